@@ -1,0 +1,3 @@
+//! Davenport.
+
+fn main() {}

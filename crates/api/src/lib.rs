@@ -1,0 +1,1 @@
+//! CouchDB's HTTP API for everything about replication.

@@ -1,0 +1,1 @@
+//! One CouchDB-compatible server seen over HTTP.

@@ -1,0 +1,1 @@
+//! CouchDB's document model, pure: revision trees and ids, Mango selectors.

@@ -1,0 +1,1 @@
+//! Configuration, roles and wiring of a Davenport process.

@@ -1,0 +1,1 @@
+//! Replications: parameters, ids, checkpoints, the engine, and the job that runs it.

@@ -1,0 +1,1 @@
+//! FoundationDB's contract on three backends.
