@@ -1,1 +1,5 @@
-//! CouchDB's document model, pure: revision trees and ids, Mango selectors.
+//! CouchDB's document model, pure: revision trees and ids, collation, Mango selectors.
+
+pub mod collate;
+pub mod json;
+pub mod mango;

@@ -1,0 +1,355 @@
+//! A normalised selector, compiled for matching.
+
+use std::cmp::Ordering;
+
+use fancy_regex::Regex;
+use serde_json::Value;
+
+use super::{Error, Normal};
+use crate::collate;
+use crate::json::Json;
+
+/// What a value must satisfy.
+#[derive(Debug)]
+pub(super) enum Condition {
+    All(Vec<Condition>),
+    Any(Vec<Condition>),
+    Not(Box<Condition>),
+    Field {
+        path: Vec<String>,
+        is_id: bool,
+        condition: Box<Condition>,
+    },
+    Elements(Quantifier, Box<Condition>),
+    Test(Test),
+    /// `$nor` where normalisation does not reach: `CouchDB` fails on it, which the operator around takes for no match.
+    Unusable,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Quantifier {
+    Any,
+    All,
+    AnyKey,
+}
+
+#[derive(Debug)]
+pub(super) enum Test {
+    Compare(fn(Ordering) -> bool, Value),
+    In(Vec<Value>),
+    NotIn(Vec<Value>),
+    Exists(bool),
+    Type(String),
+    Mod(i64, i64),
+    Regex(Box<Regex>),
+    BeginsWith(String),
+    All(Vec<Value>),
+    Size(usize),
+}
+
+/// Met a condition that cannot be decided.
+struct Undecidable;
+
+type Compare = fn(&Value, &Value) -> Ordering;
+
+impl Condition {
+    pub(super) fn compile(normal: &Normal) -> Result<Self, Error> {
+        let all = |arguments: &[Normal]| {
+            arguments
+                .iter()
+                .map(Self::compile)
+                .collect::<Result<Vec<_>, _>>()
+        };
+        Ok(match normal {
+            Normal::Everything => Self::All(Vec::new()),
+            Normal::Combine("$and", arguments) => Self::All(all(arguments)?),
+            Normal::Combine("$or", arguments) => Self::Any(all(arguments)?),
+            Normal::Combine(..) => Self::Unusable,
+            Normal::Wrap(name, argument) => {
+                let condition = Box::new(Self::compile(argument)?);
+                match *name {
+                    "$elemMatch" => Self::Elements(Quantifier::Any, condition),
+                    "$allMatch" => Self::Elements(Quantifier::All, condition),
+                    "$keyMapMatch" => Self::Elements(Quantifier::AnyKey, condition),
+                    _ => Self::Not(condition),
+                }
+            }
+            Normal::Field(path, condition) => Self::Field {
+                path: path.segments(),
+                is_id: path.dotted() == "_id",
+                condition: Box::new(Self::compile(condition)?),
+            },
+            Normal::Test(name, argument) => Self::Test(Test::compile(name, argument)?),
+        })
+    }
+
+    pub(super) fn matches(&self, value: &Value) -> bool {
+        self.evaluate(value, collate::compare).unwrap_or(false)
+    }
+
+    fn evaluate(&self, value: &Value, compare: Compare) -> Result<bool, Undecidable> {
+        match self {
+            Self::All(conditions) => {
+                for condition in conditions {
+                    if !condition.evaluate(value, compare)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Self::Any(conditions) => {
+                for condition in conditions {
+                    if condition.evaluate(value, compare)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(conditions.is_empty())
+            }
+            Self::Not(condition) => Ok(!condition.evaluate(value, compare)?),
+            Self::Field {
+                path,
+                is_id,
+                condition,
+            } => match find(value, path) {
+                Found::Value(found) => {
+                    condition.evaluate(found, if *is_id { compare_id } else { compare })
+                }
+                Found::Missing => Ok(matches!(**condition, Self::Test(Test::Exists(false)))),
+                Found::BadPath => Ok(false),
+            },
+            Self::Elements(quantifier, condition) => {
+                Ok(elements(*quantifier, condition, value, compare))
+            }
+            Self::Test(test) => Ok(test.passes(value, compare)),
+            Self::Unusable => Err(Undecidable),
+        }
+    }
+}
+
+fn elements(
+    quantifier: Quantifier,
+    condition: &Condition,
+    value: &Value,
+    compare: Compare,
+) -> bool {
+    let decide = |element: &Value| condition.evaluate(element, compare);
+    let outcome = match (quantifier, value) {
+        (Quantifier::Any, Value::Array(elements)) => any(elements.iter().map(decide)),
+        (Quantifier::AnyKey, Value::Object(members)) => any(members
+            .keys()
+            .map(|key| decide(&Value::String(key.clone())))),
+        (Quantifier::All, Value::Array(elements)) if !elements.is_empty() => any(elements
+            .iter()
+            .map(|element| decide(element).map(|matched| !matched)))
+        .map(|failed| !failed),
+        _ => Ok(false),
+    };
+    outcome.unwrap_or(false)
+}
+
+fn any(decisions: impl Iterator<Item = Result<bool, Undecidable>>) -> Result<bool, Undecidable> {
+    for decision in decisions {
+        if decision? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Test {
+    fn compile(name: &str, argument: &Json) -> Result<Self, Error> {
+        let bad = || Error::bad_argument(name, argument);
+        let values = || {
+            argument
+                .as_array()
+                .unwrap_or_default()
+                .iter()
+                .map(Json::to_value)
+                .collect()
+        };
+        let text = || argument.as_str().unwrap_or_default();
+        let integer = |json: &Json| {
+            json.as_integer()
+                .and_then(|number| i64::try_from(number).ok())
+                .ok_or_else(bad)
+        };
+        Ok(match name {
+            "$lt" => Self::Compare(Ordering::is_lt, argument.to_value()),
+            "$lte" => Self::Compare(Ordering::is_le, argument.to_value()),
+            "$eq" => Self::Compare(Ordering::is_eq, argument.to_value()),
+            "$ne" => Self::Compare(Ordering::is_ne, argument.to_value()),
+            "$gte" => Self::Compare(Ordering::is_ge, argument.to_value()),
+            "$gt" => Self::Compare(Ordering::is_gt, argument.to_value()),
+            "$in" => Self::In(values()),
+            "$nin" => Self::NotIn(values()),
+            "$all" => Self::All(values()),
+            "$exists" => Self::Exists(argument.as_bool().unwrap_or_default()),
+            "$type" => Self::Type(text().to_owned()),
+            "$regex" => Self::Regex(Box::new(
+                Regex::new(&perl_dollar(text())).map_err(|_| bad())?,
+            )),
+            "$beginsWith" => Self::BeginsWith(text().to_owned()),
+            "$size" => Self::Size(usize::try_from(integer(argument)?).map_err(|_| bad())?),
+            "$mod" => match argument.as_array() {
+                Some([divisor, rest]) => Self::Mod(integer(divisor)?, integer(rest)?),
+                _ => return Err(bad()),
+            },
+            _ => return Err(Error::InvalidOperator(name.to_owned())),
+        })
+    }
+
+    fn passes(&self, value: &Value, compare: Compare) -> bool {
+        let equal = |a: &Value, b: &Value| compare(a, b).is_eq();
+        match (self, value) {
+            (Self::Compare(accepts, argument), _) => accepts(compare(value, argument)),
+            (Self::In(arguments), Value::Array(elements)) => arguments
+                .iter()
+                .any(|argument| elements.iter().any(|element| equal(element, argument))),
+            (Self::In(arguments), _) => arguments.iter().any(|argument| equal(value, argument)),
+            (Self::NotIn(arguments), Value::Array(elements)) => !arguments
+                .iter()
+                .any(|argument| elements.iter().any(|element| equal(element, argument))),
+            (Self::NotIn(arguments), _) => !arguments.iter().any(|argument| equal(value, argument)),
+            (Self::Exists(should), _) => *should,
+            (Self::Type(name), _) => name == type_name(value),
+            (Self::Mod(divisor, rest), Value::Number(number)) => number
+                .as_i128()
+                .is_some_and(|number| number % i128::from(*divisor) == i128::from(*rest)),
+            (Self::Regex(regex), Value::String(text)) => regex.is_match(text).unwrap_or(false),
+            (Self::BeginsWith(prefix), Value::String(text)) => text.starts_with(prefix.as_str()),
+            (Self::All(arguments), Value::Array(elements)) => match &arguments[..] {
+                [] => false,
+                [Value::Array(only)] if same_elements(only, elements, false) => true,
+                _ => arguments
+                    .iter()
+                    .all(|argument| elements.iter().any(|element| same(argument, element, true))),
+            },
+            (Self::Size(size), Value::Array(elements)) => elements.len() == *size,
+            _ => false,
+        }
+    }
+}
+
+enum Found<'a> {
+    Value(&'a Value),
+    Missing,
+    /// The path leads through a scalar or past the end of an array.
+    BadPath,
+}
+
+fn find<'a>(value: &'a Value, path: &[String]) -> Found<'a> {
+    let mut value = value;
+    for name in path {
+        value = match value {
+            Value::Object(members) => match members.get(name) {
+                Some(member) => member,
+                None => return Found::Missing,
+            },
+            Value::Array(elements) => match name
+                .parse()
+                .ok()
+                .and_then(|index: usize| elements.get(index))
+            {
+                Some(element) => element,
+                None => return Found::BadPath,
+            },
+            _ => return Found::BadPath,
+        };
+    }
+    Found::Value(value)
+}
+
+/// Compares a document id with an argument as Erlang orders terms: ids by bytes, and after everything else.
+fn compare_id(value: &Value, argument: &Value) -> Ordering {
+    match (value, argument) {
+        (Value::String(a), Value::String(b)) => a.as_bytes().cmp(b.as_bytes()),
+        (Value::String(_), _) => Ordering::Greater,
+        _ => collate::compare(value, argument),
+    }
+}
+
+/// Equality without collation: order of members counts, and `1` equals `1.0` unless `exact`.
+fn same(a: &Value, b: &Value, exact: bool) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => {
+            a.is_f64() == b.is_f64() && a == b || !exact && collate::compare_numbers(a, b).is_eq()
+        }
+        (Value::Array(a), Value::Array(b)) => same_elements(a, b, exact),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter()
+                    .zip(b)
+                    .all(|((a_name, a), (b_name, b))| a_name == b_name && same(a, b, exact))
+        }
+        _ => a == b,
+    }
+}
+
+fn same_elements(a: &[Value], b: &[Value], exact: bool) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b, exact))
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Perl's `$` also matches before a newline that ends the text; the regex crates' does not.
+fn perl_dollar(pattern: &str) -> String {
+    if !pattern.contains('$') || pattern.contains("(?") {
+        return pattern.to_owned();
+    }
+    let mut out = String::with_capacity(pattern.len() + 8);
+    let mut letters = pattern.chars().peekable();
+    let mut in_class = false;
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => {
+                out.push(letter);
+                out.extend(letters.next());
+                continue;
+            }
+            '[' if !in_class => {
+                in_class = true;
+                out.push(letter);
+                // A bracket that comes first is an ordinary letter.
+                if let Some(caret) = letters.next_if_eq(&'^') {
+                    out.push(caret);
+                }
+                if letters.next_if_eq(&']').is_some() {
+                    out.push_str(r"\]");
+                }
+                continue;
+            }
+            // A named class as `[:alpha:]` has brackets of its own.
+            '[' if letters.peek() == Some(&':') => {
+                out.push(letter);
+                for letter in letters.by_ref() {
+                    out.push(letter);
+                    if out.ends_with(":]") {
+                        break;
+                    }
+                }
+                continue;
+            }
+            ']' => in_class = false,
+            '$' if !in_class => {
+                out.push_str(if letters.peek().is_none() {
+                    r"\n?\z"
+                } else {
+                    r"(?=\n?\z)"
+                });
+                continue;
+            }
+            _ => {}
+        }
+        out.push(letter);
+    }
+    out
+}
