@@ -1,5 +1,7 @@
-//! CouchDB's document model, pure: revision trees and ids, collation, Mango selectors.
+//! CouchDB's document model, pure: revision trees and ids, Mango selectors.
 
-pub mod collate;
-pub mod json;
-pub mod mango;
+mod error;
+pub mod rev;
+pub mod revtree;
+
+pub use error::Error;
