@@ -1,6 +1,9 @@
-//! CouchDB's document model, pure: revision trees and ids, Mango selectors.
+//! CouchDB's document model, pure: revision trees and ids, collation, Mango selectors.
 
+pub mod collate;
 mod error;
+pub mod json;
+pub mod mango;
 pub mod rev;
 pub mod revtree;
 
