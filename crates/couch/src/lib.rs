@@ -1,1 +1,73 @@
 //! One CouchDB-compatible server seen over HTTP.
+//!
+//! # Using it
+//!
+//! A node has one [`Network`]: connection pools, sessions, rate limits and the egress policy. It is
+//! a cheap handle. An [`Endpoint`] opened on it becomes a [`Database`] (or, for the root of a
+//! server, a [`Server`]), which is a cheap handle too; all its clones share one limit of
+//! connections.
+//!
+//! ```ignore
+//! let network = Network::new(NetworkOptions::default())?;
+//! let source = network.database(endpoint, RequestOptions::default()).await?; // logs in
+//! let info = source.info().await?;                         // update_seq, instance_start_time
+//! let mut feed = source.changes(&ChangesRequest::default()).await?;
+//! while let Some(change) = feed.next().await? {             // one row at a time
+//!     change.id; change.seq; change.revs; change.deleted;
+//! }
+//! feed.last_seq(); feed.pending();                         // of the end of the answer
+//! ```
+//!
+//! | call | request | answer |
+//! |---|---|---|
+//! | `create(&[(name, value)])` | `PUT db` | `Err` for any status of 400 or more |
+//! | `info()` | `GET db` | [`DatabaseInfo`] |
+//! | `pending(&seq)` | `_changes?limit=0`, or `GET db` for numbers | rows after it, if the server says |
+//! | `changes(&request)` | `_changes` | [`Changes`], a stream of [`Change`] |
+//! | `revs_diff(&[(DocId, Vec<Rev>)])` | `_revs_diff` | [`MissingRevs`] in the order of the answer |
+//! | `bulk_get(&[WantedRev], attachments)` | `_bulk_get` as JSON | [`BulkGet`], a stream of [`Fetched`] by index of what was wanted |
+//! | `bulk_get_multipart(&[WantedRev])` | `_bulk_get` as multipart | [`Revisions`] |
+//! | `open_revs(&id, revs, &atts_since)` | `GET doc?open_revs` | [`Revisions`], a stream of [`Revision`] |
+//! | `bulk_docs(&[Bytes])` | `_bulk_docs`, `new_edits=false` | [`DocError`] of each document not taken |
+//! | `put(&document)` | `PUT doc?new_edits=false` | |
+//! | `put_with_attachments(&document, &mut attachments)` | the same, multipart, streamed from a [`Revision`] | |
+//! | `local(id)`, `put_local(id, &body)`, `delete_local(id, &rev)` | `_local/id` | the parsed body, the new revision |
+//! | `ensure_full_commit()` | `_ensure_full_commit` | `instance_start_time` |
+//! | `document(&id)` | `GET doc` | a [`Document`], design documents for their filters |
+//! | `Server::{info, session, all_dbs, dbs_info, db_updates}` | `/`, `_session`, … | |
+//!
+//! Documents are [`Document`]s: the JSON text of the server, untouched, with the few members that
+//! replication looks at. Everything that streams takes one of the endpoint's connections until it
+//! is read to its end or dropped; dropping a future or a stream stops the request at once.
+//!
+//! # What every request does
+//!
+//! It waits for a connection of its endpoint (`http_connections`, first come first served), then as
+//! long as the rate limiter of its host and method says; it carries session cookie, token or Basic
+//! credentials; it follows up to five redirects, without credentials and the user's headers once
+//! the origin changes; 429 (and 503 with `Retry-After`) slow all requests to that key down and
+//! don't count, other 5xx, 408, lost connections and time-outs are repeated after 250 ms, doubling,
+//! `retries` times and within `retry_window_ms`. Time-outs measure inactivity, apart for sending
+//! and receiving, and never run while it is us who do not read. All answers have byte limits.
+//!
+//! # What no request does
+//!
+//! Reach an address that the egress policy does not allow: host names are resolved once, all their
+//! addresses checked, and the checked address is connected to. Show credentials. Hold an
+//! attachment, or a feed, in memory.
+//!
+//! Connections are made here and not by a general-purpose client, because `connect_to` changes
+//! address *and port* below TLS, literal addresses must pass the same check as resolved ones, and
+//! a connection must be closed after certain answers.
+mod endpoint;
+mod error;
+mod secret;
+mod types;
+
+pub use endpoint::{
+    AuthMethod, ClientCredentials, DEFAULT_HEADERS, Endpoint, IamKey, InvalidEndpoint, Proxy,
+    ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
+};
+pub use error::{Answer, Error, Failure, Request};
+pub use secret::{Basic, Secret};
+pub use types::{DocId, Rev, Seq};

@@ -1,0 +1,370 @@
+//! One side of a replication: where it is and how it is spoken to.
+//!
+//! An [`Endpoint`] is always in normal form: the URL has its trailing slash, Basic credentials are
+//! out of URL and headers, headers are sorted. Two endpoints are equal exactly when CouchDB takes
+//! them for the same, and what replication ids hash is available as the user spelled it.
+
+mod auth;
+mod proxy;
+mod text;
+mod tls;
+
+use std::fmt;
+
+use base64::Engine as _;
+use serde_json::{Map, Value};
+use url::Url;
+
+pub use auth::{AuthMethod, ClientCredentials, IamKey};
+pub use proxy::{Proxy, ProxyScheme};
+pub use tls::TlsOverrides;
+
+use crate::secret::{Basic, Secret};
+use text::{Split, with_trailing_slash};
+
+/// Headers every request carries unless the user's own replace them.
+pub const DEFAULT_HEADERS: [(&str, &str); 2] =
+    [("Accept", "application/json"), ("User-Agent", USER_AGENT)];
+
+/// How we name ourselves to servers.
+pub const USER_AGENT: &str = concat!("CouchDB-Replicator/", env!("CARGO_PKG_VERSION"));
+
+/// Why a `source`, `target` or proxy is not usable. The texts are CouchDB's and are shown to the
+/// user; none repeats what the user wrote, which may hold a password.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEndpoint {
+    /// Absent or null.
+    #[error("Missing replication endpoint")]
+    Missing,
+    /// A name without `http://` or `https://`.
+    #[error("local_endpoints_not_supported")]
+    Local,
+    /// No URL, or one that we cannot or may not use.
+    #[error("endpoint has an invalid url")]
+    Url,
+    /// `auth` is something else than an object.
+    #[error("if defined, `auth` must be an object")]
+    Auth,
+    /// A member of `auth` that we know has the wrong form.
+    #[error("`auth.{0}` is not valid")]
+    AuthMember(&'static str),
+    /// `headers` is something else than an object.
+    #[error("if defined `headers` must be an object")]
+    Headers,
+    /// A header that cannot be sent.
+    #[error("`headers` must have valid names and string values")]
+    Header,
+    /// `tls` or one of its members has the wrong form.
+    #[error("`tls` must be an object of `verify`, `ca`, `cert` and `key`")]
+    Tls,
+    /// The proxy is not a URL.
+    #[error("proxy has an invalid url")]
+    ProxyUrl,
+    /// The proxy is neither http, https nor socks5, or the configuration excludes it.
+    #[error("Unsupported proxy protocol")]
+    ProxyScheme,
+}
+
+/// Which schemes the configuration lets through (`valid_endpoint_protocols`,
+/// `valid_proxy_protocols`).
+#[derive(Debug, Clone)]
+pub struct Schemes {
+    /// `http` and `https` unless narrowed.
+    pub endpoint: Vec<String>,
+    /// `http`, `https` and `socks5` unless narrowed.
+    pub proxy: Vec<ProxyScheme>,
+}
+
+impl Default for Schemes {
+    fn default() -> Self {
+        Self {
+            endpoint: vec!["http".to_owned(), "https".to_owned()],
+            proxy: vec![ProxyScheme::Http, ProxyScheme::Https, ProxyScheme::Socks5],
+        }
+    }
+}
+
+/// A normalised endpoint. `Display` and `Debug` show its URL without credentials.
+#[derive(Clone, PartialEq)]
+pub struct Endpoint {
+    text: String,
+    host: String,
+    port: Option<u16>,
+    path: String,
+    url: Url,
+    headers: Vec<(String, Secret)>,
+    basic: Option<Basic>,
+    /// Members of `auth` besides `basic`, as given: unknown ones count for equality.
+    auth: Map<String, Value>,
+    method: Option<AuthMethod>,
+    proxy: Option<Proxy>,
+    tls: TlsOverrides,
+}
+
+impl Eq for Endpoint {}
+
+impl Endpoint {
+    /// Reads `source` or `target` of a replication document, in string or object form, with the
+    /// proxy that the document names for it (an empty text is none).
+    pub fn parse(
+        value: &Value,
+        proxy: Option<&str>,
+        schemes: &Schemes,
+    ) -> Result<Self, InvalidEndpoint> {
+        let proxy = match proxy {
+            None | Some("") => None,
+            Some(text) => Some(Proxy::parse(text, &schemes.proxy)?),
+        };
+        match value {
+            Value::Null => Err(InvalidEndpoint::Missing),
+            Value::String(url) if !url.starts_with("http://") && !url.starts_with("https://") => {
+                Err(InvalidEndpoint::Local)
+            }
+            Value::String(url) => Self::build(url, &Map::new(), proxy, schemes),
+            Value::Object(members) => match members.get("url") {
+                Some(Value::String(url)) => Self::build(url, members, proxy, schemes),
+                _ => Err(InvalidEndpoint::Url),
+            },
+            _ => Err(InvalidEndpoint::Url),
+        }
+    }
+
+    /// Reads a bare URL, as a command line or a test has it.
+    pub fn from_url(url: &str) -> Result<Self, InvalidEndpoint> {
+        Self::parse(&Value::String(url.to_owned()), None, &Schemes::default())
+    }
+
+    fn build(
+        url: &str,
+        members: &Map<String, Value>,
+        proxy: Option<Proxy>,
+        schemes: &Schemes,
+    ) -> Result<Self, InvalidEndpoint> {
+        let spelled = with_trailing_slash(url);
+        let split = Split::of(&spelled).ok_or(InvalidEndpoint::Url)?;
+        let known = matches!(split.scheme, "http" | "https");
+        if !known || !schemes.endpoint.iter().any(|scheme| scheme == split.scheme) {
+            return Err(InvalidEndpoint::Url);
+        }
+        let text = split.without_userinfo();
+        let parsed = Url::parse(&text).map_err(|_| InvalidEndpoint::Url)?;
+        if !parsed.has_host() || !parsed.username().is_empty() || parsed.password().is_some() {
+            return Err(InvalidEndpoint::Url);
+        }
+
+        let mut auth = match members.get("auth") {
+            None => Map::new(),
+            Some(Value::Object(auth)) => auth.clone(),
+            Some(_) => return Err(InvalidEndpoint::Auth),
+        };
+        let auth_basic = auth.remove("basic").as_ref().and_then(auth::basic);
+        let (headers, header_basic) = take_headers(members.get("headers"))?;
+        Ok(Self {
+            host: split.host.to_owned(),
+            port: split.port,
+            path: split.path(),
+            url: parsed,
+            headers,
+            basic: auth_basic.or_else(|| split.credentials()).or(header_basic),
+            method: AuthMethod::parse(&auth)?,
+            auth,
+            proxy,
+            tls: TlsOverrides::parse(members.get("tls"))?,
+            text,
+        })
+    }
+
+    /// The URL without credentials, otherwise as the user spelled it.
+    pub fn url_text(&self) -> &str {
+        &self.text
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &str {
+        self.url.scheme()
+    }
+
+    /// The host as the user spelled it, an IPv6 address without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port, if the user spelled one.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Path and query as the user spelled them, from the first `/` on.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The user name of the Basic credentials: part of replication ids.
+    pub fn username(&self) -> Option<&str> {
+        self.basic.as_ref().map(|basic| basic.username.as_str())
+    }
+
+    /// Basic credentials, wherever they were written.
+    pub fn basic(&self) -> Option<&Basic> {
+        self.basic.as_ref()
+    }
+
+    /// How requests are authenticated when not by Basic credentials.
+    pub fn auth_method(&self) -> Option<&AuthMethod> {
+        self.method.as_ref()
+    }
+
+    /// The user's own headers, sorted by name, without Basic credentials.
+    pub fn headers(&self) -> &[(String, Secret)] {
+        &self.headers
+    }
+
+    /// The headers that replication ids hash: the user's own, minus those that say what every
+    /// request says anyway.
+    pub fn id_headers(&self) -> impl Iterator<Item = (&str, &Secret)> {
+        self.headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+            .filter(|(name, value)| !DEFAULT_HEADERS.contains(&(name, value.expose())))
+    }
+
+    /// The proxy through which the endpoint is reached.
+    pub fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_ref()
+    }
+
+    /// What this endpoint wants changed about TLS.
+    pub fn tls(&self) -> &TlsOverrides {
+        &self.tls
+    }
+
+    /// The name of a secret in the service's secret store that holds the rest of `auth`. Whoever
+    /// opens the endpoint resolves it first, by [`Endpoint::with_secret`].
+    pub fn secret_ref(&self) -> Option<&str> {
+        self.auth.get("secret_ref").and_then(Value::as_str)
+    }
+
+    /// The same endpoint with `auth.secret_ref` replaced by the members of that secret.
+    pub fn with_secret(&self, secret: &Map<String, Value>) -> Result<Self, InvalidEndpoint> {
+        let mut resolved = self.clone();
+        resolved.auth.remove("secret_ref");
+        for (name, value) in secret {
+            match name.as_str() {
+                "basic" => resolved.basic = Some(auth::basic(value).ok_or(AUTH_BASIC)?),
+                _ => drop(resolved.auth.insert(name.clone(), value.clone())),
+            }
+        }
+        resolved.method = AuthMethod::parse(&resolved.auth)?;
+        Ok(resolved)
+    }
+
+    /// Whether it asks for something that only a server administrator may ask for: other TLS
+    /// rules, or a token file of the node.
+    pub fn is_privileged(&self) -> bool {
+        self.tls != TlsOverrides::default() || matches!(self.method, Some(AuthMethod::JwtFile(_)))
+    }
+
+    /// Everything, **with credentials**, in a form that [`Endpoint::from_stored`] reads back: for
+    /// encrypted job data and nothing else.
+    pub fn to_stored(&self) -> Value {
+        let mut auth = self.auth.clone();
+        if let Some(basic) = &self.basic {
+            let pair = [
+                ("username", basic.username.as_str()),
+                ("password", basic.password.expose()),
+            ];
+            auth.insert("basic".to_owned(), text_object(pair));
+        }
+        let headers = self
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose()));
+        let mut stored = Map::new();
+        stored.insert("url".to_owned(), Value::String(self.text.clone()));
+        stored.insert("headers".to_owned(), text_object(headers));
+        stored.insert("auth".to_owned(), Value::Object(auth));
+        if let Some(proxy) = &self.proxy {
+            stored.insert(
+                "proxy".to_owned(),
+                Value::String(proxy.to_stored().to_owned()),
+            );
+        }
+        if let Some(tls) = self.tls.to_stored() {
+            stored.insert("tls".to_owned(), tls);
+        }
+        Value::Object(stored)
+    }
+
+    /// Reads what [`Endpoint::to_stored`] made.
+    pub fn from_stored(value: &Value) -> Result<Self, InvalidEndpoint> {
+        let proxy = value.get("proxy").and_then(Value::as_str);
+        Self::parse(value, proxy, &Schemes::default())
+    }
+
+    /// The URL that requests are made from.
+    pub(crate) fn base(&self) -> &Url {
+        &self.url
+    }
+}
+
+const AUTH_BASIC: InvalidEndpoint = InvalidEndpoint::AuthMember("basic");
+
+fn text_object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
+    let text = |(name, value): (&str, &str)| (name.to_owned(), Value::String(value.to_owned()));
+    Value::Object(members.into_iter().map(text).collect())
+}
+
+type Headers = Vec<(String, Secret)>;
+
+/// Sorted headers without a Basic `Authorization`, and the credentials that it held, if it could
+/// be decoded.
+fn take_headers(given: Option<&Value>) -> Result<(Headers, Option<Basic>), InvalidEndpoint> {
+    let given = match given {
+        None => return Ok((Vec::new(), None)),
+        Some(Value::Object(given)) => given,
+        Some(_) => return Err(InvalidEndpoint::Headers),
+    };
+    let mut headers = Vec::with_capacity(given.len());
+    let mut basic = None;
+    for (name, value) in given {
+        let value = value.as_str().ok_or(InvalidEndpoint::Header)?;
+        http::HeaderName::from_bytes(name.as_bytes()).map_err(|_| InvalidEndpoint::Header)?;
+        http::HeaderValue::from_str(value).map_err(|_| InvalidEndpoint::Header)?;
+        match basic_payload(name, value) {
+            Some(payload) => basic = decode_basic(payload).or(basic),
+            None => headers.push((name.clone(), Secret::from(value))),
+        }
+    }
+    headers.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok((headers, basic))
+}
+
+fn basic_payload<'a>(name: &str, value: &'a str) -> Option<&'a str> {
+    if !name.eq_ignore_ascii_case("authorization") {
+        return None;
+    }
+    let (scheme, payload) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("basic").then_some(payload)
+}
+
+fn decode_basic(payload: &str) -> Option<Basic> {
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(payload.trim())
+        .ok()?;
+    Basic::split(std::str::from_utf8(&bytes).ok()?)
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Endpoint").field(&self.text).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! The members of an endpoint's `auth` object.
+//!
+//! | member | form |
+//! |---|---|
+//! | `basic` | `{"username", "password"}` |
+//! | `bearer` | `{"token"}` or the token itself |
+//! | `jwt` | `{"file"}`: a name in the node's `jwt_directory`, read again when it changes |
+//! | `oauth2_client_credentials` | `{"token_url", "client_id", "client_secret", "scope"?, "audience"?}` |
+//! | `iam` | `{"api_key", "token_url"?}` |
+//! | `secret_ref` | name of a secret that holds the above |
+
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::InvalidEndpoint;
+use crate::secret::{Basic, Secret};
+
+/// Where `iam` asks for tokens unless told otherwise.
+const IAM_TOKEN_URL: &str = "https://iam.cloud.ibm.com/identity/token";
+
+/// How requests are authenticated when not by Basic credentials or a session.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum AuthMethod {
+    /// A token that does not change.
+    Bearer(Secret),
+    /// A token in a file of the node's token directory, by file name.
+    JwtFile(String),
+    /// OAuth2 client credentials.
+    ClientCredentials(ClientCredentials),
+    /// An API key that is exchanged for tokens.
+    Iam(IamKey),
+}
+
+/// Where and how OAuth2 tokens are asked for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ClientCredentials {
+    /// The token endpoint.
+    pub token_url: Url,
+    /// The client.
+    pub client_id: String,
+    /// Its secret.
+    pub client_secret: Secret,
+    /// Scopes, separated by blanks.
+    pub scope: Option<String>,
+    /// The audience, for servers that want one.
+    pub audience: Option<String>,
+}
+
+/// An API key and where it is exchanged.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct IamKey {
+    /// The token endpoint.
+    pub token_url: Url,
+    /// The key.
+    pub api_key: Secret,
+}
+
+impl AuthMethod {
+    /// `None` when no member that we know is there; two of them would leave open which one counts.
+    pub(super) fn parse(auth: &Map<String, Value>) -> Result<Option<Self>, InvalidEndpoint> {
+        let mut found = None;
+        for (name, value) in auth {
+            let (name, method) = match name.as_str() {
+                "bearer" => ("bearer", bearer(value)),
+                "jwt" => ("jwt", jwt_file(value)),
+                "oauth2_client_credentials" => {
+                    ("oauth2_client_credentials", client_credentials(value))
+                }
+                "iam" => ("iam", iam(value)),
+                _ => continue,
+            };
+            let method = method.ok_or(InvalidEndpoint::AuthMember(name))?;
+            if found.replace(method).is_some() {
+                return Err(InvalidEndpoint::AuthMember(name));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// `basic`, if both members are strings.
+pub(super) fn basic(value: &Value) -> Option<Basic> {
+    let username = value.get("username")?.as_str()?.to_owned();
+    Some(Basic {
+        username,
+        password: text(value, "password")?.into(),
+    })
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name)?.as_str()
+}
+
+/// A token goes into a header, so it must be able to.
+fn bearer(value: &Value) -> Option<AuthMethod> {
+    let token = value.as_str().or_else(|| text(value, "token"))?;
+    let sendable = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
+    sendable.then(|| AuthMethod::Bearer(token.into()))
+}
+
+/// A plain file name: a path would let a document read any file of the node.
+fn jwt_file(value: &Value) -> Option<AuthMethod> {
+    let name = text(value, "file")?;
+    let plain = !name.is_empty()
+        && !name.starts_with('.')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    plain.then(|| AuthMethod::JwtFile(name.to_owned()))
+}
+
+fn client_credentials(value: &Value) -> Option<AuthMethod> {
+    Some(AuthMethod::ClientCredentials(ClientCredentials {
+        token_url: token_url(text(value, "token_url")?)?,
+        client_id: text(value, "client_id")?.to_owned(),
+        client_secret: text(value, "client_secret")?.into(),
+        scope: optional_text(value, "scope")?,
+        audience: optional_text(value, "audience")?,
+    }))
+}
+
+fn iam(value: &Value) -> Option<AuthMethod> {
+    let url = optional_text(value, "token_url")?;
+    Some(AuthMethod::Iam(IamKey {
+        token_url: token_url(url.as_deref().unwrap_or(IAM_TOKEN_URL))?,
+        api_key: text(value, "api_key")?.into(),
+    }))
+}
+
+/// `None` when the member is there and no string.
+fn optional_text(value: &Value, name: &str) -> Option<Option<String>> {
+    match value.get(name) {
+        None | Some(Value::Null) => Some(None),
+        Some(Value::String(text)) => Some(Some(text.clone())),
+        Some(_) => None,
+    }
+}
+
+fn token_url(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let usable = matches!(url.scheme(), "http" | "https") && url.has_host();
+    (usable && url.username().is_empty() && url.password().is_none()).then_some(url)
+}

@@ -1,0 +1,235 @@
+//! What can go wrong, by what the caller does next.
+
+use std::fmt;
+use std::io;
+
+/// A failed exchange with a server. Nothing here holds credentials: addresses are shown without
+/// userinfo and query, and known secrets are blotted out of the texts that servers send.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// 401, after the session or token was renewed: report, don't repeat.
+    #[error("unauthorized: {0}")]
+    Unauthorized(Box<Answer>),
+    /// 403: report; as the answer to one document, count it and go on.
+    #[error("forbidden: {0}")]
+    Forbidden(Box<Answer>),
+    /// 404: the database, document or function is not there.
+    #[error("not found: {0}")]
+    NotFound(Box<Answer>),
+    /// 409: read again, then decide.
+    #[error("conflict: {0}")]
+    Conflict(Box<Answer>),
+    /// 412 `missing_stub`: send the attachments that the target turns out not to have.
+    #[error("missing stub: {0}")]
+    MissingStub(Box<Answer>),
+    /// 413: split the request, or give the document up.
+    #[error("too large: {0}")]
+    TooLarge(Box<Answer>),
+    /// Any other 3xx or 4xx: what was asked is refused and will be refused again.
+    #[error("refused: {0}")]
+    Refused(Box<Answer>),
+    /// The server answered with success and with something that is not an answer: truncated, not
+    /// JSON, out of bounds, in another order. Repeating may help, trusting it may not.
+    #[error("bad answer to {request}: {problem}")]
+    BadAnswer {
+        /// What was asked.
+        request: Request,
+        /// What is wrong with the answer.
+        problem: String,
+    },
+    /// The connection was lost while an answer streamed in: continue from the last position.
+    #[error("answer to {request} was cut off: {cause}")]
+    Interrupted {
+        /// What was asked.
+        request: Request,
+        /// How it ended.
+        cause: Failure,
+    },
+    /// No answer within the retries of the request (`http_request_failed`): end the run, come back
+    /// later.
+    #[error("no answer to {request} in {attempts} attempts: {cause}")]
+    Failed {
+        /// What was asked.
+        request: Request,
+        /// How often.
+        attempts: u32,
+        /// The last failure.
+        cause: Failure,
+    },
+    /// The name of the host does not resolve (`nxdomain`).
+    #[error("could not resolve {host}")]
+    Unresolvable {
+        /// The name.
+        host: String,
+    },
+    /// The server keeps answering 429 (`max_backoff`): end the run, come back later.
+    #[error("{request} is held back: the server asks for less")]
+    MaxBackoff {
+        /// What was to be asked.
+        request: Request,
+    },
+    /// The egress policy forbids the address: an operator has to allow it.
+    #[error("egress to {host} is not allowed: {rule}")]
+    Egress {
+        /// Host or address.
+        host: String,
+        /// The rule that forbids it.
+        rule: String,
+    },
+    /// A session or token could not be had (`replication_auth_error`).
+    #[error("{tag} at {request}: {reason}")]
+    Auth {
+        /// `session_request_unauthorized`, `session_request_failed`, …
+        tag: &'static str,
+        /// The login or token request.
+        request: Request,
+        /// What the server said.
+        reason: String,
+    },
+    /// Certificates, proxies or tokens of the configuration or endpoint are unusable.
+    #[error("{0}")]
+    Config(String),
+}
+
+impl Error {
+    /// The answer that the error is about, if the server gave one.
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Self::Unauthorized(answer)
+            | Self::Forbidden(answer)
+            | Self::NotFound(answer)
+            | Self::Conflict(answer)
+            | Self::MissingStub(answer)
+            | Self::TooLarge(answer)
+            | Self::Refused(answer) => Some(answer),
+            Self::Interrupted { cause, .. } | Self::Failed { cause, .. } => match cause {
+                Failure::Status(answer) => Some(answer),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The status of that answer.
+    pub fn status(&self) -> Option<u16> {
+        self.answer().map(|answer| answer.status)
+    }
+
+    /// What was asked.
+    pub fn request(&self) -> Option<&Request> {
+        match self {
+            Self::BadAnswer { request, .. }
+            | Self::Interrupted { request, .. }
+            | Self::Failed { request, .. }
+            | Self::MaxBackoff { request }
+            | Self::Auth { request, .. } => Some(request),
+            _ => self.answer().map(|answer| &answer.request),
+        }
+    }
+
+    /// The error for a status below 500 that is not success.
+    pub(crate) fn from_answer(answer: Answer) -> Self {
+        let answer = Box::new(answer);
+        match answer.status {
+            401 => Self::Unauthorized(answer),
+            403 => Self::Forbidden(answer),
+            404 => Self::NotFound(answer),
+            409 => Self::Conflict(answer),
+            412 if answer.error.as_deref() == Some("missing_stub") => Self::MissingStub(answer),
+            413 => Self::TooLarge(answer),
+            _ => Self::Refused(answer),
+        }
+    }
+}
+
+/// Method and address of a request, without credentials and query.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// `GET`, …
+    pub method: &'static str,
+    /// Scheme, host and path.
+    pub url: String,
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.url)
+    }
+}
+
+/// An answer that was not success.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// What was asked.
+    pub request: Request,
+    /// The status.
+    pub status: u16,
+    /// `error` of a JSON body.
+    pub error: Option<String>,
+    /// `reason` of a JSON body.
+    pub reason: Option<String>,
+    /// The beginning of the body, when it has neither: at most 200 characters.
+    pub excerpt: String,
+    /// Whether the body was JSON at all.
+    pub is_json: bool,
+}
+
+impl fmt::Display for Answer {
+    /// `418 from GET https://host/db/_changes: <error>: <reason>`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} from {}", self.status, self.request)?;
+        match (&self.error, &self.reason) {
+            (Some(error), Some(reason)) => write!(f, ": {error}: {reason}"),
+            (Some(text), None) | (None, Some(text)) => write!(f, ": {text}"),
+            (None, None) if self.excerpt.is_empty() => Ok(()),
+            (None, None) => write!(f, ": {}", self.excerpt),
+        }
+    }
+}
+
+/// Why a request got no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// 408 or 5xx.
+    #[error("{0}")]
+    Status(Box<Answer>),
+    /// No connection.
+    #[error("no connection: {0}")]
+    Connect(#[source] io::Error),
+    /// TLS failed; the tag says how (`unknown_ca`, `hostname_mismatch`, `certificate_expired`,
+    /// `tls_alert`, …).
+    #[error("{tag}: {source}")]
+    Tls {
+        /// The kind of failure.
+        tag: &'static str,
+        /// What rustls says.
+        source: io::Error,
+    },
+    /// The proxy did not let us through.
+    #[error("proxy: {0}")]
+    Proxy(String),
+    /// Nothing was received for so long.
+    #[error("nothing received for {idle_ms} ms")]
+    ReadTimeout {
+        /// The time-out.
+        idle_ms: u64,
+    },
+    /// Nothing could be sent for so long.
+    #[error("nothing could be sent for {idle_ms} ms")]
+    WriteTimeout {
+        /// The time-out.
+        idle_ms: u64,
+    },
+    /// The whole request took longer than allowed.
+    #[error("not done within {total_ms} ms")]
+    RequestTimeout {
+        /// The time-out.
+        total_ms: u64,
+    },
+    /// The connection was closed or broke the protocol.
+    #[error("connection lost: {0}")]
+    Connection(String),
+    /// The answer came and made no sense.
+    #[error("{0}")]
+    BadAnswer(String),
+}

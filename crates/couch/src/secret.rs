@@ -1,0 +1,89 @@
+//! Text that must never be shown.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A password, token, key or header value. `Debug` prints `***`, there is no `Display` and no
+/// serialisation: the only way to the text is [`Secret::expose`], which is easy to search for.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the request it is meant for.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether there is no text at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+/// A user name with its password.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Basic {
+    /// The user name; part of replication ids, so not a secret.
+    pub username: String,
+    /// The password.
+    pub password: Secret,
+}
+
+impl Basic {
+    /// The value of an `Authorization` (or `Proxy-Authorization`) header.
+    pub(crate) fn header(&self) -> Secret {
+        use base64::Engine as _;
+        let pair = format!("{}:{}", self.username, self.password.expose());
+        let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
+        Secret::from(format!("Basic {encoded}"))
+    }
+
+    /// Splits `user:password` at the first colon; text without a colon is no credentials.
+    pub(crate) fn split(pair: &str) -> Option<Self> {
+        let (username, password) = pair.split_once(':')?;
+        Some(Self {
+            username: username.to_owned(),
+            password: Secret::from(password),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_prints_no_text() {
+        let basic = Basic::split("adm:pa:ss").unwrap();
+        assert_eq!(basic.password.expose(), "pa:ss");
+        assert_eq!(
+            format!("{basic:?}"),
+            r#"Basic { username: "adm", password: *** }"#
+        );
+        assert_eq!(basic.header().expose(), "Basic YWRtOnBhOnNz");
+        assert!(Basic::split("junk").is_none());
+    }
+}
