@@ -1,1 +1,51 @@
-//! FoundationDB's contract on three backends.
+//! FoundationDB's contract on three backends: memory (the executable specification), LMDB (one
+//! host, no set-up) and FoundationDB (a cluster).
+//!
+//! A [`Store`] is an ordered map from keys to values. It is read and written in strictly
+//! serializable transactions:
+//!
+//! ```
+//! # async fn example(store: store::Store) -> Result<(), store::Error> {
+//! let count = store
+//!     .transact("count_visit", |tx| async move {
+//!         tx.add(b"visits", 1);
+//!         tx.get(b"visits").await
+//!     })
+//!     .await?;
+//! # Ok(()) }
+//! ```
+//!
+//! A transaction body is pure: it does nothing but read and write through its [`Transaction`]. Time
+//! and random bits are drawn before and passed in, so that a retried body is the same transaction
+//! and recognises its own earlier success (see [`Transaction::maybe_committed`]).
+//!
+//! Limits are the same on every backend; see [`limits`].
+
+mod call;
+mod error;
+mod faults;
+pub mod limits;
+mod local;
+mod memory;
+mod metadata;
+mod pending;
+mod range;
+mod retry;
+mod stats;
+mod store;
+mod transaction;
+mod watch;
+
+pub use foundationdb_tuple as tuple;
+
+pub use call::{Call, Priority};
+pub use error::{AsStoreError, Cause, Error, Limit};
+pub use faults::{FaultControl, Faults, Weaken};
+pub use range::{KeyRange, KeyValue, RangeOptions, RangeRead};
+pub use stats::TransactionStats;
+pub use store::Store;
+pub use transaction::{CommitStamp, Snapshot, Transaction};
+pub use watch::Watch;
+
+/// What every fallible operation of this crate returns.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,124 @@
+//! The retry loop: the one place where transactions are run again.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::stats::Counters;
+use crate::transaction::Attempt;
+use crate::{AsStoreError, Call, Error, Store, Transaction};
+
+/// The pause after the first conflict and the longest: others are at work, so hurry.
+const CONTENTION_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(1), Duration::from_millis(200));
+/// The pause after the first failure to reach the store and the longest.
+const OUTAGE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+impl Store {
+    /// Runs `body` in a transaction until it commits, and returns what it returned.
+    ///
+    /// `body` is run again after a [retryable](Error::is_retryable) error, so it must be pure: the
+    /// same reads give the same writes. Another error of the body ends the call and nothing is
+    /// written. Dropping the future is safe at any point: the transaction is then either committed
+    /// whole or not at all.
+    ///
+    /// When deadline or retry limit are used up, the caller gets the last error; if any attempt may
+    /// have been committed, [`Error::MaybeCommitted`].
+    pub async fn transact<T, E, Fut>(
+        &self,
+        call: impl Into<Call>,
+        body: impl Fn(Transaction) -> Fut,
+    ) -> Result<T, E>
+    where
+        E: From<Error> + AsStoreError,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let call = call.into();
+        let counters = self.stats_of(call.name);
+        let started = Instant::now();
+        let result = self.retry(call, &counters, started, body).await;
+        let outcome = match &result {
+            Ok(_) => "committed",
+            Err(error) => error.as_store_error().map_or("aborted", Error::label),
+        };
+        counters.end(call.name, outcome, started.elapsed());
+        result
+    }
+
+    async fn retry<T, E, Fut>(
+        &self,
+        call: Call,
+        counters: &Counters,
+        started: Instant,
+        body: impl Fn(Transaction) -> Fut,
+    ) -> Result<T, E>
+    where
+        E: From<Error> + AsStoreError,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let deadline = started + call.deadline;
+        let mut attempt = Attempt {
+            name: call.name,
+            number: 1,
+            maybe_committed: false,
+        };
+        loop {
+            counters.attempt(call.name);
+            let tx = self.begin(attempt, call.priority)?;
+            let result = match timeout_at(deadline, body(tx.clone())).await {
+                Ok(result) => result,
+                Err(_) => Err(E::from(Error::unavailable(format!(
+                    "{} did not end within {:?}",
+                    call.name, call.deadline
+                )))),
+            };
+            let error = match result {
+                Ok(value) => match commit(tx, deadline, counters).await {
+                    Ok(()) => return Ok(value),
+                    Err(error) => E::from(error),
+                },
+                Err(error) => error,
+            };
+            let Some(reason) = error.as_store_error().filter(|e| e.is_retryable()) else {
+                return Err(error);
+            };
+            counters.retry(call.name, reason);
+            attempt.maybe_committed |= matches!(reason, Error::MaybeCommitted);
+            let resume = Instant::now() + self.pause(reason, attempt.number);
+            if attempt.number > call.retries_max || resume >= deadline {
+                return Err(if attempt.maybe_committed {
+                    E::from(Error::MaybeCommitted)
+                } else {
+                    error
+                });
+            }
+            tracing::debug!(transaction = call.name, attempt = attempt.number, %reason, "retrying");
+            sleep_until(resume).await;
+            attempt.number += 1;
+        }
+    }
+
+    /// Exponential back-off with full jitter.
+    fn pause(&self, reason: &Error, attempt: u32) -> Duration {
+        let (first, longest) = match reason {
+            Error::Unavailable { .. } => OUTAGE_PAUSE,
+            _ => CONTENTION_PAUSE,
+        };
+        let grown = first.saturating_mul(1 << attempt.saturating_sub(1).min(16));
+        grown.min(longest).mul_f64(self.jitter())
+    }
+}
+
+async fn commit(tx: Transaction, deadline: Instant, counters: &Counters) -> Result<(), Error> {
+    let size = tx.approximate_size();
+    let name = tx.name();
+    match timeout_at(deadline, tx.commit()).await {
+        Ok(Ok(())) => {
+            counters.bytes(name, size);
+            Ok(())
+        }
+        Ok(Err(error)) => Err(error),
+        // Whether it was applied is anyone's guess.
+        Err(_) => Err(Error::MaybeCommitted),
+    }
+}

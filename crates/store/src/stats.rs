@@ -1,0 +1,113 @@
+//! What transactions cost, by name: counted here for benchmarks and checks, and told to the
+//! `metrics` facade for whoever exports them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::Error;
+
+/// Calls of `transact`, by transaction and outcome.
+const TRANSACTIONS: &str = "davenport_store_transactions_total";
+/// Attempts, so that attempts per transaction shows contention.
+const ATTEMPTS: &str = "davenport_store_attempts_total";
+/// Attempts that had to be run again, by transaction and reason.
+const RETRIES: &str = "davenport_store_retries_total";
+/// Seconds from the call to its answer.
+const SECONDS: &str = "davenport_store_transaction_seconds";
+/// Bytes committed, by the formula of [`crate::limits`].
+const BYTES: &str = "davenport_store_bytes_total";
+
+/// What the transactions of one name have cost so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TransactionStats {
+    /// Calls that ended, well or not.
+    pub calls: u64,
+    /// Attempts of all calls.
+    pub attempts: u64,
+    /// Attempts that ended in a conflict.
+    pub conflicts: u64,
+    /// Attempts whose outcome was unknown.
+    pub maybe_committed: u64,
+    /// Calls that ended with an error.
+    pub errors: u64,
+    /// Bytes committed.
+    pub bytes: u64,
+    /// Time from call to answer, summed up.
+    pub micros: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    calls: AtomicU64,
+    attempts: AtomicU64,
+    conflicts: AtomicU64,
+    maybe_committed: AtomicU64,
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    micros: AtomicU64,
+}
+
+/// The counters of every transaction name of one store handle.
+#[derive(Debug, Default)]
+pub(crate) struct Stats(Mutex<BTreeMap<&'static str, Arc<Counters>>>);
+
+impl Stats {
+    pub(crate) fn of(&self, name: &'static str) -> Arc<Counters> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(name).or_default())
+    }
+
+    pub(crate) fn all(&self) -> BTreeMap<&'static str, TransactionStats> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter()
+            .map(|(name, counters)| (*name, counters.read()))
+            .collect()
+    }
+}
+
+impl Counters {
+    pub(crate) fn attempt(&self, name: &'static str) {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!(ATTEMPTS, "transaction" => name).increment(1);
+    }
+
+    pub(crate) fn retry(&self, name: &'static str, error: &Error) {
+        match error {
+            Error::Conflict => drop(self.conflicts.fetch_add(1, Ordering::Relaxed)),
+            Error::MaybeCommitted => drop(self.maybe_committed.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        metrics::counter!(RETRIES, "transaction" => name, "reason" => error.label()).increment(1);
+    }
+
+    pub(crate) fn end(&self, name: &'static str, outcome: &'static str, took: Duration) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if outcome != "committed" {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        metrics::counter!(TRANSACTIONS, "transaction" => name, "outcome" => outcome).increment(1);
+        metrics::histogram!(SECONDS, "transaction" => name).record(took);
+    }
+
+    pub(crate) fn bytes(&self, name: &'static str, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        metrics::counter!(BYTES, "transaction" => name).increment(bytes as u64);
+    }
+
+    fn read(&self) -> TransactionStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TransactionStats {
+            calls: read(&self.calls),
+            attempts: read(&self.attempts),
+            conflicts: read(&self.conflicts),
+            maybe_committed: read(&self.maybe_committed),
+            errors: read(&self.errors),
+            bytes: read(&self.bytes),
+            micros: read(&self.micros),
+        }
+    }
+}

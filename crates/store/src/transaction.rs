@@ -1,0 +1,335 @@
+//! The handle a transaction body works with.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use crate::faults::{CommitFate, FaultState};
+use crate::limits::check_key;
+use crate::local::LocalTransaction;
+use crate::pending::{Stamp, split_template};
+use crate::range::{Page, RangeRead};
+use crate::watch::{WatchFault, WatchPermit};
+use crate::{Error, KeyRange, RangeOptions, Result, Watch};
+
+/// One attempt of a transaction: an owned handle, cheap to clone, good until its body returns.
+///
+/// Writes cannot fail; one that breaks a limit fails the next read or the commit.
+#[derive(Debug, Clone)]
+pub struct Transaction(Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) attempt: Attempt,
+    pub(crate) kind: Kind,
+    pub(crate) faults: Option<Arc<FaultState>>,
+    pub(crate) watches: Arc<AtomicUsize>,
+    stamp: CommitStamp,
+    /// How many keys and pages were read, for [`crate::Weaken`].
+    reads: AtomicU32,
+}
+
+/// Which try of which call this is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt {
+    pub(crate) name: &'static str,
+    pub(crate) number: u32,
+    pub(crate) maybe_committed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Local(LocalTransaction),
+}
+
+impl Transaction {
+    pub(crate) fn new(
+        attempt: Attempt,
+        kind: Kind,
+        faults: Option<Arc<FaultState>>,
+        watches: Arc<AtomicUsize>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            attempt,
+            kind,
+            faults,
+            watches,
+            stamp: CommitStamp::default(),
+            reads: AtomicU32::new(0),
+        }))
+    }
+
+    /// The value of `key`, as the transaction sees it: its snapshot and its own writes.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.read_key(key, true).await
+    }
+
+    /// The rows of a range, as the transaction sees them, page by page.
+    pub fn get_range(&self, range: impl Into<KeyRange>, options: RangeOptions) -> RangeRead {
+        RangeRead::new(self.clone(), range.into(), options, true)
+    }
+
+    /// Reads that conflict with nobody.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.clone())
+    }
+
+    /// Sets `key` to `value`.
+    pub fn set(&self, key: &[u8], value: &[u8]) {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.write(|pending| {
+                check_key(key)?;
+                pending.set(key, value)
+            }),
+        }
+    }
+
+    /// Sets a key of the store's own, which layers cannot write.
+    pub(crate) fn set_own(&self, key: &[u8], value: &[u8]) {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.write(|pending| pending.set(key, value)),
+        }
+    }
+
+    /// Removes `key`.
+    pub fn clear(&self, key: &[u8]) {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.write(|pending| {
+                check_key(key)?;
+                pending.clear(key)
+            }),
+        }
+    }
+
+    /// Removes every key in `range`.
+    pub fn clear_range(&self, range: impl Into<KeyRange>) {
+        let range = range.into();
+        match &self.0.kind {
+            Kind::Local(tx) => tx.write(|pending| {
+                check_range(&range)?;
+                pending.clear_range(range)
+            }),
+        }
+    }
+
+    /// Adds `delta` to the eight-byte little endian number at `key`, without reading it: two such
+    /// writes do not conflict. A missing number is zero.
+    ///
+    /// Not idempotent: guard it with something the body reads, see [`Self::maybe_committed`].
+    pub fn add(&self, key: &[u8], delta: i64) {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.write(|pending| {
+                check_key(key)?;
+                pending.add(key, delta)
+            }),
+        }
+    }
+
+    /// Sets a key into which the commit writes its ten-byte versionstamp. `key` ends with the
+    /// four-byte little endian offset of the place, as `tuple::pack_with_versionstamp` makes it.
+    pub fn set_versionstamped_key(&self, key: &[u8], value: &[u8]) {
+        match (&self.0.kind, split_template(key)) {
+            (Kind::Local(tx), Ok((key, offset))) => match check_key(key) {
+                Ok(()) => tx.write_stamped_key(key, offset, value),
+                Err(error) => tx.write(|_| Err(error)),
+            },
+            (Kind::Local(tx), Err(error)) => tx.write(|_| Err(error)),
+        }
+    }
+
+    /// Sets `key` to a value into which the commit writes its ten-byte versionstamp. `value` ends
+    /// with the four-byte little endian offset of the place.
+    pub fn set_versionstamped_value(&self, key: &[u8], value: &[u8]) {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.write(|pending| {
+                check_key(key)?;
+                let (value, offset) = split_template(value)?;
+                pending.set_stamped_value(key, value, offset)
+            }),
+        }
+    }
+
+    /// A watch that the commit arms; it fires when `key` no longer has the value seen here.
+    ///
+    /// Like a read of the key, it makes a transaction that writes conflict with others that write it.
+    pub async fn watch(&self, key: &[u8]) -> Result<Watch> {
+        self.before_read().await?;
+        let permit = WatchPermit::take(&self.0.watches)?;
+        let fault = match &self.0.faults {
+            Some(faults) => faults.watch(),
+            None => WatchFault::None,
+        };
+        match &self.0.kind {
+            Kind::Local(tx) => Ok(Watch::local(tx.watch(key)?, fault, permit)),
+        }
+    }
+
+    /// Conflicts with everyone who writes in `range`, as if it had been read.
+    pub fn add_read_conflict_range(&self, range: impl Into<KeyRange>) {
+        match &self.0.kind {
+            Kind::Local(tx) => {
+                // What conflicts is what came after the version this transaction reads at.
+                let version = tx.read_version();
+                tx.write(|pending| version.and_then(|_| pending.add_read(range.into())));
+            }
+        }
+    }
+
+    /// Conflicts with everyone who reads in `range`, as if it had been written.
+    pub fn add_write_conflict_range(&self, range: impl Into<KeyRange>) {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.write(|pending| pending.add_write(range.into())),
+        }
+    }
+
+    /// The version the transaction reads at. Versions grow with every commit that this sees.
+    pub async fn read_version(&self) -> Result<u64> {
+        self.before_read().await?;
+        match &self.0.kind {
+            Kind::Local(tx) => tx.read_version(),
+        }
+    }
+
+    /// Where the versionstamp of this attempt will be found once it is committed.
+    pub fn commit_stamp(&self) -> CommitStamp {
+        self.0.stamp.clone()
+    }
+
+    /// About how large the transaction is, by the formula of [`crate::limits`].
+    pub fn approximate_size(&self) -> usize {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.size(),
+        }
+    }
+
+    /// Which try this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt.number
+    }
+
+    /// True when an earlier attempt of this call may have been committed.
+    ///
+    /// A body that is pure and reads what it writes finds its own success and does nothing twice;
+    /// this tells the few that have to look somewhere special for it.
+    pub fn maybe_committed(&self) -> bool {
+        self.0.attempt.maybe_committed
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.0.attempt.name
+    }
+
+    pub(crate) async fn commit(&self) -> Result<()> {
+        let fate = match &self.0.faults {
+            Some(faults) => faults.before_commit(self.is_read_only()).await?,
+            None => CommitFate::Normal,
+        };
+        match fate {
+            CommitFate::Conflict => return Err(Error::Conflict),
+            CommitFate::UnknownLost => return Err(Error::MaybeCommitted),
+            CommitFate::Normal | CommitFate::UnknownApplied => {}
+        }
+        let stamp = match &self.0.kind {
+            Kind::Local(tx) => tx.commit().await?,
+        };
+        if fate == CommitFate::UnknownApplied {
+            return Err(Error::MaybeCommitted);
+        }
+        if let Some(stamp) = stamp {
+            // Nothing else writes it, and an attempt commits once.
+            let _ = self.0.stamp.0.set(stamp);
+        }
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.is_read_only(),
+        }
+    }
+
+    async fn read_key(&self, key: &[u8], conflict: bool) -> Result<Option<Bytes>> {
+        self.before_read().await?;
+        let conflict = conflict && self.counts_as_conflict();
+        match &self.0.kind {
+            Kind::Local(tx) => tx.get(key, conflict),
+        }
+    }
+
+    pub(crate) async fn read_page(
+        &self,
+        range: &KeyRange,
+        limit: Option<usize>,
+        reverse: bool,
+        conflict: bool,
+    ) -> Result<Page> {
+        self.before_read().await?;
+        let conflict = conflict && self.counts_as_conflict();
+        match &self.0.kind {
+            Kind::Local(tx) => tx.page(range, limit, reverse, conflict),
+        }
+    }
+
+    async fn before_read(&self) -> Result<()> {
+        if let Some(faults) = &self.0.faults {
+            return faults.before_read().await;
+        }
+        // Local reads never wait; a long body must still let others run.
+        tokio::task::consume_budget().await;
+        Ok(())
+    }
+
+    /// Counts a conflicting read; false for the one that a test has weakened.
+    fn counts_as_conflict(&self) -> bool {
+        let Some(faults) = &self.0.faults else {
+            return true;
+        };
+        let nth = self.0.reads.fetch_add(1, Ordering::Relaxed);
+        !faults.weakens(self.0.attempt.name, nth)
+    }
+}
+
+fn check_range(range: &KeyRange) -> Result<()> {
+    if *range.end > *KeyRange::all().end {
+        return Err(Error::Misuse(
+            "keys from 0xfe on belong to the store itself",
+        ));
+    }
+    Ok(())
+}
+
+/// Reads of a transaction that add no conflict: what they saw may change before the commit.
+#[derive(Debug, Clone)]
+pub struct Snapshot(Transaction);
+
+impl Snapshot {
+    /// The value of `key`, as [`Transaction::get`] gives it.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.0.read_key(key, false).await
+    }
+
+    /// The rows of a range, as [`Transaction::get_range`] gives them.
+    pub fn get_range(&self, range: impl Into<KeyRange>, options: RangeOptions) -> RangeRead {
+        RangeRead::new(self.0.clone(), range.into(), options, false)
+    }
+}
+
+/// The versionstamp of an attempt, to be read after its commit.
+#[derive(Debug, Clone, Default)]
+pub struct CommitStamp(Arc<OnceLock<Stamp>>);
+
+impl CommitStamp {
+    /// The ten bytes that the commit put into versionstamped keys and values. `None` before the
+    /// commit, and for a transaction that wrote nothing.
+    pub fn get(&self) -> Option<[u8; 10]> {
+        self.0.get().copied()
+    }
+
+    /// The committed version: the first eight bytes.
+    pub fn version(&self) -> Option<u64> {
+        let stamp = self.get()?;
+        let (version, _) = stamp.split_first_chunk()?;
+        Some(u64::from_be_bytes(*version))
+    }
+}

@@ -1,0 +1,169 @@
+//! Watches: told once that a key no longer has the value the transaction saw.
+//!
+//! A watch is planned inside a transaction and armed by its commit. It may fire without a change,
+//! and it may miss a value that came and went; whoever waits looks again and keeps a poll as a net.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::limits::WATCHES_MAX;
+use crate::{Error, Result};
+
+/// A pending notification about one key; dropping it cancels it.
+#[must_use = "a watch that is dropped never fires"]
+pub struct Watch {
+    source: Source,
+    fault: WatchFault,
+    /// Counts against the most watches of a store handle.
+    _permit: WatchPermit,
+}
+
+enum Source {
+    Local(Arc<Slot>),
+    #[expect(dead_code, reason = "built by the FoundationDB backend")]
+    Remote(Pin<Box<dyn Future<Output = Result<()>> + Send + Sync>>),
+}
+
+/// What simulation does to a watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WatchFault {
+    None,
+    Lost,
+    Spurious(Duration),
+}
+
+impl Watch {
+    /// Waits until the key has changed since the transaction that made the watch.
+    ///
+    /// An error says that nothing can be told about the key any more, so look at it.
+    pub async fn changed(self) -> Result<()> {
+        let Self { source, fault, .. } = self;
+        let fired = async {
+            match source {
+                Source::Local(slot) => slot.fired().await,
+                Source::Remote(future) => future.await,
+            }
+        };
+        match fault {
+            WatchFault::None => fired.await,
+            WatchFault::Lost => std::future::pending().await,
+            WatchFault::Spurious(delay) => {
+                tokio::time::timeout(delay, fired).await.unwrap_or(Ok(()))
+            }
+        }
+    }
+
+    pub(crate) fn local(slot: Arc<Slot>, fault: WatchFault, permit: WatchPermit) -> Self {
+        Self {
+            source: Source::Local(slot),
+            fault,
+            _permit: permit,
+        }
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+/// One place among the most watches of a store handle.
+pub(crate) struct WatchPermit(Arc<AtomicUsize>);
+
+impl WatchPermit {
+    pub(crate) fn take(count: &Arc<AtomicUsize>) -> Result<Self> {
+        let permit = Self(Arc::clone(count));
+        // The permit exists from here on, so that dropping it gives the place back either way.
+        if count.fetch_add(1, Ordering::Relaxed) >= WATCHES_MAX {
+            return Err(Error::TooManyWatches { max: WATCHES_MAX });
+        }
+        Ok(permit)
+    }
+}
+
+impl Drop for WatchPermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One watch of the local backends.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) key: Bytes,
+    /// What the transaction saw.
+    pub(crate) seen: Option<Bytes>,
+    notify: Notify,
+    cancelled: AtomicBool,
+}
+
+impl Slot {
+    pub(crate) fn new(key: Bytes, seen: Option<Bytes>) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            seen,
+            notify: Notify::new(),
+            cancelled: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn fire(&self) {
+        self.notify.notify_one();
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    async fn fired(&self) -> Result<()> {
+        self.notify.notified().await;
+        if self.cancelled.load(Ordering::Acquire) {
+            return Err(Error::Misuse(
+                "the transaction of the watch was not committed",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The armed watches of a local backend.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    slots: Mutex<HashMap<Bytes, Vec<Weak<Slot>>>>,
+}
+
+impl Watches {
+    /// Arms a watch. The caller then compares the key's newest value with what was seen, since a
+    /// change may have come before.
+    pub(crate) fn arm(&self, slot: &Arc<Slot>) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() > 2 * WATCHES_MAX {
+            slots.retain(|_, same_key| same_key.iter().any(|slot| slot.strong_count() > 0));
+        }
+        let same_key = slots.entry(slot.key.clone()).or_default();
+        same_key.retain(|other| other.strong_count() > 0);
+        same_key.push(Arc::downgrade(slot));
+    }
+
+    /// Fires the watches of keys that a commit has written.
+    pub(crate) fn wake(&self, keys: &[Bytes]) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.is_empty() {
+            return;
+        }
+        for slot in keys.iter().filter_map(|key| slots.remove(key)).flatten() {
+            if let Some(slot) = slot.upgrade() {
+                slot.fire();
+            }
+        }
+    }
+}
