@@ -2,9 +2,11 @@
 
 pub mod collate;
 mod error;
+pub mod etf;
 pub mod json;
 pub mod mango;
 pub mod rev;
+pub mod revid;
 pub mod revtree;
 
 pub use error::Error;
