@@ -1,0 +1,287 @@
+//! How a replication is done.
+
+use std::time::Duration;
+
+use couch::Schemes;
+use document::json::Json;
+
+use super::fields::Fields;
+use super::{Filter, Invalid};
+
+/// What the service sets where a replication says nothing, and the limits of what it may say. Names are those of
+/// `[replicator]`.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// Whether checkpoints are written.
+    pub use_checkpoints: bool,
+    /// Time between checkpoints.
+    pub checkpoint_interval: Duration,
+    /// How many batches are worked on at once.
+    pub worker_processes: u64,
+    /// The largest number of changes in a batch.
+    pub worker_batch_size: u64,
+    /// Connections to each endpoint.
+    pub http_connections: u64,
+    /// How long a connection may be silent.
+    pub connection_timeout: Duration,
+    /// How often a failed request is repeated.
+    pub retries_per_request: u64,
+    /// Options of sockets.
+    pub socket_options: SocketOptions,
+    /// Whether `_bulk_get` is used.
+    pub use_bulk_get: bool,
+    /// The largest `worker_processes` that a replication gets.
+    pub worker_processes_max: u64,
+    /// The largest `worker_batch_size` that a replication gets.
+    pub worker_batch_size_max: u64,
+    /// The largest `http_connections` that a replication gets.
+    pub http_connections_max: u64,
+    /// `valid_endpoint_protocols`, `valid_proxy_protocols`.
+    pub schemes: Schemes,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            use_checkpoints: true,
+            checkpoint_interval: Duration::from_secs(30),
+            worker_processes: 4,
+            worker_batch_size: 500,
+            http_connections: 20,
+            connection_timeout: Duration::from_secs(30),
+            retries_per_request: 5,
+            socket_options: SocketOptions::default(),
+            use_bulk_get: true,
+            worker_processes_max: 32,
+            worker_batch_size_max: 10_000,
+            http_connections_max: 100,
+            schemes: Schemes::default(),
+        }
+    }
+}
+
+/// The options of sockets that mean anything here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// `SO_KEEPALIVE`
+    pub keepalive: bool,
+    /// `TCP_NODELAY`
+    pub nodelay: bool,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self {
+            keepalive: true,
+            nodelay: false,
+        }
+    }
+}
+
+/// Where checkpoints are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checkpoints {
+    /// On source and target, as CouchDB does.
+    #[default]
+    Both,
+    /// On the target only, for a source that we may only read.
+    Target,
+}
+
+/// What becomes of a run when the target refuses a document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnWriteFailure {
+    /// The document is counted, listed and passed over.
+    #[default]
+    Skip,
+    /// The run ends.
+    Stop,
+}
+
+/// Who evaluates `selector` and `doc_ids`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FilterWhere {
+    /// The source, in its changes feed.
+    #[default]
+    Source,
+    /// The replicator, which reads the whole feed: it always sees progress and can always write checkpoints.
+    Replicator,
+}
+
+/// The options of one replication, defaults filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Whether it goes on when it has caught up.
+    pub continuous: bool,
+    /// Whether the target is created first.
+    pub create_target: bool,
+    /// Query parameters of that creation.
+    pub create_target_params: Vec<(String, String)>,
+    /// Which documents.
+    pub filter: Filter,
+    /// Where to start if there is no checkpoint.
+    pub since_seq: Option<Json>,
+    /// Whether checkpoints are written.
+    pub use_checkpoints: bool,
+    /// Time between checkpoints.
+    pub checkpoint_interval: Duration,
+    /// How many batches are worked on at once.
+    pub worker_processes: usize,
+    /// The largest number of changes in a batch.
+    pub worker_batch_size: usize,
+    /// Connections to each endpoint.
+    pub http_connections: usize,
+    /// How long a connection may be silent.
+    pub connection_timeout: Duration,
+    /// How often a failed request is repeated.
+    pub retries_per_request: u32,
+    /// Options of sockets.
+    pub socket_options: SocketOptions,
+    /// Whether `_bulk_get` is used.
+    pub use_bulk_get: bool,
+    /// Whether conflicts stay behind.
+    pub winning_revs_only: bool,
+    /// Whether deletions stay behind.
+    pub skip_deleted: bool,
+    /// Whether design documents stay behind.
+    pub skip_design_docs: bool,
+    /// What a refused document means.
+    pub on_write_failure: OnWriteFailure,
+    /// Who filters.
+    pub filter_where: FilterWhere,
+    /// Where checkpoints are written.
+    pub checkpoints: Checkpoints,
+}
+
+impl Options {
+    pub(super) fn read(fields: &Fields<'_>, defaults: &Defaults) -> Result<Self, Invalid> {
+        let flag = |name, default| fields.boolean(name).map(|given| given.unwrap_or(default));
+        let number = |name, min, default: u64, max: u64| {
+            let given = fields.integer(name, min)?.unwrap_or(default);
+            Ok::<_, Invalid>(usize::try_from(given.min(max)).unwrap_or(usize::MAX))
+        };
+        let interval = |name, default| {
+            Ok::<_, Invalid>(
+                fields
+                    .integer(name, 1)?
+                    .map_or(default, Duration::from_millis),
+            )
+        };
+        fields.boolean("cancel")?;
+        let retries = fields
+            .integer("retries_per_request", 0)?
+            .unwrap_or(defaults.retries_per_request);
+        let words = [
+            ("skip", OnWriteFailure::Skip),
+            ("stop", OnWriteFailure::Stop),
+        ];
+        let on_write_failure = fields.word("on_write_failure", &words)?.unwrap_or_default();
+        let words = [
+            ("source", FilterWhere::Source),
+            ("replicator", FilterWhere::Replicator),
+        ];
+        let filter_where = fields.word("filter_where", &words)?.unwrap_or_default();
+        let words = [("both", Checkpoints::Both), ("target", Checkpoints::Target)];
+        let checkpoints = fields.word("checkpoints", &words)?.unwrap_or_default();
+        Ok(Self {
+            continuous: flag("continuous", false)?,
+            create_target: flag("create_target", false)?,
+            create_target_params: read_target_params(fields)?,
+            filter: Filter::read(fields)?,
+            since_seq: fields.get_unless_null("since_seq").cloned(),
+            use_checkpoints: flag("use_checkpoints", defaults.use_checkpoints)?,
+            checkpoint_interval: interval("checkpoint_interval", defaults.checkpoint_interval)?,
+            worker_processes: number(
+                "worker_processes",
+                1,
+                defaults.worker_processes,
+                defaults.worker_processes_max,
+            )?,
+            worker_batch_size: number(
+                "worker_batch_size",
+                1,
+                defaults.worker_batch_size,
+                defaults.worker_batch_size_max,
+            )?,
+            http_connections: number(
+                "http_connections",
+                1,
+                defaults.http_connections,
+                defaults.http_connections_max,
+            )?,
+            connection_timeout: interval("connection_timeout", defaults.connection_timeout)?,
+            retries_per_request: u32::try_from(retries).unwrap_or(u32::MAX),
+            socket_options: read_socket_options(fields, defaults.socket_options)?,
+            use_bulk_get: flag("use_bulk_get", defaults.use_bulk_get)?,
+            winning_revs_only: flag("winning_revs_only", false)?,
+            skip_deleted: flag("skip_deleted", false)?,
+            skip_design_docs: flag("skip_design_docs", false)?,
+            on_write_failure,
+            filter_where,
+            checkpoints,
+        })
+    }
+}
+
+/// Query parameters have string values; numbers and the like are written as JSON.
+fn read_target_params(fields: &Fields<'_>) -> Result<Vec<(String, String)>, Invalid> {
+    match fields.get("create_target_params") {
+        None => Ok(Vec::new()),
+        Some(Json::Object(params)) => Ok(params
+            .iter()
+            .map(|(name, value)| {
+                (
+                    name.clone(),
+                    value
+                        .as_str()
+                        .map_or_else(|| value.to_string(), str::to_owned),
+                )
+            })
+            .collect()),
+        Some(_) => Err(Invalid::new("`create_target_params` must be an object")),
+    }
+}
+
+/// Reads `[{keepalive, true}, {nodelay, false}]`. Unknown names are dropped, as in CouchDB.
+fn read_socket_options(
+    fields: &Fields<'_>,
+    default: SocketOptions,
+) -> Result<SocketOptions, Invalid> {
+    let invalid = || Invalid::new("`socket_options` must be a list of `{name, value}` pairs");
+    let text = match fields.get("socket_options") {
+        None => return Ok(default),
+        Some(Json::String(text)) => text.trim().trim_end_matches('.').trim(),
+        Some(_) => return Err(invalid()),
+    };
+    let list = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .ok_or_else(invalid)?;
+    // An option that the user leaves out is off, for the list replaces the default one.
+    let mut options = SocketOptions {
+        keepalive: false,
+        nodelay: false,
+    };
+    let mut rest = list.trim();
+    while !rest.is_empty() {
+        let (pair, after) = rest
+            .strip_prefix('{')
+            .and_then(|rest| rest.split_once('}'))
+            .ok_or_else(invalid)?;
+        let (name, value) = pair.split_once(',').ok_or_else(invalid)?;
+        let truth = value.trim() == "true";
+        match name.trim() {
+            "" => return Err(invalid()),
+            "keepalive" => options.keepalive = truth,
+            "nodelay" => options.nodelay = truth,
+            _ => {}
+        }
+        rest = after.trim();
+        rest = match rest.strip_prefix(',') {
+            Some(next) if !next.trim().is_empty() => next.trim(),
+            None if rest.is_empty() => rest,
+            _ => return Err(invalid()),
+        };
+    }
+    Ok(options)
+}
