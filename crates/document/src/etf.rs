@@ -21,6 +21,7 @@ const NIL: u8 = 106;
 const STRING: u8 = 107;
 const LIST: u8 = 108;
 const BINARY: u8 = 109;
+const MAP: u8 = 116;
 
 /// More digits than this are hashed as text: an integer's bytes take time quadratic in its digits.
 const DIGITS_MAX: usize = 10_000;
@@ -83,6 +84,29 @@ impl Encoder {
         let length = u32::try_from(bytes.len()).expect("binaries are shorter than 4 GiB");
         self.out.extend(length.to_be_bytes());
         self.out.extend(bytes);
+    }
+
+    /// What Erlang calls a string: a list of bytes.
+    pub fn chars(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            self.nil();
+        } else if let Ok(length) = u16::try_from(bytes.len()) {
+            self.out.push(STRING);
+            self.out.extend(length.to_be_bytes());
+            self.out.extend(bytes);
+        } else {
+            self.list(u32::try_from(bytes.len()).expect("strings are shorter than 4 GiB"));
+            for byte in bytes {
+                self.out.extend([SMALL_INTEGER, *byte]);
+            }
+            self.nil();
+        }
+    }
+
+    /// Begins a map, whose keys and values follow. Erlang sorts up to 32 of them by key.
+    pub fn map(&mut self, size: u32) {
+        self.out.push(MAP);
+        self.out.extend(size.to_be_bytes());
     }
 
     /// An integer.

@@ -100,7 +100,10 @@ impl Identity {
             old(vec![uuid.clone()]),
         ];
         if let Some((name, port)) = &service.legacy_host {
-            older.push(old(vec![Term::chars(name), Term::integer(*port)]));
+            older.push(old(vec![
+                Term::chars(name),
+                Term::Integer(i64::from(*port)),
+            ]));
             older.push(old(vec![Term::chars(name)]));
         }
         let older = older
@@ -214,7 +217,7 @@ fn filter_terms(filter: &Filter, filter_code: Option<&str>, form: Form) -> Optio
                 },
                 Form::Maps => return None,
             };
-            Some(vec![Term::selector(selector.compiled().normal(), &names)])
+            Some(vec![Term::selector(selector.compiled().normal(), names)])
         }
     }
 }
@@ -241,7 +244,7 @@ fn extra_terms(replication: &Replication) -> Vec<Term> {
 fn endpoint_v4(endpoint: &Endpoint) -> Term {
     let port = match (endpoint.scheme(), endpoint.port()) {
         (_, None) | ("http", Some(80 | 5984)) | ("https", Some(443)) => Term::Atom("default"),
-        (_, Some(port)) => Term::integer(port),
+        (_, Some(port)) => Term::Integer(i64::from(port)),
     };
     Term::Tuple(vec![
         Term::Atom("remote"),

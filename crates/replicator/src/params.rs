@@ -114,6 +114,7 @@ impl Replication {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Proxies<'a> {
     source: Option<&'a str>,
     target: Option<&'a str>,

@@ -110,6 +110,10 @@ pub enum FilterWhere {
 
 /// The options of one replication, defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are the user's independent switches"
+)]
 pub struct Options {
     /// Whether it goes on when it has caught up.
     pub continuous: bool,
