@@ -1,16 +1,23 @@
 //! The contract of a store, one suite for every backend.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may fail, and says what it skips"
+)]
+
 mod support;
 
 mod suite {
-    pub mod atomics;
-    pub mod isolation;
-    pub mod limits;
-    pub mod ranges;
-    pub mod rows;
-    pub mod stamps;
-    pub mod transact;
-    pub mod watches;
+    pub(crate) mod atomics;
+    pub(crate) mod isolation;
+    pub(crate) mod limits;
+    mod model;
+    pub(crate) mod ranges;
+    pub(crate) mod rows;
+    pub(crate) mod stamps;
+    pub(crate) mod transact;
+    pub(crate) mod watches;
 }
 
 use support::{Backend, Fixture};

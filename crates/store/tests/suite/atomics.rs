@@ -8,7 +8,7 @@ fn number(value: Option<Vec<u8>>) -> i64 {
     i64::from_le_bytes(value.unwrap().try_into().unwrap())
 }
 
-pub async fn a_missing_number_is_zero(f: Fixture) {
+pub(crate) async fn a_missing_number_is_zero(f: Fixture) {
     for delta in [5, -7] {
         let body = |tx: Transaction| async move {
             tx.add(b"n", delta);
@@ -19,7 +19,7 @@ pub async fn a_missing_number_is_zero(f: Fixture) {
     assert_eq!(number(get(&f.store, b"n").await), -2);
 }
 
-pub async fn numbers_wrap_and_are_eight_bytes(f: Fixture) {
+pub(crate) async fn numbers_wrap_and_are_eight_bytes(f: Fixture) {
     put(
         &f.store,
         &[
@@ -41,7 +41,7 @@ pub async fn numbers_wrap_and_are_eight_bytes(f: Fixture) {
     assert_eq!(number(get(&f.store, b"long").await), 256);
 }
 
-pub async fn own_adds_are_read(f: Fixture) {
+pub(crate) async fn own_adds_are_read(f: Fixture) {
     put(&f.store, &[(b"n", &40_i64.to_le_bytes())]).await;
     let body = |tx: Transaction| async move {
         tx.add(b"n", 1);
@@ -58,7 +58,7 @@ pub async fn own_adds_are_read(f: Fixture) {
     assert_eq!(number(get(&f.store, b"n").await), 9);
 }
 
-pub async fn adds_do_not_conflict(f: Fixture) {
+pub(crate) async fn adds_do_not_conflict(f: Fixture) {
     let store = &f.store;
     let body = |tx: Transaction| async move {
         // The snapshot is taken, and the other adder commits after it.

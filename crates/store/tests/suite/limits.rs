@@ -15,7 +15,7 @@ async fn set(store: &Store, key: &[u8], value: &[u8]) -> Result<(), Error> {
     store.transact("set", body).await
 }
 
-pub async fn a_key_at_its_limit(f: Fixture) {
+pub(crate) async fn a_key_at_its_limit(f: Fixture) {
     let key = vec![b'k'; KEY_BYTES_MAX + 1];
     set(&f.store, &key[..KEY_BYTES_MAX - 1], b"1")
         .await
@@ -41,7 +41,7 @@ pub async fn a_key_at_its_limit(f: Fixture) {
     );
 }
 
-pub async fn a_value_at_its_limit(f: Fixture) {
+pub(crate) async fn a_value_at_its_limit(f: Fixture) {
     let value = vec![0xab; VALUE_BYTES_MAX + 1];
     set(&f.store, b"a", &value[..VALUE_BYTES_MAX - 1])
         .await
@@ -65,19 +65,15 @@ pub async fn a_value_at_its_limit(f: Fixture) {
     assert_eq!(get(&f.store, b"c").await, None);
 }
 
-pub async fn a_transaction_at_its_limit(f: Fixture) {
+pub(crate) async fn a_transaction_at_its_limit(f: Fixture) {
     let value = vec![1; VALUE_BYTES_MAX];
     let value = &value;
     let fill = |extra: usize| {
         move |tx: Transaction| async move {
             let mut n = 0_u32;
-            // Stop one full value short, and fill up with one that fits to the byte.
-            loop {
-                let step = tx.approximate_size() / (n as usize).max(1);
-                if n > 0 && tx.approximate_size() + 2 * step > TRANSACTION_BYTES_MAX {
-                    break;
-                }
-                tx.set(&n.to_be_bytes(), value);
+            // Stop less than one value short, and fill up with one that fits to the byte.
+            while tx.approximate_size() < TRANSACTION_BYTES_MAX - VALUE_BYTES_MAX {
+                tx.set(&n.to_be_bytes(), &value[..VALUE_BYTES_MAX / 2]);
                 n += 1;
             }
             let before = tx.approximate_size();
@@ -112,7 +108,7 @@ pub async fn a_transaction_at_its_limit(f: Fixture) {
     assert_eq!(all(&f.store).await.len(), n as usize + 1);
 }
 
-pub async fn an_old_snapshot_is_gone(f: Fixture) {
+pub(crate) async fn an_old_snapshot_is_gone(f: Fixture) {
     let local = f.local;
     let body = |tx: Transaction| async move {
         tx.get(b"a").await?;
@@ -133,7 +129,7 @@ pub async fn an_old_snapshot_is_gone(f: Fixture) {
     assert_eq!(get(&f.store, b"c").await, None);
 }
 
-pub async fn reserved_keys_are_refused(f: Fixture) {
+pub(crate) async fn reserved_keys_are_refused(f: Fixture) {
     for key in [&b"\xfe"[..], b"\xfe/format", b"\xff", b"\xff\xff/status"] {
         assert!(matches!(
             set(&f.store, key, b"").await,

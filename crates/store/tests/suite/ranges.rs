@@ -21,7 +21,7 @@ async fn letters(store: &Store) {
     .await;
 }
 
-pub async fn rows_come_in_order_both_ways(f: Fixture) {
+pub(crate) async fn rows_come_in_order_both_ways(f: Fixture) {
     letters(&f.store).await;
     let all = KeyRange::all();
     assert_eq!(
@@ -35,7 +35,7 @@ pub async fn rows_come_in_order_both_ways(f: Fixture) {
     );
 }
 
-pub async fn a_limit_takes_the_first_rows(f: Fixture) {
+pub(crate) async fn a_limit_takes_the_first_rows(f: Fixture) {
     letters(&f.store).await;
     let all = KeyRange::all();
     assert_eq!(
@@ -58,7 +58,7 @@ pub async fn a_limit_takes_the_first_rows(f: Fixture) {
     );
 }
 
-pub async fn bounds_are_half_open(f: Fixture) {
+pub(crate) async fn bounds_are_half_open(f: Fixture) {
     letters(&f.store).await;
     let range = KeyRange::new(&b"b"[..], &b"d"[..]);
     assert_eq!(
@@ -76,7 +76,7 @@ pub async fn bounds_are_half_open(f: Fixture) {
     );
 }
 
-pub async fn own_writes_are_in_the_range(f: Fixture) {
+pub(crate) async fn own_writes_are_in_the_range(f: Fixture) {
     letters(&f.store).await;
     let body = |tx: Transaction| async move {
         tx.set(b"aa", b"own");
@@ -108,7 +108,7 @@ pub async fn own_writes_are_in_the_range(f: Fixture) {
     assert_eq!(rows, expected);
 }
 
-pub async fn a_limit_counts_what_is_left(f: Fixture) {
+pub(crate) async fn a_limit_counts_what_is_left(f: Fixture) {
     letters(&f.store).await;
     let body = |tx: Transaction| async move {
         tx.clear(b"a");
@@ -131,7 +131,7 @@ pub async fn a_limit_counts_what_is_left(f: Fixture) {
     f.store.transact("limit", body).await.unwrap();
 }
 
-pub async fn a_large_range_comes_in_pages(f: Fixture) {
+pub(crate) async fn a_large_range_comes_in_pages(f: Fixture) {
     let value = [7; 10_000];
     for batch in 0..4_u8 {
         let body = |tx: Transaction| async move {
@@ -167,7 +167,7 @@ pub async fn a_large_range_comes_in_pages(f: Fixture) {
     }
 }
 
-pub async fn an_inverted_range_is_refused(f: Fixture) {
+pub(crate) async fn an_inverted_range_is_refused(f: Fixture) {
     let body = |tx: Transaction| async move {
         tx.get_range((&b"b"[..], &b"a"[..]), RangeOptions::default())
             .collect()
@@ -187,7 +187,7 @@ pub async fn an_inverted_range_is_refused(f: Fixture) {
     ));
 }
 
-pub async fn a_prefix_is_a_range(f: Fixture) {
+pub(crate) async fn a_prefix_is_a_range(f: Fixture) {
     put(
         &f.store,
         &[

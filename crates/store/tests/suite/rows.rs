@@ -4,11 +4,11 @@ use store::{Error, KeyRange, Transaction};
 
 use crate::support::{Fixture, all, get, put};
 
-pub async fn a_missing_key_has_no_value(f: Fixture) {
+pub(crate) async fn a_missing_key_has_no_value(f: Fixture) {
     assert_eq!(get(&f.store, b"nothing").await, None);
 }
 
-pub async fn what_was_set_is_read(f: Fixture) {
+pub(crate) async fn what_was_set_is_read(f: Fixture) {
     put(&f.store, &[(b"a", b"1"), (b"b", b"")]).await;
     assert_eq!(get(&f.store, b"a").await, Some(b"1".to_vec()));
     assert_eq!(get(&f.store, b"b").await, Some(Vec::new()));
@@ -16,14 +16,14 @@ pub async fn what_was_set_is_read(f: Fixture) {
     assert_eq!(get(&f.store, b"a").await, Some(b"2".to_vec()));
 }
 
-pub async fn the_empty_key_is_a_key(f: Fixture) {
+pub(crate) async fn the_empty_key_is_a_key(f: Fixture) {
     put(&f.store, &[(b"", b"empty"), (b"\0", b"zero")]).await;
     assert_eq!(get(&f.store, b"").await, Some(b"empty".to_vec()));
     assert_eq!(all(&f.store).await[0].1, b"empty");
     assert_eq!(all(&f.store).await[1].1, b"zero");
 }
 
-pub async fn keys_are_bytes_in_order(f: Fixture) {
+pub(crate) async fn keys_are_bytes_in_order(f: Fixture) {
     let keys: [&[u8]; 7] = [
         b"\x00",
         b"\x00\x00",
@@ -40,7 +40,7 @@ pub async fn keys_are_bytes_in_order(f: Fixture) {
     assert_eq!(stored, keys);
 }
 
-pub async fn a_cleared_key_is_gone(f: Fixture) {
+pub(crate) async fn a_cleared_key_is_gone(f: Fixture) {
     put(&f.store, &[(b"a", b"1"), (b"b", b"2")]).await;
     let clear = f.store.transact("clear", |tx: Transaction| async move {
         tx.clear(b"a");
@@ -52,7 +52,7 @@ pub async fn a_cleared_key_is_gone(f: Fixture) {
     assert_eq!(all(&f.store).await.len(), 1);
 }
 
-pub async fn a_range_is_cleared_up_to_its_end(f: Fixture) {
+pub(crate) async fn a_range_is_cleared_up_to_its_end(f: Fixture) {
     put(
         &f.store,
         &[(b"a", b"1"), (b"b", b"2"), (b"b\0", b"3"), (b"c", b"4")],
@@ -68,7 +68,7 @@ pub async fn a_range_is_cleared_up_to_its_end(f: Fixture) {
     assert_eq!(left, [b"a", b"c"]);
 }
 
-pub async fn a_transaction_sees_its_own_writes(f: Fixture) {
+pub(crate) async fn a_transaction_sees_its_own_writes(f: Fixture) {
     put(&f.store, &[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]).await;
     let body = |tx: Transaction| async move {
         tx.set(b"a", b"own");
@@ -87,7 +87,7 @@ pub async fn a_transaction_sees_its_own_writes(f: Fixture) {
     assert_eq!(all(&f.store).await, [(b"c".to_vec(), b"again".to_vec())]);
 }
 
-pub async fn the_last_write_wins(f: Fixture) {
+pub(crate) async fn the_last_write_wins(f: Fixture) {
     let body = |tx: Transaction| async move {
         tx.set(b"a", b"1");
         tx.clear_range((&b"a"[..], &b"b"[..]));
@@ -103,7 +103,7 @@ pub async fn the_last_write_wins(f: Fixture) {
     assert_eq!(all(&f.store).await, [(b"a".to_vec(), b"2".to_vec())]);
 }
 
-pub async fn an_aborted_body_writes_nothing(f: Fixture) {
+pub(crate) async fn an_aborted_body_writes_nothing(f: Fixture) {
     let body = |tx: Transaction| async move {
         tx.set(b"a", b"1");
         Err::<(), _>(Error::Misuse("changed my mind"))

@@ -5,7 +5,7 @@ use store::{Error, Transaction};
 
 use crate::support::{Fixture, all, get, put};
 
-pub async fn stamped_keys_are_in_commit_order(f: Fixture) {
+pub(crate) async fn stamped_keys_are_in_commit_order(f: Fixture) {
     let mut stamps = Vec::new();
     for n in 0..20_u8 {
         let body = |tx: Transaction| async move {
@@ -27,7 +27,7 @@ pub async fn stamped_keys_are_in_commit_order(f: Fixture) {
     }
 }
 
-pub async fn stamped_values_hold_the_commits_stamp(f: Fixture) {
+pub(crate) async fn stamped_values_hold_the_commits_stamp(f: Fixture) {
     let body = |tx: Transaction| async move {
         let mut value = b"before:..........:after".to_vec();
         value.extend(7_u32.to_le_bytes());
@@ -45,7 +45,7 @@ pub async fn stamped_values_hold_the_commits_stamp(f: Fixture) {
     assert_eq!(value, [&b"before:"[..], &stamp, b":after"].concat());
 }
 
-pub async fn one_transaction_makes_many_keys(f: Fixture) {
+pub(crate) async fn one_transaction_makes_many_keys(f: Fixture) {
     let body = |tx: Transaction| async move {
         for n in 0..5 {
             let key = pack_with_versionstamp(&("log", Versionstamp::incomplete(n)));
@@ -62,7 +62,7 @@ pub async fn one_transaction_makes_many_keys(f: Fixture) {
     assert_eq!(rows.len(), 5);
 }
 
-pub async fn a_stamp_cannot_be_read_before(f: Fixture) {
+pub(crate) async fn a_stamp_cannot_be_read_before(f: Fixture) {
     let by_value = |tx: Transaction| async move {
         tx.set_versionstamped_value(b"k", &[0; 14]);
         tx.get(b"k").await
@@ -97,7 +97,7 @@ pub async fn a_stamp_cannot_be_read_before(f: Fixture) {
     assert_eq!(found.as_deref(), Some(&b"old"[..]));
 }
 
-pub async fn a_read_only_transaction_has_no_stamp(f: Fixture) {
+pub(crate) async fn a_read_only_transaction_has_no_stamp(f: Fixture) {
     let body = |tx: Transaction| async move {
         tx.get(b"a").await?;
         Ok::<_, Error>(tx.commit_stamp())
@@ -105,7 +105,7 @@ pub async fn a_read_only_transaction_has_no_stamp(f: Fixture) {
     assert_eq!(f.store.transact("read", body).await.unwrap().get(), None);
 }
 
-pub async fn a_wrong_offset_is_refused(f: Fixture) {
+pub(crate) async fn a_wrong_offset_is_refused(f: Fixture) {
     for key in [
         &b"abc"[..],
         b"0123456789\x01\0\0\0",

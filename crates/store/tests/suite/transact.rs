@@ -26,7 +26,7 @@ impl AsStoreError for Layer {
     }
 }
 
-pub async fn a_conflict_is_retried(f: Fixture) {
+pub(crate) async fn a_conflict_is_retried(f: Fixture) {
     let store = &f.store;
     let body = |tx: Transaction| async move {
         tx.get(b"a").await?;
@@ -40,7 +40,7 @@ pub async fn a_conflict_is_retried(f: Fixture) {
     assert_eq!(store.transact("busy", body).await.unwrap(), 4);
 }
 
-pub async fn retries_end(f: Fixture) {
+pub(crate) async fn retries_end(f: Fixture) {
     let store = &f.store;
     let attempts = &AtomicU32::new(0);
     let body = |tx: Transaction| async move {
@@ -59,7 +59,7 @@ pub async fn retries_end(f: Fixture) {
     assert_eq!(get(store, b"b").await, None);
 }
 
-pub async fn a_deadline_ends_the_call(f: Fixture) {
+pub(crate) async fn a_deadline_ends_the_call(f: Fixture) {
     let body = |tx: Transaction| async move {
         tx.set(b"a", b"");
         std::future::pending::<Result<(), Error>>().await
@@ -74,7 +74,7 @@ pub async fn a_deadline_ends_the_call(f: Fixture) {
     assert_eq!(all(&f.store).await, []);
 }
 
-pub async fn the_callers_error_comes_through(f: Fixture) {
+pub(crate) async fn the_callers_error_comes_through(f: Fixture) {
     let body = |tx: Transaction| async move {
         tx.set(b"a", b"");
         Err::<(), _>(Layer::Refused)
@@ -83,7 +83,7 @@ pub async fn the_callers_error_comes_through(f: Fixture) {
     assert_eq!(all(&f.store).await, []);
 }
 
-pub async fn a_kept_handle_is_refused(f: Fixture) {
+pub(crate) async fn a_kept_handle_is_refused(f: Fixture) {
     let kept = &Mutex::new(None);
     let body = |tx: Transaction| async move {
         tx.get(b"a").await?;
@@ -103,7 +103,7 @@ pub async fn a_kept_handle_is_refused(f: Fixture) {
     assert_eq!(all(&f.store).await.len(), usize::from(done.is_ok()));
 }
 
-pub async fn a_dropped_call_leaves_all_or_nothing(f: Fixture) {
+pub(crate) async fn a_dropped_call_leaves_all_or_nothing(f: Fixture) {
     for polls in 1..12_u8 {
         let body = |tx: Transaction| async move {
             tx.get(b"x").await?;
@@ -132,7 +132,7 @@ pub async fn a_dropped_call_leaves_all_or_nothing(f: Fixture) {
     }
 }
 
-pub async fn what_it_cost_is_counted(f: Fixture) {
+pub(crate) async fn what_it_cost_is_counted(f: Fixture) {
     let store = &f.store;
     let body = |tx: Transaction| async move {
         tx.get(b"a").await?;
@@ -151,7 +151,7 @@ pub async fn what_it_cost_is_counted(f: Fixture) {
     assert!(stats.bytes > 0);
 }
 
-pub async fn handles_share_rows(f: Fixture) {
+pub(crate) async fn handles_share_rows(f: Fixture) {
     let other = if f.url == "memory:" {
         f.store.clone()
     } else {

@@ -24,7 +24,7 @@ async fn fires(watch: Watch) {
         .unwrap();
 }
 
-pub async fn a_watch_fires_on_a_change(f: Fixture) {
+pub(crate) async fn a_watch_fires_on_a_change(f: Fixture) {
     for (key, rows) in [(b"new", b"1"), (b"new", b"2")] {
         let waiting = watch(&f.store, key).await;
         put(&f.store, &[(key, rows)]).await;
@@ -39,7 +39,7 @@ pub async fn a_watch_fires_on_a_change(f: Fixture) {
     fires(waiting).await;
 }
 
-pub async fn a_watch_is_quiet_without_one(f: Fixture) {
+pub(crate) async fn a_watch_is_quiet_without_one(f: Fixture) {
     let mut waiting = Box::pin(watch(&f.store, b"quiet").await.changed());
     put(&f.store, &[(b"other", b"1")]).await;
     assert!((&mut waiting).now_or_never().is_none());
@@ -50,7 +50,7 @@ pub async fn a_watch_is_quiet_without_one(f: Fixture) {
         .unwrap();
 }
 
-pub async fn a_change_before_the_commit_counts(f: Fixture) {
+pub(crate) async fn a_change_before_the_commit_counts(f: Fixture) {
     let store = &f.store;
     let body = |tx: Transaction| async move {
         let watch = tx.watch(b"k").await?;
@@ -60,7 +60,7 @@ pub async fn a_change_before_the_commit_counts(f: Fixture) {
     fires(store.transact("watch", body).await.unwrap()).await;
 }
 
-pub async fn changes_coalesce(f: Fixture) {
+pub(crate) async fn changes_coalesce(f: Fixture) {
     let waiting = watch(&f.store, b"k").await;
     for n in 0..5 {
         put(&f.store, &[(b"k", &[n])]).await;
@@ -68,7 +68,7 @@ pub async fn changes_coalesce(f: Fixture) {
     fires(waiting).await;
 }
 
-pub async fn an_uncommitted_watch_says_so(f: Fixture) {
+pub(crate) async fn an_uncommitted_watch_says_so(f: Fixture) {
     let kept = &std::sync::Mutex::new(None);
     let body = |tx: Transaction| async move {
         *kept.lock().unwrap() = Some(tx.watch(b"k").await?);
@@ -82,7 +82,7 @@ pub async fn an_uncommitted_watch_says_so(f: Fixture) {
     assert!(told.is_err());
 }
 
-pub async fn there_is_a_most(f: Fixture) {
+pub(crate) async fn there_is_a_most(f: Fixture) {
     let watches = &std::sync::Mutex::new(Vec::new());
     for _ in 0..WATCHES_MAX / 1_000 {
         let body = |tx: Transaction| async move {
@@ -106,7 +106,7 @@ pub async fn there_is_a_most(f: Fixture) {
     fires(again).await;
 }
 
-pub async fn a_watch_reads_its_key(f: Fixture) {
+pub(crate) async fn a_watch_reads_its_key(f: Fixture) {
     let store = &f.store;
     let body = |tx: Transaction| async move {
         let watch = tx.watch(b"k").await?;

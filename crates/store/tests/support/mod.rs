@@ -4,17 +4,17 @@ use store::{Call, Error, Store, Transaction};
 use tempfile::TempDir;
 
 /// A store nobody else sees, removed with the fixture.
-pub struct Fixture {
-    pub store: Store,
-    pub url: String,
+pub(crate) struct Fixture {
+    pub(crate) store: Store,
+    pub(crate) url: String,
     /// Time can only be paused where nothing outside of the process waits.
-    pub local: bool,
+    pub(crate) local: bool,
     _directory: Option<TempDir>,
 }
 
 /// One backend of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
+pub(crate) enum Backend {
     Memory,
     Lmdb,
     Fdb,
@@ -22,7 +22,7 @@ pub enum Backend {
 
 impl Fixture {
     /// `None` when the backend needs a server that is not there.
-    pub async fn open(backend: Backend) -> Option<Self> {
+    pub(crate) async fn open(backend: Backend) -> Option<Self> {
         let mut directory = None;
         let url = match backend {
             Backend::Memory => "memory:".to_owned(),
@@ -63,12 +63,12 @@ fn fdb_url() -> Option<String> {
 }
 
 /// One attempt and no second.
-pub fn once(name: &'static str) -> Call {
+pub(crate) fn once(name: &'static str) -> Call {
     Call::new(name).retries_max(0)
 }
 
 /// Sets a few keys in one transaction.
-pub async fn put(store: &Store, rows: &[(&[u8], &[u8])]) {
+pub(crate) async fn put(store: &Store, rows: &[(&[u8], &[u8])]) {
     let result = store.transact("put", |tx: Transaction| async move {
         for (key, value) in rows {
             tx.set(key, value);
@@ -79,13 +79,13 @@ pub async fn put(store: &Store, rows: &[(&[u8], &[u8])]) {
 }
 
 /// One key, read in a transaction of its own.
-pub async fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
+pub(crate) async fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
     let result = store.transact("get", |tx: Transaction| async move { tx.get(key).await });
     result.await.unwrap().map(|value| value.to_vec())
 }
 
 /// Every row of a layer's key space.
-pub async fn all(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) async fn all(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     let read = store.transact("all", |tx: Transaction| async move {
         let rows = tx.get_range(store::KeyRange::all(), store::RangeOptions::default());
         rows.collect().await
