@@ -1,6 +1,7 @@
 //! CouchDB's document model, pure: revision trees and ids, collation, Mango selectors.
 
 pub mod collate;
+pub mod doc;
 mod error;
 pub mod etf;
 pub mod json;
