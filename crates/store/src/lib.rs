@@ -34,6 +34,7 @@ mod retry;
 mod stats;
 mod store;
 mod transaction;
+mod transfer;
 mod watch;
 
 pub use foundationdb_tuple as tuple;
@@ -45,6 +46,7 @@ pub use range::{KeyRange, KeyValue, RangeOptions, RangeRead};
 pub use stats::TransactionStats;
 pub use store::Store;
 pub use transaction::{CommitStamp, Snapshot, Transaction};
+pub use transfer::{Scan, Totals, TransferError};
 pub use watch::Watch;
 
 /// What every fallible operation of this crate returns.

@@ -38,12 +38,18 @@ enum Backend {
 impl Store {
     /// Opens the store that `url` names: `memory:`.
     pub async fn open(url: &str) -> Result<Self> {
-        match url.split_once(':') {
-            Some(("memory", "")) => Self::with_backend(Backend::Memory(Arc::default())).await,
-            _ => Err(Error::open(format!(
-                "{url:?} names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
-            ))),
-        }
+        let backend = Backend::open(url)?;
+        let opening = Self::assemble(backend.clone(), Metadata { incarnation: 0 });
+        let metadata = opening.transact("open", Metadata::read_or_create).await?;
+        Ok(Self::assemble(backend, metadata))
+    }
+
+    /// Opens an empty store, or what an import left that broke off, and marks it as being filled.
+    pub(crate) async fn open_for_import(url: &str) -> Result<Self> {
+        let backend = Backend::open(url)?;
+        let store = Self::assemble(backend, Metadata { incarnation: 0 });
+        store.transact("open", Metadata::begin_import).await?;
+        Ok(store)
     }
 
     /// A second handle on the same rows, with faults of its own: a node of a simulated fleet.
@@ -61,12 +67,6 @@ impl Store {
             rng: Mutex::new(rng),
         }));
         (store, control)
-    }
-
-    async fn with_backend(backend: Backend) -> Result<Self> {
-        let open = Self::assemble(backend.clone(), Metadata { incarnation: 0 });
-        let metadata = open.transact("open", Metadata::read_or_create).await?;
-        Ok(Self::assemble(backend, metadata))
     }
 
     fn assemble(backend: Backend, metadata: Metadata) -> Self {
@@ -113,5 +113,16 @@ impl Store {
     /// A number between 0 and 1.
     pub(crate) fn jitter(&self) -> f64 {
         (self.0.rng.lock().unwrap_or_else(PoisonError::into_inner)).random()
+    }
+}
+
+impl Backend {
+    fn open(url: &str) -> Result<Self> {
+        match url.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory(Arc::default())),
+            _ => Err(Error::open(format!(
+                "{url:?} names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
+            ))),
+        }
     }
 }

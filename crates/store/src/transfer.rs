@@ -1,0 +1,286 @@
+//! A whole store as a stream: export, import, and the walk that both and `check` share.
+//!
+//! The stream is the same for every backend, so that one pipe moves a store:
+//!
+//! ```text
+//! "davenport export 1\n"   what this is
+//! incarnation              u32
+//! row*                     key length u32, value length u32, key, value; keys ascending
+//! end                      0xffff_ffff, the number of rows u64, the CRC-32 of all bytes before it u32
+//! ```
+//!
+//! Numbers are big endian. Rows are those of the layers; the store's own (`0xfe`) are made anew.
+//! Nodes have to be stopped: rows are read in many transactions.
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::metadata::Metadata;
+use crate::range::after;
+use crate::{Call, Error, KeyRange, KeyValue, RangeOptions, Result, Store, Transaction};
+
+const MAGIC: &[u8] = b"davenport export 1\n";
+const END: u32 = u32::MAX;
+/// How many bytes of rows an import puts into one transaction.
+const BATCH_BYTES: usize = 1_000_000;
+
+/// What a walk over a store has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// How many rows.
+    pub rows: u64,
+    /// The bytes of their keys.
+    pub key_bytes: u64,
+    /// The bytes of their values.
+    pub value_bytes: u64,
+}
+
+impl Totals {
+    fn count(&mut self, row: &KeyValue) {
+        self.rows += 1;
+        self.key_bytes += row.key.len() as u64;
+        self.value_bytes += row.value.len() as u64;
+    }
+}
+
+/// Why a stream could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The store would not.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The stream would not.
+    #[error("the stream broke off after {rows} rows")]
+    Stream {
+        /// How many rows had gone through.
+        rows: u64,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The stream is not an export, or was damaged on its way.
+    #[error("this is not a whole export: {0}")]
+    Format(&'static str),
+}
+
+/// A walk over a range in many transactions: page after page, never an old snapshot.
+#[derive(Debug)]
+pub struct Scan {
+    store: Store,
+    rest: Option<KeyRange>,
+}
+
+impl Store {
+    /// Walks over a range of any size. Each page is read in a transaction of its own.
+    pub fn scan(&self, range: KeyRange) -> Scan {
+        Scan {
+            store: self.clone(),
+            rest: Some(range),
+        }
+    }
+
+    /// Reads every row and checks that it is in order and within the limits.
+    pub async fn check(&self) -> Result<Totals> {
+        let mut totals = Totals::default();
+        let mut scan = self.scan(KeyRange::all());
+        let mut last: Option<Bytes> = None;
+        while let Some(page) = scan.next_page().await? {
+            for row in page {
+                if last.as_ref().is_some_and(|last| *last >= row.key) {
+                    return Err(Error::corrupt(format!(
+                        "key {:02x?} is out of order",
+                        row.key
+                    )));
+                }
+                if row.key.len() > KEY_BYTES_MAX || row.value.len() > VALUE_BYTES_MAX {
+                    return Err(Error::corrupt(format!(
+                        "the row of key {:02x?} is over its limits",
+                        row.key
+                    )));
+                }
+                totals.count(&row);
+                last = Some(row.key);
+            }
+        }
+        Ok(totals)
+    }
+
+    /// Writes the whole store to `output`.
+    pub async fn export(
+        &self,
+        output: &mut (impl AsyncWrite + Unpin),
+    ) -> std::result::Result<Totals, TransferError> {
+        let mut totals = Totals::default();
+        let mut stream = Summed::new(output);
+        stream.write(MAGIC, &totals).await?;
+        let incarnation = self.incarnation().to_be_bytes();
+        stream.write(&incarnation, &totals).await?;
+        let mut scan = self.scan(KeyRange::all());
+        while let Some(page) = scan.next_page().await? {
+            for row in page {
+                stream.write(&length(&row.key), &totals).await?;
+                stream.write(&length(&row.value), &totals).await?;
+                stream.write(&row.key, &totals).await?;
+                stream.write(&row.value, &totals).await?;
+                totals.count(&row);
+            }
+        }
+        stream.write(&END.to_be_bytes(), &totals).await?;
+        stream.write(&totals.rows.to_be_bytes(), &totals).await?;
+        let checksum = stream.checksum.clone().finalize().to_be_bytes();
+        stream.write(&checksum, &totals).await?;
+        (stream.inner.flush().await).map_err(|source| broken(&totals, source))?;
+        Ok(totals)
+    }
+
+    /// Fills an empty store with an export, and raises its incarnation above the export's.
+    ///
+    /// The store cannot be opened until the import is whole; one that broke off is begun again.
+    pub async fn import(
+        url: &str,
+        input: &mut (impl AsyncRead + Unpin),
+    ) -> std::result::Result<Totals, TransferError> {
+        let mut totals = Totals::default();
+        let mut stream = Summed::new(input);
+        if stream.read::<{ MAGIC.len() }>(&totals).await? != *MAGIC {
+            return Err(TransferError::Format("it does not begin like one"));
+        }
+        let incarnation = u32::from_be_bytes(stream.read(&totals).await?);
+        let store = Self::open_for_import(url).await?;
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        loop {
+            let key_length = u32::from_be_bytes(stream.read(&totals).await?);
+            if key_length == END {
+                break;
+            }
+            let value_length = u32::from_be_bytes(stream.read(&totals).await?);
+            let key = stream.bytes(key_length, KEY_BYTES_MAX, &totals).await?;
+            let value = stream.bytes(value_length, VALUE_BYTES_MAX, &totals).await?;
+            let row = KeyValue { key, value };
+            totals.count(&row);
+            bytes += row.key.len() + row.value.len() + 200;
+            batch.push(row);
+            if bytes >= BATCH_BYTES {
+                store.write_rows(&batch).await?;
+                batch.clear();
+                bytes = 0;
+            }
+        }
+        store.write_rows(&batch).await?;
+        if u64::from_be_bytes(stream.read(&totals).await?) != totals.rows {
+            return Err(TransferError::Format("rows are missing"));
+        }
+        let checksum = stream.checksum.clone().finalize();
+        if u32::from_be_bytes(stream.read(&totals).await?) != checksum {
+            return Err(TransferError::Format("its checksum is wrong"));
+        }
+        store.end_import(incarnation).await?;
+        Ok(totals)
+    }
+
+    async fn write_rows(&self, rows: &[KeyValue]) -> Result<()> {
+        let body = |tx: Transaction| async move {
+            for row in rows {
+                tx.set(&row.key, &row.value);
+            }
+            Ok(())
+        };
+        self.transact(Call::batch("import"), body).await
+    }
+
+    async fn end_import(&self, exported: u32) -> Result<()> {
+        let body = |tx: Transaction| async move {
+            Metadata::end_import(&tx, exported + 1);
+            Ok(())
+        };
+        self.transact(Call::batch("end_import"), body).await
+    }
+}
+
+impl Scan {
+    /// The next rows, or `None` at the end.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<KeyValue>>> {
+        let Some(range) = self.rest.take() else {
+            return Ok(None);
+        };
+        let range = &range;
+        let body = |tx: Transaction| async move {
+            let mut read = tx
+                .snapshot()
+                .get_range(range.clone(), RangeOptions::default());
+            read.next_page().await
+        };
+        let page = self.store.transact(Call::batch("scan"), body).await?;
+        if let Some(last) = page.as_ref().and_then(|page| page.last()) {
+            self.rest = Some(KeyRange::new(after(&last.key), range.end.clone()));
+        }
+        Ok(page)
+    }
+}
+
+/// A stream whose bytes are summed up on their way.
+struct Summed<'a, S> {
+    inner: &'a mut S,
+    checksum: crc32fast::Hasher,
+}
+
+impl<'a, S> Summed<'a, S> {
+    fn new(inner: &'a mut S) -> Self {
+        let checksum = crc32fast::Hasher::new();
+        Self { inner, checksum }
+    }
+}
+
+impl<W: AsyncWrite + Unpin> Summed<'_, W> {
+    async fn write(
+        &mut self,
+        bytes: &[u8],
+        totals: &Totals,
+    ) -> std::result::Result<(), TransferError> {
+        self.checksum.update(bytes);
+        let written = self.inner.write_all(bytes).await;
+        written.map_err(|source| broken(totals, source))
+    }
+}
+
+impl<R: AsyncRead + Unpin> Summed<'_, R> {
+    async fn read<const N: usize>(
+        &mut self,
+        totals: &Totals,
+    ) -> std::result::Result<[u8; N], TransferError> {
+        let mut bytes = [0; N];
+        let read = self.inner.read_exact(&mut bytes).await;
+        read.map_err(|source| broken(totals, source))?;
+        self.checksum.update(&bytes);
+        Ok(bytes)
+    }
+
+    async fn bytes(
+        &mut self,
+        length: u32,
+        max: usize,
+        totals: &Totals,
+    ) -> std::result::Result<Bytes, TransferError> {
+        let length = length as usize;
+        if length > max {
+            return Err(TransferError::Format("a row is over the store's limits"));
+        }
+        let mut bytes = vec![0; length];
+        let read = self.inner.read_exact(&mut bytes).await;
+        read.map_err(|source| broken(totals, source))?;
+        self.checksum.update(&bytes);
+        Ok(bytes.into())
+    }
+}
+
+fn length(bytes: &[u8]) -> [u8; 4] {
+    u32::try_from(bytes.len())
+        .expect("keys and values are within their limits")
+        .to_be_bytes()
+}
+
+fn broken(totals: &Totals, source: std::io::Error) -> TransferError {
+    let rows = totals.rows;
+    TransferError::Stream { rows, source }
+}
