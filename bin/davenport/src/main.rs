@@ -1,3 +1,7 @@
-//! Davenport.
+//! `davenport`: both roles in one process, and the operator's tools.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    node::cli::main()
+}

@@ -1,1 +1,3 @@
-//! Configuration, roles and wiring of a Davenport process.
+//! Configuration, roles and wiring of a Davenport process: what the binaries run.
+
+pub mod cli;

@@ -1,0 +1,136 @@
+//! `davenport store`: works on a store directly, also while no node runs.
+
+use std::path::PathBuf;
+
+use ::store::{Store, Totals};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tokio::fs::File;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
+
+use super::output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Read every row, and check the format and the invariants of every layer
+    Check(Target),
+    /// Count what is stored
+    Stats(Target),
+    /// Write the whole store as a stream; stop the nodes first
+    Export {
+        #[command(flatten)]
+        target: Target,
+        /// A file; standard output when it is left out
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
+    /// Fill an empty store from such a stream, of whatever backend
+    Import {
+        #[command(flatten)]
+        target: Target,
+        /// A file; standard input when it is left out
+        #[arg(long)]
+        input: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    #[arg(
+        long,
+        help = "lmdb:DIRECTORY or fdb:CLUSTER_FILE",
+        value_name = "URL",
+        default_value = "lmdb:./data",
+        env = "DAVENPORT_STORE"
+    )]
+    store: String,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Target {
+    async fn open(&self) -> anyhow::Result<Store> {
+        Ok(Store::open(&self.store).await?)
+    }
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Check(target) => check(&target).await,
+        Command::Stats(target) => stats(&target).await,
+        Command::Export { target, output } => export(&target, output).await,
+        Command::Import { target, input } => import(&target, input).await,
+    }
+}
+
+async fn check(target: &Target) -> anyhow::Result<()> {
+    let store = target.open().await?;
+    let totals = store.check().await?;
+    report(target, "checked", &totals, store.incarnation());
+    Ok(())
+}
+
+async fn stats(target: &Target) -> anyhow::Result<()> {
+    let store = target.open().await?;
+    let totals = store.check().await?;
+    report(target, "holds", &totals, store.incarnation());
+    Ok(())
+}
+
+async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
+    let store = target.open().await?;
+    let mut sink: Box<dyn AsyncWrite + Unpin> = match &path {
+        Some(path) => {
+            let file = File::create(path).await;
+            Box::new(file.with_context(|| format!("create {}", path.display()))?)
+        }
+        None => Box::new(tokio::io::stdout()),
+    };
+    let totals = store.export(&mut BufWriter::new(&mut sink)).await?;
+    // Standard output is the stream.
+    output::error(&sentence(
+        &target.store,
+        "exported",
+        &totals,
+        store.incarnation(),
+    ));
+    Ok(())
+}
+
+async fn import(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
+    let source: Box<dyn AsyncRead + Unpin> = match &path {
+        Some(path) => {
+            let file = File::open(path).await;
+            Box::new(file.with_context(|| format!("open {}", path.display()))?)
+        }
+        None => Box::new(tokio::io::stdin()),
+    };
+    let totals = Store::import(&target.store, &mut BufReader::new(source)).await?;
+    let store = target.open().await?;
+    report(target, "imported", &totals, store.incarnation());
+    Ok(())
+}
+
+fn report(target: &Target, done: &str, totals: &Totals, incarnation: u32) {
+    if target.json {
+        let line = json!({
+            "store": target.store,
+            "rows": totals.rows,
+            "key_bytes": totals.key_bytes,
+            "value_bytes": totals.value_bytes,
+            "incarnation": incarnation,
+        });
+        output::line(&line.to_string());
+    } else {
+        output::line(&sentence(&target.store, done, totals, incarnation));
+    }
+}
+
+fn sentence(url: &str, done: &str, totals: &Totals, incarnation: u32) -> String {
+    format!(
+        "{url}: {done} {} rows, {} bytes of keys, {} bytes of values; incarnation {incarnation}",
+        totals.rows, totals.key_bytes, totals.value_bytes
+    )
+}
