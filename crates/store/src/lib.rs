@@ -24,6 +24,7 @@
 mod call;
 mod error;
 mod faults;
+mod fdb;
 pub mod limits;
 mod local;
 mod memory;
@@ -42,6 +43,7 @@ pub use foundationdb_tuple as tuple;
 pub use call::{Call, Priority};
 pub use error::{AsStoreError, Cause, Error, Limit};
 pub use faults::{FaultControl, Faults, Weaken};
+pub use fdb::shutdown;
 pub use range::{KeyRange, KeyValue, RangeOptions, RangeRead};
 pub use stats::TransactionStats;
 pub use store::Store;

@@ -20,9 +20,10 @@ pub const WATCHES_MAX: usize = 10_000;
 /// About how many bytes one page of a range read holds.
 pub const PAGE_BYTES: usize = 128 * 1024;
 
-/// What a mutation costs beside its key (counted thrice: itself and its conflict range) and value.
-const MUTATION_OVERHEAD_BYTES: usize = 128;
-const RANGE_OVERHEAD_BYTES: usize = 64;
+/// What a mutation costs beside its key (counted thrice: itself and its conflict range) and value:
+/// `FoundationDB`'s own records, and the prefix that its keys get, which has at most 26 bytes.
+const MUTATION_OVERHEAD_BYTES: usize = 192;
+const RANGE_OVERHEAD_BYTES: usize = 96;
 
 pub(crate) fn mutation_bytes(key: usize, value: usize) -> usize {
     3 * key + value + MUTATION_OVERHEAD_BYTES

@@ -153,7 +153,8 @@ impl LocalTransaction {
     }
 }
 
-const OVER: Error = Error::Misuse("the transaction is over; its handle was kept beyond its body");
+pub(crate) const OVER: Error =
+    Error::Misuse("the transaction is over; its handle was kept beyond its body");
 
 impl State {
     fn snapshot(&mut self, backend: &LocalBackend) -> Result<&LocalSnapshot> {

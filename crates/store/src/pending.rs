@@ -1,5 +1,5 @@
 //! What a transaction has written and read so far: read-your-writes over a snapshot, and the
-//! conflict ranges for the commit. Memory and LMDB share it; `FoundationDB`'s client has its own.
+//! conflict ranges for the commit. Every backend uses it, so that they cannot differ in this.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -209,16 +209,31 @@ impl Pending {
         read_version: u64,
     ) -> Result<()> {
         check_value(value)?;
-        let mut least = [0; 10];
-        least[..8].copy_from_slice(&read_version.to_be_bytes());
-        let begin = place(key, offset, &least);
-        let end = after(&place(key, offset, &[0xff; 10]));
-        self.unreadable.push(KeyRange::new(begin, end));
+        self.unreadable
+            .push(stamped_keys(key, offset, read_version));
         self.push(Mutation::StampedKey {
             key: Bytes::copy_from_slice(key),
             offset,
             value: Bytes::copy_from_slice(value),
         })
+    }
+
+    /// True when some keys cannot be read because a stamp goes into them.
+    pub(crate) fn has_stamped_keys(&self) -> bool {
+        !self.unreadable.is_empty()
+    }
+
+    /// Says at which version the transaction reads, for stamped keys that were set before this was
+    /// known.
+    pub(crate) fn settle_stamps(&mut self, read_version: u64) {
+        self.unreadable = (self.mutations.iter())
+            .filter_map(|mutation| match mutation {
+                Mutation::StampedKey { key, offset, .. } => {
+                    Some(stamped_keys(key, *offset, read_version))
+                }
+                _ => None,
+            })
+            .collect();
     }
 
     /// `value` in the form of [`split_template`].
@@ -254,6 +269,11 @@ impl Pending {
 
     pub(crate) fn size(&self) -> usize {
         self.size
+    }
+
+    /// How many writes there are so far.
+    pub(crate) fn mutations(&self) -> usize {
+        self.mutations.len()
     }
 
     /// True when the commit has nothing to apply and nobody to be in conflict with.
@@ -341,9 +361,9 @@ impl Pending {
             Mutation::Set { key, value }
             | Mutation::StampedKey { key, value, .. }
             | Mutation::StampedValue { key, value, .. } => mutation_bytes(key.len(), value.len()),
-            Mutation::Clear { key } => mutation_bytes(key.len(), 0),
+            Mutation::Clear { key } => mutation_bytes(key.len(), key.len()),
             Mutation::Add { key, .. } => mutation_bytes(key.len(), 8),
-            Mutation::ClearRange { range } => mutation_bytes(range.begin.len(), range.end.len()),
+            Mutation::ClearRange { range } => 2 * range_bytes(range.begin.len(), range.end.len()),
         };
         self.mutations.push(mutation);
         self.grow(bytes)
@@ -375,6 +395,14 @@ impl Pending {
         }
         self.cleared.insert(begin, end);
     }
+}
+
+/// Where a key with this template may come to lie, when it is committed after `read_version`.
+fn stamped_keys(key: &[u8], offset: usize, read_version: u64) -> KeyRange {
+    let mut least = [0; 10];
+    least[..8].copy_from_slice(&read_version.to_be_bytes());
+    let begin = place(key, offset, &least);
+    KeyRange::new(begin, after(&place(key, offset, &[0xff; 10])))
 }
 
 /// The part of `range` that a page with this rest has looked at.

@@ -62,15 +62,19 @@ impl Store {
             number: 1,
             maybe_committed: false,
         };
+        let mut outage = None;
         loop {
             counters.attempt(call.name);
             let tx = self.begin(attempt, call.priority)?;
             let result = match timeout_at(deadline, body(tx.clone())).await {
                 Ok(result) => result,
-                Err(_) => Err(E::from(Error::unavailable(format!(
-                    "{} did not end within {:?}",
-                    call.name, call.deadline
-                )))),
+                // What the last attempt found says more than that this one was cut short.
+                Err(_) => Err(outage.take().unwrap_or_else(|| {
+                    E::from(Error::unavailable(format!(
+                        "{} did not end within {:?}",
+                        call.name, call.deadline
+                    )))
+                })),
             };
             let error = match result {
                 Ok(value) => match commit(tx, deadline, counters).await {
@@ -93,6 +97,7 @@ impl Store {
                 });
             }
             tracing::debug!(transaction = call.name, attempt = attempt.number, %reason, "retrying");
+            outage = matches!(reason, Error::Unavailable { .. }).then_some(error);
             sleep_until(resume).await;
             attempt.number += 1;
         }

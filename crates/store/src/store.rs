@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::faults::FaultState;
+use crate::fdb::Fdb;
 use crate::local::{LocalBackend, LocalTransaction};
 use crate::memory::Memory;
 use crate::metadata::Metadata;
 use crate::stats::{Counters, Stats};
 use crate::transaction::{Attempt, Kind};
-use crate::{Error, FaultControl, Faults, Priority, Result, Transaction, TransactionStats};
+use crate::{Call, Error, FaultControl, Faults, Priority, Result, Transaction, TransactionStats};
+
+/// How long an opened store may take for its first answer.
+const OPEN_DEADLINE: Duration = Duration::from_secs(12);
 
 /// A handle on a store, cheap to clone.
 #[derive(Debug, Clone)]
@@ -33,6 +38,7 @@ struct Inner {
 #[derive(Debug, Clone)]
 enum Backend {
     Memory(Arc<Memory>),
+    Fdb(Arc<Fdb>),
 }
 
 impl Store {
@@ -40,7 +46,9 @@ impl Store {
     pub async fn open(url: &str) -> Result<Self> {
         let backend = Backend::open(url)?;
         let opening = Self::assemble(backend.clone(), Metadata { incarnation: 0 });
-        let metadata = opening.transact("open", Metadata::read_or_create).await?;
+        // Whoever opens a store waits to hear whether it is there.
+        let call = Call::new("open").deadline(OPEN_DEADLINE);
+        let metadata = opening.transact(call, Metadata::read_or_create).await?;
         Ok(Self::assemble(backend, metadata))
     }
 
@@ -94,12 +102,12 @@ impl Store {
         self.0.stats.of(name)
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "a cluster may refuse to begin")]
-    pub(crate) fn begin(&self, attempt: Attempt, _priority: Priority) -> Result<Transaction> {
+    pub(crate) fn begin(&self, attempt: Attempt, priority: Priority) -> Result<Transaction> {
         let kind = match &self.0.backend {
             Backend::Memory(memory) => Kind::Local(LocalTransaction::new(LocalBackend::Memory(
                 Arc::clone(memory),
             ))),
+            Backend::Fdb(fdb) => Kind::Fdb(fdb.begin(priority)?),
         };
         let faults = self.0.faults.clone();
         Ok(Transaction::new(
@@ -120,6 +128,7 @@ impl Backend {
     fn open(url: &str) -> Result<Self> {
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory(Arc::default())),
+            Some(("fdb", location)) => Ok(Self::Fdb(Arc::new(Fdb::open(location)?))),
             _ => Err(Error::open(format!(
                 "{url:?} names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
             ))),

@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use crate::faults::{CommitFate, FaultState};
+use crate::fdb::FdbTransaction;
 use crate::limits::check_key;
 use crate::local::LocalTransaction;
-use crate::pending::{Stamp, split_template};
+use crate::pending::{Pending, Stamp, split_template};
 use crate::range::{Page, RangeRead};
 use crate::watch::{WatchFault, WatchPermit};
 use crate::{Error, KeyRange, RangeOptions, Result, Watch};
@@ -41,6 +42,16 @@ pub(crate) struct Attempt {
 #[derive(Debug)]
 pub(crate) enum Kind {
     Local(LocalTransaction),
+    Fdb(FdbTransaction),
+}
+
+impl Kind {
+    fn write(&self, write: impl FnOnce(&mut Pending) -> Result<()>) {
+        match self {
+            Self::Local(tx) => tx.write(write),
+            Self::Fdb(tx) => tx.write(write),
+        }
+    }
 }
 
 impl Transaction {
@@ -77,40 +88,32 @@ impl Transaction {
 
     /// Sets `key` to `value`.
     pub fn set(&self, key: &[u8], value: &[u8]) {
-        match &self.0.kind {
-            Kind::Local(tx) => tx.write(|pending| {
-                check_key(key)?;
-                pending.set(key, value)
-            }),
-        }
+        self.0.kind.write(|pending| {
+            check_key(key)?;
+            pending.set(key, value)
+        });
     }
 
     /// Sets a key of the store's own, which layers cannot write.
     pub(crate) fn set_own(&self, key: &[u8], value: &[u8]) {
-        match &self.0.kind {
-            Kind::Local(tx) => tx.write(|pending| pending.set(key, value)),
-        }
+        self.0.kind.write(|pending| pending.set(key, value));
     }
 
     /// Removes `key`.
     pub fn clear(&self, key: &[u8]) {
-        match &self.0.kind {
-            Kind::Local(tx) => tx.write(|pending| {
-                check_key(key)?;
-                pending.clear(key)
-            }),
-        }
+        self.0.kind.write(|pending| {
+            check_key(key)?;
+            pending.clear(key)
+        });
     }
 
     /// Removes every key in `range`.
     pub fn clear_range(&self, range: impl Into<KeyRange>) {
         let range = range.into();
-        match &self.0.kind {
-            Kind::Local(tx) => tx.write(|pending| {
-                check_range(&range)?;
-                pending.clear_range(range)
-            }),
-        }
+        self.0.kind.write(|pending| {
+            check_range(&range)?;
+            pending.clear_range(range)
+        });
     }
 
     /// Adds `delta` to the eight-byte little endian number at `key`, without reading it: two such
@@ -118,36 +121,32 @@ impl Transaction {
     ///
     /// Not idempotent: guard it with something the body reads, see [`Self::maybe_committed`].
     pub fn add(&self, key: &[u8], delta: i64) {
-        match &self.0.kind {
-            Kind::Local(tx) => tx.write(|pending| {
-                check_key(key)?;
-                pending.add(key, delta)
-            }),
-        }
+        self.0.kind.write(|pending| {
+            check_key(key)?;
+            pending.add(key, delta)
+        });
     }
 
     /// Sets a key into which the commit writes its ten-byte versionstamp. `key` ends with the
     /// four-byte little endian offset of the place, as `tuple::pack_with_versionstamp` makes it.
     pub fn set_versionstamped_key(&self, key: &[u8], value: &[u8]) {
-        match (&self.0.kind, split_template(key)) {
-            (Kind::Local(tx), Ok((key, offset))) => match check_key(key) {
-                Ok(()) => tx.write_stamped_key(key, offset, value),
-                Err(error) => tx.write(|_| Err(error)),
-            },
-            (Kind::Local(tx), Err(error)) => tx.write(|_| Err(error)),
+        let template =
+            split_template(key).and_then(|(key, offset)| check_key(key).map(|()| (key, offset)));
+        match (&self.0.kind, template) {
+            (Kind::Local(tx), Ok((key, offset))) => tx.write_stamped_key(key, offset, value),
+            (Kind::Fdb(tx), Ok((key, offset))) => tx.write_stamped_key(key, offset, value),
+            (kind, Err(error)) => kind.write(|_| Err(error)),
         }
     }
 
     /// Sets `key` to a value into which the commit writes its ten-byte versionstamp. `value` ends
     /// with the four-byte little endian offset of the place.
     pub fn set_versionstamped_value(&self, key: &[u8], value: &[u8]) {
-        match &self.0.kind {
-            Kind::Local(tx) => tx.write(|pending| {
-                check_key(key)?;
-                let (value, offset) = split_template(value)?;
-                pending.set_stamped_value(key, value, offset)
-            }),
-        }
+        self.0.kind.write(|pending| {
+            check_key(key)?;
+            let (value, offset) = split_template(value)?;
+            pending.set_stamped_value(key, value, offset)
+        });
     }
 
     /// A watch that the commit arms; it fires when `key` no longer has the value seen here.
@@ -162,6 +161,7 @@ impl Transaction {
         };
         match &self.0.kind {
             Kind::Local(tx) => Ok(Watch::local(tx.watch(key)?, fault, permit)),
+            Kind::Fdb(tx) => Ok(Watch::remote(tx.watch(key).await?, fault, permit)),
         }
     }
 
@@ -173,14 +173,13 @@ impl Transaction {
                 let version = tx.read_version();
                 tx.write(|pending| version.and_then(|_| pending.add_read(range.into())));
             }
+            Kind::Fdb(tx) => tx.add_read_conflict_range(range.into()),
         }
     }
 
     /// Conflicts with everyone who reads in `range`, as if it had been written.
     pub fn add_write_conflict_range(&self, range: impl Into<KeyRange>) {
-        match &self.0.kind {
-            Kind::Local(tx) => tx.write(|pending| pending.add_write(range.into())),
-        }
+        self.0.kind.write(|pending| pending.add_write(range.into()));
     }
 
     /// The version the transaction reads at. Versions grow with every commit that this sees.
@@ -188,6 +187,7 @@ impl Transaction {
         self.before_read().await?;
         match &self.0.kind {
             Kind::Local(tx) => tx.read_version(),
+            Kind::Fdb(tx) => tx.read_version().await,
         }
     }
 
@@ -200,6 +200,7 @@ impl Transaction {
     pub fn approximate_size(&self) -> usize {
         match &self.0.kind {
             Kind::Local(tx) => tx.size(),
+            Kind::Fdb(tx) => tx.size(),
         }
     }
 
@@ -232,6 +233,7 @@ impl Transaction {
         }
         let stamp = match &self.0.kind {
             Kind::Local(tx) => tx.commit().await?,
+            Kind::Fdb(tx) => tx.commit().await?,
         };
         if fate == CommitFate::UnknownApplied {
             return Err(Error::MaybeCommitted);
@@ -246,6 +248,7 @@ impl Transaction {
     fn is_read_only(&self) -> bool {
         match &self.0.kind {
             Kind::Local(tx) => tx.is_read_only(),
+            Kind::Fdb(tx) => tx.is_read_only(),
         }
     }
 
@@ -254,6 +257,7 @@ impl Transaction {
         let conflict = conflict && self.counts_as_conflict();
         match &self.0.kind {
             Kind::Local(tx) => tx.get(key, conflict),
+            Kind::Fdb(tx) => tx.get(key, conflict).await,
         }
     }
 
@@ -268,6 +272,7 @@ impl Transaction {
         let conflict = conflict && self.counts_as_conflict();
         match &self.0.kind {
             Kind::Local(tx) => tx.page(range, limit, reverse, conflict),
+            Kind::Fdb(tx) => tx.page(range, limit, reverse, conflict).await,
         }
     }
 

@@ -27,9 +27,11 @@ pub struct Watch {
 
 enum Source {
     Local(Arc<Slot>),
-    #[expect(dead_code, reason = "built by the FoundationDB backend")]
     Remote(Pin<Box<dyn Future<Output = Result<()>> + Send + Sync>>),
 }
+
+pub(crate) const NOT_COMMITTED: Error =
+    Error::Misuse("the transaction of the watch was not committed");
 
 /// What simulation does to a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +65,18 @@ impl Watch {
     pub(crate) fn local(slot: Arc<Slot>, fault: WatchFault, permit: WatchPermit) -> Self {
         Self {
             source: Source::Local(slot),
+            fault,
+            _permit: permit,
+        }
+    }
+
+    pub(crate) fn remote(
+        fired: impl Future<Output = Result<()>> + Send + Sync + 'static,
+        fault: WatchFault,
+        permit: WatchPermit,
+    ) -> Self {
+        Self {
+            source: Source::Remote(Box::pin(fired)),
             fault,
             _permit: permit,
         }
@@ -127,9 +141,7 @@ impl Slot {
     async fn fired(&self) -> Result<()> {
         self.notify.notified().await;
         if self.cancelled.load(Ordering::Acquire) {
-            return Err(Error::Misuse(
-                "the transaction of the watch was not committed",
-            ));
+            return Err(NOT_COMMITTED);
         }
         Ok(())
     }
