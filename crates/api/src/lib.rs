@@ -1,1 +1,3 @@
 //! CouchDB's HTTP API for everything about replication.
+
+pub mod auth;

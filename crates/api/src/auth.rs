@@ -1,0 +1,72 @@
+//! Who is asking.
+//!
+//! Four ways in, as in `CouchDB`: name and password, the `AuthSession` cookie, a JWT, and headers of
+//! a trusted proxy. What each proves is an [`Identity`]; what that may do is decided elsewhere.
+
+pub mod cookie;
+pub mod jwt;
+pub mod password;
+pub mod proxy;
+pub mod throttle;
+
+/// Role of those who may do everything.
+pub const ADMIN_ROLE: &str = "_admin";
+
+/// A caller, proven or anonymous.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// `None` is anonymous.
+    pub name: Option<String>,
+    /// What the caller may be admitted for.
+    pub roles: Vec<String>,
+}
+
+impl Identity {
+    /// True for a server administrator.
+    pub fn is_admin(&self) -> bool {
+        self.roles.iter().any(|role| role == ADMIN_ROLE)
+    }
+}
+
+/// Why a caller was not believed. The texts are for the caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// 401.
+    #[error("{0}")]
+    Unauthorized(&'static str),
+    /// 400: what was sent is not of its form.
+    #[error("{0}")]
+    BadRequest(&'static str),
+    /// 429: too many wrong passwords.
+    #[error("Too many failed logins. Try again in {seconds} s.")]
+    Throttled {
+        /// When another try may be made.
+        seconds: u64,
+    },
+}
+
+/// The one text for a wrong name and for a wrong password.
+pub const WRONG: AuthError = AuthError::Unauthorized("Name or password is incorrect.");
+
+/// Compares what must not be told apart by how long it takes.
+pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
+    aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
+        .collect()
+}

@@ -1,0 +1,299 @@
+//! Password hashes in `CouchDB`'s forms, and checking a password against one without spending half a
+//! second on every request.
+//!
+//! | form | made by |
+//! |---|---|
+//! | `-pbkdf2:sha256-<key>,<salt>,<iterations>` | `CouchDB` 3.4 and this |
+//! | `-pbkdf2-<key>,<salt>,<iterations>` | `CouchDB` 1.3 to 3.3, SHA-1 |
+//! | `-hashed-<sha1>,<salt>` | `CouchDB` 1.2, plain SHA-1; believed, and to be made anew |
+//!
+//! Documents of `_users` spell the same out in fields.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::{digest, hmac, pbkdf2};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{equal, hex, unhex};
+
+/// What a new hash is made with; OWASP's figure for SHA-256.
+pub const ITERATIONS: u32 = 600_000;
+/// The most a stored hash may ask for, so that a document cannot keep a core busy for minutes.
+const ITERATIONS_MAX: u32 = 10_000_000;
+/// How long a password that was right is believed without hashing it again.
+const REMEMBERED: Duration = Duration::from_mins(10);
+const REMEMBERED_MAX: usize = 10_000;
+
+/// A stored password hash.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct PasswordHash {
+    scheme: Scheme,
+    key: Vec<u8>,
+    salt: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Scheme {
+    Pbkdf2Sha256(u32),
+    Pbkdf2Sha1(u32),
+    Simple,
+}
+
+impl std::fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PasswordHash({:?})", self.scheme)
+    }
+}
+
+impl PasswordHash {
+    /// Hashes a password anew; `salt` is random.
+    pub fn make(password: &str, salt: [u8; 16], iterations: u32) -> Self {
+        let (salt, scheme) = (hex(&salt), Scheme::Pbkdf2Sha256(iterations));
+        let key = scheme.derive(password, &salt);
+        Self { scheme, key, salt }
+    }
+
+    /// Reads the form of the `[admins]` section; `None` for a plain text password.
+    pub fn from_config(text: &str) -> Option<Self> {
+        let (scheme, rest) = if let Some(rest) = text.strip_prefix("-pbkdf2:sha256-") {
+            ("sha256", rest)
+        } else if let Some(rest) = text.strip_prefix("-pbkdf2-") {
+            ("sha", rest)
+        } else if let Some(rest) = text.strip_prefix("-pbkdf2:sha-") {
+            ("sha", rest)
+        } else {
+            ("simple", text.strip_prefix("-hashed-")?)
+        };
+        let mut parts = rest.split(',');
+        let (key, salt) = (parts.next()?, parts.next()?);
+        let scheme = Scheme::named(scheme, || parts.next()?.parse().ok())?;
+        Self::checked(scheme, key, salt)
+    }
+
+    /// Reads the fields of a `_users` document.
+    pub fn from_user(document: &Value) -> Option<Self> {
+        let text = |field: &str| document.get(field)?.as_str();
+        let salt = text("salt")?;
+        if text("password_scheme") != Some("pbkdf2") {
+            return Self::checked(Scheme::Simple, text("password_sha")?, salt);
+        }
+        let prf = text("pbkdf2_prf").unwrap_or("sha");
+        let iterations = || u32::try_from(document.get("iterations")?.as_u64()?).ok();
+        Self::checked(Scheme::named(prf, iterations)?, text("derived_key")?, salt)
+    }
+
+    /// The form of the `[admins]` section.
+    pub fn to_config(&self) -> String {
+        let (key, salt) = (hex(&self.key), &self.salt);
+        match self.scheme {
+            Scheme::Pbkdf2Sha256(n) => format!("-pbkdf2:sha256-{key},{salt},{n}"),
+            Scheme::Pbkdf2Sha1(n) => format!("-pbkdf2-{key},{salt},{n}"),
+            Scheme::Simple => format!("-hashed-{key},{salt}"),
+        }
+    }
+
+    /// The salt, which is also part of what signs the user's cookies.
+    pub fn salt(&self) -> &str {
+        &self.salt
+    }
+
+    /// True when a login should store a stronger hash.
+    pub fn is_weak(&self) -> bool {
+        !matches!(self.scheme, Scheme::Pbkdf2Sha256(n) if n >= ITERATIONS)
+    }
+
+    /// Hashes `password` and compares. Slow on purpose: run it where blocking is allowed.
+    pub fn verify(&self, password: &str) -> bool {
+        equal(&self.scheme.derive(password, &self.salt), &self.key)
+    }
+
+    fn checked(scheme: Scheme, key: &str, salt: &str) -> Option<Self> {
+        let (key, salt) = (unhex(key)?, salt.to_owned());
+        let whole = match scheme {
+            Scheme::Pbkdf2Sha256(n) => key.len() == 32 && (1..=ITERATIONS_MAX).contains(&n),
+            Scheme::Pbkdf2Sha1(n) => key.len() == 20 && (1..=ITERATIONS_MAX).contains(&n),
+            Scheme::Simple => key.len() == 20,
+        };
+        whole.then_some(Self { scheme, key, salt })
+    }
+}
+
+impl Scheme {
+    fn named(prf: &str, iterations: impl FnOnce() -> Option<u32>) -> Option<Self> {
+        match prf {
+            "sha256" => Some(Self::Pbkdf2Sha256(iterations()?)),
+            "sha" => Some(Self::Pbkdf2Sha1(iterations()?)),
+            "simple" => Some(Self::Simple),
+            _ => None,
+        }
+    }
+
+    fn derive(self, password: &str, salt: &str) -> Vec<u8> {
+        let (algorithm, iterations, length) = match self {
+            Self::Pbkdf2Sha256(n) => (pbkdf2::PBKDF2_HMAC_SHA256, n, 32),
+            Self::Pbkdf2Sha1(n) => (pbkdf2::PBKDF2_HMAC_SHA1, n, 20),
+            Self::Simple => {
+                let input = [password, salt].concat();
+                let sha1 = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, input.as_bytes());
+                return sha1.as_ref().to_vec();
+            }
+        };
+        let iterations = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
+        let mut key = vec![0; length];
+        pbkdf2::derive(
+            algorithm,
+            iterations,
+            salt.as_bytes(),
+            password.as_bytes(),
+            &mut key,
+        );
+        key
+    }
+}
+
+/// Checks passwords: hashes each but once, and takes as long for an unknown user as for a known.
+pub struct Verifier {
+    /// Keys the digests of remembered passwords; nobody else knows it.
+    key: hmac::Key,
+    /// What an unknown user's password is compared with.
+    nobody: PasswordHash,
+    remembered: Mutex<HashMap<PasswordHash, (Vec<u8>, Instant)>>,
+}
+
+impl Verifier {
+    /// `random` is the process's own secret.
+    pub fn new(random: [u8; 32]) -> Self {
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, &random),
+            nobody: PasswordHash {
+                scheme: Scheme::Pbkdf2Sha256(ITERATIONS),
+                // No password hashes to nothing.
+                key: Vec::new(),
+                salt: hex(&random[..16]),
+            },
+            remembered: Mutex::default(),
+        }
+    }
+
+    /// True when `password` is the one behind `hash`; `None` is a user nobody knows.
+    pub async fn verify(&self, hash: Option<&PasswordHash>, password: &str) -> bool {
+        let digest = hmac::sign(&self.key, password.as_bytes()).as_ref().to_vec();
+        let now = Instant::now();
+        if let Some(hash) = hash
+            && let Some((known, until)) = self.lock().get(hash)
+            && *until > now
+            && equal(known, &digest)
+        {
+            return true;
+        }
+        let (candidate, password) = (hash.unwrap_or(&self.nobody).clone(), password.to_owned());
+        let right = tokio::task::spawn_blocking(move || candidate.verify(&password)).await;
+        let right = right.unwrap_or(false) && hash.is_some();
+        if let (true, Some(hash)) = (right, hash) {
+            let mut remembered = self.lock();
+            if remembered.len() >= REMEMBERED_MAX {
+                remembered.clear();
+            }
+            remembered.insert(hash.clone(), (digest, now + REMEMBERED));
+        }
+        right
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PasswordHash, (Vec<u8>, Instant)>> {
+        self.remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verifier").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{PasswordHash, Verifier};
+
+    /// RFC 6070, the second vector, in the form of `CouchDB` 1.3.
+    const RFC_6070: &str = "-pbkdf2-ea6c014dc72d6f8ffcd56d1b41a3e8b1d6a2c0f5,salt,2";
+
+    #[test]
+    fn couchdbs_forms_are_read_and_written() {
+        for text in [
+            "-pbkdf2:sha256-ae4d0c95af6b46d32d0adff928f06dd02a303f8ef3c251dfd6e2d85a95474c43,salt,2",
+            "-pbkdf2-ea6c014dc72d6f8ccd1ed92ace1d41f0d8de8957,salt,2",
+            "-hashed-c88e9c67041a74e0357befdff93f87dde0904214,salt",
+        ] {
+            let hash = PasswordHash::from_config(text).unwrap();
+            assert_eq!(hash.to_config(), text);
+            assert!(hash.verify("password"), "{text}");
+            assert!(!hash.verify("Password"));
+            assert!(hash.is_weak());
+            assert!(!format!("{hash:?}").contains("salt"));
+        }
+        let wrong_key = PasswordHash::from_config(RFC_6070).unwrap();
+        assert!(!wrong_key.verify("password"));
+    }
+
+    #[test]
+    fn what_is_no_hash_is_a_password() {
+        for text in [
+            "secret",
+            "-pbkdf2-short,salt,10",
+            "-pbkdf2:sha256-,salt,10",
+            "-pbkdf2:sha512-00,salt,10",
+            "-pbkdf2-ea6c014dc72d6f8ccd1ed92ace1d41f0d8de8957,salt,0",
+            "-pbkdf2-ea6c014dc72d6f8ccd1ed92ace1d41f0d8de8957,salt,99999999",
+        ] {
+            assert_eq!(PasswordHash::from_config(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn user_documents_are_read() {
+        let modern = json!({
+            "password_scheme": "pbkdf2", "pbkdf2_prf": "sha256", "iterations": 2, "salt": "salt",
+            "derived_key": "ae4d0c95af6b46d32d0adff928f06dd02a303f8ef3c251dfd6e2d85a95474c43",
+        });
+        let old = json!({
+            "password_scheme": "pbkdf2", "iterations": 2, "salt": "salt",
+            "derived_key": "ea6c014dc72d6f8ccd1ed92ace1d41f0d8de8957",
+        });
+        let oldest = json!({
+            "password_sha": "c88e9c67041a74e0357befdff93f87dde0904214", "salt": "salt",
+        });
+        for document in [modern, old, oldest] {
+            assert!(
+                PasswordHash::from_user(&document)
+                    .unwrap()
+                    .verify("password")
+            );
+        }
+        assert_eq!(
+            PasswordHash::from_user(&json!({"password_scheme": "pbkdf2"})),
+            None
+        );
+    }
+
+    #[tokio::test]
+    async fn a_right_password_is_remembered_and_a_wrong_one_is_not() {
+        let verifier = Verifier::new([7; 32]);
+        let hash = PasswordHash::make("correct horse", [1; 16], 1000);
+        assert!(!verifier.verify(Some(&hash), "battery").await);
+        assert!(verifier.verify(Some(&hash), "correct horse").await);
+        assert_eq!(verifier.lock().len(), 1);
+        assert!(verifier.verify(Some(&hash), "correct horse").await);
+        assert!(!verifier.verify(Some(&hash), "battery").await);
+        let changed = PasswordHash::make("new", [2; 16], 1000);
+        assert!(!verifier.verify(Some(&changed), "correct horse").await);
+        assert!(!verifier.verify(None, "").await);
+    }
+}
