@@ -3,6 +3,7 @@
 //! Four ways in, as in `CouchDB`: name and password, the `AuthSession` cookie, a JWT, and headers of
 //! a trusted proxy. What each proves is an [`Identity`]; what that may do is decided elsewhere.
 
+pub mod authenticator;
 pub mod cookie;
 pub mod jwt;
 pub mod password;

@@ -181,15 +181,10 @@ impl Verifier {
 
     /// True when `password` is the one behind `hash`; `None` is a user nobody knows.
     pub async fn verify(&self, hash: Option<&PasswordHash>, password: &str) -> bool {
-        let digest = hmac::sign(&self.key, password.as_bytes()).as_ref().to_vec();
-        let now = Instant::now();
-        if let Some(hash) = hash
-            && let Some((known, until)) = self.lock().get(hash)
-            && *until > now
-            && equal(known, &digest)
-        {
+        if hash.is_some_and(|hash| self.remembers(hash, password)) {
             return true;
         }
+        let digest = self.digest(password);
         let (candidate, password) = (hash.unwrap_or(&self.nobody).clone(), password.to_owned());
         let right = tokio::task::spawn_blocking(move || candidate.verify(&password)).await;
         let right = right.unwrap_or(false) && hash.is_some();
@@ -198,9 +193,23 @@ impl Verifier {
             if remembered.len() >= REMEMBERED_MAX {
                 remembered.clear();
             }
-            remembered.insert(hash.clone(), (digest, now + REMEMBERED));
+            remembered.insert(hash.clone(), (digest, Instant::now() + REMEMBERED));
         }
         right
+    }
+
+    /// True when `password` was right a short while ago.
+    pub fn remembers(&self, hash: &PasswordHash, password: &str) -> bool {
+        let digest = self.digest(password);
+        let remembered = self.lock();
+        let known = remembered
+            .get(hash)
+            .filter(|(_, until)| *until > Instant::now());
+        known.is_some_and(|(known, _)| equal(known, &digest))
+    }
+
+    fn digest(&self, password: &str) -> Vec<u8> {
+        hmac::sign(&self.key, password.as_bytes()).as_ref().to_vec()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PasswordHash, (Vec<u8>, Instant)>> {

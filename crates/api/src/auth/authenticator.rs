@@ -1,0 +1,273 @@
+//! Turns the headers of a request into an identity.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, COOKIE};
+use serde_json::Value;
+
+use super::cookie::Sessions;
+use super::jwt::Jwt;
+use super::password::{PasswordHash, Verifier};
+use super::throttle::Throttle;
+use super::{ADMIN_ROLE, AuthError, Identity, WRONG, proxy};
+
+/// A user the service knows: an administrator of the configuration, or a `_users` document.
+#[derive(Debug, Clone)]
+pub struct User {
+    /// `None` cannot log in with a password.
+    pub password: Option<PasswordHash>,
+    /// What the user may be admitted for.
+    pub roles: Vec<String>,
+}
+
+impl User {
+    /// Reads a `_users` document.
+    pub fn from_document(document: &Value) -> Self {
+        let roles = document.get("roles").and_then(Value::as_array);
+        Self {
+            password: PasswordHash::from_user(document),
+            roles: (roles.into_iter().flatten().filter_map(Value::as_str))
+                // Whoever may write user documents must not make administrators.
+                .filter(|role| !role.starts_with('_'))
+                .map(str::to_owned)
+                .collect(),
+        }
+    }
+
+    fn salt(&self) -> &str {
+        self.password
+            .as_ref()
+            .map(PasswordHash::salt)
+            .unwrap_or_default()
+    }
+}
+
+/// How an identity was proven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Nothing was proven.
+    None,
+    /// Name and password in this request.
+    Password,
+    /// An `AuthSession` cookie, sent by the browser of its own accord: beware of forged requests.
+    Cookie,
+    /// A JWT.
+    Token,
+    /// A trusted proxy.
+    Proxy,
+}
+
+impl Method {
+    /// `CouchDB`'s name of the handler, for `GET /_session`.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Password => Some("default"),
+            Self::Cookie => Some("cookie"),
+            Self::Token => Some("jwt"),
+            Self::Proxy => Some("proxy"),
+        }
+    }
+}
+
+/// A caller with how it was proven, and a cookie to be sent back.
+#[derive(Debug, Clone)]
+pub struct Proven {
+    /// Who.
+    pub identity: Identity,
+    /// How.
+    pub method: Method,
+    /// A fresh value of the `AuthSession` cookie.
+    pub cookie: Option<String>,
+}
+
+impl Proven {
+    fn anonymous() -> Self {
+        Self {
+            identity: Identity::default(),
+            method: Method::None,
+            cookie: None,
+        }
+    }
+}
+
+/// What proves callers.
+#[derive(Debug)]
+pub struct Authenticator {
+    /// Administrators of the configuration.
+    pub admins: BTreeMap<String, PasswordHash>,
+    /// Sessions of browsers.
+    pub sessions: Sessions,
+    /// Tokens; without keys none is believed.
+    pub jwt: Jwt,
+    /// Secrets of trusted proxies; without one none is trusted.
+    pub proxy_secrets: Vec<Vec<u8>>,
+    /// Checks passwords.
+    pub verifier: Verifier,
+    /// Slows down guessing.
+    pub throttle: Throttle,
+}
+
+impl Authenticator {
+    /// Proves the caller of a request. `find` looks up users other than the administrators.
+    pub async fn authenticate<E: From<AuthError>>(
+        &self,
+        headers: &HeaderMap,
+        address: &str,
+        now_s: u64,
+        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
+    ) -> Result<Proven, E> {
+        if let Some((name, password)) = basic(headers)? {
+            let identity = self.login(&name, &password, address, find).await?;
+            return Ok(Proven {
+                identity,
+                method: Method::Password,
+                cookie: None,
+            });
+        }
+        if let Some(token) = bearer(headers).filter(|_| !self.jwt.is_empty()) {
+            let identity = self.jwt.identity(token, now_s)?;
+            return Ok(Proven {
+                identity,
+                method: Method::Token,
+                cookie: None,
+            });
+        }
+        if let Some(identity) = self.vouched_for(headers) {
+            return Ok(Proven {
+                identity,
+                method: Method::Proxy,
+                cookie: None,
+            });
+        }
+        match session_cookie(headers) {
+            Some(cookie) => self.resume(cookie, now_s, find).await,
+            None => Ok(Proven::anonymous()),
+        }
+    }
+
+    /// Checks name and password; the same answer whichever of the two is wrong.
+    pub async fn login<E: From<AuthError>>(
+        &self,
+        name: &str,
+        password: &str,
+        address: &str,
+        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
+    ) -> Result<Identity, E> {
+        let keys = [name, address];
+        let user = self.user(name, find).await?;
+        let hash = user.as_ref().and_then(|user| user.password.as_ref());
+        // Guesses at a name must not lock out whoever has been using it.
+        if !hash.is_some_and(|hash| self.verifier.remembers(hash, password)) {
+            self.throttle.check(&keys)?;
+        }
+        let right = self.verifier.verify(hash, password).await;
+        self.throttle.record(&keys, right);
+        match user.filter(|_| right) {
+            Some(user) => Ok(Identity {
+                name: Some(name.to_owned()),
+                roles: user.roles,
+            }),
+            None => Err(WRONG.into()),
+        }
+    }
+
+    /// A cookie for somebody who has logged in.
+    pub async fn issue_cookie<E>(
+        &self,
+        name: &str,
+        now_s: u64,
+        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
+    ) -> Result<Option<String>, E> {
+        let user = self.user(name, find).await?;
+        Ok(user.map(|user| self.sessions.issue(name, user.salt(), now_s)))
+    }
+
+    async fn resume<E: From<AuthError>>(
+        &self,
+        cookie: &str,
+        now_s: u64,
+        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
+    ) -> Result<Proven, E> {
+        let claim = self.sessions.parse(cookie)?;
+        let Some(user) = self.user(&claim.name, find).await? else {
+            return Ok(Proven::anonymous());
+        };
+        let Some(session) = self.sessions.check(&claim, user.salt(), now_s) else {
+            return Ok(Proven::anonymous());
+        };
+        let renewed = || self.sessions.issue(&claim.name, user.salt(), now_s);
+        Ok(Proven {
+            cookie: session.renew.then(renewed),
+            method: Method::Cookie,
+            identity: Identity {
+                name: Some(claim.name),
+                roles: user.roles,
+            },
+        })
+    }
+
+    async fn user<E>(
+        &self,
+        name: &str,
+        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
+    ) -> Result<Option<User>, E> {
+        match self.admins.get(name) {
+            Some(hash) => Ok(Some(User {
+                password: Some(hash.clone()),
+                roles: vec![ADMIN_ROLE.to_owned()],
+            })),
+            None => find(name).await,
+        }
+    }
+
+    fn vouched_for(&self, headers: &HeaderMap) -> Option<Identity> {
+        let text = |name| headers.get(name)?.to_str().ok();
+        let name = text(proxy::NAME_HEADER)?;
+        let (roles, token) = (text(proxy::ROLES_HEADER), text(proxy::TOKEN_HEADER));
+        proxy::identity(&self.proxy_secrets, name, roles, token)
+    }
+}
+
+/// Name and password of the `Authorization` header; the password is all behind the first colon.
+fn basic(headers: &HeaderMap) -> Result<Option<(String, String)>, AuthError> {
+    let Some(encoded) = scheme(headers, "basic") else {
+        return Ok(None);
+    };
+    let decoded = STANDARD
+        .decode(encoded)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
+    match decoded.as_deref().and_then(|pair| pair.split_once(':')) {
+        // As CouchDB has it: an empty pair is nobody, not a wrong password.
+        Some(("", "")) => Ok(None),
+        Some((name, password)) => Ok(Some((name.to_owned(), password.to_owned()))),
+        None => Err(WRONG),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    scheme(headers, "bearer")
+}
+
+fn scheme<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
+    let (scheme, rest) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case(wanted).then(|| rest.trim())
+}
+
+fn session_cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    cookies
+        .flat_map(|line| line.split(';'))
+        .filter_map(|cookie| cookie.trim().strip_prefix("AuthSession="))
+        .find(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests;
