@@ -130,7 +130,7 @@ async fn guessing_is_slowed_down_and_locks_nobody_out() {
     auth.login("root", root, "10.0.0.9", anna).await.unwrap();
     for _ in 0..6 {
         let _ = auth.login("anna", "x", "10.0.0.1", anna).await;
-        let _ = auth.login("root", "x", "10.0.0.1", anna).await;
+        let _ = auth.login("root", "x", "10.0.0.3", anna).await;
     }
     let right = auth.login("anna", "pässword", "10.0.0.2", anna).await;
     assert!(matches!(right, Err(AuthError::Throttled { .. })));
