@@ -18,7 +18,7 @@ use crate::transaction::{Attempt, Kind};
 use crate::{Call, Error, FaultControl, Faults, Priority, Result, Transaction, TransactionStats};
 
 /// How long an opened store may take for its first answer.
-const OPEN_DEADLINE: Duration = Duration::from_secs(12);
+const OPEN_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A handle on a store, cheap to clone.
 #[derive(Debug, Clone)]
