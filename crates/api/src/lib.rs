@@ -1,3 +1,7 @@
 //! CouchDB's HTTP API for everything about replication.
 
 pub mod auth;
+mod error;
+pub mod route;
+
+pub use error::Error;

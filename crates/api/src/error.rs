@@ -1,0 +1,215 @@
+//! What a request is answered with when it fails: `CouchDB`'s `{"error", "reason"}`, in one table.
+//!
+//! `reason` is for the client. The cause is for the log, which gets it once, where the answer is made.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::json;
+
+use crate::auth::AuthError;
+
+type Cause = Arc<dyn std::error::Error + Send + Sync>;
+
+/// A header that goes with some statuses.
+#[derive(Debug, Clone, Copy)]
+enum Header {
+    None,
+    Allow(&'static str),
+    RetryAfter(u64),
+}
+
+/// A failed request.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{status} {kind}: {reason}")]
+pub struct Error {
+    status: StatusCode,
+    kind: &'static str,
+    reason: Cow<'static, str>,
+    header: Header,
+    #[source]
+    cause: Option<Cause>,
+}
+
+impl Error {
+    /// An answer of any status; the named ones below are for those that come up again.
+    pub fn new(
+        status: StatusCode,
+        kind: &'static str,
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            status,
+            kind,
+            reason: reason.into(),
+            header: Header::None,
+            cause: None,
+        }
+    }
+
+    /// 400: the request is not of its form.
+    pub fn bad_request(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
+    }
+
+    /// 400: a query parameter is not of its form.
+    pub fn query(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
+    }
+
+    /// 401: the caller has not proven who they are, or is not who it takes.
+    pub fn unauthorized(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", reason)
+    }
+
+    /// 403: the caller may not.
+    pub fn forbidden(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", reason)
+    }
+
+    /// 404.
+    pub fn not_found(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", reason)
+    }
+
+    /// 405, with the methods that would do.
+    pub fn method_not_allowed(allow: &'static str) -> Self {
+        let reason = format!("Only {allow} allowed");
+        let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason);
+        error.header = Header::Allow(allow);
+        error
+    }
+
+    /// 409.
+    pub fn conflict() -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "conflict",
+            "Document update conflict.",
+        )
+    }
+
+    /// 412: it is there already.
+    pub fn file_exists() -> Self {
+        let reason = "The database could not be created, the file already exists.";
+        Self::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason)
+    }
+
+    /// 413.
+    pub fn too_large(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+    }
+
+    /// 415.
+    pub fn content_type() -> Self {
+        let reason = "Content-Type must be application/json";
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "bad_content_type",
+            reason,
+        )
+    }
+
+    /// 500: ours, not the client's, who is told no more than that.
+    pub fn internal(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        let reason = "Something went wrong here; the log says what.";
+        let mut error = Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal_server_error",
+            reason,
+        );
+        error.cause = Some(Arc::new(cause));
+        error
+    }
+
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// `error` and `reason`, as they stand in a row of a bulk answer.
+    pub fn to_json(&self) -> serde_json::Value {
+        json!({"error": self.kind, "reason": self.reason})
+    }
+
+    /// The answer. Logs what the client is not told.
+    pub fn into_response(self) -> Response<Body> {
+        if self.status.is_server_error() {
+            tracing::error!(status = self.status.as_u16(), error = self.kind, cause = %Chain(&self), "request failed");
+        }
+        let mut response = Response::new(Body::from(format!("{}\n", self.to_json())));
+        *response.status_mut() = self.status;
+        let json = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        let headers = response.headers_mut();
+        match self.header {
+            Header::None => None,
+            Header::Allow(methods) => headers.insert(ALLOW, HeaderValue::from_static(methods)),
+            Header::RetryAfter(seconds) => headers.insert(RETRY_AFTER, HeaderValue::from(seconds)),
+        };
+        response
+    }
+}
+
+impl From<AuthError> for Error {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::Unauthorized(reason) => Self::unauthorized(reason),
+            AuthError::BadRequest(reason) => Self::bad_request(reason),
+            AuthError::Throttled { seconds } => {
+                let mut throttled = Self::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "too_many_requests",
+                    error.to_string(),
+                );
+                throttled.header = Header::RetryAfter(seconds);
+                throttled
+            }
+        }
+    }
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        match error {
+            store::Error::TooLarge { .. } => Self::too_large(error.to_string()),
+            store::Error::Unavailable { .. }
+            | store::Error::Conflict
+            | store::Error::MaybeCommitted
+            | store::Error::TooOld
+            | store::Error::Full { .. } => {
+                let reason = "The store does not answer; nothing is lost, try again.";
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let mut unavailable = Self::new(status, "service_unavailable", reason);
+                unavailable.cause = Some(Arc::new(error));
+                unavailable
+            }
+            _ => Self::internal(error),
+        }
+    }
+}
+
+impl store::AsStoreError for Error {
+    /// What a body of a transaction answers a request with ends the transaction.
+    fn as_store_error(&self) -> Option<&store::Error> {
+        self.cause.as_ref()?.downcast_ref()
+    }
+}
+
+/// An error with its causes, on one line.
+struct Chain<'a>(&'a Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut next = std::error::Error::source(self.0);
+        let mut separator = "";
+        while let Some(cause) = next {
+            write!(f, "{separator}{cause}")?;
+            (next, separator) = (cause.source(), ": ");
+        }
+        Ok(())
+    }
+}

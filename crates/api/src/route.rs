@@ -1,0 +1,433 @@
+//! What a path names, and who may ask for it.
+//!
+//! One closed list: a new route does not compile before [`Route::access`] says who may.
+
+use std::borrow::Cow;
+
+use http::Method;
+
+use crate::Error;
+
+/// Everything the service answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// `/`
+    Welcome,
+    /// `/_up`
+    Up,
+    /// `/_uuids`
+    Uuids,
+    /// `/_session`
+    Session,
+    /// `/_all_dbs`
+    AllDbs,
+    /// `/_dbs_info`
+    DbsInfo,
+    /// `/_membership`
+    Membership,
+    /// `/_metrics`, and where `CouchDB` has them: `/_node/{node}/_prometheus`
+    Metrics,
+    /// `/_openapi.json`
+    OpenApi,
+    /// `/_dashboard` and the files below it
+    Dashboard(String),
+    /// `/_node/{node}/_config` and the sections and keys below it
+    Config(Vec<String>),
+    /// `/_active_tasks`
+    ActiveTasks,
+    /// `/_replicate`
+    Replicate,
+    /// `/_scheduler/jobs`
+    Jobs,
+    /// `/_scheduler/jobs/{id}`
+    Job(String),
+    /// `/_scheduler/jobs/{id}/{_restart|_pause|_resume|failures}`
+    JobAction(String, JobAction),
+    /// `/_scheduler/docs` and `/_scheduler/docs/{db}`
+    Docs(String),
+    /// `/_scheduler/docs/{db}/{docid}`
+    Doc(String, String),
+    /// `/{db}`
+    Db(String),
+    /// `/{db}/_something`
+    DbPart(String, DbPart),
+    /// `/{db}/{docid}`, with `_design/` and `_local/` in the id
+    Document(String, String),
+    /// `/{db}/{docid}/{attachment}`
+    Attachment(String, String, String),
+}
+
+/// What can be done with a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobAction {
+    /// Run it now, its errors forgotten.
+    Restart,
+    /// Checkpoint and wait.
+    Pause,
+    /// Go on.
+    Resume,
+    /// List the documents that were not taken.
+    Failures,
+}
+
+/// The parts of a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DbPart {
+    /// `_all_docs`
+    AllDocs,
+    /// `_design_docs`
+    DesignDocs,
+    /// `_local_docs`
+    LocalDocs,
+    /// `_bulk_docs`
+    BulkDocs,
+    /// `_bulk_get`
+    BulkGet,
+    /// `_changes`
+    Changes,
+    /// `_revs_diff` and `_missing_revs`
+    RevsDiff,
+    /// `_security`
+    Security,
+    /// `_revs_limit`
+    RevsLimit,
+    /// `_find`
+    Find,
+    /// `_index`
+    Index,
+    /// `_ensure_full_commit`
+    EnsureFullCommit,
+    /// `_compact` and `_view_cleanup`, which have nothing to do here
+    Compact,
+}
+
+/// Who may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody.
+    Public,
+    /// Anybody, when the service allows anonymous callers at all.
+    Anybody,
+    /// Who has proven who they are.
+    Authenticated,
+    /// Server administrators, and those with the role `_metrics`.
+    Metrics,
+    /// Members of the database; the database's `_security` decides.
+    Member,
+    /// Administrators of the database or the server.
+    DbAdmin,
+    /// Server administrators.
+    Admin,
+}
+
+impl Route {
+    /// Reads a path as it came, still percent-encoded.
+    pub fn parse(path: &str) -> Result<Self, Error> {
+        let mut segments = Vec::new();
+        for segment in path.split('/').filter(|segment| !segment.is_empty()) {
+            segments.push(decode(segment)?);
+        }
+        let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match parts.as_slice() {
+            [] => Ok(Self::Welcome),
+            ["_scheduler", "docs", rest @ ..] => scheduler_docs(rest),
+            ["_scheduler", "jobs", rest @ ..] => scheduler_jobs(rest),
+            [first, rest @ ..] if first.starts_with('_') && !is_database(first) => {
+                server(first, rest)
+            }
+            parts => database(parts),
+        }
+    }
+
+    /// Who may ask for it, by this method.
+    pub fn access(&self, method: &Method) -> Access {
+        let reads = matches!(*method, Method::GET | Method::HEAD);
+        match self {
+            // The dashboard's files hold nothing; what they show comes from requests of their own.
+            Self::Welcome | Self::Up | Self::Session | Self::OpenApi | Self::Dashboard(_) => {
+                Access::Public
+            }
+            Self::Uuids => Access::Anybody,
+            Self::Metrics => Access::Metrics,
+            Self::AllDbs
+            | Self::DbsInfo
+            | Self::Membership
+            | Self::Config(_)
+            | Self::ActiveTasks
+            | Self::Jobs
+            | Self::Job(_)
+            | Self::JobAction(..)
+            | Self::Docs(_)
+            | Self::Doc(..) => Access::Admin,
+            Self::Replicate => Access::Authenticated,
+            Self::Db(_) if matches!(*method, Method::PUT | Method::DELETE) => Access::Admin,
+            Self::Document(_, id) if id.starts_with("_design/") && !reads => Access::DbAdmin,
+            Self::Db(_) | Self::Attachment(..) | Self::Document(..) => Access::Member,
+            Self::DbPart(_, part) => part.access(reads),
+        }
+    }
+}
+
+impl DbPart {
+    fn access(self, reads: bool) -> Access {
+        match self {
+            // Listing a replicator database shows who replicates what, so members are not enough.
+            Self::AllDocs | Self::DesignDocs | Self::LocalDocs | Self::Changes | Self::Find => {
+                Access::DbAdmin
+            }
+            Self::Security if reads => Access::Member,
+            Self::Security | Self::RevsLimit | Self::Compact | Self::Index => Access::DbAdmin,
+            Self::BulkDocs | Self::BulkGet | Self::RevsDiff | Self::EnsureFullCommit => {
+                Access::Member
+            }
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "_all_docs" => Self::AllDocs,
+            "_design_docs" => Self::DesignDocs,
+            "_local_docs" => Self::LocalDocs,
+            "_bulk_docs" => Self::BulkDocs,
+            "_bulk_get" => Self::BulkGet,
+            "_changes" => Self::Changes,
+            "_revs_diff" | "_missing_revs" => Self::RevsDiff,
+            "_security" => Self::Security,
+            "_revs_limit" => Self::RevsLimit,
+            "_find" => Self::Find,
+            "_index" => Self::Index,
+            "_ensure_full_commit" => Self::EnsureFullCommit,
+            "_compact" | "_view_cleanup" => Self::Compact,
+            _ => return None,
+        })
+    }
+}
+
+fn is_database(name: &str) -> bool {
+    matches!(name, "_replicator" | "_users") || name.ends_with("/_replicator")
+}
+
+fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
+    let owned = |rest: &[&str]| rest.iter().map(|part| (*part).to_owned()).collect();
+    Ok(match (first, rest) {
+        ("_up", []) => Route::Up,
+        ("_uuids", []) => Route::Uuids,
+        ("_session", []) => Route::Session,
+        ("_all_dbs", []) => Route::AllDbs,
+        ("_dbs_info", []) => Route::DbsInfo,
+        ("_membership", []) => Route::Membership,
+        ("_metrics", []) | ("_node", [_, "_prometheus"]) => Route::Metrics,
+        ("_openapi.json", []) => Route::OpenApi,
+        ("_dashboard", file) => Route::Dashboard(file.join("/")),
+        ("_node", [_, "_config", rest @ ..]) if rest.len() <= 2 => Route::Config(owned(rest)),
+        ("_active_tasks", []) => Route::ActiveTasks,
+        ("_replicate", []) => Route::Replicate,
+        _ => return Err(Error::not_found("missing")),
+    })
+}
+
+fn scheduler_jobs(rest: &[&str]) -> Result<Route, Error> {
+    // Replication ids may hold a `+`, which some clients send as a blank.
+    let id = |id: &str| id.replace(' ', "+");
+    Ok(match rest {
+        [] => Route::Jobs,
+        [job] => Route::Job(id(job)),
+        [job, "_restart"] => Route::JobAction(id(job), JobAction::Restart),
+        [job, "_pause"] => Route::JobAction(id(job), JobAction::Pause),
+        [job, "_resume"] => Route::JobAction(id(job), JobAction::Resume),
+        [job, "failures"] => Route::JobAction(id(job), JobAction::Failures),
+        _ => return Err(Error::not_found("missing")),
+    })
+}
+
+/// `CouchDB`'s rule: `_replicator` is no document's id, so the last such part ends the database's name.
+fn scheduler_docs(rest: &[&str]) -> Result<Route, Error> {
+    if rest.is_empty() {
+        return Ok(Route::Docs("_replicator".to_owned()));
+    }
+    let ends = |part: &&str| *part == "_replicator" || part.ends_with("/_replicator");
+    let invalid = || Error::bad_request("Invalid path");
+    let last = rest.iter().rposition(ends).ok_or_else(invalid)?;
+    let db = rest[..=last].join("/");
+    match &rest[last + 1..] {
+        [] => Ok(Route::Docs(db)),
+        [doc] => Ok(Route::Doc(db, (*doc).to_owned())),
+        _ => Err(invalid()),
+    }
+}
+
+fn database(parts: &[&str]) -> Result<Route, Error> {
+    // `prefix/_replicator` may come with its slash unescaped.
+    let (db, rest) = match parts {
+        [prefix, "_replicator", rest @ ..] => (format!("{prefix}/_replicator"), rest),
+        [db, rest @ ..] => ((*db).to_owned(), rest),
+        [] => return Ok(Route::Welcome),
+    };
+    let document = |id: String| Route::Document(db.clone(), id);
+    Ok(match rest {
+        [] => Route::Db(db),
+        ["_design" | "_local", id] => document(format!("{}/{id}", rest[0])),
+        ["_design", id, attachment @ ..] => {
+            Route::Attachment(db, format!("_design/{id}"), attachment.join("/"))
+        }
+        [
+            "_bulk_docs" | "_bulk_get" | "_compact" | "_changes" | "_find" | "_index",
+            _,
+            ..,
+        ] => {
+            return Err(Error::not_found("missing"));
+        }
+        [part]
+            if part.starts_with('_')
+                && !part.starts_with("_design/")
+                && !part.starts_with("_local/") =>
+        {
+            match DbPart::named(part) {
+                Some(part) => Route::DbPart(db, part),
+                None => return Err(Error::not_found("missing")),
+            }
+        }
+        [id] => document((*id).to_owned()),
+        [id, attachment @ ..] => Route::Attachment(db, (*id).to_owned(), attachment.join("/")),
+    })
+}
+
+fn decode(segment: &str) -> Result<String, Error> {
+    match percent_encoding::percent_decode_str(segment).decode_utf8() {
+        Ok(Cow::Borrowed(text)) => Ok(text.to_owned()),
+        Ok(Cow::Owned(text)) => Ok(text),
+        Err(_) => Err(Error::bad_request("the path is not UTF-8")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::{Access, DbPart, JobAction, Route};
+
+    #[test]
+    fn paths_name_routes() {
+        let text = str::to_owned;
+        let cases = [
+            ("/", Route::Welcome),
+            ("//", Route::Welcome),
+            ("/_up", Route::Up),
+            ("/_node/_local/_prometheus", Route::Metrics),
+            (
+                "/_node/_local/_config/couchdb",
+                Route::Config(vec![text("couchdb")]),
+            ),
+            ("/_scheduler/jobs/", Route::Jobs),
+            (
+                "/_scheduler/jobs/ab+continuous",
+                Route::Job(text("ab+continuous")),
+            ),
+            (
+                "/_scheduler/jobs/ab%20continuous",
+                Route::Job(text("ab+continuous")),
+            ),
+            (
+                "/_scheduler/jobs/ab/_restart",
+                Route::JobAction(text("ab"), JobAction::Restart),
+            ),
+            ("/_scheduler/docs", Route::Docs(text("_replicator"))),
+            (
+                "/_scheduler/docs/other%2F_replicator",
+                Route::Docs(text("other/_replicator")),
+            ),
+            (
+                "/_scheduler/docs/other/_replicator",
+                Route::Docs(text("other/_replicator")),
+            ),
+            (
+                "/_scheduler/docs/_replicator/a%2Fb",
+                Route::Doc(text("_replicator"), text("a/b")),
+            ),
+            (
+                "/_scheduler/docs/other/_replicator/x",
+                Route::Doc(text("other/_replicator"), text("x")),
+            ),
+        ];
+        for (path, route) in cases {
+            assert_eq!(Route::parse(path).unwrap(), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_name_parts_of_databases() {
+        let text = str::to_owned;
+        let cases = [
+            ("/_replicator", Route::Db(text("_replicator"))),
+            (
+                "/other%2f_replicator/x",
+                Route::Document(text("other/_replicator"), text("x")),
+            ),
+            (
+                "/other/_replicator/_changes",
+                Route::DbPart(text("other/_replicator"), DbPart::Changes),
+            ),
+            (
+                "/_replicator/_design/a",
+                Route::Document(text("_replicator"), text("_design/a")),
+            ),
+            (
+                "/_replicator/_design%2Fa",
+                Route::Document(text("_replicator"), text("_design/a")),
+            ),
+            (
+                "/_replicator/_local/a",
+                Route::Document(text("_replicator"), text("_local/a")),
+            ),
+            (
+                "/_replicator/a/b/c",
+                Route::Attachment(text("_replicator"), text("a"), text("b/c")),
+            ),
+        ];
+        for (path, route) in cases {
+            assert_eq!(Route::parse(path).unwrap(), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_nothing_is_said_so() {
+        for path in [
+            "/_nothing",
+            "/_replicator/_nothing",
+            "/_scheduler/jobs/a/b",
+            "/%ff",
+            "/_scheduler/docs/x",
+        ] {
+            assert!(Route::parse(path).is_err(), "{path}");
+        }
+        let invalid = Route::parse("/_scheduler/docs/_replicator/a/b").unwrap_err();
+        assert_eq!(invalid.to_json()["reason"], "Invalid path");
+    }
+
+    #[test]
+    fn what_shows_or_changes_replications_is_guarded() {
+        let access = |path: &str, method: Method| Route::parse(path).unwrap().access(&method);
+        assert_eq!(access("/_up", Method::GET), Access::Public);
+        assert_eq!(access("/_replicate", Method::POST), Access::Authenticated);
+        assert_eq!(access("/_scheduler/jobs", Method::GET), Access::Admin);
+        assert_eq!(access("/_replicator", Method::PUT), Access::Admin);
+        assert_eq!(access("/_replicator", Method::GET), Access::Member);
+        assert_eq!(access("/_replicator/x", Method::PUT), Access::Member);
+        assert_eq!(
+            access("/_replicator/_design/x", Method::PUT),
+            Access::DbAdmin
+        );
+        assert_eq!(
+            access("/_replicator/_design/x", Method::GET),
+            Access::Member
+        );
+        assert_eq!(
+            access("/other/_replicator/_all_docs", Method::GET),
+            Access::DbAdmin
+        );
+        assert_eq!(
+            access("/_replicator/_security", Method::PUT),
+            Access::DbAdmin
+        );
+    }
+}
