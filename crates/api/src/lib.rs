@@ -2,6 +2,7 @@
 
 pub mod auth;
 mod error;
+pub mod listen;
 pub mod route;
 
 pub use error::Error;

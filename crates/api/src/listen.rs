@@ -1,0 +1,240 @@
+//! Listening: connections in, answers out, and an orderly end.
+//!
+//! Every connection is bounded: how long its head and its next request may take, how large its head
+//! may be, and how many there are. A client that dawdles costs a file descriptor for a while.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The most a request's head may hold.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+const HEADERS_MAX: usize = 100;
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// After a failure to accept: file descriptors may be used up.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many connections there may be, and how patient the service is.
+#[derive(Debug, Clone, Copy)]
+pub struct ListenOptions {
+    /// The most connections at a time; more wait to be accepted.
+    pub connections_max: usize,
+    /// How long the head of a request may take.
+    pub head_timeout: Duration,
+    /// How long running requests may take to end when the service stops.
+    pub stop_timeout: Duration,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            head_timeout: Duration::from_secs(30),
+            stop_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What answers requests.
+pub trait Answer: Clone + Send + Sync + 'static {
+    /// The answer; never an error, since errors are answers too.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        from: SocketAddr,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// Serves `listener` until `stop`, then lets running requests end.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    options: ListenOptions,
+    answer: impl Answer,
+    stop: CancellationToken,
+) {
+    let tracker = TaskTracker::new();
+    let places = Arc::new(Semaphore::new(options.connections_max));
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        let Some((stream, from, place)) = accepted else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let (tls, answer, stop) = (tls.clone(), answer.clone(), stop.clone());
+        tracker.spawn(async move {
+            let _place = place;
+            let _ = stream.set_nodelay(true);
+            match tls {
+                None => converse(stream, from, options, answer, stop).await,
+                Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => converse(stream, from, options, answer, stop).await,
+                    Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS handshake"),
+                    Err(_) => tracing::debug!(%from, "the TLS handshake took too long"),
+                },
+            }
+        });
+    }
+    drop(listener);
+    tracker.close();
+    if timeout(options.stop_timeout, tracker.wait()).await.is_err() {
+        tracing::warn!(
+            connections = tracker.len(),
+            "requests were cut off by the stop"
+        );
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, from)) => Some((stream, from, place)),
+        Err(error) => {
+            tracing::warn!(%error, "a connection could not be accepted");
+            None
+        }
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    from: SocketAddr,
+    options: ListenOptions,
+    answer: impl Answer,
+    stop: CancellationToken,
+) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(options.head_timeout)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(options.head_timeout)
+        .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+        .max_concurrent_streams(256);
+    let service = service_fn(|request| {
+        let answer = answer.clone();
+        async move { Ok::<_, std::convert::Infallible>(answer.answer(request, from).await) }
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%from, %error, "the connection broke");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use axum::body::Body;
+    use http::{Request, Response};
+    use hyper::body::Incoming;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_util::sync::CancellationToken;
+
+    use super::{Answer, ListenOptions, serve};
+
+    #[derive(Clone)]
+    struct Path;
+
+    impl Answer for Path {
+        async fn answer(&self, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
+            Response::new(Body::from(request.uri().path().to_owned()))
+        }
+    }
+
+    async fn start(
+        options: ListenOptions,
+    ) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let served = tokio::spawn(serve(listener, None, options, Path, stop.clone()));
+        (address, stop, served)
+    }
+
+    async fn talk(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[tokio::test]
+    async fn answers_and_stops() {
+        let (address, stop, served) = start(ListenOptions::default()).await;
+        let answer = talk(
+            address,
+            b"GET /a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+        )
+        .await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("/a"),
+            "{answer}"
+        );
+        // An idle connection does not hold up the stop.
+        let idle = TcpStream::connect(address).await.unwrap();
+        stop.cancel();
+        served.await.unwrap();
+        drop(idle);
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn dawdlers_and_huge_heads_are_cut_off() {
+        let options = ListenOptions {
+            head_timeout: Duration::from_millis(50),
+            ..ListenOptions::default()
+        };
+        let (address, stop, served) = start(options).await;
+        assert!(
+            !talk(address, b"GET /a HTTP/1.1\r\nhost:")
+                .await
+                .starts_with("HTTP/1.1 200")
+        );
+        let huge = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(70_000));
+        assert!(
+            talk(address, huge.as_bytes())
+                .await
+                .starts_with("HTTP/1.1 431")
+        );
+        stop.cancel();
+        served.await.unwrap();
+    }
+}
