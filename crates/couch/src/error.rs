@@ -1,7 +1,11 @@
 //! What can go wrong, by what the caller does next.
 
+use std::error::Error as StdError;
 use std::fmt;
+use std::fmt::Write as _;
 use std::io;
+
+use url::Url;
 
 /// A failed exchange with a server. Nothing here holds credentials: addresses are shown without
 /// userinfo and query, and known secrets are blotted out of the texts that servers send.
@@ -151,6 +155,18 @@ pub struct Request {
     pub url: String,
 }
 
+impl Request {
+    pub(crate) fn new(method: &'static str, url: &Url) -> Self {
+        let mut shown = url.clone();
+        shown.set_query(None);
+        shown.set_fragment(None);
+        Self {
+            method,
+            url: shown.into(),
+        }
+    }
+}
+
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.url)
@@ -193,6 +209,12 @@ pub enum Failure {
     /// 408 or 5xx.
     #[error("{0}")]
     Status(Box<Answer>),
+    /// The name of the host has no address.
+    #[error("could not resolve {host}")]
+    Unresolvable {
+        /// The name.
+        host: String,
+    },
     /// No connection.
     #[error("no connection: {0}")]
     Connect(#[source] io::Error),
@@ -232,4 +254,28 @@ pub enum Failure {
     /// The answer came and made no sense.
     #[error("{0}")]
     BadAnswer(String),
+}
+
+/// An error with all its sources.
+pub(crate) fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let _ = write!(text, ": {error}");
+        next = error.source();
+    }
+    text
+}
+
+/// Characters of a server's text that are shown.
+const SHOWN_CHARS_MAX: usize = 200;
+
+/// The beginning of what a server sent, fit for a log.
+pub(crate) fn printable(text: &str) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    text.trim()
+        .chars()
+        .take(SHOWN_CHARS_MAX)
+        .map(clean)
+        .collect()
 }

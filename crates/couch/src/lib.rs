@@ -59,15 +59,50 @@
 //! Connections are made here and not by a general-purpose client, because `connect_to` changes
 //! address *and port* below TLS, literal addresses must pass the same check as resolved ones, and
 //! a connection must be closed after certain answers.
+
+mod auth;
+mod body;
+mod connect_to;
+mod database;
+mod document;
+mod egress;
 mod endpoint;
 mod error;
+mod exchange;
+mod feed;
+mod limiter;
+mod login;
+mod metrics;
+mod multipart;
+mod net;
+mod network;
+mod options;
+mod payload;
+mod peer;
+mod retry;
+mod rows;
 mod secret;
+mod server;
+mod traffic;
 mod types;
 
+pub use database::{
+    BulkGet, Change, Changes, ChangesFilter, ChangesRequest, Database, DatabaseInfo, DocError,
+    FeedKind, Fetched, Idle, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,
+};
+pub use document::{Attachment, Attachments, Document};
+pub use egress::EgressOptions;
 pub use endpoint::{
     AuthMethod, ClientCredentials, DEFAULT_HEADERS, Endpoint, IamKey, InvalidEndpoint, Proxy,
     ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
 };
 pub use error::{Answer, Error, Failure, Request};
+pub use net::{ResolveFn, Resolver};
+pub use network::Network;
+pub use options::{NetworkOptions, RateLimitScope, RequestOptions};
 pub use secret::{Basic, Secret};
+pub use server::{
+    DatabaseUpdate, DatabaseUpdates, ListedDatabase, Server, ServerInfo, SessionInfo, Vendor,
+};
+pub use traffic::Traffic;
 pub use types::{DocId, Rev, Seq};

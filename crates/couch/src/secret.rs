@@ -71,6 +71,19 @@ impl Basic {
     }
 }
 
+/// Secrets shorter than this are not looked for in texts: they would be found everywhere.
+const BLOTTED_BYTES_MIN: usize = 3;
+
+/// Makes secrets in a text that a server sent unreadable: a server may repeat what it was sent.
+pub(crate) fn blot<'a>(mut text: String, secrets: impl IntoIterator<Item = &'a str>) -> String {
+    for secret in secrets {
+        if secret.len() >= BLOTTED_BYTES_MIN && text.contains(secret) {
+            text = text.replace(secret, "***");
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +98,12 @@ mod tests {
         );
         assert_eq!(basic.header().expose(), "Basic YWRtOnBhOnNz");
         assert!(Basic::split("junk").is_none());
+    }
+
+    #[test]
+    fn reflected_secrets_are_blotted_out() {
+        let text = || "you sent hunter2 and a".to_owned();
+        assert_eq!(blot(text(), ["hunter2", "a", ""]), "you sent *** and a");
+        assert_eq!(blot(text(), []), text());
     }
 }

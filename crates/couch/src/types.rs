@@ -81,6 +81,15 @@ impl Seq {
         Self("0".into())
     }
 
+    /// No sequence.
+    pub(crate) fn null() -> Self {
+        Self("null".into())
+    }
+
+    pub(crate) fn from_raw(raw: &RawValue) -> Self {
+        Self(raw.get().into())
+    }
+
     /// From JSON text; `None` if it is not JSON.
     pub fn from_json(text: &str) -> Option<Self> {
         serde_json::from_str::<&RawValue>(text)
@@ -129,6 +138,11 @@ impl<'de> Deserialize<'de> for Seq {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         Ok(Self(Box::<str>::from(raw)))
     }
+}
+
+/// A duration in milliseconds.
+pub(crate) fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

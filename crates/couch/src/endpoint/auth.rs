@@ -114,25 +114,25 @@ fn client_credentials(value: &Value) -> Option<AuthMethod> {
         token_url: token_url(text(value, "token_url")?)?,
         client_id: text(value, "client_id")?.to_owned(),
         client_secret: text(value, "client_secret")?.into(),
-        scope: optional_text(value, "scope")?,
-        audience: optional_text(value, "audience")?,
+        scope: optional_text(value, "scope").ok()?,
+        audience: optional_text(value, "audience").ok()?,
     }))
 }
 
 fn iam(value: &Value) -> Option<AuthMethod> {
-    let url = optional_text(value, "token_url")?;
+    let url = optional_text(value, "token_url").ok()?;
     Some(AuthMethod::Iam(IamKey {
         token_url: token_url(url.as_deref().unwrap_or(IAM_TOKEN_URL))?,
         api_key: text(value, "api_key")?.into(),
     }))
 }
 
-/// `None` when the member is there and no string.
-fn optional_text(value: &Value, name: &str) -> Option<Option<String>> {
+/// An optional member, which must be a string when it is there.
+fn optional_text(value: &Value, name: &str) -> Result<Option<String>, ()> {
     match value.get(name) {
-        None | Some(Value::Null) => Some(None),
-        Some(Value::String(text)) => Some(Some(text.clone())),
-        Some(_) => None,
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(()),
     }
 }
 

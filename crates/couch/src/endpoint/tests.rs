@@ -123,7 +123,7 @@ fn what_ids_hash_keeps_the_users_spelling() {
 }
 
 #[test]
-fn unusable_endpoints() {
+fn unusable_urls() {
     for (value, reason) in [
         (json!(null), "Missing replication endpoint"),
         (json!("db"), "local_endpoints_not_supported"),
@@ -145,6 +145,20 @@ fn unusable_endpoints() {
             "endpoint has an invalid url",
         ),
         (json!("http://ho st/db"), "endpoint has an invalid url"),
+    ] {
+        assert_eq!(parse(&value).unwrap_err().to_string(), reason, "{value}");
+    }
+    let https_only = Schemes {
+        endpoint: vec!["https".to_owned()],
+        ..Schemes::default()
+    };
+    let refused = Endpoint::parse(&json!("http://h/db"), None, &https_only);
+    assert_eq!(refused, Err(InvalidEndpoint::Url));
+}
+
+#[test]
+fn unusable_members() {
+    for (value, reason) in [
         (json!(42), "endpoint has an invalid url"),
         (
             json!({ "url": "http://h", "auth": 1 }),
@@ -189,12 +203,6 @@ fn unusable_endpoints() {
     ] {
         assert_eq!(parse(&value).unwrap_err().to_string(), reason, "{value}");
     }
-    let https_only = Schemes {
-        endpoint: vec!["https".to_owned()],
-        ..Schemes::default()
-    };
-    let refused = Endpoint::parse(&json!("http://h/db"), None, &https_only);
-    assert_eq!(refused, Err(InvalidEndpoint::Url));
 }
 
 #[test]

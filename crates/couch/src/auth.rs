@@ -1,0 +1,123 @@
+//! How requests say who sends them.
+//!
+//! Sessions and tokens are shared by all endpoints of a node that have the same origin, user and
+//! password (or key): ten thousand jobs against one server log in once.
+
+mod session;
+mod token;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use tokio::time::Instant;
+
+pub(crate) use session::{Session, SessionKey, session_url};
+pub(crate) use token::{Grant, JwtFile, TokenKey, TokenSource};
+
+use crate::error::Error;
+use crate::secret::Secret;
+
+/// A token or cookie younger than this is not renewed because of a 401.
+const YOUNG: Duration = Duration::from_secs(5);
+
+/// Times that a session or token is renewed at.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthSettings {
+    pub(crate) session_refresh: Duration,
+    pub(crate) session_min_update: Duration,
+    pub(crate) jwt_directory: Option<PathBuf>,
+}
+
+/// Who an endpoint's requests say they are.
+#[derive(Clone)]
+pub(crate) enum Authenticator {
+    Anonymous,
+    /// Basic credentials or a token that does not change.
+    Fixed(HeaderValue),
+    Session(Arc<Session>),
+    Token(Arc<TokenSource>),
+    JwtFile(Arc<JwtFile>),
+}
+
+/// What one request carries, and which renewal it stems from.
+pub(crate) struct Ticket {
+    pub(crate) header: Option<(HeaderName, HeaderValue)>,
+    epoch: u64,
+}
+
+impl Ticket {
+    /// The cookie or token in it, without what stands before it.
+    pub(crate) fn secret(&self) -> Option<Secret> {
+        let (_, value) = self.header.as_ref()?;
+        let text = value.to_str().ok()?;
+        Some(Secret::from(
+            text.split_once([' ', '='])
+                .map_or(text, |(_, secret)| secret),
+        ))
+    }
+}
+
+/// What to do with an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// It stands.
+    Stands,
+    /// The request is to be sent again, with a new ticket.
+    Again,
+}
+
+impl Authenticator {
+    /// What the next request carries; renews it first when it is time.
+    pub(crate) async fn ticket(&self) -> Result<Ticket, Error> {
+        let bearer = |(value, epoch)| Ticket {
+            header: Some((header::AUTHORIZATION, value)),
+            epoch,
+        };
+        match self {
+            Self::Anonymous => Ok(Ticket {
+                header: None,
+                epoch: 0,
+            }),
+            Self::Fixed(value) => Ok(bearer((value.clone(), 0))),
+            Self::Session(session) => {
+                let (cookie, epoch) = session.cookie().await?;
+                Ok(Ticket {
+                    header: Some((header::COOKIE, cookie)),
+                    epoch,
+                })
+            }
+            Self::Token(source) => source.token().await.map(bearer),
+            Self::JwtFile(file) => file.token().await.map(bearer),
+        }
+    }
+
+    /// Looks at an answer to a request that carried `ticket`.
+    pub(crate) async fn after(
+        &self,
+        ticket: &Ticket,
+        status: StatusCode,
+        headers: &HeaderMap,
+        now: Instant,
+    ) -> Verdict {
+        match self {
+            Self::Session(session) => session.after(ticket.epoch, status, headers, now).await,
+            Self::Token(source) if status == StatusCode::UNAUTHORIZED => {
+                source.refused(ticket.epoch, now).await
+            }
+            Self::JwtFile(file) if status == StatusCode::UNAUTHORIZED => {
+                file.refused(ticket.epoch).await
+            }
+            Self::Anonymous | Self::Fixed(_) | Self::Token(_) | Self::JwtFile(_) => Verdict::Stands,
+        }
+    }
+}
+
+/// A header value that debug output does not show.
+pub(crate) fn sensitive(value: &Secret) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::from_str(value.expose())
+        .map_err(|_| Error::Config("credentials have characters that no header has".to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}

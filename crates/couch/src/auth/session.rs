@@ -1,0 +1,327 @@
+//! Cookie sessions: `POST /_session` once, a cookie from then on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use url::{Url, form_urlencoded};
+
+use super::{AuthSettings, Verdict, sensitive};
+use crate::error::{Error, Request};
+use crate::login::{Form, submit};
+use crate::net::{Profile, ProfileKey};
+use crate::secret::{Basic, Secret};
+
+/// What must be equal for two endpoints to share a session.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SessionKey {
+    pub(crate) profile: ProfileKey,
+    pub(crate) url: Url,
+    pub(crate) basic: Basic,
+}
+
+/// A session with one server.
+pub(crate) struct Session {
+    profile: Arc<Profile>,
+    url: Url,
+    basic: Basic,
+    settings: AuthSettings,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Rises with each new cookie.
+    epoch: u64,
+    cookie: Option<HeaderValue>,
+    renewed: Option<Instant>,
+    renew_at: Option<Instant>,
+    /// The server wants Basic credentials even for `_session` (`require_valid_user`).
+    needs_basic: bool,
+    /// The server has no sessions.
+    unsupported: bool,
+}
+
+/// The address of `_session` for an endpoint: at the root of its host, without a query.
+pub(crate) fn session_url(endpoint: &Url) -> Url {
+    let mut url = endpoint.clone();
+    url.set_path("/_session");
+    url.set_query(None);
+    url.set_fragment(None);
+    url
+}
+
+impl Session {
+    pub(crate) fn new(
+        profile: Arc<Profile>,
+        url: Url,
+        basic: Basic,
+        settings: AuthSettings,
+    ) -> Self {
+        Self {
+            profile,
+            url,
+            basic,
+            settings,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Logs in, unless that was done already. `false`: the server has no sessions, and Basic
+    /// credentials are the way.
+    pub(crate) async fn open(&self) -> Result<bool, Error> {
+        let mut state = self.state.lock().await;
+        if state.cookie.is_none() && !state.unsupported {
+            self.renew(&mut state).await?;
+        }
+        Ok(!state.unsupported)
+    }
+
+    /// The `Cookie` header and its epoch.
+    pub(super) async fn cookie(&self) -> Result<(HeaderValue, u64), Error> {
+        let mut state = self.state.lock().await;
+        if state.renew_at.is_some_and(|at| at <= Instant::now()) {
+            state.renew_at = None;
+            self.renew(&mut state).await?;
+        }
+        match &state.cookie {
+            Some(cookie) => Ok((cookie.clone(), state.epoch)),
+            None => Err(self.error("session_unexpected_result", "no session".to_owned())),
+        }
+    }
+
+    pub(super) async fn after(
+        &self,
+        epoch: u64,
+        status: StatusCode,
+        headers: &HeaderMap,
+        now: Instant,
+    ) -> Verdict {
+        if status.is_success() {
+            // A server whose cookie is about to expire sends the next one with any answer.
+            if headers.contains_key(header::SET_COOKIE)
+                && let Some((cookie, max_age)) = auth_cookie(headers)
+            {
+                self.state
+                    .lock()
+                    .await
+                    .update(&cookie, max_age, now, &self.settings);
+            }
+            return Verdict::Stands;
+        }
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            return Verdict::Stands;
+        }
+        let mut state = self.state.lock().await;
+        if state.epoch > epoch {
+            return Verdict::Again;
+        }
+        let age = state
+            .renewed
+            .map(|at| now.saturating_duration_since(at))
+            .unwrap_or_default();
+        if age < self.settings.session_min_update {
+            state.renew_by(now + self.settings.session_min_update);
+            return Verdict::Stands;
+        }
+        state.renew_by(now);
+        Verdict::Again
+    }
+
+    async fn renew(&self, state: &mut State) -> Result<(), Error> {
+        let body = form_urlencoded::Serializer::new(String::new())
+            .append_pair("name", &self.basic.username)
+            .append_pair("password", self.basic.password.expose())
+            .finish();
+        loop {
+            let basic = state
+                .needs_basic
+                .then(|| sensitive(&self.basic.header()))
+                .transpose()?;
+            let form = Form {
+                body: Secret::from(body.as_str()),
+                authorization: basic,
+            };
+            let answer = submit(&self.profile, &self.url, form, "session_request_failed").await?;
+            match answer.status {
+                StatusCode::OK => {
+                    let Some((cookie, max_age)) = auth_cookie(&answer.headers) else {
+                        let reason = "200 without an AuthSession cookie".to_owned();
+                        return Err(self.error("session_unexpected_result", reason));
+                    };
+                    state.update(&cookie, max_age, Instant::now(), &self.settings);
+                    return Ok(());
+                }
+                StatusCode::NOT_FOUND => {
+                    state.unsupported = true;
+                    return Ok(());
+                }
+                StatusCode::UNAUTHORIZED
+                    if !state.needs_basic
+                        && answer.headers.contains_key(header::WWW_AUTHENTICATE) =>
+                {
+                    state.needs_basic = true;
+                }
+                StatusCode::UNAUTHORIZED => {
+                    return Err(self.error(
+                        "session_request_unauthorized",
+                        answer.reason(self.secrets()),
+                    ));
+                }
+                StatusCode::FORBIDDEN => {
+                    return Err(
+                        self.error("session_request_forbidden", answer.reason(self.secrets()))
+                    );
+                }
+                _ => {
+                    return Err(
+                        self.error("session_unexpected_result", answer.reason(self.secrets()))
+                    );
+                }
+            }
+        }
+    }
+
+    fn secrets(&self) -> [&str; 1] {
+        [self.basic.password.expose()]
+    }
+
+    fn error(&self, tag: &'static str, reason: String) -> Error {
+        Error::Auth {
+            tag,
+            request: Request::new("POST", &self.url),
+            reason,
+        }
+    }
+}
+
+impl State {
+    fn update(
+        &mut self,
+        cookie: &HeaderValue,
+        max_age: Option<u64>,
+        now: Instant,
+        settings: &AuthSettings,
+    ) {
+        if self.cookie.as_ref() == Some(cookie) {
+            return;
+        }
+        self.cookie = Some(cookie.clone());
+        self.epoch += 1;
+        self.renewed = Some(now);
+        // A tenth is kept back for the way the cookie took, and for clocks that differ.
+        let lifetime = max_age.map_or(settings.session_refresh, |seconds| {
+            Duration::from_secs(seconds.min(u64::from(u32::MAX)) * 9 / 10)
+        });
+        self.renew_at = Some(now + lifetime);
+    }
+
+    fn renew_by(&mut self, at: Instant) {
+        self.renew_at = Some(self.renew_at.map_or(at, |due| due.min(at)));
+    }
+}
+
+/// The first `AuthSession` of the `Set-Cookie` headers, as a `Cookie` header, with its `Max-Age`.
+fn auth_cookie(headers: &HeaderMap) -> Option<(HeaderValue, Option<u64>)> {
+    headers
+        .get_all(header::SET_COOKIE)
+        .iter()
+        .find_map(|value| {
+            let value = std::str::from_utf8(value.as_bytes()).ok()?;
+            let pairs = || value.split(';').filter_map(|pair| pair.split_once('='));
+            let find = |name: &str| {
+                pairs()
+                    .find(|(key, _)| key.trim().eq_ignore_ascii_case(name))
+                    .map(|(_, value)| value.trim().trim_matches('"'))
+            };
+            let cookie = sensitive(&Secret::from(format!(
+                "AuthSession={}",
+                find("AuthSession")?
+            )));
+            Some((
+                cookie.ok()?,
+                find("Max-Age").and_then(|age| age.parse().ok()),
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::YOUNG;
+
+    fn cookies(values: &[&str]) -> Option<(String, Option<u64>)> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(header::SET_COOKIE, value.parse().unwrap());
+        }
+        auth_cookie(&headers).map(|(cookie, age)| (cookie.to_str().unwrap().to_owned(), age))
+    }
+
+    fn check(values: &[&str], expected: Option<(&str, Option<u64>)>) {
+        let expected = expected.map(|(cookie, age)| (format!("AuthSession={cookie}"), age));
+        assert_eq!(cookies(values), expected);
+    }
+
+    #[test]
+    fn cookies_of_answers() {
+        let whole = "AuthSession=abc; Version=1; Path=/; HttpOnly";
+        check(&[whole], Some(("abc", None)));
+        check(
+            &["authsession=a=b; MAX-AGE= 600 ;"],
+            Some(("a=b", Some(600))),
+        );
+        let several = ["Other=1", "AuthSession=x", "AuthSession=y"];
+        check(&several, Some(("x", None)));
+        check(&["Other=1"], None);
+        check(&[], None);
+        for age in ["-10", "\u{feff}10", "*", "1 1", ""] {
+            check(
+                &[&format!("AuthSession=a; Max-Age={age}")],
+                Some(("a", None)),
+            );
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        for (endpoint, session) in [
+            ("http://host/db", "http://host/_session"),
+            ("http://host/x/y/z", "http://host/_session"),
+            ("https://host:5984/db?q=1", "https://host:5984/_session"),
+            ("http://[::1]:5984?q=4", "http://[::1]:5984/_session"),
+            ("http://[::1]", "http://[::1]/_session"),
+        ] {
+            assert_eq!(
+                session_url(&Url::parse(endpoint).unwrap()).as_str(),
+                session
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewal_times() {
+        let settings = AuthSettings {
+            session_refresh: Duration::from_secs(550),
+            session_min_update: YOUNG,
+            jwt_directory: None,
+        };
+        let now = Instant::now();
+        for (max_age, seconds) in [(None, 550), (Some(100), 90), (Some(5), 4), (Some(0), 0)] {
+            let mut state = State::default();
+            state.update(&HeaderValue::from_static("c"), max_age, now, &settings);
+            assert_eq!(state.renew_at, Some(now + Duration::from_secs(seconds)));
+            assert_eq!(state.epoch, 1);
+            state.update(&HeaderValue::from_static("c"), None, now + YOUNG, &settings);
+            assert_eq!(
+                (state.epoch, state.renewed),
+                (1, Some(now)),
+                "the same cookie"
+            );
+            state.update(&HeaderValue::from_static("d"), None, now + YOUNG, &settings);
+            assert_eq!((state.epoch, state.renewed), (2, Some(now + YOUNG)));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `_bulk_get`: many documents in one answer.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http::{Method, header};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::open_revs::Revisions;
+use super::{Database, DocError};
+use crate::document::Document;
+use crate::error::Error;
+use crate::feed::Feed;
+use crate::payload::Payload;
+use crate::peer::{Call, Reply};
+use crate::rows::Layout;
+use crate::types::{DocId, Rev};
+
+/// A revision to fetch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct WantedRev {
+    /// The document.
+    pub id: DocId,
+    /// The revision; a newer one on the same branch will do.
+    pub rev: Rev,
+    /// Revisions whose attachments need not come again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub atts_since: Vec<Rev>,
+}
+
+/// What came of one wanted revision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fetched {
+    /// Its place in what was wanted.
+    pub index: usize,
+    /// The document, or why there is none.
+    pub result: Result<Document, DocError>,
+}
+
+/// Fetched documents, as they come in. They come in the order they were wanted in; an answer in
+/// another order is an error, and what has not come by then is to be fetched in another way.
+pub struct BulkGet {
+    feed: Feed,
+    wanted: Vec<DocId>,
+    next: usize,
+    /// Documents of the current row that are still to be handed out.
+    ready: VecDeque<Fetched>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    docs: &'a [WantedRev],
+    latest: bool,
+    revs: bool,
+    attachments: bool,
+}
+
+#[derive(Deserialize)]
+struct Row<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    docs: Vec<RowDoc<'a>>,
+}
+
+#[derive(Deserialize)]
+struct RowDoc<'a> {
+    #[serde(borrow)]
+    ok: Option<&'a RawValue>,
+    error: Option<DocError>,
+}
+
+impl Database {
+    /// Fetches revisions as JSON. With `attachments`, those come inline; without, as stubs. An
+    /// answer other than 200 also ends the connection, as old servers leave the request unread.
+    pub async fn bulk_get(
+        &self,
+        wanted: &[WantedRev],
+        attachments: bool,
+    ) -> Result<BulkGet, Error> {
+        let call = bulk_get_call(wanted, attachments, "application/json")?;
+        let reply = success(self.peer.send(&call).await?).await?;
+        Ok(BulkGet {
+            feed: Feed::new(reply, Layout::Member("results")),
+            wanted: wanted.iter().map(|wanted| wanted.id.clone()).collect(),
+            next: 0,
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// Fetches revisions as multipart, attachments following their documents.
+    pub async fn bulk_get_multipart(&self, wanted: &[WantedRev]) -> Result<Revisions, Error> {
+        let call = bulk_get_call(wanted, true, "multipart/mixed")?;
+        Revisions::new(success(self.peer.send(&call).await?).await?)
+    }
+}
+
+fn bulk_get_call(
+    docs: &[WantedRev],
+    attachments: bool,
+    accept: &'static str,
+) -> Result<Call, Error> {
+    let body = Body {
+        docs,
+        latest: true,
+        revs: true,
+        attachments,
+    };
+    let json = serde_json::to_vec(&body)
+        .map_err(|error| Error::Config(format!("revisions are no JSON: {error}")))?;
+    Ok(Call::new(Method::POST, "_bulk_get")
+        .param("latest", "true")
+        .param("revs", "true")
+        .param("attachments", if attachments { "true" } else { "false" })
+        .header(header::ACCEPT, accept)
+        .json(Payload::Bytes(json.into()))
+        .stream())
+}
+
+async fn success(reply: Reply) -> Result<Reply, Error> {
+    if reply.status != 200 {
+        reply.close();
+    }
+    reply.success().await
+}
+
+impl BulkGet {
+    /// The next document, `None` when all have come. May be cancelled and called again.
+    pub async fn next(&mut self) -> Result<Option<Fetched>, Error> {
+        loop {
+            if let Some(fetched) = self.ready.pop_front() {
+                return Ok(Some(fetched));
+            }
+            match self.feed.next_row().await? {
+                Some(row) => self.read(&row)?,
+                None if self.next == self.wanted.len() => return Ok(None),
+                None => {
+                    let problem = format!("{} of {} results", self.next, self.wanted.len());
+                    self.next = self.wanted.len();
+                    return Err(self.feed.bad(problem));
+                }
+            }
+        }
+    }
+
+    /// Most servers answer each wanted revision by a row, some gather those of a document in one.
+    fn read(&mut self, row: &Bytes) -> Result<(), Error> {
+        let parsed: Row<'_> = match serde_json::from_slice(row) {
+            Ok(parsed) => parsed,
+            Err(error) => return Err(self.feed.bad_row(&error)),
+        };
+        let next = self
+            .wanted
+            .get(self.next..self.next + parsed.docs.len())
+            .unwrap_or_default();
+        if next.is_empty() || next.iter().any(|id| id.as_str() != parsed.id) {
+            return Err(self.feed.bad("results in another order than wanted"));
+        }
+        for doc in parsed.docs {
+            let result = match doc {
+                RowDoc { ok: Some(raw), .. } => {
+                    let json = row.slice_ref(raw.get().as_bytes());
+                    match Document::parse(json) {
+                        Ok(document) => Ok(document),
+                        Err(error) => return Err(self.feed.bad_row(&error)),
+                    }
+                }
+                RowDoc {
+                    error: Some(error), ..
+                } => Err(error),
+                RowDoc {
+                    ok: None,
+                    error: None,
+                } => {
+                    return Err(self.feed.bad("a result that is neither ok nor error"));
+                }
+            };
+            self.ready.push_back(Fetched {
+                index: self.next,
+                result,
+            });
+            self.next += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! Documents, as far as replication looks into them.
+//!
+//! A body stays the text that the source sent, byte for byte: order, numbers and duplicate keys are
+//! none of our business. What we need to know is read in one pass that builds nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::types::{DocId, Rev};
+
+/// A document: its JSON text and what it says about itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Document {
+    /// `_id`.
+    pub id: DocId,
+    /// `_rev`.
+    pub rev: Option<Rev>,
+    /// `_deleted`.
+    pub deleted: bool,
+    /// What `_attachments` holds.
+    pub attachments: Attachments,
+    json: Bytes,
+}
+
+/// How a document's attachments come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Attachments {
+    /// There are none.
+    None,
+    /// Only what the receiver is supposed to have.
+    Stubs,
+    /// As base64 within the document.
+    Inline,
+    /// Some after the document, in this order.
+    Following(Vec<Attachment>),
+}
+
+/// An attachment that follows its document.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attachment {
+    /// Its name.
+    pub name: String,
+    /// Its media type.
+    pub content_type: String,
+    /// Its bytes on the wire: compressed ones stay compressed.
+    pub length: u64,
+    /// How it is compressed.
+    pub encoding: Option<String>,
+}
+
+impl Document {
+    /// Looks into a document.
+    pub fn parse(json: Bytes) -> Result<Self, serde_json::Error> {
+        // Skipped members would not be checked, and one invalid text fails a whole batch.
+        let text = std::str::from_utf8(&json).map_err(serde::de::Error::custom)?;
+        let members: Members<'_> = serde_json::from_str(text)?;
+        let attachments = match members.attachments {
+            Some(raw) => attachments(raw)?,
+            None => Attachments::None,
+        };
+        Ok(Self {
+            id: DocId::new(members.id.unwrap_or_default().into_owned()),
+            rev: members.rev.map(|rev| Rev::new(rev.into_owned())),
+            deleted: members.deleted,
+            attachments,
+            json,
+        })
+    }
+
+    /// The text.
+    pub fn json(&self) -> &Bytes {
+        &self.json
+    }
+
+    /// Whether it has attachments of any kind.
+    pub fn has_attachments(&self) -> bool {
+        self.attachments != Attachments::None
+    }
+}
+
+/// The members that replication looks at.
+#[derive(Default)]
+struct Members<'a> {
+    id: Option<Cow<'a, str>>,
+    rev: Option<Cow<'a, str>>,
+    deleted: bool,
+    attachments: Option<&'a RawValue>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Id,
+    Rev,
+    Deleted,
+    Attachments,
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Key {
+    /// By bytes, as the user's keys need not be valid Unicode.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+        impl Visitor<'_> for KeyVisitor {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a member name")
+            }
+
+            fn visit_bytes<E>(self, name: &[u8]) -> Result<Key, E> {
+                Ok(match name {
+                    b"_id" => Key::Id,
+                    b"_rev" => Key::Rev,
+                    b"_deleted" => Key::Deleted,
+                    b"_attachments" => Key::Attachments,
+                    _ => Key::Other,
+                })
+            }
+        }
+        deserializer.deserialize_bytes(KeyVisitor)
+    }
+}
+
+/// A text that is borrowed when it has no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a document")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Members::default();
+                while let Some(key) = map.next_key()? {
+                    match key {
+                        Key::Id => members.id = Some(map.next_value::<Text<'_>>()?.0),
+                        Key::Rev => members.rev = Some(map.next_value::<Text<'_>>()?.0),
+                        Key::Deleted => members.deleted = map.next_value()?,
+                        Key::Attachments => members.attachments = Some(map.next_value()?),
+                        Key::Other => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(members)
+            }
+        }
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+#[derive(Deserialize)]
+struct RawAttachment {
+    #[serde(default)]
+    follows: bool,
+    data: Option<IgnoredAny>,
+    content_type: Option<String>,
+    length: Option<u64>,
+    encoding: Option<String>,
+    encoded_length: Option<u64>,
+}
+
+fn attachments(raw: &RawValue) -> Result<Attachments, serde_json::Error> {
+    struct InOrder(Vec<(String, RawAttachment)>);
+    impl<'de> Deserialize<'de> for InOrder {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct InOrderVisitor;
+            impl<'de> Visitor<'de> for InOrderVisitor {
+                type Value = InOrder;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("attachments by name")
+                }
+
+                fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InOrder, A::Error> {
+                    let mut found = Vec::new();
+                    while let Some(entry) = map.next_entry()? {
+                        found.push(entry);
+                    }
+                    Ok(InOrder(found))
+                }
+            }
+            deserializer.deserialize_map(InOrderVisitor)
+        }
+    }
+    let InOrder(all) = serde_json::from_str(raw.get())?;
+    if all.is_empty() {
+        return Ok(Attachments::None);
+    }
+    let is_inline = all.iter().any(|(_, attachment)| attachment.data.is_some());
+    let mut following = Vec::new();
+    for (name, attachment) in all.into_iter().filter(|(_, attachment)| attachment.follows) {
+        let length = match attachment.encoding {
+            Some(_) => attachment.encoded_length,
+            None => attachment.length,
+        };
+        let unknown = || serde::de::Error::custom("an attachment that follows has no length");
+        following.push(Attachment {
+            length: length.ok_or_else(unknown)?,
+            content_type: attachment.content_type.unwrap_or_default(),
+            encoding: attachment.encoding,
+            name,
+        });
+    }
+    Ok(match (following.is_empty(), is_inline) {
+        (false, _) => Attachments::Following(following),
+        (true, true) => Attachments::Inline,
+        (true, false) => Attachments::Stubs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Document {
+        Document::parse(Bytes::copy_from_slice(json.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn odd_bodies_stay_as_they_are() {
+        let deep = format!(
+            r#"{{"_id":"a","x":{}1{}}}"#,
+            "[".repeat(5000),
+            "]".repeat(5000)
+        );
+        for json in [
+            r#"{ "b":1, "a":1.10, "a":1e400, "_id":"a", "n":123456789012345678901234567890 }"#,
+            "{\"_id\":\"a\",\"\\ud800\":\"\\udfff\",\"é\":\"\u{1F600}\"}",
+            &deep,
+        ] {
+            let document = parse(json);
+            assert_eq!(document.json(), json.as_bytes());
+            assert_eq!(document.id.as_str(), "a");
+            assert!(!document.has_attachments());
+        }
+    }
+
+    #[test]
+    fn what_is_read() {
+        let document = parse(
+            r#"{"_id":"\u0061b","_rev":"2-x","_deleted":true,"o":{"_id":"no","_attachments":{"x":{}}}}"#,
+        );
+        assert_eq!(document.id.as_str(), "ab");
+        assert_eq!(document.rev, Some(Rev::from("2-x")));
+        assert!(document.deleted);
+        assert_eq!(document.attachments, Attachments::None);
+        assert_eq!(
+            parse(r#"{"_attachments":{}}"#).attachments,
+            Attachments::None
+        );
+        let stubs = r#"{"_attachments":{"a":{"stub":true,"length":3}}}"#;
+        assert_eq!(parse(stubs).attachments, Attachments::Stubs);
+        let inline = r#"{"_attachments":{"a":{"data":"AAAA"},"b":{"stub":true}}}"#;
+        assert_eq!(parse(inline).attachments, Attachments::Inline);
+    }
+
+    #[test]
+    fn following_attachments_keep_their_order() {
+        let document = parse(
+            r#"{"_attachments":{
+                "z":{"follows":true,"length":10,"content_type":"a/b","digest":"md5-x"},
+                "s":{"stub":true},
+                "a":{"follows":true,"length":10,"encoding":"gzip","encoded_length":4}}}"#,
+        );
+        let Attachments::Following(following) = document.attachments else {
+            panic!()
+        };
+        let found: Vec<_> = following
+            .iter()
+            .map(|a| (a.name.as_str(), a.length))
+            .collect();
+        assert_eq!(found, [("z", 10), ("a", 4)]);
+        assert_eq!(following[1].encoding.as_deref(), Some("gzip"));
+    }
+
+    #[test]
+    fn what_is_no_document() {
+        for json in [
+            "",
+            "[]",
+            "{",
+            "{}x",
+            r#"{"_id":1}"#,
+            r#"{"_attachments":[]}"#,
+            r#"{"a":tru}"#,
+            "\"\u{0}",
+        ] {
+            assert!(
+                Document::parse(Bytes::copy_from_slice(json.as_bytes())).is_err(),
+                "{json}"
+            );
+        }
+        let no_length = r#"{"_attachments":{"a":{"follows":true}}}"#;
+        assert!(Document::parse(Bytes::from_static(no_length.as_bytes())).is_err());
+        assert!(
+            Document::parse(Bytes::from_static(b"{\"a\":\"\xff\"}")).is_err(),
+            "not UTF-8"
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! Rows of an answer that streams in.
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Failure, printable};
+use crate::peer::Reply;
+use crate::rows::{Broken, Layout, Splitter};
+
+/// A streamed answer of JSON rows.
+pub(crate) struct Feed {
+    reply: Reply,
+    splitter: Option<Splitter>,
+    envelope: Vec<u8>,
+}
+
+impl Feed {
+    /// The rows of a successful answer.
+    pub(crate) fn new(reply: Reply, layout: Layout) -> Self {
+        let row_bytes_max = reply.peer.options.document_bytes_max;
+        let splitter = Some(Splitter::new(layout, row_bytes_max));
+        Self {
+            reply,
+            splitter,
+            envelope: Vec::new(),
+        }
+    }
+
+    /// The next row, `None` at the end. May be cancelled and called again.
+    pub(crate) async fn next_row(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let Some(splitter) = &mut self.splitter else {
+                return Ok(None);
+            };
+            match splitter.next_row() {
+                Ok(Some(row)) => return Ok(Some(row)),
+                Ok(None) => {}
+                Err(broken) => return Err(self.broken(&broken)),
+            }
+            match self.reply.body.chunk().await {
+                Ok(Some(chunk)) => splitter.feed(chunk),
+                Ok(None) => self.finish()?,
+                Err(failure) => {
+                    self.splitter = None;
+                    return Err(interrupted(&self.reply, failure));
+                }
+            }
+        }
+    }
+
+    /// What stood around the rows, after the end.
+    pub(crate) fn envelope<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(&self.envelope).map_err(|error| self.reply.not_json(&error))
+    }
+
+    /// An error for a row that cannot be parsed; nothing is read after it.
+    pub(crate) fn bad_row(&mut self, error: &serde_json::Error) -> Error {
+        self.splitter = None;
+        self.reply.not_json(error)
+    }
+
+    /// An error for rows that make no sense; nothing is read after it.
+    pub(crate) fn bad(&mut self, problem: impl Into<String>) -> Error {
+        self.splitter = None;
+        self.reply.bad(problem)
+    }
+
+    /// The error of a failure that the server reports instead of a row.
+    pub(crate) fn reported(&mut self, said: &str) -> Error {
+        self.splitter = None;
+        let said = printable(&self.reply.peer.blot(said.to_owned(), None));
+        interrupted(
+            &self.reply,
+            Failure::Connection(format!("the server reports {said}")),
+        )
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        if let Some(splitter) = self.splitter.take() {
+            self.envelope = splitter.finish().map_err(|broken| self.broken(&broken))?;
+        }
+        self.reply.release();
+        Ok(())
+    }
+
+    fn broken(&mut self, broken: &Broken) -> Error {
+        self.splitter = None;
+        match broken {
+            // The server, or something between, went away without saying so.
+            Broken::Truncated => interrupted(&self.reply, Failure::Connection(broken.to_string())),
+            _ => self.reply.bad(broken.to_string()),
+        }
+    }
+}
+
+/// The error of an answer that breaks off.
+pub(crate) fn interrupted(reply: &Reply, failure: Failure) -> Error {
+    match failure {
+        Failure::BadAnswer(problem) => reply.bad(problem),
+        cause => Error::Interrupted {
+            request: reply.request.clone(),
+            cause,
+        },
+    }
+}

@@ -1,0 +1,44 @@
+//! The metrics of this crate, under the names CouchDB's exporter gives them.
+
+use ::metrics::counter;
+
+/// A request was sent.
+pub(crate) fn request() {
+    counter!("couchdb_couch_replicator_requests_total").increment(1);
+}
+
+/// A request was answered, or not; `streamed` tells feeds and documents from short answers.
+pub(crate) fn response(streamed: bool, success: bool) {
+    let name = match (streamed, success) {
+        (false, true) => "couchdb_couch_replicator_responses_success_total",
+        (false, false) => "couchdb_couch_replicator_responses_failure_total",
+        (true, true) => "couchdb_couch_replicator_stream_responses_success_total",
+        (true, false) => "couchdb_couch_replicator_stream_responses_failure_total",
+    };
+    counter!(name).increment(1);
+}
+
+/// A request took one of its endpoint's connections.
+pub(crate) fn connection_acquired() {
+    counter!("couchdb_couch_replicator_connection_acquires_total").increment(1);
+}
+
+/// A request gave its connection back.
+pub(crate) fn connection_released() {
+    counter!("couchdb_couch_replicator_connection_releases_total").increment(1);
+}
+
+/// A connection was made.
+pub(crate) fn connection_created() {
+    counter!("couchdb_couch_replicator_connection_creates_total").increment(1);
+}
+
+/// A connection was closed instead of being kept for the next request.
+pub(crate) fn connection_closed() {
+    counter!("couchdb_couch_replicator_connection_closes_total").increment(1);
+}
+
+/// `connect_to` sent a connection elsewhere.
+pub(crate) fn connect_to_applied() {
+    counter!("couchdb_couch_replicator_connect_to_applied_total").increment(1);
+}

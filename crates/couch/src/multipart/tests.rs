@@ -1,0 +1,151 @@
+use proptest::prelude::*;
+
+use super::*;
+
+type Parts = Vec<(Part, Vec<u8>)>;
+
+/// Everything a parser says about a body that arrives in chunks of `size` bytes.
+fn parse(boundary: &str, body: &[u8], size: usize) -> Result<(Parts, bool), Broken> {
+    let mut parser = Parser::new(boundary);
+    let mut parts: Parts = Vec::new();
+    let mut open = false;
+    for chunk in body.chunks(size) {
+        parser.feed(Bytes::copy_from_slice(chunk));
+        loop {
+            match parser.next_event()? {
+                Event::Part(part) => {
+                    assert!(!open);
+                    open = true;
+                    parts.push((part, Vec::new()));
+                }
+                Event::Data(data) => {
+                    assert!(open && !data.is_empty());
+                    parts.last_mut().unwrap().1.extend_from_slice(&data);
+                }
+                Event::PartEnd => {
+                    assert!(open);
+                    open = false;
+                }
+                Event::End => return Ok((parts, true)),
+                Event::NeedMore => break,
+            }
+        }
+    }
+    Ok((parts, false))
+}
+
+#[test]
+fn bodies_as_couchdb_writes_them() {
+    let body = b"--b1\r\nContent-Type: application/json\r\n\r\n{\"_id\":\"x\"}\r\n--b1\r\n\
+        Content-Disposition: attachment; filename=\"a \"b\".txt\"\r\nContent-Type: text/plain\r\n\
+        Content-Length: 5\r\nContent-Encoding: gzip\r\n\r\n\r\n--b\r\n--b1  \r\n\r\n\r\n--b1--\r\nepilogue";
+    let doc = Part {
+        content_type: "application/json".to_owned(),
+        ..Part::default()
+    };
+    let attachment = Part {
+        content_type: "text/plain".to_owned(),
+        file_name: Some("\"a \"b\".txt\"".to_owned()),
+        content_length: Some(5),
+    };
+    for prefix in ["", "\r\n", "preamble\r\n"] {
+        let body = [prefix.as_bytes(), body].concat();
+        for size in 1..body.len() {
+            let (parts, closed) = parse("b1", &body, size).unwrap();
+            let expected = [
+                (doc.clone(), b"{\"_id\":\"x\"}".to_vec()),
+                (attachment.clone(), b"\r\n--b".to_vec()),
+                (Part::default(), Vec::new()),
+            ];
+            assert!(closed);
+            assert_eq!(parts, expected, "by {size}");
+        }
+    }
+    assert!(!attachment.is_named_otherwise("a \"b\".txt"));
+    assert!(attachment.is_named_otherwise("b.txt"));
+    assert!(!doc.is_named_otherwise("anything"));
+    let escaped = Part {
+        file_name: Some(r#""a\"b"; x=y"#.to_owned()),
+        ..Part::default()
+    };
+    assert!(!escaped.is_named_otherwise("a\"b"));
+}
+
+#[test]
+fn broken_bodies() {
+    for size in [1, 7, 100_000] {
+        assert_eq!(parse("b", b"--bx\r\n\r\n", size), Err(Broken::BadBoundary));
+        assert_eq!(
+            parse("b", b"--b\r\nnot a header\r\n\r\n", size),
+            Err(Broken::BadHead)
+        );
+        let length = b"--b\r\nContent-Length: many\r\n\r\n";
+        assert_eq!(parse("b", length, size), Err(Broken::BadHead));
+        for unfinished in ["", "--", "--b", "--b\r\n", "--b\r\nA: b\r\n\r\ndata\r\n--"] {
+            assert!(
+                !parse("b", unfinished.as_bytes(), size).unwrap().1,
+                "{unfinished}"
+            );
+        }
+    }
+    let endless_head = [b"--b\r\nX: ".to_vec(), vec![b'x'; HEAD_BYTES_MAX + 100]].concat();
+    assert_eq!(parse("b", &endless_head, 1000), Err(Broken::HeadTooLarge));
+    let mut endless_preamble = Parser::new("b");
+    for _ in 0..1000 {
+        endless_preamble.feed(Bytes::from_static(&[b'\r'; 100]));
+        assert_eq!(endless_preamble.next_event(), Ok(Event::NeedMore));
+        assert!(endless_preamble.buffer.len() < 4);
+    }
+}
+
+#[test]
+fn parameters() {
+    let value = r#"multipart/Mixed; charset=utf-8; boundary="a;b=\"c" ; x=y"#;
+    assert_eq!(media_type(value), "multipart/mixed");
+    assert_eq!(parameter(value, "Boundary").as_deref(), Some("a;b=\"c"));
+    assert_eq!(parameter(value, "charset").as_deref(), Some("utf-8"));
+    assert_eq!(parameter(value, "x").as_deref(), Some("y"));
+    assert_eq!(parameter(value, "z"), None);
+    assert_eq!(
+        parameter("application/json;error=\"true\"", "error").as_deref(),
+        Some("true")
+    );
+    assert_eq!(parameter("text/plain", "a"), None);
+    assert_eq!(parameter("text/plain; a=\"", "a"), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_contents_in_any_chunks(
+        contents in prop::collection::vec(
+            prop::collection::vec(prop::sample::select(b"\r\n-b1x".to_vec()), 0..40),
+            1..5,
+        ),
+        size in 1_usize..50,
+    ) {
+        let boundary = "b1b1";
+        let clash = |content: &Vec<u8>| memmem::find(&[b"\r\n", &content[..]].concat(), b"--b1b1").is_some();
+        prop_assume!(!contents.iter().any(clash));
+        let mut body = Vec::new();
+        for content in &contents {
+            body.extend_from_slice(b"--b1b1\r\n\r\n");
+            body.extend_from_slice(content);
+            body.extend_from_slice(b"\r\n");
+        }
+        body.extend_from_slice(b"--b1b1--");
+        let (parts, closed) = parse(boundary, &body, size).unwrap();
+        let found: Vec<_> = parts.into_iter().map(|(_, data)| data).collect();
+        prop_assert!(closed);
+        prop_assert_eq!(found, contents);
+    }
+
+    #[test]
+    fn any_bytes_do_not_panic(
+        body in prop::collection::vec(prop::sample::select(b"\r\n-b: ".to_vec()), 0..80),
+        size in 1_usize..20,
+    ) {
+        let _ = parse("b", &body, size);
+    }
+}

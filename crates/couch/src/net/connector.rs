@@ -1,0 +1,215 @@
+//! Makes the connection for a request: address, proxy, TLS.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::dial::Dialer;
+use super::proxy;
+use super::tls::TlsSource;
+use crate::endpoint::{Proxy, ProxyScheme};
+use crate::error::{Error, Failure};
+
+/// Address, proxy and TLS together may take this long.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why there is no connection or answer, by what the sender of the request does next.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// Tries again, within its retries.
+    Retry(Failure),
+    /// Gives up, as another try would fail the same way.
+    Final(Failure),
+    /// Hands it to the caller.
+    Fatal(Error),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Retry(failure)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+/// Carries a [`Trouble`] through the HTTP client, which only lends its sources.
+#[derive(Debug)]
+pub(crate) struct ConnectError(Mutex<Option<Trouble>>);
+
+impl ConnectError {
+    /// The trouble inside an error of the HTTP client.
+    pub(crate) fn find(error: &(dyn StdError + 'static)) -> Option<Trouble> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(own) = error.downcast_ref::<Self>() {
+                return own.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no connection")
+    }
+}
+
+impl StdError for ConnectError {}
+
+/// A byte stream of any make.
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// What the HTTP client asks for connections.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    dialer: Arc<Dialer>,
+    tls: Arc<TlsSource>,
+    proxy: Option<Proxy>,
+}
+
+impl Connector {
+    pub(super) fn new(dialer: Arc<Dialer>, tls: Arc<TlsSource>, proxy: Option<Proxy>) -> Self {
+        Self { dialer, tls, proxy }
+    }
+
+    async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, Trouble> {
+        let host = uri.host().unwrap_or_default();
+        let is_tls = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
+        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let (stream, absolute_form): (Box<dyn Io>, bool) = match &self.proxy {
+            None => (Box::new(self.dialer.dial(host, port).await?), false),
+            Some(proxy) => {
+                self.dialer.check_behind_proxy(host, port).await?;
+                let stream = self.reach_proxy(proxy).await?;
+                match proxy.scheme() {
+                    ProxyScheme::Socks5 => (proxy::socks5(stream, proxy, host, port).await?, false),
+                    _ if is_tls => (proxy::tunnel(stream, proxy, host, port).await?, false),
+                    _ => (stream, true),
+                }
+            }
+        };
+        if !is_tls {
+            return Ok(TokioIo::new(Stream {
+                io: stream,
+                absolute_form,
+                http2: false,
+            }));
+        }
+        let (io, http2) = self.tls.handshake(stream, host).await?;
+        Ok(TokioIo::new(Stream {
+            io,
+            absolute_form,
+            http2,
+        }))
+    }
+
+    async fn reach_proxy(&self, proxy: &Proxy) -> Result<Box<dyn Io>, Trouble> {
+        let stream = self.dialer.dial_exactly(proxy.host(), proxy.port()).await?;
+        match proxy.scheme() {
+            ProxyScheme::Https => {
+                self.tls
+                    .proxy_handshake(Box::new(stream), proxy.host())
+                    .await
+            }
+            ProxyScheme::Http | ProxyScheme::Socks5 => Ok(Box::new(stream)),
+        }
+    }
+}
+
+impl tower::Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connecting = self.clone().connect(uri);
+        Box::pin(async move {
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
+            let timed_out = || Failure::Connect(io::ErrorKind::TimedOut.into()).into();
+            connected
+                .unwrap_or_else(|_| Err(timed_out()))
+                .map_err(|trouble| ConnectError(Mutex::new(Some(trouble))))
+        })
+    }
+}
+
+/// A connection, with what the HTTP client must know of it.
+pub(crate) struct Stream {
+    io: Box<dyn Io>,
+    /// An HTTP proxy without a tunnel: requests name the whole URL.
+    absolute_form: bool,
+    http2: bool,
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        let connected = Connected::new().proxy(self.absolute_form);
+        if self.http2 {
+            connected.negotiated_h2()
+        } else {
+            connected
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}

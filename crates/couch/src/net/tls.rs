@@ -1,0 +1,311 @@
+//! TLS: whom we believe, and as whom we come.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use super::connector::{Io, Trouble};
+use crate::error::{Error, Failure};
+use crate::secret::Secret;
+
+/// Where the certificates come from that a server's chain must end in.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Roots {
+    /// The operating system's.
+    System,
+    /// A PEM file of the node.
+    File(PathBuf),
+    /// PEM text of the endpoint.
+    Pem(String),
+}
+
+/// The client certificate.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum ClientIdentity {
+    /// PEM files of the node.
+    Files { cert: PathBuf, key: PathBuf },
+    /// PEM texts of the endpoint.
+    Pem { cert: String, key: Secret },
+}
+
+/// Everything that makes one TLS configuration differ from another.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct TlsIdentity {
+    pub(crate) verify: bool,
+    pub(crate) roots: Roots,
+    pub(crate) client: Option<ClientIdentity>,
+}
+
+impl TlsIdentity {
+    /// The same beliefs, anonymously: for origins that the endpoint did not name.
+    pub(crate) fn anonymous(&self) -> Self {
+        Self {
+            client: None,
+            ..self.clone()
+        }
+    }
+}
+
+/// A TLS configuration, made when first needed and again when its files may have changed.
+pub(crate) struct TlsSource {
+    identity: TlsIdentity,
+    /// For `https` proxies: the node's own beliefs.
+    proxy_identity: TlsIdentity,
+    http2: bool,
+    reload: Duration,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    origin: Option<(Arc<ClientConfig>, Instant)>,
+    proxy: Option<(Arc<ClientConfig>, Instant)>,
+}
+
+impl TlsSource {
+    pub(crate) fn new(
+        identity: TlsIdentity,
+        proxy_identity: TlsIdentity,
+        http2: bool,
+        reload: Duration,
+    ) -> Self {
+        Self {
+            identity,
+            proxy_identity,
+            http2,
+            reload,
+            loaded: Mutex::default(),
+        }
+    }
+
+    /// TLS with the server itself; also says whether it wants to speak HTTP/2.
+    pub(super) async fn handshake(
+        &self,
+        stream: Box<dyn Io>,
+        host: &str,
+    ) -> Result<(Box<dyn Io>, bool), Trouble> {
+        let config = {
+            let mut loaded = self.loaded.lock().await;
+            let alpn: &[&[u8]] = if self.http2 {
+                &[b"h2", b"http/1.1"]
+            } else {
+                &[b"http/1.1"]
+            };
+            self.fresh(&mut loaded.origin, &self.identity, alpn).await?
+        };
+        let stream = shake_hands(config, stream, host).await?;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        Ok((Box::new(stream), http2))
+    }
+
+    /// TLS with an `https` proxy.
+    pub(super) async fn proxy_handshake(
+        &self,
+        stream: Box<dyn Io>,
+        host: &str,
+    ) -> Result<Box<dyn Io>, Trouble> {
+        let config = {
+            let mut loaded = self.loaded.lock().await;
+            self.fresh(&mut loaded.proxy, &self.proxy_identity, &[b"http/1.1"])
+                .await?
+        };
+        Ok(Box::new(shake_hands(config, stream, host).await?))
+    }
+
+    async fn fresh(
+        &self,
+        slot: &mut Option<(Arc<ClientConfig>, Instant)>,
+        identity: &TlsIdentity,
+        alpn: &[&[u8]],
+    ) -> Result<Arc<ClientConfig>, Error> {
+        let now = Instant::now();
+        if let Some((config, made)) = slot
+            && now.duration_since(*made) < self.reload
+        {
+            return Ok(Arc::clone(config));
+        }
+        let mut config = client_config(identity).await?;
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        let config = Arc::new(config);
+        *slot = Some((Arc::clone(&config), now));
+        Ok(config)
+    }
+}
+
+async fn shake_hands(
+    config: Arc<ClientConfig>,
+    stream: Box<dyn Io>,
+    host: &str,
+) -> Result<tokio_rustls::client::TlsStream<Box<dyn Io>>, Trouble> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let name = ServerName::try_from(bare.to_owned()).map_err(|_| Failure::Unresolvable {
+        host: host.to_owned(),
+    })?;
+    TlsConnector::from(config)
+        .connect(name, stream)
+        .await
+        .map_err(classify)
+}
+
+/// A certificate that is wrong stays wrong; everything else may pass.
+fn classify(source: io::Error) -> Trouble {
+    let inner = source
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let (tag, lasting) = match inner {
+        Some(rustls::Error::InvalidCertificate(why)) => (certificate_tag(why), true),
+        Some(rustls::Error::AlertReceived(_)) => ("tls_alert", false),
+        Some(_) => ("tls_error", false),
+        None => return Failure::Connect(source).into(),
+    };
+    let failure = Failure::Tls { tag, source };
+    if lasting {
+        Trouble::Final(failure)
+    } else {
+        Trouble::Retry(failure)
+    }
+}
+
+fn certificate_tag(why: &CertificateError) -> &'static str {
+    match why {
+        CertificateError::UnknownIssuer => "unknown_ca",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "hostname_mismatch"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "certificate_expired"
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "certificate_not_yet_valid"
+        }
+        CertificateError::Revoked => "certificate_revoked",
+        _ => "bad_certificate",
+    }
+}
+
+async fn client_config(identity: &TlsIdentity) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::Config(format!("TLS cannot be set up: {error}")))?;
+    let builder = if identity.verify {
+        match &identity.roots {
+            Roots::System => builder
+                .with_platform_verifier()
+                .map_err(|error| Error::Config(format!("no system certificates: {error}")))?,
+            Roots::File(path) => {
+                let pem = read(path).await?;
+                builder.with_root_certificates(roots(&pem, &path.display())?)
+            }
+            Roots::Pem(pem) => builder.with_root_certificates(roots(pem.as_bytes(), &"`tls.ca`")?),
+        }
+    } else {
+        tracing::warn!("server certificates are not verified for some endpoints");
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AcceptAny(provider)))
+    };
+    let (cert, key) = match &identity.client {
+        None => return Ok(builder.with_no_client_auth()),
+        Some(ClientIdentity::Files { cert, key }) => (read(cert).await?, read(key).await?),
+        Some(ClientIdentity::Pem { cert, key }) => {
+            (cert.clone().into_bytes(), key.expose().as_bytes().to_vec())
+        }
+    };
+    let chain = certificates(&cert, &"client certificate")?;
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|_| Error::Config("client key is not an unencrypted PEM key".to_owned()))?;
+    builder
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| Error::Config(format!("client certificate is not usable: {error}")))
+}
+
+async fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
+    tokio::fs::read(path)
+        .await
+        .map_err(|error| Error::Config(format!("cannot read {}: {error}", path.display())))
+}
+
+fn roots(pem: &[u8], origin: &dyn fmt::Display) -> Result<RootCertStore, Error> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem, origin)? {
+        store.add(certificate).map_err(|error| {
+            Error::Config(format!("certificate of {origin} is not valid: {error}"))
+        })?;
+    }
+    Ok(store)
+}
+
+fn certificates(
+    pem: &[u8],
+    origin: &dyn fmt::Display,
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(Error::Config(format!("{origin} holds no PEM certificates"))),
+    }
+}
+
+/// Believes any certificate, but still that the server has its key.
+#[derive(Debug)]
+struct AcceptAny(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AcceptAny {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

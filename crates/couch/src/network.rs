@@ -1,0 +1,353 @@
+//! What all endpoints of a node share.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auth::{
+    AuthSettings, Authenticator, Grant, JwtFile, Session, SessionKey, TokenKey, TokenSource,
+    sensitive, session_url,
+};
+use crate::connect_to::ConnectTo;
+use crate::database::Database;
+use crate::egress::Egress;
+use crate::endpoint::{AuthMethod, Endpoint};
+use crate::error::Error;
+use crate::limiter::RateLimiter;
+use crate::net::{
+    ClientIdentity, Dialer, Profile, ProfileKey, Roots, Tasks, TlsIdentity, TlsSource,
+};
+use crate::options::{NetworkOptions, RateLimitScope, RequestOptions};
+use crate::peer::Peer;
+use crate::secret::Secret;
+use crate::server::Server;
+
+/// Connections, sessions and limits of a node. A cheap handle; connections end with the last.
+#[derive(Clone)]
+pub struct Network(Arc<Shared>);
+
+/// What a rate limit counts: an address and a method.
+pub(crate) type LimitKey = (Arc<str>, &'static str);
+
+struct Shared {
+    options: NetworkOptions,
+    tls: TlsIdentity,
+    dialer: Arc<Dialer>,
+    tasks: Tasks,
+    limiter: Arc<RateLimiter<LimitKey>>,
+    profiles: Cache<ProfileKey, Profile>,
+    sessions: Cache<SessionKey, Session>,
+    tokens: Cache<TokenKey, TokenSource>,
+    jwt_files: Cache<String, JwtFile>,
+    /// Held, so that short jobs find the connections of those before them.
+    _default_profile: Arc<Profile>,
+    boundaries: Boundaries,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.tasks.token.cancel();
+    }
+}
+
+impl Network {
+    /// A network. `seed` makes multipart boundaries that nobody can guess.
+    pub fn new(options: NetworkOptions, seed: [u8; 32]) -> Result<Self, Error> {
+        if options.cert_file.is_some() != options.key_file.is_some() {
+            return Err(Error::Config(
+                "cert_file and key_file go together".to_owned(),
+            ));
+        }
+        if !options.verify_ssl_certificates {
+            tracing::warn!("verify_ssl_certificates is off: any server can pose as any other");
+        }
+        let egress = Egress::new(&options.egress)?;
+        let connect_to = ConnectTo::parse(&options.connect_to);
+        let dialer = Arc::new(Dialer::new(egress, connect_to, options.resolver.clone()));
+        let tasks = Tasks {
+            tracker: TaskTracker::new(),
+            token: CancellationToken::new(),
+        };
+        let tls = options.tls_identity();
+        let profiles = Cache::default();
+        let key = ProfileKey {
+            tls: tls.clone(),
+            proxy: None,
+        };
+        let default_profile = profiles.get(key, |key| {
+            Ok(new_profile(key, &options, &tls, &dialer, &tasks))
+        })?;
+        Ok(Self(Arc::new(Shared {
+            options,
+            tls,
+            dialer,
+            tasks,
+            limiter: Arc::new(RateLimiter::new()),
+            profiles,
+            sessions: Cache::default(),
+            tokens: Cache::default(),
+            jwt_files: Cache::default(),
+            _default_profile: default_profile,
+            boundaries: Boundaries {
+                seed,
+                count: AtomicU64::new(0),
+            },
+        })))
+    }
+
+    /// Opens a database: logs in, if it has credentials and the server has sessions. That the
+    /// database is there is for [`Database::info`] to tell.
+    pub async fn database(
+        &self,
+        endpoint: Endpoint,
+        options: RequestOptions,
+    ) -> Result<Database, Error> {
+        Ok(Database::new(self.peer(endpoint, options).await?))
+    }
+
+    /// Opens the root of a server.
+    pub async fn server(
+        &self,
+        endpoint: Endpoint,
+        options: RequestOptions,
+    ) -> Result<Server, Error> {
+        Ok(Server::new(self.peer(endpoint, options).await?))
+    }
+
+    async fn peer(&self, endpoint: Endpoint, options: RequestOptions) -> Result<Arc<Peer>, Error> {
+        if endpoint.secret_ref().is_some() {
+            return Err(Error::Config(
+                "`auth.secret_ref` is not resolved".to_owned(),
+            ));
+        }
+        let key = ProfileKey {
+            tls: self.identity(&endpoint),
+            proxy: endpoint.proxy().cloned(),
+        };
+        let profile = self.profile(key)?;
+        let authenticator = self.authenticator(&endpoint, &profile).await?;
+        Ok(Arc::new(Peer::new(
+            self.clone(),
+            endpoint,
+            profile,
+            authenticator,
+            options,
+        )?))
+    }
+
+    /// The node's beliefs, with what the endpoint wants changed.
+    fn identity(&self, endpoint: &Endpoint) -> TlsIdentity {
+        let wanted = endpoint.tls();
+        let mut identity = self.0.tls.clone();
+        if let Some(pem) = &wanted.ca_pem {
+            identity.roots = Roots::Pem(pem.clone());
+        }
+        if let Some(verify) = wanted.verify {
+            identity.verify = verify;
+        }
+        if let (Some(cert), Some(key)) = (&wanted.cert_pem, &wanted.key_pem) {
+            identity.client = Some(ClientIdentity::Pem {
+                cert: cert.clone(),
+                key: key.clone(),
+            });
+        }
+        identity
+    }
+
+    fn profile(&self, key: ProfileKey) -> Result<Arc<Profile>, Error> {
+        let shared = &self.0;
+        shared.profiles.get(key, |key| {
+            Ok(new_profile(
+                key,
+                &shared.options,
+                &shared.tls,
+                &shared.dialer,
+                &shared.tasks,
+            ))
+        })
+    }
+
+    /// The profile for an origin that an endpoint did not name but was sent to.
+    pub(crate) fn foreign_profile(&self, own: &ProfileKey) -> Result<Arc<Profile>, Error> {
+        self.profile(ProfileKey {
+            tls: self.0.tls.anonymous(),
+            proxy: own.proxy.clone(),
+        })
+    }
+
+    async fn authenticator(
+        &self,
+        endpoint: &Endpoint,
+        profile: &Arc<Profile>,
+    ) -> Result<Authenticator, Error> {
+        let settings = || AuthSettings {
+            session_refresh: Duration::from_secs(self.0.options.session_refresh_interval_sec),
+            session_min_update: Duration::from_secs(self.0.options.session_min_update_interval),
+            jwt_directory: self.0.options.jwt_directory.clone(),
+        };
+        let grant = match endpoint.auth_method() {
+            None => match endpoint.basic() {
+                None => return Ok(Authenticator::Anonymous),
+                Some(basic) => {
+                    if self.0.options.auth_session {
+                        let url = session_url(endpoint.base());
+                        let key = SessionKey {
+                            profile: profile.key.clone(),
+                            url,
+                            basic: basic.clone(),
+                        };
+                        let session = self.0.sessions.get(key, |key| {
+                            Ok(Session::new(
+                                Arc::clone(profile),
+                                key.url,
+                                key.basic,
+                                settings(),
+                            ))
+                        })?;
+                        if session.open().await? {
+                            return Ok(Authenticator::Session(session));
+                        }
+                    }
+                    return Ok(Authenticator::Fixed(sensitive(&basic.header())?));
+                }
+            },
+            Some(AuthMethod::Bearer(token)) => {
+                let value = Secret::from(format!("Bearer {}", token.expose()));
+                return Ok(Authenticator::Fixed(sensitive(&value)?));
+            }
+            Some(AuthMethod::JwtFile(name)) => {
+                let file = self
+                    .0
+                    .jwt_files
+                    .get(name.clone(), |name| JwtFile::new(&name, &settings()))?;
+                return Ok(Authenticator::JwtFile(file));
+            }
+            Some(method) => method.clone(),
+        };
+        let foreign = self.foreign_profile(&profile.key)?;
+        let key = TokenKey {
+            profile: foreign.key.clone(),
+            method: grant,
+        };
+        let source = self.0.tokens.get(key, |key| match key.method {
+            AuthMethod::ClientCredentials(client) => {
+                Ok(TokenSource::new(foreign, Grant::ClientCredentials(client)))
+            }
+            AuthMethod::Iam(iam) => Ok(TokenSource::new(foreign, Grant::Iam(iam))),
+            AuthMethod::Bearer(_) | AuthMethod::JwtFile(_) => {
+                Err(Error::Config("this method has no token server".to_owned()))
+            }
+        })?;
+        Ok(Authenticator::Token(source))
+    }
+
+    pub(crate) fn limiter(&self) -> &RateLimiter<LimitKey> {
+        &self.0.limiter
+    }
+
+    pub(crate) fn rate_limit_scope(&self) -> RateLimitScope {
+        self.0.options.rate_limit_scope
+    }
+
+    /// A boundary that no document can have been made to contain.
+    pub(crate) fn boundary(&self) -> String {
+        self.0.boundaries.next()
+    }
+}
+
+fn new_profile(
+    key: ProfileKey,
+    options: &NetworkOptions,
+    own: &TlsIdentity,
+    dialer: &Arc<Dialer>,
+    tasks: &Tasks,
+) -> Profile {
+    let reload = Duration::from_secs(options.cacert_reload_interval_hours.saturating_mul(3600));
+    let tls = TlsSource::new(key.tls.clone(), own.anonymous(), options.http2, reload);
+    let idle = Duration::from_millis(options.connection_close_interval);
+    Profile::new(key, Arc::clone(dialer), tls, idle, tasks.clone())
+}
+
+/// Things that are shared while somebody uses them.
+struct Cache<K, V>(Mutex<HashMap<K, Weak<V>>>);
+
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+}
+
+impl<K: Hash + Eq + Clone, V> Cache<K, V> {
+    fn get(&self, key: K, make: impl FnOnce(K) -> Result<V, Error>) -> Result<Arc<V>, Error> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = entries.get(&key).and_then(Weak::upgrade) {
+            return Ok(found);
+        }
+        // Keys hold credentials, so those of unused things go first.
+        entries.retain(|_, value| value.strong_count() > 0);
+        let fresh = Arc::new(make(key.clone())?);
+        entries.insert(key, Arc::downgrade(&fresh));
+        Ok(fresh)
+    }
+}
+
+struct Boundaries {
+    seed: [u8; 32],
+    count: AtomicU64,
+}
+
+impl Boundaries {
+    fn next(&self) -> String {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        let digest = Sha256::new()
+            .chain_update(self.seed)
+            .chain_update(count.to_be_bytes())
+            .finalize();
+        digest[..16]
+            .iter()
+            .fold(String::with_capacity(32), |mut text, byte| {
+                use std::fmt::Write as _;
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_are_shared_while_they_are_used() {
+        let cache = Cache::<&str, u32>::default();
+        let first = cache.get("a", |_| Ok(1)).unwrap();
+        assert_eq!(*cache.get("a", |_| Ok(2)).unwrap(), 1);
+        drop(first);
+        assert_eq!(*cache.get("a", |_| Ok(3)).unwrap(), 3);
+        cache.get("b", |_| Ok(4)).unwrap();
+        assert_eq!(
+            cache.0.lock().unwrap().len(),
+            1,
+            "what nobody uses is forgotten"
+        );
+    }
+
+    #[test]
+    fn boundaries_differ() {
+        let of = |seed| Boundaries {
+            seed: [seed; 32],
+            count: AtomicU64::new(0),
+        };
+        let one = of(1);
+        let (first, second) = (one.next(), one.next());
+        assert_eq!(first.len(), 32);
+        assert_ne!(first, second);
+        assert_ne!(first, of(2).next());
+    }
+}

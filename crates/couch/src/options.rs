@@ -1,0 +1,143 @@
+//! What an operator can set about connections, under CouchDB's names.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::egress::EgressOptions;
+use crate::net::{ClientIdentity, Resolver, Roots, TlsIdentity};
+use crate::retry::RetryPolicy;
+
+/// Options of a node.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkOptions {
+    /// Whether certificates of servers are verified. CouchDB's default is `false`, ours is not.
+    pub verify_ssl_certificates: bool,
+    /// PEM file of the certificates that are believed, instead of the operating system's.
+    pub ssl_trusted_certificates_file: Option<PathBuf>,
+    /// After so many hours certificates are read again.
+    pub cacert_reload_interval_hours: u64,
+    /// PEM file of the client certificate.
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of its key, which must not be encrypted.
+    pub key_file: Option<PathBuf>,
+    /// Milliseconds after which idle connections are closed.
+    pub connection_close_interval: u64,
+    /// `HOST:PORT:TARGET:PORT,…`: other addresses for chosen hosts.
+    pub connect_to: String,
+    /// Addresses that may be reached.
+    pub egress: EgressOptions,
+    /// Whether 429 slows down an endpoint (as in CouchDB) or all of a host, as Cloudant counts.
+    pub rate_limit_scope: RateLimitScope,
+    /// Whether endpoints with Basic credentials log in for a cookie first.
+    pub auth_session: bool,
+    /// Seconds after which a session is renewed when the server does not say.
+    pub session_refresh_interval_sec: u64,
+    /// Seconds between renewals of a session, at least.
+    pub session_min_update_interval: u64,
+    /// Directory of the token files that `auth.jwt` names.
+    pub jwt_directory: Option<PathBuf>,
+    /// Whether HTTP/2 is spoken with servers that offer it.
+    pub http2: bool,
+    /// Who resolves names.
+    #[serde(skip)]
+    pub resolver: Resolver,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> Self {
+        Self {
+            verify_ssl_certificates: true,
+            ssl_trusted_certificates_file: None,
+            cacert_reload_interval_hours: 24,
+            cert_file: None,
+            key_file: None,
+            connection_close_interval: 90_000,
+            connect_to: String::new(),
+            egress: EgressOptions::default(),
+            rate_limit_scope: RateLimitScope::default(),
+            auth_session: true,
+            session_refresh_interval_sec: 550,
+            session_min_update_interval: 5,
+            jwt_directory: None,
+            http2: true,
+            resolver: Resolver::default(),
+        }
+    }
+}
+
+impl NetworkOptions {
+    pub(crate) fn tls_identity(&self) -> TlsIdentity {
+        let client = self.cert_file.clone().zip(self.key_file.clone());
+        TlsIdentity {
+            verify: self.verify_ssl_certificates,
+            roots: self
+                .ssl_trusted_certificates_file
+                .clone()
+                .map_or(Roots::System, Roots::File),
+            client: client.map(|(cert, key)| ClientIdentity::Files { cert, key }),
+        }
+    }
+}
+
+/// What shares a rate limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RateLimitScope {
+    /// Requests of one method to one database.
+    #[default]
+    Endpoint,
+    /// Requests of one method to one host.
+    Host,
+}
+
+/// Options of one opened endpoint.
+#[derive(Debug, Clone)]
+pub struct RequestOptions {
+    /// Connections used at a time; further requests wait.
+    pub http_connections: usize,
+    /// Milliseconds without a byte in or out after which a request has failed
+    /// (`connection_timeout`).
+    pub inactivity_ms: u64,
+    /// Milliseconds that a request may take in all, but for feeds and streamed documents
+    /// (`request_timeout`).
+    pub request_timeout_ms: Option<u64>,
+    /// Repetitions of a request (`retries_per_request`).
+    pub retries: u32,
+    /// No repetition begins later than this after the first failure: half of `health_threshold`.
+    pub retry_window_ms: u64,
+    /// Largest document, and row of a feed, that is accepted.
+    pub document_bytes_max: usize,
+    /// Largest answer that is no stream.
+    pub answer_bytes_max: usize,
+}
+
+impl Default for RequestOptions {
+    fn default() -> Self {
+        Self {
+            http_connections: 20,
+            inactivity_ms: 30_000,
+            request_timeout_ms: None,
+            retries: 5,
+            retry_window_ms: 60_000,
+            document_bytes_max: 64 << 20,
+            answer_bytes_max: 32 << 20,
+        }
+    }
+}
+
+impl RequestOptions {
+    pub(crate) fn inactivity(&self) -> Duration {
+        Duration::from_millis(self.inactivity_ms)
+    }
+
+    pub(crate) fn retry_policy(&self) -> RetryPolicy {
+        let window = Duration::from_millis(self.retry_window_ms);
+        RetryPolicy {
+            retries: self.retries,
+            window,
+        }
+    }
+}

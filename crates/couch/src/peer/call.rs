@@ -1,0 +1,93 @@
+//! What one request asks.
+
+use http::Method;
+use http::header::{self, HeaderName, HeaderValue};
+use tokio::sync::mpsc;
+
+use crate::payload::Payload;
+
+/// What one request asks.
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// Below the endpoint, percent-encoded.
+    pub(crate) path: String,
+    /// Encoded, without the question mark.
+    pub(crate) query: String,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) payload: Payload,
+    /// Whether the answer is a stream, which no time limit applies to as a whole.
+    pub(crate) is_stream: bool,
+}
+
+impl Call {
+    pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
+        Self {
+            method,
+            path: path.into(),
+            query: String::new(),
+            headers: Vec::new(),
+            payload: Payload::Empty,
+            is_stream: false,
+        }
+    }
+
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path)
+    }
+
+    /// Adds a query parameter.
+    pub(crate) fn param(mut self, name: &str, value: &str) -> Self {
+        if !self.query.is_empty() {
+            self.query.push('&');
+        }
+        encode(name, &mut self.query);
+        self.query.push('=');
+        encode(value, &mut self.query);
+        self
+    }
+
+    pub(crate) fn header(mut self, name: HeaderName, value: &'static str) -> Self {
+        self.headers.push((name, HeaderValue::from_static(value)));
+        self
+    }
+
+    /// Adds a JSON body.
+    pub(crate) fn json(self, payload: Payload) -> Self {
+        Self { payload, ..self }.header(header::CONTENT_TYPE, "application/json")
+    }
+
+    pub(crate) fn stream(self) -> Self {
+        Self {
+            is_stream: true,
+            ..self
+        }
+    }
+}
+
+/// Appends a text with everything escaped that means something in an address.
+pub(crate) fn encode(text: &str, into: &mut String) {
+    use std::fmt::Write as _;
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            into.push(char::from(byte));
+        } else {
+            let _ = write!(into, "%{byte:02X}");
+        }
+    }
+}
+
+/// A body that can be sent once.
+pub(crate) struct StreamBody {
+    pub(crate) chunks: mpsc::Receiver<bytes::Bytes>,
+    pub(crate) length: u64,
+}
+
+/// A method's name that lives as long as messages about it.
+pub(crate) fn name(method: &Method) -> &'static str {
+    match *method {
+        Method::PUT => "PUT",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        _ => "GET",
+    }
+}

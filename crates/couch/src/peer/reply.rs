@@ -1,0 +1,178 @@
+//! An answer whose head is there.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::{Held, Peer};
+use crate::body::BodyReader;
+use crate::error::{Answer, Error, Failure, Request, printable};
+use crate::exchange::Used;
+use crate::net::Trouble;
+use crate::secret::Secret;
+
+/// So much of an error's body is read.
+const ERROR_BYTES_MAX: usize = 16 * 1024;
+const ERROR_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// An answer.
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) request: Request,
+    pub(crate) body: BodyReader,
+    pub(crate) peer: Arc<Peer>,
+    /// The credentials that the request carried.
+    pub(super) sent: Option<Secret>,
+    whole: Option<Bytes>,
+    used: Used,
+    held: Option<Held>,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: Option<serde_json::Value>,
+    reason: Option<serde_json::Value>,
+}
+
+impl Reply {
+    pub(super) fn new(
+        peer: Arc<Peer>,
+        request: Request,
+        head: http::response::Parts,
+        body: BodyReader,
+        used: Used,
+    ) -> Self {
+        Self {
+            status: head.status,
+            headers: head.headers,
+            request,
+            body,
+            peer,
+            sent: None,
+            whole: None,
+            used,
+            held: None,
+        }
+    }
+
+    pub(super) fn holding(self, held: Held) -> Self {
+        Self {
+            held: Some(held),
+            ..self
+        }
+    }
+
+    /// Reads the whole body and gives the connection back.
+    pub(super) async fn buffer(&mut self) -> Result<(), Trouble> {
+        let bytes_max = self.peer.options.answer_bytes_max;
+        self.whole = Some(
+            self.body
+                .collect(bytes_max)
+                .await
+                .map_err(|failure| match failure {
+                    // A whole answer that is wrong would be wrong again.
+                    Failure::BadAnswer(problem) => Trouble::Fatal(self.bad(problem)),
+                    failure => Trouble::Retry(failure),
+                })?,
+        );
+        self.held = None;
+        Ok(())
+    }
+
+    /// Gives the connection back, when the body has been read.
+    pub(crate) fn release(&mut self) {
+        self.held = None;
+    }
+
+    /// The whole body, after `fetch`.
+    pub(crate) fn whole(&self) -> &[u8] {
+        self.whole.as_deref().unwrap_or_default()
+    }
+
+    /// Passes on success, and turns everything else into an error.
+    pub(crate) async fn success(self) -> Result<Self, Error> {
+        if self.status.is_success() {
+            Ok(self)
+        } else {
+            Err(self.into_error().await)
+        }
+    }
+
+    /// Parses the whole body.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(self.whole()).map_err(|error| self.not_json(&error))
+    }
+
+    /// The media type of the body.
+    pub(crate) fn content_type(&self) -> &str {
+        let value = self.headers.get(header::CONTENT_TYPE);
+        value
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    }
+
+    /// The connection is not used again: the server may have left the request unread.
+    pub(crate) fn close(&self) {
+        self.used.close();
+    }
+
+    pub(crate) fn bad(&self, problem: impl Into<String>) -> Error {
+        Error::BadAnswer {
+            request: self.request.clone(),
+            problem: problem.into(),
+        }
+    }
+
+    pub(crate) fn not_json(&self, error: &serde_json::Error) -> Error {
+        self.bad(format!("not the JSON that was expected: {error}"))
+    }
+
+    /// The error of an answer below 500 that is not success.
+    pub(crate) async fn into_error(mut self) -> Error {
+        if self.status == StatusCode::PAYLOAD_TOO_LARGE {
+            self.used.close();
+        }
+        Error::from_answer(self.answer().await)
+    }
+
+    /// The failure of an answer that asks for another attempt.
+    pub(super) async fn into_failure(mut self) -> Failure {
+        Failure::Status(Box::new(self.answer().await))
+    }
+
+    async fn answer(&mut self) -> Answer {
+        let body = match self.whole.take() {
+            Some(whole) => whole,
+            None => {
+                self.body
+                    .beginning(ERROR_BYTES_MAX, Instant::now() + ERROR_TIMEOUT)
+                    .await
+            }
+        };
+        let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok();
+        let parsed = serde_json::from_slice::<ErrorBody>(&body).ok();
+        let text = |value: Option<serde_json::Value>| match value {
+            None | Some(serde_json::Value::Null) => None,
+            Some(serde_json::Value::String(text)) => Some(text),
+            Some(other) => Some(other.to_string()),
+        };
+        // Secrets go before the text is cut, or a piece of one would be left.
+        let clean = |text: String| printable(&self.peer.blot(text, self.sent.as_ref()));
+        let (error, reason) = parsed.map_or((None, None), |parsed| {
+            (text(parsed.error), text(parsed.reason))
+        });
+        Answer {
+            request: self.request.clone(),
+            status: self.status.as_u16(),
+            error: error.map(clean),
+            reason: reason.map(clean),
+            excerpt: clean(String::from_utf8_lossy(&body).into_owned()),
+            is_json,
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Finds the rows of a streamed JSON answer without waiting for its end.
+//!
+//! CouchDB writes one row per line, other servers write as they like, and proxies cut anywhere, so
+//! rows are found by the structure of the JSON alone. Bytes are looked at once, whatever the sizes
+//! of the chunks; a row that lies within a chunk is a slice of it. What stands around the rows, as
+//! `{"results":[` and `],"last_seq":7}`, is kept apart as the *envelope*, so that members before and
+//! after the rows read alike. Rows are not validated here: whoever parses them does that.
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
+
+/// More than any server says beside its rows.
+const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
+
+/// Where the rows are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Layout {
+    /// Elements of the array that this member of an object has.
+    Member(&'static str),
+    /// Elements of an array.
+    Array,
+    /// Values one after the other.
+    Values,
+}
+
+/// Why an answer is not what its layout promises.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("a row has more than {0} bytes")]
+    RowTooLarge(usize),
+    #[error("there are more than {ENVELOPE_BYTES_MAX} bytes beside the rows")]
+    EnvelopeTooLarge,
+    #[error("it is not JSON")]
+    NotJson,
+    #[error("it has no rows")]
+    NoRows,
+    #[error("it ends too early")]
+    Truncated,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Before the rows.
+    Head,
+    /// Between rows; `comma` when the next thing may be one.
+    Between { comma: bool },
+    /// Within a row.
+    Row,
+    /// After the rows.
+    Tail,
+}
+
+/// Finds rows in chunks.
+pub(crate) struct Splitter {
+    layout: Layout,
+    row_bytes_max: usize,
+    place: Place,
+    /// What has been received and not been looked at.
+    chunk: Bytes,
+    /// The beginning of a row that started in an earlier chunk.
+    carry: BytesMut,
+    scan: Scan,
+    envelope: Vec<u8>,
+    /// The last whole string of the envelope: start and end of its text.
+    last_string: (usize, usize),
+    string_start: usize,
+}
+
+/// Where in a JSON value the scan is.
+#[derive(Default, Clone, Copy)]
+struct Scan {
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    /// A number or literal: it ends at the next delimiter.
+    in_scalar: bool,
+}
+
+impl Splitter {
+    pub(crate) fn new(layout: Layout, row_bytes_max: usize) -> Self {
+        let place = match layout {
+            Layout::Values => Place::Between { comma: false },
+            Layout::Member(_) | Layout::Array => Place::Head,
+        };
+        Self {
+            layout,
+            row_bytes_max,
+            place,
+            chunk: Bytes::new(),
+            carry: BytesMut::new(),
+            scan: Scan::default(),
+            envelope: Vec::new(),
+            last_string: (0, 0),
+            string_start: 0,
+        }
+    }
+
+    /// Takes the next chunk; the one before must have been used up by [`Splitter::next_row`].
+    pub(crate) fn feed(&mut self, chunk: Bytes) {
+        debug_assert!(
+            self.chunk.is_empty(),
+            "rows of the last chunk are still there"
+        );
+        self.chunk = chunk;
+    }
+
+    /// The next row that is complete, `None` when the chunk is used up.
+    pub(crate) fn next_row(&mut self) -> Result<Option<Bytes>, Broken> {
+        loop {
+            if self.chunk.is_empty() {
+                return Ok(None);
+            }
+            match self.place {
+                Place::Head => self.head()?,
+                Place::Between { comma } => self.between(comma)?,
+                Place::Tail => {
+                    let rest = std::mem::take(&mut self.chunk);
+                    self.keep(&rest)?;
+                }
+                Place::Row => {
+                    if let Some(row) = self.row()? {
+                        return Ok(Some(row));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says that there are no more chunks, and returns the envelope with its rows left out.
+    pub(crate) fn finish(mut self) -> Result<Vec<u8>, Broken> {
+        match self.place {
+            Place::Between { .. } if self.layout == Layout::Values => Ok(self.envelope),
+            Place::Row | Place::Between { .. } => Err(Broken::Truncated),
+            Place::Head if self.envelope.iter().all(u8::is_ascii_whitespace) => {
+                Err(Broken::Truncated)
+            }
+            Place::Head | Place::Tail => {
+                match serde_json::from_slice::<serde::de::IgnoredAny>(&self.envelope) {
+                    Ok(_) if self.place == Place::Tail => Ok(std::mem::take(&mut self.envelope)),
+                    Ok(_) => Err(Broken::NoRows),
+                    Err(error) if error.is_eof() => Err(Broken::Truncated),
+                    Err(_) => Err(Broken::NotJson),
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        if self.envelope.len() + bytes.len() > ENVELOPE_BYTES_MAX {
+            return Err(Broken::EnvelopeTooLarge);
+        }
+        self.envelope.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Reads up to and with the bracket that opens the rows.
+    fn head(&mut self) -> Result<(), Broken> {
+        let chunk = std::mem::take(&mut self.chunk);
+        for (index, &byte) in chunk.iter().enumerate() {
+            if self.envelope.len() == ENVELOPE_BYTES_MAX {
+                return Err(Broken::EnvelopeTooLarge);
+            }
+            let opens = byte == b'[' && !self.scan.in_string && self.opens_rows();
+            self.head_byte(byte)?;
+            self.envelope.push(byte);
+            if opens {
+                self.place = Place::Between { comma: false };
+                self.scan = Scan::default();
+                self.chunk = chunk.slice(index + 1..);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn opens_rows(&self) -> bool {
+        match self.layout {
+            Layout::Array => self.scan.depth == 0,
+            Layout::Member(name) => {
+                let (start, end) = self.last_string;
+                let colon = self.envelope[end..]
+                    .iter()
+                    .find(|b| !b.is_ascii_whitespace() && **b != b'"');
+                self.scan.depth == 1
+                    && colon == Some(&b':')
+                    && self.envelope.get(start..end) == Some(name.as_bytes())
+            }
+            Layout::Values => false,
+        }
+    }
+
+    fn head_byte(&mut self, byte: u8) -> Result<(), Broken> {
+        if self.scan.in_string {
+            if self.scan.escaped {
+                self.scan.escaped = false;
+            } else if byte == b'\\' {
+                self.scan.escaped = true;
+            } else if byte == b'"' {
+                self.scan.in_string = false;
+                self.last_string = (self.string_start, self.envelope.len());
+            }
+            return Ok(());
+        }
+        match byte {
+            b'"' => {
+                self.scan.in_string = true;
+                self.string_start = self.envelope.len() + 1;
+            }
+            b'{' | b'[' => self.scan.depth += 1,
+            b'}' | b']' => {
+                self.scan.depth = self.scan.depth.checked_sub(1).ok_or(Broken::NotJson)?;
+            }
+            // An HTML page or other text is told from JSON by its first byte.
+            _ if self.scan.depth == 0 && !byte.is_ascii_whitespace() => {
+                return Err(Broken::NotJson);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Skips to the first byte of a row, or to the bracket that closes the rows.
+    fn between(&mut self, mut comma: bool) -> Result<(), Broken> {
+        for (index, &byte) in self.chunk.iter().enumerate() {
+            match byte {
+                b' ' | b'\n' | b'\r' | b'\t' => {}
+                b',' if comma => comma = false,
+                b']' if self.layout != Layout::Values => {
+                    self.chunk = self.chunk.slice(index + 1..);
+                    self.place = Place::Tail;
+                    return self.keep(b"]");
+                }
+                b',' | b']' | b'}' | b':' => return Err(Broken::NotJson),
+                _ => {
+                    self.chunk = self.chunk.slice(index..);
+                    self.place = Place::Row;
+                    self.scan = Scan::default();
+                    return Ok(());
+                }
+            }
+        }
+        self.chunk = Bytes::new();
+        self.place = Place::Between { comma };
+        Ok(())
+    }
+
+    fn row(&mut self) -> Result<Option<Bytes>, Broken> {
+        let end = self.scan.end_of_value(&self.chunk)?;
+        let length = self.carry.len() + end.unwrap_or(self.chunk.len());
+        if length > self.row_bytes_max {
+            return Err(Broken::RowTooLarge(self.row_bytes_max));
+        }
+        let Some(end) = end else {
+            self.carry.extend_from_slice(&self.chunk);
+            self.chunk = Bytes::new();
+            return Ok(None);
+        };
+        self.place = Place::Between {
+            comma: self.layout != Layout::Values,
+        };
+        let part = self.chunk.split_to(end);
+        if self.carry.is_empty() {
+            return Ok(Some(part));
+        }
+        let mut row = std::mem::take(&mut self.carry);
+        row.extend_from_slice(&part);
+        Ok(Some(row.freeze()))
+    }
+}
+
+impl Scan {
+    /// Goes on with a value; returns where it ends, if it ends within `bytes`.
+    fn end_of_value(&mut self, bytes: &[u8]) -> Result<Option<usize>, Broken> {
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.in_string {
+                at = match self.skip_string(bytes, at) {
+                    Some(after) => after,
+                    None => return Ok(None),
+                };
+                if self.depth == 0 {
+                    return Ok(Some(at));
+                }
+                continue;
+            }
+            match bytes[at] {
+                b'"' if !self.in_scalar => self.in_string = true,
+                b'{' | b'[' if !self.in_scalar => self.depth += 1,
+                b'}' | b']' if self.depth > 0 => {
+                    self.depth -= 1;
+                    if self.depth == 0 {
+                        return Ok(Some(at + 1));
+                    }
+                }
+                b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t' if self.in_scalar => {
+                    return Ok(Some(at));
+                }
+                b'"' | b'{' | b'[' => return Err(Broken::NotJson),
+                _ if self.depth == 0 => self.in_scalar = true,
+                _ => {}
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    /// The place after the closing quote.
+    fn skip_string(&mut self, bytes: &[u8], mut at: usize) -> Option<usize> {
+        if self.escaped {
+            self.escaped = false;
+            at += 1;
+        }
+        loop {
+            at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
+            if bytes[at] == b'"' {
+                self.in_string = false;
+                return Some(at + 1);
+            }
+            if at + 1 == bytes.len() {
+                self.escaped = true;
+                return None;
+            }
+            at += 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
