@@ -1,0 +1,358 @@
+//! Accepting jobs.
+//!
+//! A claim looks at the heads of one random bucket, then of some more, then of the rest, until it
+//! has seen enough due jobs. The heads are read by snapshot, so that a claim conflicts neither with
+//! creators nor with claims that choose other jobs; of each chosen job it reads the header, and so
+//! two claims that choose the same job conflict. It chooses at random among more jobs than it needs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::future::{try_join, try_join_all};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use store::{KeyRange, RangeOptions, Transaction};
+
+use crate::effects::Effects;
+use crate::header::{Header, State};
+use crate::ids::BUCKETS;
+use crate::keys::{Keys, Position};
+use crate::machine::Event;
+use crate::planted::Bug;
+use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result};
+
+/// The fewest head rows a claim looks at in each lane of a bucket.
+const WINDOW_MIN: usize = 64;
+/// How many head rows it looks at for each job it wants.
+const WINDOW_PER_JOB: usize = 4;
+/// About how much data one claim takes along.
+const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How many buckets are looked at in each round.
+const ROUNDS: [usize; 3] = [1, 3, BUCKETS as usize - 4];
+
+/// A wish for jobs: drawn before the transaction, and kept over its retries, so that a claim that
+/// was committed without the store being able to say so recognises its jobs.
+#[derive(Debug)]
+pub struct Claim {
+    ty: JobType,
+    holder: Holder,
+    horizon_ms: i64,
+    op: Op,
+    locks: Vec<JobLock>,
+    /// What the last attempt chose, and whether an earlier call may have committed it.
+    memo: Mutex<Memo>,
+}
+
+#[derive(Debug, Default)]
+struct Memo {
+    chosen: Vec<(JobId, JobLock)>,
+    unsure: bool,
+}
+
+/// A job that was accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// What every later call about it needs.
+    pub job: Job,
+    /// Its data.
+    pub data: Bytes,
+    /// How many of its last holders went silent in a row.
+    pub stalls: u32,
+    /// When it was due; 0 was as soon as possible.
+    pub due_ms: i64,
+    /// When it was added first.
+    pub created_ms: i64,
+    /// Since when it could have been accepted, by its creator's clock.
+    pub ready_ms: i64,
+}
+
+/// What a claim found.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// The jobs, as many as were wanted and due.
+    pub jobs: Vec<Accepted>,
+    /// There was nothing: when the next scheduled job falls due.
+    pub next_due_ms: Option<i64>,
+}
+
+/// A row at the head of a bucket.
+#[derive(Debug)]
+struct Candidate {
+    id: JobId,
+    position: Position,
+    since_ms: i64,
+}
+
+impl Claim {
+    fn memo(&self) -> std::sync::MutexGuard<'_, Memo> {
+        self.memo.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Jobs {
+    /// A wish for up to `count` jobs that are due now.
+    pub fn claim(&self, ty: &JobType, holder: &Holder, count: usize) -> Claim {
+        let op = self.op();
+        Claim {
+            ty: ty.clone(),
+            holder: holder.clone(),
+            horizon_ms: op.now_ms,
+            op,
+            locks: JobLock::draw(self.entropy(), count),
+            memo: Mutex::default(),
+        }
+    }
+
+    /// A wish for up to `count` jobs that are due by `horizon_ms`.
+    pub fn claim_by(&self, ty: &JobType, holder: &Holder, count: usize, horizon_ms: i64) -> Claim {
+        Claim {
+            horizon_ms,
+            ..self.claim(ty, holder, count)
+        }
+    }
+
+    /// Accepts up to `count` due jobs, without waiting for any.
+    pub async fn accept(&self, ty: &JobType, holder: &Holder, count: usize) -> Result<Claimed> {
+        self.accept_claim(&self.claim(ty, holder, count)).await
+    }
+
+    /// Accepts the jobs of a claim. When the store could not say whether it did, call again with
+    /// the same claim: jobs that were accepted are not left to time out.
+    pub async fn accept_claim(&self, claim: &Claim) -> Result<Claimed> {
+        let result = (self.store())
+            .transact(
+                "accept",
+                |tx| async move { self.accept_in(&tx, claim).await },
+            )
+            .await;
+        if let Err(Error::Store(store::Error::MaybeCommitted)) = &result {
+            claim.memo().unsure = true;
+        }
+        result
+    }
+
+    /// [`Self::accept_claim`] in the caller's transaction.
+    pub async fn accept_in(&self, tx: &Transaction, claim: &Claim) -> Result<Claimed> {
+        if let Some(claimed) = self.recall(tx, claim).await? {
+            return Ok(claimed);
+        }
+        let (candidates, next_due_ms) = self.heads(tx, claim).await?;
+        let left_over = candidates.len() > claim.locks.len();
+        let candidates = choose(candidates, claim, tx.attempt());
+        let headers = try_join_all((candidates.iter()).map(|c| self.header(tx, &claim.ty, &c.id)));
+        let chosen = candidates.iter().zip(headers.await?);
+        let mut effects = self.effects(tx, claim.op.now_ms).await?;
+        let mut jobs = Vec::new();
+        let mut bytes = 0;
+        for ((candidate, mut header), lock) in chosen.zip(&claim.locks) {
+            let Some(pending) = (header.clone()).filter(|h| Position::of(h) == candidate.position)
+            else {
+                // A row that no job stands behind: nothing in this queue leaves one.
+                let key = self
+                    .keys()
+                    .index(&claim.ty, &candidate.id, candidate.position);
+                tx.clear(&key);
+                continue;
+            };
+            let size = pending.data.len as usize;
+            if bytes > 0 && bytes + size > CLAIM_BYTES_MAX {
+                break;
+            }
+            bytes += size;
+            let event = Event::Accept {
+                lock: *lock,
+                holder: claim.holder.clone(),
+            };
+            effects.run(&claim.ty, &candidate.id, &mut header, event)?;
+            jobs.push((candidate, pending, header, *lock));
+        }
+        self.beat_all(&effects, claim, jobs.iter().map(|(c, ..)| &c.id));
+        claim.memo().chosen = (jobs.iter())
+            .map(|(candidate, _, _, lock)| (candidate.id.clone(), *lock))
+            .collect();
+        if left_over {
+            effects.wake_another(&claim.ty);
+        }
+        let accepted = jobs.into_iter().map(|(candidate, _, header, lock)| {
+            self.accepted(
+                tx,
+                claim,
+                candidate.id.clone(),
+                header,
+                lock,
+                candidate.since_ms,
+            )
+        });
+        let jobs: Vec<Accepted> = try_join_all(accepted)
+            .await?
+            .into_iter()
+            .flatten()
+            .collect();
+        effects.flush(&claim.op).await?;
+        Ok(Claimed {
+            next_due_ms: next_due_ms.filter(|_| jobs.is_empty()),
+            jobs,
+        })
+    }
+
+    fn beat_all<'a>(
+        &self,
+        effects: &Effects<'_>,
+        claim: &Claim,
+        ids: impl Iterator<Item = &'a JobId> + Clone,
+    ) {
+        let last = ids.clone().last();
+        for (nth, id) in ids.enumerate() {
+            if self.planted().is(Bug::OneActivityRowPerBatch) && Some(id) != last {
+                continue;
+            }
+            effects.beat(&claim.ty, id, claim.op.id(nth));
+        }
+    }
+
+    /// The jobs of an earlier attempt of this claim, if it was committed after all.
+    async fn recall(&self, tx: &Transaction, claim: &Claim) -> Result<Option<Claimed>> {
+        let chosen = {
+            let memo = claim.memo();
+            if !(memo.unsure || tx.maybe_committed()) || self.planted().is(Bug::ClaimForgets) {
+                return Ok(None);
+            }
+            memo.chosen.clone()
+        };
+        let looked = chosen.into_iter().map(|(id, lock)| async move {
+            let header = self.header(tx, &claim.ty, &id).await?;
+            match header {
+                Some(header) if header.lock() == Some(lock) => {
+                    (self.accepted(tx, claim, id, Some(header), lock, claim.op.now_ms)).await
+                }
+                _ => Ok(None),
+            }
+        });
+        let jobs: Vec<Accepted> = try_join_all(looked).await?.into_iter().flatten().collect();
+        if jobs.is_empty() {
+            // It was not committed, and never will be: the claim starts anew.
+            return Ok(None);
+        }
+        Ok(Some(Claimed {
+            jobs,
+            next_due_ms: None,
+        }))
+    }
+
+    async fn accepted(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        id: JobId,
+        header: Option<Arc<Header>>,
+        lock: JobLock,
+        since_ms: i64,
+    ) -> Result<Option<Accepted>> {
+        let Some(header) = header else {
+            return Ok(None);
+        };
+        let data = self.data_of(tx, &claim.ty, &id, &header).await?;
+        Ok(Some(Accepted {
+            job: Job {
+                ty: claim.ty.clone(),
+                id,
+                lock,
+                attempt: header.attempts,
+            },
+            data,
+            stalls: header.stalls,
+            due_ms: header.due_ms,
+            created_ms: header.created_ms,
+            ready_ms: since_ms.max(header.due_ms),
+        }))
+    }
+
+    /// Due jobs at the heads of as many buckets as it takes; if there are none at all, when the
+    /// next one falls due.
+    async fn heads(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+    ) -> Result<(Vec<Candidate>, Option<i64>)> {
+        let wanted = claim.locks.len();
+        let window = WINDOW_MIN.max(WINDOW_PER_JOB * wanted);
+        let first = claim.rng(tx.attempt()).random_range(0..BUCKETS);
+        let mut buckets = (0..BUCKETS).map(|n| (first + n) % BUCKETS);
+        let (mut due, mut next_due_ms) = (Vec::new(), None);
+        for round in ROUNDS {
+            if due.len() >= wanted {
+                break;
+            }
+            let heads =
+                (buckets.by_ref().take(round)).map(|bucket| self.head(tx, claim, bucket, window));
+            for (mut found, next) in try_join_all(heads).await? {
+                due.append(&mut found);
+                next_due_ms = [next_due_ms, next].into_iter().flatten().min();
+            }
+        }
+        if !due.is_empty() {
+            next_due_ms = None;
+        }
+        Ok((due, next_due_ms))
+    }
+
+    /// The due jobs at the head of a bucket, and when the first that is not due will be.
+    async fn head(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        bucket: u16,
+        window: usize,
+    ) -> Result<(Vec<Candidate>, Option<i64>)> {
+        let (keys, snapshot) = (self.keys(), tx.snapshot());
+        let all = keys.bucket(State::Pending, &claim.ty, bucket);
+        let read = |range: KeyRange| snapshot.get_range(range, RangeOptions::limit(window));
+        let ready = read(keys.ready(&claim.ty, bucket)).collect();
+        let timed = read(keys.timed(&claim.ty, bucket)).collect();
+        let (ready, timed) = try_join(ready, timed).await?;
+        let (mut due, mut next_due_ms) = (Vec::new(), None);
+        for row in ready.into_iter().chain(timed) {
+            let (position, id) = Keys::position(State::Pending, &all, &row.key)?;
+            match position {
+                Position::Timed(due_ms)
+                    if due_ms > claim.horizon_ms && !self.planted().is(Bug::IgnoresSchedule) =>
+                {
+                    next_due_ms = Some(due_ms);
+                    break;
+                }
+                _ => due.push(Candidate {
+                    id,
+                    position,
+                    since_ms: since(&row.value)?,
+                }),
+            }
+        }
+        Ok((due, next_due_ms))
+    }
+}
+
+impl Claim {
+    /// Choices that nothing depends on; another attempt makes others.
+    fn rng(&self, attempt: u32) -> SmallRng {
+        SmallRng::seed_from_u64(self.op.seed() ^ u64::from(attempt))
+    }
+}
+
+/// Some of the candidates at random, as many as there are locks.
+fn choose(mut candidates: Vec<Candidate>, claim: &Claim, attempt: u32) -> Vec<Candidate> {
+    let wanted = claim.locks.len();
+    if candidates.len() > wanted {
+        let mut rng = claim.rng(!attempt);
+        // The chosen ones come to stand at the end.
+        let _ = candidates.partial_shuffle(&mut rng, wanted);
+        candidates.drain(..candidates.len() - wanted);
+    }
+    candidates
+}
+
+/// When a pending row was written.
+pub(crate) fn since(value: &[u8]) -> Result<i64> {
+    (value.try_into().map(i64::from_be_bytes))
+        .map_err(|_| Error::corrupt("a pending row cannot be decoded"))
+}

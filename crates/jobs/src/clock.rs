@@ -1,0 +1,129 @@
+//! Where loops take wall time and random bits from: handles that a simulation can replace.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::Instant;
+
+/// Wall time in milliseconds since 1970. It decides when scheduled jobs are due and is shown to
+/// people; whether a holder is alive is never judged by it.
+#[derive(Debug, Clone)]
+pub struct Clock(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    System,
+    Simulated(Arc<Simulated>),
+}
+
+#[derive(Debug)]
+struct Simulated {
+    start: Instant,
+    start_ms: i64,
+    skew_ms: AtomicI64,
+}
+
+impl Clock {
+    /// The clock of this machine.
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that starts at `start_ms` and follows tokio's, paused or not.
+    pub fn simulated(start_ms: i64) -> Self {
+        Self(Source::Simulated(Arc::new(Simulated {
+            start: Instant::now(),
+            start_ms,
+            skew_ms: AtomicI64::new(0),
+        })))
+    }
+
+    /// Sets a simulated clock wrong by so much; the machine's own stays as it is.
+    pub fn set_skew_ms(&self, skew_ms: i64) {
+        if let Source::Simulated(simulated) = &self.0 {
+            simulated.skew_ms.store(skew_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// Milliseconds since 1970.
+    pub fn now_ms(&self) -> i64 {
+        match &self.0 {
+            Source::System => system_ms(),
+            Source::Simulated(clock) => clock
+                .start_ms
+                .saturating_add(millis(clock.start.elapsed()))
+                .saturating_add(clock.skew_ms.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the queue's loops read the machine's clock"
+)]
+fn system_ms() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => millis(since),
+        Err(before) => -millis(before.duration()),
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Random bits: for locks, so cryptographically strong, and for jitter.
+#[derive(Debug, Clone)]
+pub struct Entropy(Arc<Mutex<StdRng>>);
+
+impl Entropy {
+    /// Seeded by the operating system.
+    pub fn from_os() -> Self {
+        Self(Arc::new(Mutex::new(StdRng::from_rng(&mut rand::rng()))))
+    }
+
+    /// Seeded by a number: everything random follows from it.
+    pub fn seeded(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
+    }
+
+    /// 128 random bits.
+    pub fn bits(&self) -> u128 {
+        self.with(RngExt::random)
+    }
+
+    /// Somewhere between nothing and `longest`.
+    pub fn up_to(&self, longest: Duration) -> Duration {
+        longest.mul_f64(self.with(RngExt::random::<f64>))
+    }
+
+    fn with<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
+        draw(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What is dated and random about one call, drawn before its transaction so that a retried body is
+/// the same transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    /// The caller's wall time.
+    pub now_ms: i64,
+    /// Names the call: 128 bits that no other call has.
+    pub bits: u128,
+}
+
+impl Op {
+    /// The name of the `nth` change that the call makes, as rows remember it.
+    pub(crate) fn id(&self, nth: usize) -> u64 {
+        let low = self.bits & u128::from(u64::MAX);
+        u64::try_from(low).unwrap_or(0).wrapping_add(nth as u64)
+    }
+
+    /// Random bits for choices that the stored result does not depend on.
+    pub(crate) fn seed(&self) -> u64 {
+        u64::try_from(self.bits >> 64).unwrap_or(0)
+    }
+}

@@ -1,0 +1,157 @@
+//! How many jobs there are, and how long they have waited.
+
+use futures::future::{try_join, try_join_all};
+use store::{Call, KeyRange, RangeOptions, Transaction};
+
+use crate::claim::since;
+use crate::header::State;
+use crate::ids::BUCKETS;
+use crate::keys::{Keys, Position, edge, edge_adds};
+use crate::{Error, JobType, Jobs, Result};
+
+/// The jobs of a type, by state, and every transition ever made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs that wait.
+    pub pending: u64,
+    /// Jobs that are held.
+    pub running: u64,
+    /// Jobs that have finished and are not forgotten.
+    pub finished: u64,
+    /// Jobs that were made.
+    pub created_total: u64,
+    /// Runs that were started.
+    pub accepted_total: u64,
+    /// Runs after which the job was finished.
+    pub finished_total: u64,
+    /// Runs after which the job was pending again, by its holder's will or for its silence.
+    pub again_total: u64,
+    /// Finished jobs that were made pending again.
+    pub revived_total: u64,
+    /// Jobs that were removed or forgotten.
+    pub removed_total: u64,
+}
+
+/// The jobs of a type that wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Jobs that are due.
+    pub due: u64,
+    /// There are more due jobs than were counted.
+    pub due_at_least: bool,
+    /// Jobs that will be due. Too many by what is missing in `due`.
+    pub future: u64,
+    /// Since when the oldest due job has been due.
+    pub oldest_due_ms: Option<i64>,
+}
+
+impl Jobs {
+    /// The jobs of a type, by state. Costs the same however many there are.
+    pub async fn counts(&self, ty: &JobType) -> Result<Counts> {
+        self.read(Call::batch("counts"), |tx| async move {
+            self.counts_in(&tx, ty).await
+        })
+        .await
+    }
+
+    /// [`Self::counts`] in the caller's transaction, by a snapshot read.
+    pub async fn counts_in(&self, tx: &Transaction, ty: &JobType) -> Result<Counts> {
+        let edges = self.edges(tx, ty).await?;
+        let jobs = |state| {
+            let sum = (0..16)
+                .zip(edges)
+                .map(|(edge, times)| edge_adds(edge, state) * times);
+            unsigned(sum.sum())
+        };
+        let times = |from, to| unsigned(edges[usize::from(edge(from, to))]);
+        let (pending, running, finished) = (
+            Some(State::Pending),
+            Some(State::Running),
+            Some(State::Finished),
+        );
+        Ok(Counts {
+            pending: jobs(State::Pending),
+            running: jobs(State::Running),
+            finished: jobs(State::Finished),
+            created_total: times(None, pending),
+            accepted_total: times(pending, running),
+            finished_total: times(running, finished),
+            again_total: times(running, pending),
+            revived_total: times(finished, pending),
+            removed_total: times(pending, None) + times(running, None) + times(finished, None),
+        })
+    }
+
+    /// How often each transition was made.
+    async fn edges(&self, tx: &Transaction, ty: &JobType) -> Result<[i64; 16]> {
+        let range = self.keys().counts(ty);
+        let mut rows = tx
+            .snapshot()
+            .get_range(range.clone(), RangeOptions::default());
+        let mut edges = [0; 16];
+        while let Some(row) = rows.next().await? {
+            let edge = Keys::count_edge(&range, &row.key)?;
+            let times = (*row.value).try_into().map(i64::from_le_bytes);
+            match (edges.get_mut(usize::from(edge)), times) {
+                (Some(sum), Ok(times)) => *sum += times,
+                _ => return Err(Error::corrupt("a counter cannot be decoded")),
+            }
+        }
+        Ok(edges)
+    }
+
+    /// The jobs of a type that wait, counting up to about `limit` due ones.
+    pub async fn backlog(&self, ty: &JobType, now_ms: i64, limit: usize) -> Result<Backlog> {
+        self.read(Call::batch("backlog"), |tx| async move {
+            let share = limit.div_ceil(usize::from(BUCKETS));
+            let buckets =
+                try_join_all((0..BUCKETS).map(|b| self.due_in_bucket(&tx, ty, b, now_ms, share)));
+            let (buckets, counts) = try_join(buckets, self.counts_in(&tx, ty)).await?;
+            let due = buckets.iter().map(|(due, _, _)| due).sum();
+            Ok(Backlog {
+                due,
+                due_at_least: buckets.iter().any(|(_, more, _)| *more),
+                future: counts.pending.saturating_sub(due),
+                oldest_due_ms: buckets.iter().filter_map(|(_, _, oldest)| *oldest).min(),
+            })
+        })
+        .await
+    }
+
+    /// Up to `limit` due jobs of a bucket, whether there are more, and since when the oldest is due.
+    async fn due_in_bucket(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        bucket: u16,
+        now_ms: i64,
+        limit: usize,
+    ) -> Result<(u64, bool, Option<i64>)> {
+        let all = self.keys().bucket(State::Pending, ty, bucket);
+        let ready = self.keys().ready(ty, bucket);
+        let timed = self.keys().due(ty, bucket, now_ms);
+        let snapshot = tx.snapshot();
+        let read = |range: KeyRange| {
+            snapshot
+                .get_range(range, RangeOptions::limit(limit))
+                .collect()
+        };
+        let (ready, timed) = try_join(read(ready), read(timed)).await?;
+        let more = ready.len() == limit || timed.len() == limit;
+        let mut oldest = None;
+        for row in ready.first().into_iter().chain(timed.first()) {
+            let (position, _) = Keys::position(State::Pending, &all, &row.key)?;
+            let since_ms = match position {
+                Position::Timed(due_ms) => due_ms,
+                _ => since(&row.value)?,
+            };
+            oldest = Some(oldest.map_or(since_ms, |oldest: i64| oldest.min(since_ms)));
+        }
+        Ok(((ready.len() + timed.len()) as u64, more, oldest))
+    }
+}
+
+/// Counters are never negative when nobody reads half a transaction.
+fn unsigned(count: i64) -> u64 {
+    u64::try_from(count).unwrap_or(0)
+}

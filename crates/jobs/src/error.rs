@@ -1,0 +1,65 @@
+//! What can go wrong, by what the caller does next.
+
+use store::AsStoreError;
+
+use crate::JobType;
+
+/// Why an operation on the queue did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// Stop working on the job: its lock is no longer yours. It was removed, finished, given to
+    /// somebody else, or came back because its heart-beats stopped.
+    ///
+    /// Inside a transaction, abort it: pass the error on with `?`.
+    #[error("the job is no longer held under this lock")]
+    Halt,
+    /// There is no such job.
+    #[error("no such job")]
+    NotFound,
+    /// Register the type first, with [`Jobs::set_type`](crate::Jobs::set_type).
+    #[error("job type {0} has no timeout: register it first")]
+    NoTypeTimeout(JobType),
+    /// Make it smaller: nothing was changed, and retrying is of no use.
+    #[error("{what} of {size} bytes is {} over the limit of {max}", size - max)]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// The size that was asked for.
+        size: usize,
+        /// The largest size allowed.
+        max: usize,
+    },
+    /// Fix the argument.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The service that would have answered was stopped.
+    #[error("the service was stopped")]
+    Stopped,
+    /// The store's error; retryable ones were retried in vain.
+    #[error("use the store")]
+    Store(#[from] store::Error),
+}
+
+impl Error {
+    /// True when the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.as_store_error()
+            .is_some_and(store::Error::is_retryable)
+    }
+
+    pub(crate) fn corrupt(message: impl Into<String>) -> Self {
+        Self::Store(store::Error::Corrupt {
+            message: message.into(),
+            source: None,
+        })
+    }
+}
+
+impl AsStoreError for Error {
+    fn as_store_error(&self) -> Option<&store::Error> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The data model, and the only place that knows bytes of keys.
+//!
+//! Keys are tuples below the subspace of the queue, `(51, table, type, …)`; 51 and the meaning of
+//! tables 1 to 6 are `couch_jobs`'. Table numbers are never used again for something else. Every
+//! value begins with a format byte.
+//!
+//! ```text
+//!  1 JOB       type, id                               = header: state, due time, attempts, lock, small data
+//!  2 PENDING   type, bucket, 0, incarnation, version, id = since     ready: first come, first served
+//!    PENDING   type, bucket, 1, due_ms, id            = since     scheduled: due at a time
+//!  3 SLEEPER   type, nonce                            = stamp     an acceptor asleep, to be woken by clearing it
+//!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
+//!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
+//!                                                       is the registration of the type
+//!  6 ACTIVITY  type, bucket, id                       = stamp, time, op of the last heart-beat
+//!  7 DATA      type, id, slot, n                      = the nth chunk of data that is too large for the header
+//!  8 FINISHED  type, bucket, expires_ms, id           = ""        retention: i64::MAX is never
+//!  9 HISTORY   type, id, attempt                      = holder, lock, start, end, outcome, reason
+//! 10 COUNT     type, bucket, edge                     = 64-bit little endian, added to: transitions made
+//! 11 LEASE     type, partition                        = owner, generation, stamp
+//! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
+//! 13 TYPES                                            = stamp     bumped when a TYPE row changes
+//! ```
+//!
+//! - `bucket` is a hash of the id, 0 to 31, so that no index grows at one end only and no two
+//!   acceptors are bound to meet. Every job has exactly one row in PENDING, ACTIVITY or FINISHED,
+//!   and that row follows from its header ([`Place`]): there is no other state index. A listing by
+//!   state merges the 32 buckets.
+//! - `stamp` is the store's incarnation and a versionstamp. Stamps are compared with versions that
+//!   were read, never with clocks. They stand in values that are overwritten blindly, so a header
+//!   never holds one, and any operations on a job may meet in one transaction.
+//! - `version` in a ready row is the read version at which the job was made ready, and is known to
+//!   the header: first come, first served, whatever the clocks of creators say.
+//! - A heart-beat reads the header (its fence) and writes the ACTIVITY row, nothing else.
+//! - `edge` counts transitions, state × 4 + state, and so each transition adds to one row, not two;
+//!   the number of jobs in a state is what came in less what went out.
+//! - No row is written by every operation: SLEEPER rows only exist while somebody sleeps, NOTE and
+//!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are spread
+//!   over the buckets.
+
+use bytes::Bytes;
+use store::KeyRange;
+use store::tuple::{Bytes as TupleBytes, TuplePack, pack_into, unpack};
+
+use crate::header::{Header, Order, Place, State};
+use crate::{Error, JobId, JobType, Result};
+
+/// The number of the jobs layer.
+const LAYER: i64 = 51;
+
+/// The tables. Never change a number, never use one again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    Job = 1,
+    Pending = 2,
+    Sleeper = 3,
+    Notifier = 4,
+    Type = 5,
+    Activity = 6,
+    Data = 7,
+    Finished = 8,
+    History = 9,
+    Count = 10,
+    Lease = 11,
+    Note = 12,
+    Types = 13,
+}
+
+const READY: i64 = 0;
+const TIMED: i64 = 1;
+
+/// The state before a job is added and after it is removed, as edges count it.
+const ABSENT: u16 = 0;
+
+/// The keys of one queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    subspace: Vec<u8>,
+}
+
+/// The index row of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Position {
+    Ready(Order),
+    Timed(i64),
+    Active,
+    Finished(i64),
+}
+
+impl Position {
+    pub(crate) fn of(header: &Header) -> Self {
+        match header.place {
+            Place::Ready(order) => Self::Ready(order),
+            Place::Timed => Self::Timed(header.due_ms),
+            Place::Active => Self::Active,
+            Place::Finished { expires_ms, .. } => Self::Finished(expires_ms),
+        }
+    }
+}
+
+/// The number of a transition in COUNT.
+pub(crate) fn edge(old: Option<State>, new: Option<State>) -> u16 {
+    4 * state_number(old) + state_number(new)
+}
+
+/// What one transition of this edge adds to the number of jobs in `state`.
+pub(crate) fn edge_adds(edge: u16, state: State) -> i64 {
+    let state = state_number(Some(state));
+    i64::from(edge % 4 == state) - i64::from(edge / 4 == state)
+}
+
+fn state_number(state: Option<State>) -> u16 {
+    match state {
+        None => ABSENT,
+        Some(State::Pending) => 1,
+        Some(State::Running) => 2,
+        Some(State::Finished) => 3,
+    }
+}
+
+impl Keys {
+    /// The queue below `prefix`.
+    pub(crate) fn new(prefix: &[u8]) -> Self {
+        let mut subspace = prefix.to_vec();
+        pack_into(&LAYER, &mut subspace);
+        Self { subspace }
+    }
+
+    pub(crate) fn job(&self, ty: &JobType, id: &JobId) -> Vec<u8> {
+        self.pack(Table::Job, &(ty.as_str(), id.as_bytes()))
+    }
+
+    pub(crate) fn jobs(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Job, &(ty.as_str(),))
+    }
+
+    /// The index row of a job.
+    pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: Position) -> Vec<u8> {
+        let (ty, bucket, id) = (ty.as_str(), id.bucket(), id.as_bytes());
+        match position {
+            Position::Ready(order) => self.pack(
+                Table::Pending,
+                &(ty, bucket, READY, order.incarnation, order.version, id),
+            ),
+            Position::Timed(due_ms) => self.pack(Table::Pending, &(ty, bucket, TIMED, due_ms, id)),
+            Position::Active => self.pack(Table::Activity, &(ty, bucket, id)),
+            Position::Finished(expires_ms) => {
+                self.pack(Table::Finished, &(ty, bucket, expires_ms, id))
+            }
+        }
+    }
+
+    /// The rows of one bucket of the index of a state.
+    pub(crate) fn bucket(&self, state: State, ty: &JobType, bucket: u16) -> KeyRange {
+        let table = match state {
+            State::Pending => Table::Pending,
+            State::Running => Table::Activity,
+            State::Finished => Table::Finished,
+        };
+        self.range(table, &(ty.as_str(), bucket))
+    }
+
+    pub(crate) fn ready(&self, ty: &JobType, bucket: u16) -> KeyRange {
+        self.range(Table::Pending, &(ty.as_str(), bucket, READY))
+    }
+
+    pub(crate) fn timed(&self, ty: &JobType, bucket: u16) -> KeyRange {
+        self.range(Table::Pending, &(ty.as_str(), bucket, TIMED))
+    }
+
+    /// The scheduled jobs of a bucket that are due.
+    pub(crate) fn due(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
+        let all = self.timed(ty, bucket);
+        let end = (ty.as_str(), bucket, TIMED, now_ms.saturating_add(1));
+        KeyRange::new(all.begin, self.pack(Table::Pending, &end))
+    }
+
+    /// The finished jobs of a bucket whose time is up.
+    pub(crate) fn expired(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
+        let all = self.bucket(State::Finished, ty, bucket);
+        let end = (ty.as_str(), bucket, now_ms.saturating_add(1));
+        KeyRange::new(all.begin, self.pack(Table::Finished, &end))
+    }
+
+    /// What an index key of `state` says, given the bucket's range.
+    pub(crate) fn position(
+        state: State,
+        range: &KeyRange,
+        key: &[u8],
+    ) -> Result<(Position, JobId)> {
+        type Ready<'a> = (i64, u32, u64, TupleBytes<'a>);
+        // The end of a prefix range is one byte longer than nothing: the begin is the prefix.
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let parsed = match state {
+            State::Pending => match unpack::<Ready<'_>>(rest) {
+                Ok((READY, incarnation, version, id)) => Some((
+                    Position::Ready(Order {
+                        incarnation,
+                        version,
+                    }),
+                    id,
+                )),
+                _ => match unpack::<(i64, i64, TupleBytes<'_>)>(rest) {
+                    Ok((TIMED, due_ms, id)) => Some((Position::Timed(due_ms), id)),
+                    _ => None,
+                },
+            },
+            State::Running => unpack::<(TupleBytes<'_>,)>(rest)
+                .ok()
+                .map(|(id,)| (Position::Active, id)),
+            State::Finished => unpack::<(i64, TupleBytes<'_>)>(rest)
+                .ok()
+                .map(|(expires_ms, id)| (Position::Finished(expires_ms), id)),
+        };
+        let (position, id) = parsed.ok_or_else(|| foreign(key))?;
+        Ok((position, JobId::new(id.into_owned())?))
+    }
+
+    pub(crate) fn sleeper(&self, ty: &JobType, nonce: u64) -> Vec<u8> {
+        self.pack(Table::Sleeper, &(ty.as_str(), nonce))
+    }
+
+    pub(crate) fn sleepers(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Sleeper, &(ty.as_str(),))
+    }
+
+    pub(crate) fn notifier(&self, ty: &JobType, nonce: u64) -> Vec<u8> {
+        self.pack(Table::Notifier, &(ty.as_str(), nonce))
+    }
+
+    pub(crate) fn notifiers(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Notifier, &(ty.as_str(),))
+    }
+
+    pub(crate) fn note(&self, ty: &JobType, nonce: u64, id: &JobId) -> Vec<u8> {
+        self.pack(Table::Note, &(ty.as_str(), nonce, id.as_bytes()))
+    }
+
+    pub(crate) fn notes(&self, ty: &JobType, nonce: u64) -> KeyRange {
+        self.range(Table::Note, &(ty.as_str(), nonce))
+    }
+
+    pub(crate) fn type_row(&self, ty: &JobType) -> Vec<u8> {
+        self.pack(Table::Type, &(ty.as_str(),))
+    }
+
+    pub(crate) fn type_rows(&self) -> KeyRange {
+        self.range(Table::Type, &())
+    }
+
+    pub(crate) fn types(&self) -> Vec<u8> {
+        self.pack(Table::Types, &())
+    }
+
+    pub(crate) fn chunk(&self, ty: &JobType, id: &JobId, slot: u32, n: u32) -> Vec<u8> {
+        self.pack(Table::Data, &(ty.as_str(), id.as_bytes(), slot, n))
+    }
+
+    pub(crate) fn chunks(&self, ty: &JobType, id: &JobId, slot: u32) -> KeyRange {
+        self.range(Table::Data, &(ty.as_str(), id.as_bytes(), slot))
+    }
+
+    pub(crate) fn attempt(&self, ty: &JobType, id: &JobId, number: u32) -> Vec<u8> {
+        self.pack(Table::History, &(ty.as_str(), id.as_bytes(), number))
+    }
+
+    pub(crate) fn attempts(&self, ty: &JobType, id: &JobId) -> KeyRange {
+        self.range(Table::History, &(ty.as_str(), id.as_bytes()))
+    }
+
+    pub(crate) fn count(&self, ty: &JobType, bucket: u16, edge: u16) -> Vec<u8> {
+        self.pack(Table::Count, &(ty.as_str(), bucket, edge))
+    }
+
+    pub(crate) fn counts(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Count, &(ty.as_str(),))
+    }
+
+    pub(crate) fn lease(&self, ty: &JobType, partition: u16) -> Vec<u8> {
+        self.pack(Table::Lease, &(ty.as_str(), partition))
+    }
+
+    pub(crate) fn leases(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Lease, &(ty.as_str(),))
+    }
+
+    /// The id at the end of a key of JOB or NOTE.
+    pub(crate) fn id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (id,) = unpack::<(TupleBytes<'_>,)>(rest).map_err(|_| foreign(key))?;
+        JobId::new(id.into_owned())
+    }
+
+    /// The name at the end of a key of TYPE.
+    pub(crate) fn type_name(&self, key: &[u8]) -> Result<JobType> {
+        let rest = key.get(self.type_rows().begin.len()..).unwrap_or_default();
+        let (name,) = unpack::<(String,)>(rest).map_err(|_| foreign(key))?;
+        JobType::new(&name)
+    }
+
+    /// The number at the end of a key of SLEEPER, NOTIFIER or LEASE.
+    pub(crate) fn number(range: &KeyRange, key: &[u8]) -> Result<u64> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (number,) = unpack::<(u64,)>(rest).map_err(|_| foreign(key))?;
+        Ok(number)
+    }
+
+    /// The numbers at the end of a key of COUNT: bucket and edge.
+    pub(crate) fn count_edge(range: &KeyRange, key: &[u8]) -> Result<u16> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (_, edge) = unpack::<(u16, u16)>(rest).map_err(|_| foreign(key))?;
+        Ok(edge)
+    }
+
+    /// Everything that belongs to the queue.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> KeyRange {
+        KeyRange::prefix(&self.subspace)
+    }
+
+    fn pack(&self, table: Table, key: &impl TuplePack) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(96);
+        bytes.extend_from_slice(&self.subspace);
+        pack_into(&i64::from(table as u8), &mut bytes);
+        pack_into(key, &mut bytes);
+        bytes
+    }
+
+    fn range(&self, table: Table, prefix: &impl TuplePack) -> KeyRange {
+        // Elements of a tuple begin with a byte from 0x00 to 0x33.
+        let begin = self.pack(table, prefix);
+        let mut end = begin.clone();
+        end.push(0xff);
+        KeyRange::new(begin, end)
+    }
+}
+
+/// The value of a SLEEPER, NOTIFIER or TYPES row in the form of a template: format byte, incarnation
+/// and the place of the versionstamp.
+pub(crate) fn stamp_template(incarnation: u32, rest: &[u8]) -> Vec<u8> {
+    const FORMAT: u8 = 1;
+    let mut value = Vec::with_capacity(15 + rest.len() + 4);
+    value.push(FORMAT);
+    value.extend_from_slice(&incarnation.to_be_bytes());
+    value.extend_from_slice(&[0; 10]);
+    value.extend_from_slice(rest);
+    value.extend_from_slice(&5_u32.to_le_bytes());
+    value
+}
+
+/// When a stamped value was written: before every version that was read later.
+pub(crate) fn stamp_of(value: &[u8]) -> Result<Order> {
+    let parts = value.split_first_chunk::<1>().and_then(|(format, rest)| {
+        let (incarnation, rest) = rest.split_first_chunk()?;
+        let (version, _) = rest.split_first_chunk()?;
+        (*format == [1]).then_some(Order {
+            incarnation: u32::from_be_bytes(*incarnation),
+            version: u64::from_be_bytes(*version),
+        })
+    });
+    parts.ok_or_else(|| Error::corrupt("a stamped row cannot be decoded"))
+}
+
+/// What follows the stamp.
+pub(crate) fn after_stamp(value: &Bytes) -> Bytes {
+    value.slice(value.len().min(15)..)
+}
+
+fn foreign(key: &[u8]) -> Error {
+    Error::corrupt(format!(
+        "key {} does not belong to the queue",
+        key.escape_ascii()
+    ))
+}

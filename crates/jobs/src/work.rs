@@ -1,0 +1,270 @@
+//! What the holder of a job does: heart-beats, progress, finishing, running again.
+//!
+//! Each reads the job's header, so that whoever takes the job away conflicts with it, and answers
+//! [`Error::Halt`] when the lock is not the job's any more. A holder that calls one of them in the
+//! transaction of its own writes gets them exactly once, if it leaves them out when the answer says
+//! `repeated`: then an earlier try of this very transaction was committed, although the store could
+//! not say so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use store::Transaction;
+
+use crate::header::{Header, check_data};
+use crate::keys::{Position, after_stamp};
+use crate::machine::{Event, How, Reply};
+use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result};
+
+/// How a run ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Finish {
+    /// The data the job is left with; `None` as it was. Newer data of a creator wins.
+    pub data: Option<Bytes>,
+    /// Run the job again at this time instead of finishing it; 0 is as soon as possible.
+    pub again_ms: Option<i64>,
+    /// The run failed: said by the history, nothing else follows from it.
+    pub failed: bool,
+    /// Why it ended like this, for the history.
+    pub reason: Option<String>,
+}
+
+impl Finish {
+    /// The job is finished, with the data it has.
+    pub fn done() -> Self {
+        Self::default()
+    }
+
+    /// The job is finished, and this is why it could not be done.
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self {
+            failed: true,
+            reason: Some(reason.into()),
+            ..Self::default()
+        }
+    }
+
+    /// The job is to be run again at this time.
+    pub fn again(due_ms: i64) -> Self {
+        Self {
+            again_ms: Some(due_ms),
+            ..Self::default()
+        }
+    }
+
+    /// The same end, with data.
+    #[must_use]
+    pub fn data(self, data: impl Into<Bytes>) -> Self {
+        Self {
+            data: Some(data.into()),
+            ..self
+        }
+    }
+
+    fn how(&self) -> How {
+        match self.again_ms {
+            Some(due_ms) => How::Again { due_ms },
+            None if self.failed => How::Failed,
+            None => How::Done,
+        }
+    }
+}
+
+/// The answer to a holder.
+#[must_use = "leave your own writes out of a transaction that is repeated"]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The job runs again after this run, or is pending already if this call ended it.
+    pub again: bool,
+    /// An earlier try of this very transaction was committed; this one changes nothing.
+    pub repeated: bool,
+}
+
+impl Jobs {
+    /// A heart-beat, with new data if there is any. To be sent at least every third of the type's
+    /// timeout; says whether the job was asked to run again.
+    pub async fn update(&self, job: &Job, data: Option<Bytes>) -> Result<Held> {
+        let (op, data) = (self.op(), data.as_ref());
+        (self.store())
+            .transact("update", |tx| async move {
+                self.update_in(&tx, &op, job, data.cloned()).await
+            })
+            .await
+    }
+
+    /// [`Self::update`] in the caller's transaction.
+    pub async fn update_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        data: Option<Bytes>,
+    ) -> Result<Held> {
+        check_data(data.as_ref())?;
+        let mut header = self.header(tx, &job.ty, &job.id).await?;
+        let event = Event::Update {
+            lock: job.lock,
+            data,
+            repeated: tx.maybe_committed() && self.has_beat(tx, &job.ty, &job.id, op).await?,
+        };
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
+        if reply != Reply::Repeated {
+            effects.beat(&job.ty, &job.id, op.id(0));
+        }
+        effects.flush(op).await?;
+        Ok(held(reply, header.as_deref()))
+    }
+
+    /// Asks for another run after this one, at a time. Unlike
+    /// [`resubmit`](Self::resubmit), only the holder can.
+    pub async fn run_again_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        due_ms: i64,
+        data: Option<Bytes>,
+    ) -> Result<Held> {
+        check_data(data.as_ref())?;
+        let mut header = self.header(tx, &job.ty, &job.id).await?;
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let event = Event::Resubmit {
+            lock: job.lock,
+            due_ms,
+            data,
+        };
+        let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
+        effects.flush(op).await?;
+        Ok(held(reply, header.as_deref()))
+    }
+
+    /// [`Self::run_again_in`] in a transaction of its own.
+    pub async fn run_again(&self, job: &Job, due_ms: i64, data: Option<Bytes>) -> Result<Held> {
+        let (op, data) = (self.op(), data.as_ref());
+        (self.store())
+            .transact("run_again", |tx| async move {
+                self.run_again_in(&tx, &op, job, due_ms, data.cloned())
+                    .await
+            })
+            .await
+    }
+
+    /// Ends the run of a job. Saying so again with the same lock is no error.
+    pub async fn finish(&self, job: &Job, finish: Finish) -> Result<Held> {
+        let (op, finish) = (self.op(), &finish);
+        (self.store())
+            .transact("finish", |tx| async move {
+                self.finish_in(&tx, &op, job, finish.clone()).await
+            })
+            .await
+    }
+
+    /// [`Self::finish`] in the caller's transaction.
+    pub async fn finish_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        finish: Finish,
+    ) -> Result<Held> {
+        let mut answers = self
+            .finish_many_in(tx, op, &[(job.clone(), finish)])
+            .await?;
+        answers.pop().unwrap_or(Err(Error::Halt))
+    }
+
+    /// Ends several runs in one transaction. Each has its own answer: one that is lost does not
+    /// keep the others from being finished.
+    pub async fn finish_many(&self, jobs: &[(Job, Finish)]) -> Result<Vec<Result<Held>>> {
+        let op = self.op();
+        (self.store())
+            .transact("finish", |tx| async move {
+                self.finish_many_in(&tx, &op, jobs).await
+            })
+            .await
+    }
+
+    /// [`Self::finish_many`] in the caller's transaction.
+    pub async fn finish_many_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        jobs: &[(Job, Finish)],
+    ) -> Result<Vec<Result<Held>>> {
+        for (_, finish) in jobs {
+            check_data(finish.data.as_ref())?;
+        }
+        let read = jobs.iter().map(|(job, _)| async move {
+            let header = self.header(tx, &job.ty, &job.id).await?;
+            Ok::<_, Error>(((&job.ty, &job.id), header))
+        });
+        let mut headers: BTreeMap<(&JobType, &JobId), Option<Arc<Header>>> =
+            try_join_all(read).await?.into_iter().collect();
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let mut answers = Vec::with_capacity(jobs.len());
+        for (job, finish) in jobs {
+            let header = headers.entry((&job.ty, &job.id)).or_default();
+            let event = Event::Finish {
+                lock: job.lock,
+                data: finish.data.clone(),
+                how: finish.how(),
+                reason: finish.reason.clone(),
+                repeated: tx.maybe_committed() && self.has_ended(tx, job).await?,
+            };
+            answers.push(match effects.run(&job.ty, &job.id, header, event) {
+                Ok(reply) => Ok(held(reply, header.as_deref())),
+                Err(Error::Halt) => Err(Error::Halt),
+                Err(error) => return Err(error),
+            });
+        }
+        effects.flush(op).await?;
+        Ok(answers)
+    }
+
+    /// True when this very call has written its heart-beat before.
+    async fn has_beat(&self, tx: &Transaction, ty: &JobType, id: &JobId, op: &Op) -> Result<bool> {
+        let key = self.keys().index(ty, id, Position::Active);
+        match tx.get(&key).await {
+            Ok(row) => {
+                Ok(row
+                    .is_some_and(|row| after_stamp(&row).get(8..) == Some(&op.id(0).to_be_bytes())))
+            }
+            // This transaction has accepted the job, or beaten before: it cannot read the stamp
+            // that it writes, and has not been committed, or it would not have written again.
+            Err(store::Error::Misuse(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// True when the run of this lock is in the history, ended.
+    async fn has_ended(&self, tx: &Transaction, job: &Job) -> Result<bool> {
+        let key = self.keys().attempt(&job.ty, &job.id, job.attempt);
+        let Some(row) = tx.get(&key).await? else {
+            return Ok(false);
+        };
+        let attempt = Attempt::decode(row)?;
+        Ok(attempt.lock == job.lock && attempt.end.is_some_and(|end| end.outcome.by_holder()))
+    }
+}
+
+fn held(reply: Reply, header: Option<&Header>) -> Held {
+    Held {
+        again: match reply {
+            Reply::Done { again } => again,
+            _ => header.is_some_and(|header| header.next.is_some()),
+        },
+        repeated: reply == Reply::Repeated,
+    }
+}
+
+impl JobLock {
+    /// Locks of one call: independent random bits, one for each job.
+    pub(crate) fn draw(entropy: &crate::Entropy, count: usize) -> Vec<Self> {
+        (0..count)
+            .map(|_| Self::from_bits(entropy.bits()))
+            .collect()
+    }
+}
