@@ -7,21 +7,24 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::limits::TRANSACTION_AGE_MAX;
+use crate::lmdb::{Lmdb, LmdbSnapshot};
 use crate::memory::{Memory, MemorySnapshot};
 use crate::pending::{CommitRequest, Pending, Read, Stamp, add};
 use crate::range::Page;
-use crate::watch::{Slot, Watches};
+use crate::watch::Slot;
 use crate::{Error, KeyRange, Result};
 
 /// Where the rows are.
 #[derive(Debug, Clone)]
 pub(crate) enum LocalBackend {
     Memory(Arc<Memory>),
+    Lmdb(Arc<Lmdb>),
 }
 
 #[derive(Debug)]
 enum LocalSnapshot {
     Memory(MemorySnapshot),
+    Lmdb(LmdbSnapshot),
 }
 
 /// One attempt. The lock is never held across an await.
@@ -52,7 +55,11 @@ impl LocalTransaction {
 
     pub(crate) fn read_version(&self) -> Result<u64> {
         let mut state = self.usable()?;
-        Ok(state.snapshot(&self.backend)?.version())
+        let snapshot = state.snapshot(&self.backend)?;
+        if let LocalSnapshot::Lmdb(snapshot) = snapshot {
+            snapshot.see_version();
+        }
+        Ok(snapshot.version())
     }
 
     pub(crate) fn get(&self, key: &[u8], conflict: bool) -> Result<Option<Bytes>> {
@@ -117,17 +124,17 @@ impl LocalTransaction {
 
     /// Commits and arms the watches. `None` when there was nothing to write.
     pub(crate) async fn commit(&self) -> Result<Option<Stamp>> {
-        let (request, watches) = {
+        let (request, snapshot, watches) = {
             let mut state = self.usable()?;
             state.done = true;
-            let version = state
-                .snapshot
-                .take()
-                .map(|(snapshot, _)| snapshot.version());
+            let snapshot = state.snapshot.take().map(|(snapshot, _)| snapshot);
+            let request = state
+                .pending
+                .take(snapshot.as_ref().map(LocalSnapshot::version));
             let watches = std::mem::take(&mut state.watches);
-            (state.pending.take(version), CancelOnDrop(watches))
+            (request, snapshot, CancelOnDrop(watches))
         };
-        let stamp = self.backend.commit(request).await?;
+        let stamp = self.backend.commit(request, snapshot).await?;
         watches.arm(&self.backend);
         Ok(stamp)
     }
@@ -159,7 +166,7 @@ pub(crate) const OVER: Error =
 impl State {
     fn snapshot(&mut self, backend: &LocalBackend) -> Result<&LocalSnapshot> {
         if self.snapshot.is_none() {
-            self.snapshot = Some((backend.snapshot(), Instant::now()));
+            self.snapshot = Some((backend.snapshot()?, Instant::now()));
         }
         match &self.snapshot {
             Some((snapshot, _)) => Ok(snapshot),
@@ -193,32 +200,42 @@ impl Drop for State {
 }
 
 impl LocalBackend {
-    fn snapshot(&self) -> LocalSnapshot {
+    fn snapshot(&self) -> Result<LocalSnapshot> {
         match self {
-            Self::Memory(memory) => LocalSnapshot::Memory(memory.snapshot()),
+            Self::Memory(memory) => Ok(LocalSnapshot::Memory(memory.snapshot())),
+            Self::Lmdb(lmdb) => lmdb.snapshot().map(LocalSnapshot::Lmdb),
         }
     }
 
-    #[expect(clippy::unused_async, reason = "a durable backend waits for its disk")]
-    async fn commit(&self, request: CommitRequest) -> Result<Option<Stamp>> {
-        if request.is_read_only() {
-            return Ok(None);
-        }
-        match self {
-            Self::Memory(memory) => memory.commit(request).map(Some),
+    /// `snapshot` is what the transaction has read: while it lives, so does what is needed to find
+    /// conflicts with it.
+    async fn commit(
+        &self,
+        request: CommitRequest,
+        snapshot: Option<LocalSnapshot>,
+    ) -> Result<Option<Stamp>> {
+        match (self, snapshot) {
+            (Self::Memory(_), _) if request.is_read_only() => Ok(None),
+            (Self::Memory(memory), _snapshot) => memory.commit(request).map(Some),
+            (Self::Lmdb(lmdb), Some(LocalSnapshot::Lmdb(snapshot))) => {
+                lmdb.commit(request, Some(snapshot)).await
+            }
+            (Self::Lmdb(lmdb), _) => lmdb.commit(request, None).await,
         }
     }
 
-    fn watches(&self) -> &Watches {
+    fn arm(&self, slot: &Arc<Slot>) -> Result<()> {
         match self {
-            Self::Memory(memory) => &memory.watches,
+            Self::Memory(memory) => memory.watches.arm(slot),
+            Self::Lmdb(lmdb) => lmdb.arm(slot)?,
         }
+        Ok(())
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "a durable backend reads a file")]
     fn latest(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Memory(memory) => Ok(memory.latest(key)),
+            Self::Lmdb(lmdb) => lmdb.latest(key),
         }
     }
 }
@@ -227,13 +244,14 @@ impl LocalSnapshot {
     fn version(&self) -> u64 {
         match self {
             Self::Memory(snapshot) => snapshot.version(),
+            Self::Lmdb(snapshot) => snapshot.version(),
         }
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "a durable backend reads a file")]
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self {
             Self::Memory(snapshot) => Ok(snapshot.get(key)),
+            Self::Lmdb(snapshot) => snapshot.get(key),
         }
     }
 
@@ -241,6 +259,7 @@ impl LocalSnapshot {
         range.check()?;
         match self {
             Self::Memory(snapshot) => Ok(snapshot.page(range, limit, reverse)),
+            Self::Lmdb(snapshot) => snapshot.page(range, limit, reverse),
         }
     }
 }
@@ -251,9 +270,10 @@ struct CancelOnDrop(Vec<Arc<Slot>>);
 impl CancelOnDrop {
     fn arm(mut self, backend: &LocalBackend) {
         for slot in self.0.drain(..) {
-            backend.watches().arm(&slot);
+            let armed = backend.arm(&slot);
             // It may have changed between the snapshot and now.
-            if !matches!(backend.latest(&slot.key), Ok(now) if now == slot.seen) {
+            let now = armed.and_then(|()| backend.latest(&slot.key));
+            if !matches!(now, Ok(now) if now == slot.seen) {
                 slot.fire();
             }
         }

@@ -406,7 +406,7 @@ fn stamped_keys(key: &[u8], offset: usize, read_version: u64) -> KeyRange {
 }
 
 /// The part of `range` that a page with this rest has looked at.
-fn covered(range: &KeyRange, rest: Option<&KeyRange>, reverse: bool) -> KeyRange {
+pub(crate) fn covered(range: &KeyRange, rest: Option<&KeyRange>, reverse: bool) -> KeyRange {
     match rest {
         None => range.clone(),
         Some(rest) if reverse => KeyRange::new(rest.end.clone(), range.end.clone()),

@@ -1,6 +1,7 @@
 //! Opening a store by its URL.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::faults::FaultState;
 use crate::fdb::Fdb;
+use crate::lmdb::Lmdb;
 use crate::local::{LocalBackend, LocalTransaction};
 use crate::memory::Memory;
 use crate::metadata::Metadata;
@@ -23,6 +25,35 @@ const OPEN_DEADLINE: Duration = Duration::from_secs(10);
 /// A handle on a store, cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Inner>);
+
+/// How a store is opened. All of it is about the embedded store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// What a commit survives. Sync by default.
+    pub durability: Durability,
+    /// How large the embedded store may become: address space, not disk or memory. 64 GiB by
+    /// default. Processes that share a store give the same.
+    pub map_size_bytes: u64,
+}
+
+/// What an acknowledged commit of the embedded store survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Everything, a power cut included.
+    Sync,
+    /// The end of every process. A power cut takes away what was committed in the last fraction of a
+    /// second: whole transactions, the newest ones.
+    Relaxed,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Sync,
+            map_size_bytes: 64 << 30,
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -38,13 +69,20 @@ struct Inner {
 #[derive(Debug, Clone)]
 enum Backend {
     Memory(Arc<Memory>),
+    Lmdb(Arc<Lmdb>),
     Fdb(Arc<Fdb>),
 }
 
 impl Store {
-    /// Opens the store that `url` names: `memory:`.
+    /// Opens the store that `url` names, with the defaults: `lmdb:DIRECTORY`, `fdb:CLUSTER_FILE` or
+    /// `memory:`.
     pub async fn open(url: &str) -> Result<Self> {
-        let backend = Backend::open(url)?;
+        Self::open_with(url, &OpenOptions::default()).await
+    }
+
+    /// Opens the store that `url` names.
+    pub async fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
+        let backend = Backend::open(url, options).await?;
         let opening = Self::assemble(backend.clone(), Metadata { incarnation: 0 });
         // Whoever opens a store waits to hear whether it is there.
         let call = Call::new("open").deadline(OPEN_DEADLINE);
@@ -54,7 +92,7 @@ impl Store {
 
     /// Opens an empty store, or what an import left that broke off, and marks it as being filled.
     pub(crate) async fn open_for_import(url: &str) -> Result<Self> {
-        let backend = Backend::open(url)?;
+        let backend = Backend::open(url, &OpenOptions::default()).await?;
         let store = Self::assemble(backend, Metadata { incarnation: 0 });
         store.transact("open", Metadata::begin_import).await?;
         Ok(store)
@@ -107,6 +145,9 @@ impl Store {
             Backend::Memory(memory) => Kind::Local(LocalTransaction::new(LocalBackend::Memory(
                 Arc::clone(memory),
             ))),
+            Backend::Lmdb(lmdb) => {
+                Kind::Local(LocalTransaction::new(LocalBackend::Lmdb(Arc::clone(lmdb))))
+            }
             Backend::Fdb(fdb) => Kind::Fdb(fdb.begin(priority)?),
         };
         let faults = self.0.faults.clone();
@@ -125,9 +166,17 @@ impl Store {
 }
 
 impl Backend {
-    fn open(url: &str) -> Result<Self> {
+    async fn open(url: &str, options: &OpenOptions) -> Result<Self> {
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory(Arc::default())),
+            Some(("lmdb", directory)) => {
+                let (directory, options) = (PathBuf::from(directory), options.clone());
+                let opening = tokio::task::spawn_blocking(move || Lmdb::open(&directory, &options));
+                match opening.await {
+                    Ok(opened) => opened.map(Self::Lmdb),
+                    Err(error) => Err(Error::open(format!("opening {url:?} broke off: {error}"))),
+                }
+            }
             Some(("fdb", location)) => Ok(Self::Fdb(Arc::new(Fdb::open(location)?))),
             _ => Err(Error::open(format!(
                 "{url:?} names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"

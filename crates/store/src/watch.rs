@@ -178,4 +178,21 @@ impl Watches {
             }
         }
     }
+
+    /// Fires the watches of all keys that `written` picks.
+    pub(crate) fn wake_where(&self, mut written: impl FnMut(&[u8]) -> bool) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, same_key) in slots.extract_if(|key, _| written(key)) {
+            for slot in same_key.iter().filter_map(Weak::upgrade) {
+                slot.fire();
+            }
+        }
+    }
+
+    /// True when somebody waits for a watch.
+    pub(crate) fn any(&self) -> bool {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|_, same_key| same_key.iter().any(|slot| slot.strong_count() > 0));
+        !slots.is_empty()
+    }
 }

@@ -1,0 +1,278 @@
+//! The embedded store: one directory, shared by any number of processes on one host.
+//!
+//! An LMDB tree that is always synced holds the store as it was at some version. A redo log holds
+//! what was committed since, and every process keeps that in memory as layers above the tree:
+//!
+//! ```text
+//!            control page ─ version (published) · durable · in tree
+//!                                 │                          │
+//!   log   ───────[record][record][record]┄┄┄          tree   │
+//!                └──── layers ───┘                    └──────┘
+//! ```
+//! **Commit.** One thread per process takes all commits that wait. Under the commit lock it reads
+//! what other processes have written, judges each commit by conflict ranges against everything
+//! written after its snapshot, appends one record, and publishes the new version. A second thread
+//! syncs the log and only then tells the callers; many share one sync. See [`commit`].
+//!
+//! **Read.** A snapshot is the published version: the layers, cut at that version, over a state of
+//! the tree that is not newer. Rows may be read before they are durable, but a transaction that only
+//! read is not told so before what it saw is. See [`view`].
+//!
+//! **Checkpoint.** One process at a time moves the layers into the tree, in one synced transaction
+//! that also says where the log goes on; then layers and log segments are used again. See
+//! [`upkeep`].
+//!
+//! **Recovery.** The tree, and the log behind it for as long as checksums hold. A log that ends
+//! before what is known to have been acknowledged is corrupt, and nothing is opened. See [`open`].
+//!
+//! A killed process leaves no trace but locks, which the kernel gives back, and at worst a record
+//! that was not published, which the next commit writes over. A process that was stopped so long
+//! that the log was used again starts over from the tree, and its transactions are too old.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use self::commit::{QUEUE_COMMITS, Syncer, Waiting, answered, run_commits, spawn};
+use self::directory::Directory;
+use self::engine::{Engine, Tuning};
+use self::upkeep::Upkeep;
+pub(crate) use self::view::LmdbSnapshot;
+use crate::pending::{CommitRequest, Stamp};
+use crate::watch::Slot;
+use crate::{Durability, Error, OpenOptions, Result};
+
+mod commit;
+mod control;
+mod core;
+mod directory;
+mod engine;
+mod failure;
+mod layer;
+mod log;
+mod open;
+mod record;
+mod skyline;
+mod tree;
+mod upkeep;
+mod view;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod trace;
+
+/// LMDB must not open a file twice in one process, so all handles on a directory share one store.
+/// The inner lock is held while the store is opened or closed.
+static STORES: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
+
+type Shared = Mutex<Weak<Lmdb>>;
+
+/// An open store. Dropping the last handle moves the log into the tree and ends the threads.
+#[derive(Debug)]
+pub(crate) struct Lmdb {
+    running: Option<Running>,
+    options: OpenOptions,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Running {
+    engine: Arc<Engine>,
+    queue: Option<mpsc::Sender<Waiting>>,
+    syncer: Arc<Syncer>,
+    upkeep: Arc<Upkeep>,
+    committing: Vec<JoinHandle<()>>,
+    syncing: Vec<JoinHandle<()>>,
+    keeping: Vec<JoinHandle<()>>,
+}
+
+impl Lmdb {
+    /// Opens the store in a directory, which is made if it is not there. Blocks.
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Arc<Self>> {
+        Self::open_tuned(path, options, Tuning::default())
+    }
+
+    fn open_tuned(path: &Path, options: &OpenOptions, tuning: Tuning) -> Result<Arc<Self>> {
+        if path.as_os_str().is_empty() {
+            return Err(Error::open("lmdb: needs a directory, as in lmdb:./data"));
+        }
+        let directory = Directory::prepare(path)?;
+        let shared = {
+            let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+            let path = directory.path().to_owned();
+            Arc::clone(stores.entry(path).or_default())
+        };
+        let mut opening = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = opening.upgrade() {
+            drop(opening);
+            return open.shared_with(options, directory.path());
+        }
+        let running = Running::start(open::open(directory, options, tuning)?, options)?;
+        let lmdb = Arc::new(Self {
+            running: Some(running),
+            options: options.clone(),
+            shared: Arc::clone(&shared),
+        });
+        *opening = Arc::downgrade(&lmdb);
+        drop(opening);
+        Ok(lmdb)
+    }
+
+    fn shared_with(self: Arc<Self>, options: &OpenOptions, path: &Path) -> Result<Arc<Self>> {
+        if self.options == *options {
+            return Ok(self);
+        }
+        Err(Error::open(format!(
+            "{} is open in this process with other options",
+            path.display()
+        )))
+    }
+
+    pub(crate) fn snapshot(&self) -> Result<LmdbSnapshot> {
+        self.running()?.engine.snapshot()
+    }
+
+    /// The newest value of a key, for watches.
+    pub(crate) fn latest(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.snapshot()?.get(key)
+    }
+
+    /// Commits; with sync durability, returns when the commit survives a power cut. `snapshot` is
+    /// what the transaction has read.
+    pub(crate) async fn commit(
+        &self,
+        request: CommitRequest,
+        snapshot: Option<LmdbSnapshot>,
+    ) -> Result<Option<Stamp>> {
+        let running = self.running()?;
+        if request.is_read_only() {
+            return running.settle(snapshot).await;
+        }
+        let (reply, answer) = oneshot::channel();
+        let waiting = Waiting {
+            request,
+            snapshot,
+            reply,
+        };
+        let Some(queue) = &running.queue else {
+            return Err(CLOSED);
+        };
+        queue.send(waiting).await.map_err(|_| CLOSED)?;
+        answered(answer).await
+    }
+
+    pub(crate) fn arm(&self, slot: &Arc<Slot>) -> Result<()> {
+        let running = self.running()?;
+        running.engine.watches.arm(slot);
+        running.upkeep.watch();
+        Ok(())
+    }
+
+    fn running(&self) -> Result<&Running> {
+        self.running.as_ref().ok_or(CLOSED)
+    }
+}
+
+const CLOSED: Error = Error::Misuse("the store is closed");
+
+impl Drop for Lmdb {
+    fn drop(&mut self) {
+        // Whoever opens the directory again waits until it is closed.
+        let closing = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.running.take());
+        drop(closing);
+    }
+}
+
+impl Running {
+    fn start(engine: Arc<Engine>, options: &OpenOptions) -> Result<Self> {
+        let relaxed = match options.durability {
+            Durability::Sync => None,
+            Durability::Relaxed => Some(engine.tuning.relaxed_interval),
+        };
+        let (queue, commits) = mpsc::channel(QUEUE_COMMITS);
+        let mut running = Self {
+            engine,
+            queue: Some(queue),
+            syncer: Arc::new(Syncer::new(relaxed)),
+            upkeep: Arc::default(),
+            committing: Vec::new(),
+            syncing: Vec::new(),
+            keeping: Vec::new(),
+        };
+        let parts = || {
+            let Self {
+                engine,
+                syncer,
+                upkeep,
+                ..
+            } = &running;
+            (Arc::clone(engine), Arc::clone(syncer), Arc::clone(upkeep))
+        };
+        let (engine, syncer, upkeep) = parts();
+        let committing = spawn("store-commit", move || {
+            run_commits(&engine, commits, &syncer, &upkeep);
+        });
+        let (engine, syncer, _) = parts();
+        let syncing = spawn("store-sync", move || syncer.run(&engine));
+        let (engine, _, upkeep) = parts();
+        let following = spawn("store-follow", move || upkeep.run_follow(&engine));
+        let (engine, _, upkeep) = parts();
+        let merging = spawn("store-tree", move || upkeep.run_checkpoints(&engine));
+        // Those that were started are ended by the drop, whatever became of the others.
+        let mut failed = None;
+        for (list, thread) in [
+            (&mut running.committing, committing),
+            (&mut running.syncing, syncing),
+            (&mut running.keeping, following),
+        ] {
+            match thread {
+                Ok(thread) => list.push(thread),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match merging {
+            Ok(thread) => running.keeping.push(thread),
+            Err(error) => failed = Some(error),
+        }
+        failed.map_or(Ok(running), Err)
+    }
+
+    /// Waits until what a transaction has seen is durable.
+    async fn settle(&self, snapshot: Option<LmdbSnapshot>) -> Result<Option<Stamp>> {
+        let seen = snapshot.map_or(0, |snapshot| snapshot.seen());
+        if self.syncer.is_relaxed() || self.engine.control.durable() >= seen {
+            return Ok(None);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.syncer.add(vec![(reply, None)]);
+        answer.await.unwrap_or(Err(CLOSED))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Commits end before the syncs they wait for, and those before the last checkpoint.
+        self.queue = None;
+        join(&mut self.committing);
+        self.syncer.close();
+        join(&mut self.syncing);
+        self.upkeep.close();
+        join(&mut self.keeping);
+        self.engine.watches.wake_where(|_| true);
+        self.engine.close();
+    }
+}
+
+fn join(threads: &mut Vec<JoinHandle<()>>) {
+    for thread in threads.drain(..) {
+        if thread.join().is_err() {
+            tracing::error!("a thread of the store has panicked");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The threads that commits pass through: one writes them into the log, as many at once as are
+//! waiting; the other syncs the log and tells those who wait. While one group is synced the next is
+//! written.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::engine::Engine;
+use super::upkeep::Upkeep;
+use super::view::LmdbSnapshot;
+use crate::pending::{CommitRequest, Mutation, Stamp};
+use crate::{Error, Result};
+
+/// What a transaction is told: its stamp, or `None` when it only read.
+pub(super) type Reply = oneshot::Sender<Result<Option<Stamp>>>;
+
+/// A commit on its way to the log.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) request: CommitRequest,
+    /// Kept, so that what is needed to find conflicts with it is kept.
+    pub(super) snapshot: Option<LmdbSnapshot>,
+    pub(super) reply: Reply,
+}
+
+/// How many commits are under way at most; more wait for a place.
+pub(super) const QUEUE_COMMITS: usize = 4096;
+const GROUP_COMMITS_MAX: usize = 1024;
+/// A group that has this much takes no more. One transaction may have ten times as much.
+const GROUP_BYTES: usize = 1 << 20;
+
+/// Runs the commit thread until the queue is closed and empty.
+pub(super) fn run_commits(
+    engine: &Engine,
+    mut queue: mpsc::Receiver<Waiting>,
+    syncer: &Syncer,
+    upkeep: &Upkeep,
+) {
+    while let Some(first) = queue.blocking_recv() {
+        let mut bytes = request_bytes(&first.request);
+        let mut group = vec![first];
+        while bytes < GROUP_BYTES
+            && group.len() < GROUP_COMMITS_MAX
+            && let Ok(next) = queue.try_recv()
+        {
+            bytes += request_bytes(&next.request);
+            group.push(next);
+        }
+        commit_group(engine, group, syncer, upkeep);
+    }
+}
+
+fn commit_group(engine: &Engine, mut group: Vec<Waiting>, syncer: &Syncer, upkeep: &Upkeep) {
+    // Nobody waits any more for those whose callers have gone away.
+    group.retain(|waiting| !waiting.reply.is_closed());
+    let (mut requests, mut replies, mut snapshots) = (Vec::new(), Vec::new(), Vec::new());
+    for waiting in group {
+        requests.push(waiting.request);
+        replies.push(waiting.reply);
+        snapshots.push(waiting.snapshot);
+    }
+    let committed = (upkeep.wait_for_room(engine)).and_then(|()| engine.commit(requests));
+    drop(snapshots);
+    match committed {
+        Ok(verdicts) => {
+            let mut durable = Vec::with_capacity(replies.len());
+            for (reply, verdict) in replies.into_iter().zip(verdicts) {
+                match verdict {
+                    Ok(stamp) => durable.push((reply, Some(stamp))),
+                    Err(error) => answer(reply, Err(error)),
+                }
+            }
+            if !durable.is_empty() {
+                syncer.add(durable);
+            }
+        }
+        Err(error) => {
+            for reply in replies {
+                answer(reply, Err(error.clone()));
+            }
+        }
+    }
+}
+
+fn request_bytes(request: &CommitRequest) -> usize {
+    let mutations = request.mutations.iter().map(|mutation| match mutation {
+        Mutation::Set { key, value }
+        | Mutation::StampedKey { key, value, .. }
+        | Mutation::StampedValue { key, value, .. } => key.len() + value.len(),
+        Mutation::Clear { key } | Mutation::Add { key, .. } => key.len(),
+        Mutation::ClearRange { range } => range.begin.len() + range.end.len(),
+    });
+    let writes = (request.writes.iter()).map(|range| range.begin.len() + range.end.len());
+    mutations.chain(writes).sum()
+}
+
+/// The waiting line in front of the disk.
+#[derive(Debug)]
+pub(super) struct Syncer {
+    line: Mutex<Line>,
+    more: Condvar,
+    /// With relaxed durability nobody waits, and the log is synced this often.
+    relaxed: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    waiting: Vec<(Reply, Option<Stamp>)>,
+    closed: bool,
+}
+
+impl Syncer {
+    pub(super) fn new(relaxed: Option<Duration>) -> Self {
+        Self {
+            line: Mutex::default(),
+            more: Condvar::new(),
+            relaxed,
+        }
+    }
+
+    pub(super) fn is_relaxed(&self) -> bool {
+        self.relaxed.is_some()
+    }
+
+    /// Tells everyone once what is published now is durable; with relaxed durability at once.
+    pub(super) fn add(&self, waiting: Vec<(Reply, Option<Stamp>)>) {
+        if self.is_relaxed() {
+            for (reply, stamp) in waiting {
+                answer(reply, Ok(stamp));
+            }
+            return;
+        }
+        self.lock().waiting.extend(waiting);
+        self.more.notify_one();
+    }
+
+    /// Ends the sync thread when nobody waits any more.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.more.notify_one();
+    }
+
+    /// Runs the sync thread.
+    pub(super) fn run(&self, engine: &Engine) {
+        while let Some(waiting) = self.next() {
+            let result = engine.sync();
+            for (reply, stamp) in waiting {
+                let told = match (&result, stamp) {
+                    (Ok(()), stamp) => Ok(stamp),
+                    // It is in the log, and may be read from there again.
+                    (Err(_), Some(_)) => Err(Error::MaybeCommitted),
+                    (Err(error), None) => Err(error.clone()),
+                };
+                answer(reply, told);
+            }
+        }
+    }
+
+    /// Those who wait; with relaxed durability also nobody, now and then. `None` at the end.
+    fn next(&self) -> Option<Vec<(Reply, Option<Stamp>)>> {
+        let mut line = self.lock();
+        loop {
+            if !line.waiting.is_empty() {
+                return Some(std::mem::take(&mut line.waiting));
+            }
+            if line.closed {
+                return None;
+            }
+            let Some(interval) = self.relaxed else {
+                line = (self.more.wait(line)).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let waited = self.more.wait_timeout(line, interval);
+            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            line = woken;
+            if timeout.timed_out() {
+                return Some(Vec::new());
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn answer(reply: Reply, told: Result<Option<Stamp>>) {
+    // Whoever asked may have gone away.
+    let _ = reply.send(told);
+}
+
+/// Waits for the answer to a commit.
+pub(super) async fn answered(
+    answer: oneshot::Receiver<Result<Option<Stamp>>>,
+) -> Result<Option<Stamp>> {
+    // A thread that ends without an answer may have done its work or not.
+    answer.await.unwrap_or(Err(Error::MaybeCommitted))
+}
+
+/// So that the threads can be told apart in a debugger.
+pub(super) fn spawn(
+    name: &'static str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    thread.map_err(|error| Error::Open {
+        message: format!("the thread {name} could not be started"),
+        source: Some(Arc::new(error)),
+    })
+}

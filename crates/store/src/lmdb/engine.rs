@@ -1,0 +1,367 @@
+//! What the threads of a process work on together: reading, committing, syncing and moving the log
+//! into the tree.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::control::{Control, Fullness};
+use super::core::Core;
+use super::directory::{Directory, LockFile};
+use super::failure;
+use super::log::{Found, Log};
+use super::record::{Op, RecordWriter};
+use super::tree::{Mark, Tree};
+use super::view::{LmdbSnapshot, View};
+use crate::limits::TRANSACTION_AGE_MAX;
+use crate::pending::{CommitRequest, Mutation, Stamp};
+use crate::watch::Watches;
+use crate::{Error, Result};
+
+/// Sizes and times that only tests change.
+#[derive(Debug, Clone)]
+pub(super) struct Tuning {
+    /// Must hold the largest transaction, or the log grows by segments of odd sizes.
+    pub(super) segment_bytes: u64,
+    /// This much log is moved into the tree at once.
+    pub(super) checkpoint_bytes: u64,
+    /// This long a commit stays out of the tree.
+    pub(super) checkpoint_interval: Duration,
+    /// With relaxed durability, a power cut takes away this much time at most.
+    pub(super) relaxed_interval: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 16 << 20,
+            checkpoint_bytes: 16 << 20,
+            checkpoint_interval: Duration::from_secs(1),
+            relaxed_interval: Duration::from_millis(200),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) directory: Directory,
+    pub(super) tuning: Tuning,
+    pub(super) control: Control,
+    pub(super) log: Log,
+    pub(super) tree: Arc<Tree>,
+    pub(super) commit_lock: LockFile,
+    pub(super) checkpoint_lock: LockFile,
+    /// Held shared for as long as the store is open.
+    #[expect(dead_code, reason = "it is held, not used")]
+    open_lock: LockFile,
+    pub(super) watches: Watches,
+    core: Mutex<Core>,
+    /// The newest view; only the owner of the core replaces it.
+    view: RwLock<Arc<View>>,
+    /// The first segment that may hold something that is not durable.
+    unsynced: AtomicU64,
+    /// Why the store has stopped.
+    stopped: OnceLock<Error>,
+}
+
+/// The locks and files of an engine that is being put together.
+pub(super) struct Parts {
+    pub(super) directory: Directory,
+    pub(super) tuning: Tuning,
+    pub(super) control: Control,
+    pub(super) log: Log,
+    pub(super) tree: Arc<Tree>,
+    pub(super) commit_lock: LockFile,
+    pub(super) checkpoint_lock: LockFile,
+    pub(super) open_lock: LockFile,
+}
+
+/// A commit as the group has judged it: what to tell, and whether it waits for the disk.
+pub(super) type Verdict = Result<Stamp>;
+
+impl Engine {
+    pub(super) fn new(parts: Parts, core: Core) -> Self {
+        let view = View::new(core.version, core.position.segment, Arc::clone(&core.stack));
+        Self {
+            directory: parts.directory,
+            tuning: parts.tuning,
+            control: parts.control,
+            log: parts.log,
+            tree: parts.tree,
+            commit_lock: parts.commit_lock,
+            checkpoint_lock: parts.checkpoint_lock,
+            open_lock: parts.open_lock,
+            watches: Watches::default(),
+            unsynced: AtomicU64::new(core.tree().position.segment),
+            core: Mutex::new(core),
+            view: RwLock::new(Arc::new(view)),
+            stopped: OnceLock::new(),
+        }
+    }
+
+    /// The rows as all commits up to now have left them.
+    pub(super) fn snapshot(&self) -> Result<LmdbSnapshot> {
+        let published = self.control.version();
+        let mut view = self.view();
+        if view.version < published {
+            self.catch_up(&mut self.core())?;
+            view = self.view();
+        }
+        Ok(LmdbSnapshot::new(view))
+    }
+
+    pub(super) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies what other processes have committed.
+    pub(super) fn catch_up(&self, core: &mut Core) -> Result<()> {
+        let target = self.control.version();
+        if core.version >= target {
+            return Ok(());
+        }
+        while core.version < target {
+            let found = (self.log.read(core.position)).map_err(|error| {
+                failure::of_file("reading the log", self.directory.path(), error)
+            })?;
+            match found {
+                Found::Record(record, next) if record.first_version() == core.version + 1 => {
+                    for (version, ops) in (core.version + 1..).zip(&record.commits) {
+                        core.replay(version, ops);
+                        self.wake(ops);
+                    }
+                    core.position = next;
+                }
+                // This process has slept so long that the log was used again; the tree has it all.
+                _ if self.control.in_tree() > core.version => {
+                    core.restart(self.tree.state()?);
+                    self.watches.wake_where(|_| true);
+                }
+                _ => {
+                    return Err(self.stop(Error::corrupt(format!(
+                        "the redo log in {} cannot be read behind version {}, although version \
+                         {target} is committed",
+                        self.directory.path().display(),
+                        core.version
+                    ))));
+                }
+            }
+        }
+        self.install(core);
+        Ok(())
+    }
+
+    /// Judges, writes and publishes a group of commits, in order.
+    pub(super) fn commit(&self, group: Vec<CommitRequest>) -> Result<Vec<Verdict>> {
+        self.check()?;
+        let fail = |error| failure::of_file("writing the log", self.directory.path(), error);
+        let locked = self.commit_lock.lock().map_err(fail)?;
+        let mut core = self.core();
+        self.catch_up(&mut core)?;
+        let before = core.version;
+        let mut version = before;
+        let mut writer = RecordWriter::new();
+        let mut written = Vec::new();
+        let mut verdicts = Vec::with_capacity(group.len());
+        for request in group {
+            let verdict =
+                (self.check_room(&request)).and_then(|()| core.admit(request, version + 1));
+            verdicts.push(match verdict {
+                Ok((stamp, ops)) => {
+                    version += 1;
+                    writer.push(&ops);
+                    written.extend(ops);
+                    Ok(stamp)
+                }
+                Err(error) => Err(error),
+            });
+        }
+        if version == before {
+            return Ok(verdicts);
+        }
+        let durable = self.control.durable();
+        match self.log.append(core.position, writer, version, durable) {
+            Ok(next) => core.position = next,
+            Err(error) => {
+                core.take_back(before);
+                return Err(fail(error));
+            }
+        }
+        core.version = version;
+        self.install(&mut core);
+        self.control.publish(version);
+        drop(core);
+        drop(locked);
+        self.wake(&written);
+        Ok(verdicts)
+    }
+
+    /// Makes everything that was published up to now durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.check()?;
+        let view = self.view();
+        let (version, segment) = (view.version, view.segment);
+        drop(view);
+        if self.control.durable() >= version {
+            return Ok(());
+        }
+        let first = self.unsynced.load(Ordering::Acquire);
+        if let Err(error) = self.log.sync(first, segment) {
+            return Err(self.stop(Error::Corrupt {
+                message: format!(
+                    "the redo log in {} could not be synced, so that the last commits may be lost; \
+                     stop every process of this store, look after the disk, and start again",
+                    self.directory.path().display()
+                ),
+                source: Some(Arc::new(error)),
+            }));
+        }
+        self.unsynced.fetch_max(segment, Ordering::AcqRel);
+        self.control.set_durable(version);
+        Ok(())
+    }
+
+    /// Reads from the newest state of the tree.
+    pub(super) fn follow_tree(&self) -> Result<()> {
+        let mut core = self.core();
+        self.catch_up(&mut core)?;
+        while core.tree().version < self.control.in_tree() {
+            let state = self.tree.state()?;
+            // The tree may be ahead of what this process has read of the log.
+            self.catch_up(&mut core)?;
+            if state.mark.version > core.version {
+                continue;
+            }
+            core.rebase(state);
+            self.install(&mut core);
+        }
+        Ok(())
+    }
+
+    /// Moves what is in memory into the tree. The caller holds the checkpoint lock.
+    pub(super) fn checkpoint(&self) -> Result<()> {
+        self.check()?;
+        self.follow_tree()?;
+        let (layers, since, mark) = {
+            let mut core = self.core();
+            let mark = Mark {
+                version: core.version,
+                position: core.position,
+            };
+            if mark.version == core.tree().version {
+                return Ok(());
+            }
+            let layers = core.freeze();
+            self.install(&mut core);
+            (layers, core.tree().version, mark)
+        };
+        // What the tree has must not be ahead of what the log keeps.
+        self.sync()?;
+        if let Err(error) = self.tree.merge(&layers, since, mark) {
+            return Err(self.cannot_merge(error));
+        }
+        self.control.set_fullness(Fullness::Room);
+        self.control.set_in_tree(mark.version);
+        self.follow_tree()
+    }
+
+    /// Frees what no snapshot needs, and takes their views from snapshots that are too old.
+    pub(super) fn forget(&self) {
+        let mut core = self.core();
+        let overdue = core.take_overdue(TRANSACTION_AGE_MAX);
+        let forgotten = core.forget();
+        drop(core);
+        for view in overdue {
+            view.close();
+        }
+        drop(forgotten);
+    }
+
+    /// Gives every snapshot up, so that the tree can be closed.
+    pub(super) fn close(&self) {
+        let mut core = self.core();
+        for view in core.take_overdue(Duration::ZERO) {
+            view.close();
+        }
+        core.stack.tree.close();
+        self.view().close();
+    }
+
+    /// Why the store has stopped, if it has.
+    pub(super) fn check(&self) -> Result<()> {
+        if let Some(error) = self.stopped.get() {
+            return Err(error.clone());
+        }
+        if self.control.failed() {
+            return Err(Error::corrupt(format!(
+                "another process could not sync the redo log in {}; stop every process of this \
+                 store, look after the disk, and start again",
+                self.directory.path().display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Fires the watches of what was written.
+    fn wake(&self, ops: &[Op]) {
+        let mut keys = Vec::new();
+        for op in ops {
+            match op {
+                Op::Put { key, .. } | Op::Clear { key } => keys.push(key.clone()),
+                Op::ClearRange { range } => self.watches.wake_where(|key| range.contains(key)),
+                Op::Touch { .. } => {}
+            }
+        }
+        self.watches.wake(&keys);
+    }
+
+    fn stop(&self, error: Error) -> Error {
+        self.control.set_failed();
+        let error = self.stopped.get_or_init(|| error).clone();
+        tracing::error!(%error, "the store has stopped");
+        error
+    }
+
+    /// Once the tree cannot grow, only what makes room is let through.
+    fn check_room(&self, request: &CommitRequest) -> Result<()> {
+        let clears = (request.mutations.iter())
+            .all(|m| matches!(m, Mutation::Clear { .. } | Mutation::ClearRange { .. }));
+        match self.control.fullness() {
+            Fullness::Room => Ok(()),
+            _ if clears => Ok(()),
+            Fullness::Map => Err(failure::map_full(
+                self.directory.path(),
+                self.control.map_bytes(),
+            )),
+            Fullness::Disk => Err(failure::disk_full(self.directory.path(), None)),
+        }
+    }
+
+    fn cannot_merge(&self, error: Error) -> Error {
+        match &error {
+            Error::Full { source, .. } => {
+                let disk = source.is_some();
+                let fullness = if disk { Fullness::Disk } else { Fullness::Map };
+                self.control.set_fullness(fullness);
+                error
+            }
+            // The log has it all; the next attempt may do better.
+            Error::Unavailable { .. } => error,
+            _ => self.stop(error),
+        }
+    }
+
+    /// Shows the state of the core to new snapshots.
+    fn install(&self, core: &mut Core) {
+        let (segment, stack) = (core.position.segment, Arc::clone(&core.stack));
+        let view = Arc::new(View::new(core.version, segment, stack));
+        let mut newest = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *newest, view);
+        drop(newest);
+        core.retire(&old);
+    }
+}

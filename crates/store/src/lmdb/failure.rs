@@ -1,0 +1,81 @@
+//! What files and LMDB say, in the store's errors.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use heed::MdbError;
+
+use crate::Error;
+
+/// An error of a file operation: full, or not reachable.
+pub(super) fn of_file(doing: &str, path: &Path, error: io::Error) -> Error {
+    if is_full(&error) {
+        return disk_full(path, Some(error));
+    }
+    Error::Unavailable {
+        message: format!("{doing} in {} failed", path.display()),
+        source: Some(Arc::new(error)),
+    }
+}
+
+pub(super) fn disk_full(path: &Path, error: Option<io::Error>) -> Error {
+    Error::Full {
+        message: format!(
+            "there is no room left on the disk of {}; make room, and the store goes on by itself",
+            path.display()
+        ),
+        source: error.map(|error| Arc::new(error) as _),
+    }
+}
+
+pub(super) fn map_full(path: &Path, map_bytes: u64) -> Error {
+    Error::Full {
+        message: format!(
+            "{} has reached its map size of {map_bytes} bytes; stop its processes and start them \
+             with a larger map_size",
+            path.display()
+        ),
+        source: None,
+    }
+}
+
+/// An error on the way to an open store: what is asked for cannot be had.
+pub(super) fn of_open(doing: &str, path: &Path, error: io::Error) -> Error {
+    match of_file(doing, path, error) {
+        Error::Unavailable { message, source } => Error::Open { message, source },
+        other => other,
+    }
+}
+
+/// An error of the tree.
+pub(super) fn of_tree(path: &Path, map_bytes: u64, error: heed::Error) -> Error {
+    match error {
+        heed::Error::Mdb(MdbError::MapFull) => map_full(path, map_bytes),
+        heed::Error::Io(error) => of_file("reading or writing the tree", path, error),
+        heed::Error::Mdb(
+            MdbError::PageNotFound | MdbError::Corrupted | MdbError::Invalid | MdbError::Panic,
+        ) => Error::Corrupt {
+            message: format!("the tree in {} is damaged", path.display()),
+            source: Some(Arc::new(error)),
+        },
+        heed::Error::Mdb(MdbError::MapResized) => Error::Unavailable {
+            message: format!(
+                "another process has opened {} with a larger map_size; use the same in all",
+                path.display()
+            ),
+            source: Some(Arc::new(error)),
+        },
+        error => Error::Unavailable {
+            message: format!("the tree in {} cannot be used", path.display()),
+            source: Some(Arc::new(error)),
+        },
+    }
+}
+
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}

@@ -1,0 +1,167 @@
+//! Opening: finding out where the log ends, after whatever has happened.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::control::Control;
+use super::core::Core;
+use super::directory::{Directory, Locked};
+use super::engine::{Engine, Parts, Tuning};
+use super::failure;
+use super::log::{Found, Log, Position};
+use super::tree::{Mark, Tree};
+use crate::{Error, OpenOptions, Result};
+
+/// How long opening waits for another process that opens or commits.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Opens the store in a directory. The first process recovers it; others join in.
+pub(super) fn open(
+    directory: Directory,
+    options: &OpenOptions,
+    tuning: Tuning,
+) -> Result<Arc<Engine>> {
+    let path = directory.path().to_owned();
+    let fail = |doing: &'static str| {
+        let path = path.clone();
+        move |error| failure::of_open(doing, &path, error)
+    };
+    let commit_lock = directory.lock_file("commit.lock")?;
+    // Nobody else opens or commits meanwhile.
+    let committing = commit_lock.lock_within(PATIENCE)?;
+    let open_lock = directory.lock_file("open.lock")?;
+    let alone = open_lock.try_lock().map_err(fail("locking the store"))?;
+    let is_alone = alone.is_some();
+    let file = directory.open_file("control")?;
+    let control = Control::map(&file).map_err(fail("mapping the control page"))?;
+    let map_bytes = if is_alone {
+        options.map_size_bytes.next_multiple_of(1 << 16)
+    } else {
+        join(&control, &path, options)?
+    };
+    let tree = Arc::new(Tree::open(&path, map_bytes)?);
+    let log = Log::new(&path, tuning.segment_bytes);
+    if tree.mark()?.is_none() {
+        begin(&tree, &log, &path)?;
+    }
+    let mut core = Core::new(tree.state()?);
+    if is_alone {
+        recover(&log, &control, &mut core, &path)?;
+        control.reset(core.version, core.tree().version, map_bytes);
+    }
+    let sharing = alone.map_or_else(|| open_lock.lock_shared(), Locked::share);
+    sharing.map_err(fail("sharing the store"))?;
+    drop(committing);
+    let checkpoint_lock = directory.lock_file("checkpoint.lock")?;
+    let parts = Parts {
+        directory,
+        tuning,
+        control,
+        log,
+        tree,
+        commit_lock,
+        checkpoint_lock,
+        open_lock,
+    };
+    let engine = Engine::new(parts, core);
+    engine.catch_up(&mut engine.core())?;
+    Ok(Arc::new(engine))
+}
+
+/// Checks whether this process can work with those that have the store open. Returns their map size.
+fn join(control: &Control, path: &Path, options: &OpenOptions) -> Result<u64> {
+    if control.failed() {
+        return Err(Error::open(format!(
+            "the processes that have {} open could not sync it; stop all of them first",
+            path.display()
+        )));
+    }
+    let theirs = control.map_bytes();
+    if options.map_size_bytes > theirs {
+        return Err(Error::open(format!(
+            "other processes have {} open with a map_size of {theirs} bytes; stop them to make it \
+             larger",
+            path.display()
+        )));
+    }
+    Ok(theirs)
+}
+
+/// Gives a new tree its mark and the log its beginning.
+fn begin(tree: &Tree, log: &Log, path: &Path) -> Result<()> {
+    let fail = |error| failure::of_open("making the log", path, error);
+    if log
+        .numbers()
+        .map_err(fail)?
+        .iter()
+        .any(|number| *number > 1)
+    {
+        return Err(Error::corrupt(format!(
+            "{} has a redo log and an empty tree; was data.mdb replaced?",
+            path.display()
+        )));
+    }
+    log.make_first(1).map_err(fail)?;
+    log.sync_directory().map_err(fail)?;
+    tree.create(Mark {
+        version: 0,
+        position: Position {
+            segment: 1,
+            offset: 0,
+            // Whatever the segment may hold does not continue this log.
+            chain: rand::rng().random(),
+            bytes: 0,
+        },
+    })
+}
+
+/// Reads the log from where the tree is up to its end, and makes sure that this is its end.
+fn recover(log: &Log, control: &Control, core: &mut Core, path: &Path) -> Result<()> {
+    let fail = |error| failure::of_open("reading the log", path, error);
+    let start = core.position;
+    let mut durable = control.left_durable();
+    if !(log.numbers().map_err(fail)?).contains(&start.segment) {
+        return Err(Error::corrupt(format!(
+            "the redo log in {} has lost its segment {:016x}",
+            path.display(),
+            start.segment
+        )));
+    }
+    while let Found::Record(record, next) = log.read(core.position).map_err(fail)? {
+        if record.first_version() != core.version + 1 {
+            return Err(Error::corrupt(format!(
+                "the redo log in {} goes on with version {} behind version {}",
+                path.display(),
+                record.first_version(),
+                core.version
+            )));
+        }
+        durable = durable.max(record.header.durable);
+        for (version, ops) in (core.version + 1..).zip(&record.commits) {
+            core.replay(version, ops);
+        }
+        core.position = next;
+    }
+    durable = durable.max(log.durable_behind(core.position).map_err(fail)?);
+    if durable > core.version {
+        return Err(Error::corrupt(format!(
+            "the redo log in {} breaks off behind version {}, but version {durable} had been \
+             acknowledged; nothing was changed",
+            path.display(),
+            core.version
+        )));
+    }
+    if core.position != start {
+        log.rewrite(start, core.position).map_err(fail)?;
+        let commits = core.version - core.tree().version;
+        tracing::info!(
+            commits,
+            version = core.version,
+            "recovered from the redo log"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! Which ranges were written as a whole, and at which versions.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::KeyRange;
+
+/// Disjoint ranges, each with the versions at which all of it was written, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Skyline(BTreeMap<Bytes, Fragment>);
+
+#[derive(Debug, Clone)]
+struct Fragment {
+    end: Bytes,
+    versions: Vec<u64>,
+}
+
+impl Skyline {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a range. Versions never fall.
+    pub(super) fn insert(&mut self, range: &KeyRange, version: u64) {
+        if range.is_empty() {
+            return;
+        }
+        self.split(&range.begin);
+        self.split(&range.end);
+        let mut gaps = Vec::new();
+        let mut from = range.begin.clone();
+        let bounds = (Bound::Included(&*range.begin), Bound::Excluded(&*range.end));
+        for (begin, fragment) in self.0.range_mut::<[u8], _>(bounds) {
+            if from < *begin {
+                gaps.push((from, begin.clone()));
+            }
+            if fragment.versions.last() != Some(&version) {
+                fragment.versions.push(version);
+            }
+            from = fragment.end.clone();
+        }
+        if from < range.end {
+            gaps.push((from, range.end.clone()));
+        }
+        for (begin, end) in gaps {
+            let versions = vec![version];
+            self.0.insert(begin, Fragment { end, versions });
+        }
+    }
+
+    /// The newest version up to `at` at which a range over `key` was written.
+    pub(super) fn over(&self, key: &[u8], at: u64) -> Option<u64> {
+        let bounds = (Bound::Unbounded, Bound::Included(key));
+        let (_, fragment) = self.0.range::<[u8], _>(bounds).next_back()?;
+        (*key < *fragment.end).then(|| fragment.at(at)).flatten()
+    }
+
+    /// True when a part of `range` was written after `version`.
+    pub(super) fn is_newer(&self, range: &KeyRange, version: u64) -> bool {
+        self.touching(range)
+            .any(|(_, fragment)| fragment.versions.last() > Some(&version))
+    }
+
+    /// The parts of `range` that were written up to `at`, in order, each with its newest version.
+    pub(super) fn parts(&self, range: &KeyRange, at: u64) -> Vec<(KeyRange, u64)> {
+        (self.touching(range))
+            .filter_map(|(begin, fragment)| {
+                let begin = begin.max(&range.begin).clone();
+                let end = (&fragment.end).min(&range.end).clone();
+                Some((KeyRange::new(begin, end), fragment.at(at)?))
+            })
+            .collect()
+    }
+
+    /// All fragments with their newest versions, in order.
+    pub(super) fn newest(&self) -> impl Iterator<Item = (KeyRange, u64)> {
+        self.0.iter().filter_map(|(begin, fragment)| {
+            let newest = *fragment.versions.last()?;
+            Some((KeyRange::new(begin.clone(), fragment.end.clone()), newest))
+        })
+    }
+
+    /// Takes back what is newer than `version`.
+    pub(super) fn forget_after(&mut self, version: u64) {
+        self.0.retain(|_, fragment| {
+            fragment.versions.retain(|v| *v <= version);
+            !fragment.versions.is_empty()
+        });
+    }
+
+    fn touching(&self, range: &KeyRange) -> impl Iterator<Item = (&Bytes, &Fragment)> {
+        let before = (self.0)
+            .range::<[u8], _>((Bound::Unbounded, Bound::Excluded(&*range.begin)))
+            .next_back()
+            .filter(|(_, fragment)| range.begin < fragment.end && !range.is_empty());
+        let bounds = (Bound::Included(&*range.begin), Bound::Excluded(&*range.end));
+        let inside = (!range.is_empty()).then(|| self.0.range::<[u8], _>(bounds));
+        before.into_iter().chain(inside.into_iter().flatten())
+    }
+
+    /// Makes `key` a border between fragments.
+    fn split(&mut self, key: &Bytes) {
+        let bounds = (Bound::Unbounded, Bound::Excluded(&**key));
+        let Some((_, fragment)) = self.0.range_mut::<[u8], _>(bounds).next_back() else {
+            return;
+        };
+        if *key < fragment.end {
+            let right = fragment.clone();
+            fragment.end = key.clone();
+            self.0.insert(key.clone(), right);
+        }
+    }
+}
+
+impl Fragment {
+    fn at(&self, version: u64) -> Option<u64> {
+        let newer = self.versions.partition_point(|v| *v <= version);
+        newer.checked_sub(1).map(|last| self.versions[last])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(number: u8) -> Bytes {
+        vec![number].into()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Against the plain list of what was inserted.
+        #[test]
+        fn a_skyline_is_the_newest_of_its_ranges(
+            ranges in prop::collection::vec((0u8..20, 0u8..20), 1..20),
+            forget in 0u64..20,
+        ) {
+            let mut skyline = Skyline::default();
+            let mut list = Vec::new();
+            for (version, (begin, length)) in (1u64..).zip(ranges) {
+                let range = KeyRange::new(key(begin), key(begin + length));
+                skyline.insert(&range, version);
+                list.push((range, version));
+            }
+            let newest = |k: &[u8], at: u64| {
+                (list.iter().rev()).find(|(r, v)| *v <= at && r.contains(k)).map(|(_, v)| *v)
+            };
+            for at in 0..22 {
+                for k in 0u8..45 {
+                    prop_assert_eq!(skyline.over(&[k], at), newest(&[k], at));
+                    let wide = KeyRange::new(key(k), key(k + 3));
+                    let is_newer = (k..k + 3).any(|k| newest(&[k], 99) > Some(at));
+                    prop_assert_eq!(skyline.is_newer(&wide, at), is_newer);
+                    let parts = skyline.parts(&wide, at);
+                    for k in k..k + 3 {
+                        let part = parts.iter().find(|(r, _)| r.contains(&[k])).map(|(_, v)| *v);
+                        prop_assert_eq!(part, newest(&[k], at));
+                    }
+                }
+            }
+            skyline.forget_after(forget);
+            for k in 0u8..45 {
+                prop_assert_eq!(skyline.over(&[k], 99), newest(&[k], forget));
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What goes on in the background: following other processes, watching for them, freeing what old
+//! snapshots held, moving the log into the tree, and making room in the log.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::engine::Engine;
+use super::failure;
+use crate::{Error, Result};
+
+/// How often other processes' commits are looked for while something is watched, and otherwise.
+const WATCH_INTERVAL: Duration = Duration::from_millis(5);
+const IDLE_INTERVAL: Duration = Duration::from_millis(100);
+const STALE_READERS_INTERVAL: Duration = Duration::from_mins(1);
+/// The pause after a checkpoint that failed.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// So many times the bytes of a checkpoint may wait for one before commits wait too, and before
+/// they are refused.
+const BACKLOG_WAIT: u64 = 8;
+const BACKLOG_MAX: u64 = 32;
+
+/// Wakes the background threads, and tells them when it is over.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    state: Mutex<State>,
+    /// A watch was armed, or it is over.
+    watch: Condvar,
+    /// There is enough for a checkpoint, or it is over.
+    checkpoint: Condvar,
+    /// A checkpoint has been tried.
+    tried: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    nudged: bool,
+}
+
+impl Upkeep {
+    /// Ends the threads; the checkpoint thread does a last one.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.watch.notify_all();
+        self.checkpoint.notify_all();
+        self.tried.notify_all();
+    }
+
+    /// Something is watched from now on.
+    pub(super) fn watch(&self) {
+        self.watch.notify_one();
+    }
+
+    /// Holds commits back while the tree lags far behind, and wakes the checkpoint thread in time.
+    pub(super) fn wait_for_room(&self, engine: &Engine) -> Result<()> {
+        let checkpoint = engine.tuning.checkpoint_bytes;
+        let backlog = engine.core().backlog_bytes();
+        if backlog < checkpoint {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        state.nudged = true;
+        self.checkpoint.notify_one();
+        if backlog >= BACKLOG_WAIT * checkpoint && !state.closed {
+            drop((self.tried).wait_timeout(state, IDLE_INTERVAL));
+        }
+        if backlog >= BACKLOG_MAX * checkpoint {
+            return Err(Error::unavailable(format!(
+                "{backlog} bytes of log in {} wait to be moved into the tree; is one of the store's \
+                 processes stopped?",
+                engine.directory.path().display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Runs the thread that keeps up with other processes.
+    pub(super) fn run_follow(&self, engine: &Engine) {
+        let (mut forgotten, mut cleared) = (Instant::now(), Instant::now());
+        let mut watching = false;
+        loop {
+            let pause = if watching {
+                WATCH_INTERVAL
+            } else {
+                IDLE_INTERVAL
+            };
+            let state = self.lock();
+            if state.closed {
+                return;
+            }
+            drop(self.watch.wait_timeout(state, pause));
+            watching = engine.watches.any();
+            let behind = engine.view().version < engine.control.version();
+            if behind && let Err(error) = engine.catch_up(&mut engine.core()) {
+                tracing::warn!(%error, "following other processes failed");
+            }
+            if forgotten.elapsed() >= IDLE_INTERVAL {
+                forgotten = Instant::now();
+                if let Err(error) = engine.follow_tree() {
+                    tracing::warn!(%error, "following the tree failed");
+                }
+                engine.forget();
+            }
+            if cleared.elapsed() >= STALE_READERS_INTERVAL {
+                cleared = Instant::now();
+                match engine.tree.clear_stale_readers() {
+                    Ok(0) => {}
+                    Ok(readers) => tracing::info!(readers, "freed the places of dead readers"),
+                    Err(error) => {
+                        tracing::warn!(%error, "freeing the places of dead readers failed");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the thread that moves the log into the tree.
+    pub(super) fn run_checkpoints(&self, engine: &Engine) {
+        let mut last = Instant::now();
+        loop {
+            let mut state = self.lock();
+            if !state.closed && !state.nudged {
+                let waited = self.checkpoint.wait_timeout(state, IDLE_INTERVAL);
+                (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            state.nudged = false;
+            let closed = state.closed;
+            drop(state);
+            let backlog = engine.core().backlog_bytes();
+            if backlog == 0 {
+                last = Instant::now();
+            }
+            let due = backlog >= engine.tuning.checkpoint_bytes
+                || last.elapsed() >= engine.tuning.checkpoint_interval;
+            let result = tend(engine, backlog > 0 && (due || closed));
+            self.tried.notify_all();
+            match result {
+                Ok(true) => last = Instant::now(),
+                Ok(false) => {}
+                Err(error) if closed => {
+                    tracing::warn!(%error, "the last checkpoint failed; the log keeps what it holds");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "moving the log into the tree failed");
+                    self.pause(FAILED_PAUSE);
+                }
+            }
+            if closed {
+                return;
+            }
+        }
+    }
+
+    fn pause(&self, pause: Duration) {
+        let state = self.lock();
+        if !state.closed {
+            let waited = (self.checkpoint).wait_timeout_while(state, pause, |state| !state.closed);
+            drop(waited);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks after tree and log, unless another process does it. True when a checkpoint was not needed
+/// or is done.
+fn tend(engine: &Engine, checkpoint: bool) -> Result<bool> {
+    let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
+    let wants_next = (engine.log.wants_next(engine.core().position)).map_err(fail)?;
+    if !checkpoint && !wants_next {
+        return Ok(false);
+    }
+    let Some(locked) = engine.checkpoint_lock.try_lock().map_err(fail)? else {
+        return Ok(false);
+    };
+    if checkpoint {
+        engine.checkpoint()?;
+    }
+    make_room(engine, wants_next)?;
+    drop(locked);
+    Ok(checkpoint)
+}
+
+/// Gives segments that the tree has a new number, and makes the next segment before it is needed.
+fn make_room(engine: &Engine, wants_next: bool) -> Result<()> {
+    let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
+    let in_tree = engine.core().tree().position.segment;
+    let numbers = engine.log.numbers().map_err(fail)?;
+    // One more is kept for processes that are a little late.
+    for old in (numbers.into_iter()).filter(|number| number + 1 < in_tree) {
+        let locked = engine.commit_lock.lock().map_err(fail)?;
+        let mut core = engine.core();
+        engine.catch_up(&mut core)?;
+        let next = core.position.segment + 1;
+        drop(core);
+        engine.log.recycle(old, next).map_err(fail)?;
+        drop(locked);
+    }
+    if !wants_next {
+        return Ok(());
+    }
+    if !(engine.log.wants_next(engine.core().position)).map_err(fail)? {
+        return Ok(());
+    }
+    engine.log.make_spare().map_err(fail)?;
+    let locked = engine.commit_lock.lock().map_err(fail)?;
+    let mut core = engine.core();
+    engine.catch_up(&mut core)?;
+    let next = core.position.segment + 1;
+    drop(core);
+    engine.log.place_spare(next).map_err(fail)?;
+    drop(locked);
+    Ok(())
+}
