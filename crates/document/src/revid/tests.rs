@@ -68,6 +68,37 @@ fn couchdbs_tests() {
     assert_eq!(created(r#"{"a":1}"#), "1-23202479633c2b380f79507a776743d5");
 }
 
+/// Revisions which CouchDB 3.5.2 made.
+#[test]
+fn couchdb_3_5() {
+    let every_kind = r#"{"n":[1,2,3],"f":1.0,"e":1e2,"big":123456789012345678901234567890,"neg":-5,"s":"é\u00e9\n",
+        "o":{"a":null,"b":[true,false,[]],"c":{}},"z":-0,"nz":-0.0,"u":2147483648, "l":[300,1], "d":0.1}"#;
+    assert_eq!(created(every_kind), "1-6d65697e0acaf3aae5b2a18eb62ddff9");
+    assert_eq!(
+        created(r#"{"a":1,"b":2,"a":3}"#),
+        "1-cf8195ee4268460f49235c8e98d42c6f"
+    );
+    let tombstone = named(None, true, r#"{"k":1}"#);
+    assert_eq!(tombstone, "1-2472626437787ea8a39fdd4f22e938b2");
+    assert_eq!(
+        named(Some(&tombstone), false, r#"{"a":1}"#),
+        "2-2bbbc19d680523d6d4ff456334e8a19a"
+    );
+    assert_eq!(
+        named(Some("1-abc"), false, r#"{"a":1}"#),
+        "2-662a61caf479e571df4eb8cf54542802"
+    );
+    let eels = Attachment {
+        name: "file.txt",
+        content_type: "application/octet-stream",
+        md5: Md5::digest("My hovercraft is full of eels!").into(),
+    };
+    assert_eq!(
+        new_rev(None, false, "{}", [eels]).to_string(),
+        "1-f46b1869202d04376d7016b284816667"
+    );
+}
+
 #[test]
 fn attachments_count_last_first() {
     let first = Attachment {
