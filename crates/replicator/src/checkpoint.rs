@@ -1,0 +1,248 @@
+//! Checkpoints: the `_local` documents in which both sides remember how far a replication came.
+//!
+//! A checkpoint counts only where both sides remember the same session: whatever happened to one of them in between,
+//! restored from a backup, replaced, recreated, the common past is where it is safe to go on. This is CouchDB's format
+//! and procedure, so either replicator continues what the other began.
+
+mod writer;
+
+use couch::Seq;
+use serde_json::{Map, Value};
+
+pub(crate) use writer::{Checkpointer, SOURCE_STARTED, Session, Side, same_instance};
+
+/// Entries of the history that are kept.
+const HISTORY_MAX: usize = 50;
+
+/// The body of one side's checkpoint document, empty when there is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Log {
+    body: Map<String, Value>,
+}
+
+/// Where a replication goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Resume {
+    /// After this sequence.
+    pub(crate) start: Seq,
+    /// What is known of earlier sessions, newest first.
+    pub(crate) history: Vec<Value>,
+}
+
+impl Log {
+    pub(crate) fn new(body: Map<String, Value>) -> Self {
+        Self { body }
+    }
+
+    /// The body without the members that every document has.
+    pub(crate) fn body(&self) -> Map<String, Value> {
+        let special = |name: &str| name == "_id" || name == "_rev";
+        self.body
+            .iter()
+            .filter(|(name, _)| !special(name))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.body.get(name)
+    }
+
+    fn session_id(&self) -> Option<&Value> {
+        self.body.get("session_id")
+    }
+
+    fn history(&self) -> &[Value] {
+        self.body
+            .get("history")
+            .and_then(Value::as_array)
+            .map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Finds the newest session that both sides remember.
+///
+/// Where they remember different positions of it, the earlier one counts, whereas CouchDB takes the one of the side that it
+/// looked at. They differ after a crash between the two writes, which is harmless, but also when one of the databases was
+/// restored from a backup: then only the earlier position is sure to be in both.
+pub(crate) fn compare(source: &Log, target: &Log) -> Resume {
+    if source.session_id() == target.session_id() {
+        let start = earlier(source.get("source_last_seq"), target.get("source_last_seq"));
+        return Resume {
+            start,
+            history: source.history().to_vec(),
+        };
+    }
+    let (mut ours, mut theirs) = (source.history(), target.history());
+    while let ([our_head, our_rest @ ..], [their_head, their_rest @ ..]) = (ours, theirs) {
+        if let Some(same) = find(our_head, theirs) {
+            return Resume {
+                start: recorded(our_head, same),
+                history: our_rest.to_vec(),
+            };
+        }
+        if let Some(same) = find(their_head, our_rest) {
+            return Resume {
+                start: recorded(their_head, same),
+                history: their_rest.to_vec(),
+            };
+        }
+        (ours, theirs) = (our_rest, their_rest);
+    }
+    Resume {
+        start: Seq::zero(),
+        history: Vec::new(),
+    }
+}
+
+/// The session of `entry` among `entries`.
+fn find<'a>(entry: &Value, entries: &'a [Value]) -> Option<&'a Value> {
+    let session = entry.get("session_id")?;
+    entries
+        .iter()
+        .find(|other| other.get("session_id") == Some(session))
+}
+
+fn recorded(entry: &Value, same: &Value) -> Seq {
+    earlier(entry.get("recorded_seq"), same.get("recorded_seq"))
+}
+
+fn earlier(a: Option<&Value>, b: Option<&Value>) -> Seq {
+    let (a, b) = (seq(a), seq(b));
+    match (number(&a), number(&b)) {
+        (Some(first), Some(second)) if second < first => b,
+        _ => a,
+    }
+}
+
+/// The number that sequences of all servers begin with, by which those of one database are in order.
+fn number(seq: &Seq) -> Option<u64> {
+    let text = seq.as_json().trim_start_matches(['"', '[', ' ']);
+    let digits = text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len());
+    text[..digits].parse().ok()
+}
+
+/// Whether a feed that was at `known` and now says `seq` has come further. The same position may be spelled otherwise.
+pub(crate) fn is_later(seq: &Seq, known: &Seq) -> bool {
+    match (number(seq), number(known)) {
+        (Some(new), Some(old)) => new > old,
+        _ => seq != known,
+    }
+}
+
+fn seq(value: Option<&Value>) -> Seq {
+    value
+        .filter(|value| !value.is_null())
+        .map_or_else(Seq::zero, Seq::from_value)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn log(sessions: &[(&str, u64)]) -> Log {
+        let history: Vec<_> = sessions
+            .iter()
+            .map(|(id, seq)| json!({"session_id": id, "recorded_seq": seq}))
+            .collect();
+        let Some((id, seq)) = sessions.first() else {
+            return Log::default();
+        };
+        let body = json!({"_id": "_local/x", "_rev": "0-1", "session_id": id, "source_last_seq": seq, "history": history});
+        Log::new(body.as_object().unwrap().clone())
+    }
+
+    fn check(source: &[(&str, u64)], target: &[(&str, u64)], start: u64, history: &[&str]) {
+        let resume = compare(&log(source), &log(target));
+        let ids: Vec<_> = resume
+            .history
+            .iter()
+            .map(|entry| entry["session_id"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            (resume.start.as_number(), ids.as_slice()),
+            (Some(start), history)
+        );
+    }
+
+    #[test]
+    fn common_sessions() {
+        check(&[], &[], 0, &[]);
+        check(&[("a", 5)], &[], 0, &[]);
+        check(&[], &[("a", 5)], 0, &[]);
+        check(&[("b", 9), ("a", 5)], &[("b", 9), ("a", 5)], 9, &["b", "a"]);
+        // One side is behind, because the last write to it failed or it was restored.
+        check(&[("b", 9), ("a", 5)], &[("a", 5)], 5, &[]);
+        check(&[("a", 5)], &[("b", 9), ("a", 5)], 5, &[]);
+        check(
+            &[("c", 9), ("b", 7), ("a", 5)],
+            &[("d", 8), ("b", 7), ("a", 5)],
+            7,
+            &["a"],
+        );
+        check(&[("c", 9)], &[("d", 8)], 0, &[]);
+        check(
+            &[("c", 9), ("a", 1)],
+            &[("d", 8), ("b", 2), ("a", 1)],
+            0,
+            &[],
+        );
+        check(
+            &[("c", 9), ("x", 3), ("a", 1)],
+            &[("d", 8), ("b", 2), ("a", 1)],
+            1,
+            &[],
+        );
+    }
+
+    #[test]
+    fn of_two_positions_the_earlier_counts() {
+        check(&[("s", 7), ("a", 1)], &[("t", 9), ("s", 4)], 4, &["a"]);
+        check(
+            &[("t", 9), ("s", 4), ("a", 1)],
+            &[("s", 7), ("b", 1)],
+            4,
+            &["b"],
+        );
+        check(&[("s", 7)], &[("s", 4)], 4, &["s"]);
+        check(&[("s", 4)], &[("s", 7)], 4, &["s"]);
+        let at = |seq: Value| {
+            let body = json!({"session_id": "a", "source_last_seq": seq});
+            Log::new(body.as_object().unwrap().clone())
+        };
+        let start = |a: Value, b: Value| compare(&at(a), &at(b)).start.to_query();
+        assert_eq!(start(json!("12-abc"), json!("9-xyz")), "9-xyz");
+        assert_eq!(start(json!([12, "x"]), json!([100, "y"])), r#"[12,"x"]"#);
+        assert_eq!(start(json!("x12"), json!("9-x")), "x12");
+        assert_eq!(start(json!("12-abc"), json!(null)), "0");
+    }
+
+    #[test]
+    fn odd_documents_do_not_confuse() {
+        let odd = |body: Value| Log::new(body.as_object().unwrap().clone());
+        let zero = Resume {
+            start: Seq::zero(),
+            history: Vec::new(),
+        };
+        assert_eq!(
+            compare(
+                &odd(json!({"history": 5})),
+                &odd(json!({"history": [1, null]}))
+            ),
+            zero
+        );
+        assert_eq!(
+            compare(
+                &odd(json!({"session_id": "a"})),
+                &odd(json!({"session_id": "a"}))
+            ),
+            zero
+        );
+        let opaque = odd(json!({"session_id": "a", "source_last_seq": [3, "x"]}));
+        assert_eq!(compare(&opaque, &opaque).start.as_json(), r#"[3,"x"]"#);
+    }
+}

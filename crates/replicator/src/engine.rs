@@ -1,0 +1,169 @@
+//! One run of one replication.
+//!
+//! ```text
+//!  changes feed ──> batches ──> what is missing ──> read ──> write ──> through sequence ──> checkpoint
+//!   (reader)                    └──────────── several batches at once ───────────┘
+//! ```
+//!
+//! A run is one future: the reader, the batches in work, checkpoints and timers are polled by one loop, so nothing survives
+//! when it is dropped, and dropping it at any moment is safe. Memory is bounded by the size and number of batches and, over
+//! all runs of a node, by a [`Budget`]. A run that waits for changes holds one connection and no buffers.
+
+mod attachments;
+mod budget;
+mod concurrency;
+mod context;
+mod driver;
+mod handles;
+mod open;
+mod progress;
+mod ratio;
+mod read;
+mod reader;
+mod single;
+mod through;
+mod work;
+mod write;
+
+use std::time::Duration;
+
+use couch::Network;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+pub use budget::Budget;
+pub use handles::{Checkpoint, Control, Gate, Halt, Handles};
+pub use progress::{FailedDoc, Phase, Progress, StartedFrom};
+
+use crate::error::Error;
+use crate::id::{Identity, Service};
+use crate::metrics;
+use crate::params::{Filter, Replication};
+use crate::stats::Stats;
+
+/// What an operator can set about all runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Pause before a revision is fetched again that the source announced and did not have (`missing_doc_retry_msec`).
+    pub missing_doc_retry: Duration,
+    /// Longer document ids are passed over (`max_document_id_length`).
+    pub document_id_bytes_max: Option<usize>,
+    /// A run ends when nothing moved for so long although there is something to do.
+    pub no_progress_timeout: Option<Duration>,
+    /// No request is repeated after so long: half of `health_threshold`.
+    pub retry_window: Duration,
+    /// Longest time of a request that is no stream (`request_timeout`).
+    pub request_timeout: Option<Duration>,
+    /// How long a stop waits for the batches in work.
+    pub stop_grace: Duration,
+    /// Memory of all runs.
+    pub budget: Budget,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            missing_doc_retry: Duration::from_secs(2),
+            document_id_bytes_max: None,
+            no_progress_timeout: Some(Duration::from_mins(10)),
+            retry_window: Duration::from_mins(1),
+            request_timeout: None,
+            stop_grace: Duration::from_secs(2),
+            budget: Budget::default(),
+        }
+    }
+}
+
+/// What is run.
+#[derive(Clone)]
+pub struct Run {
+    /// The replication; `auth.secret_ref` is resolved.
+    pub replication: Replication,
+    /// Its names.
+    pub identity: Identity,
+    /// The function of its filter that the names were made of.
+    pub filter_code: Option<String>,
+    /// What earlier runs counted.
+    pub stats: Stats,
+    /// A new random name, 32 hexadecimal digits.
+    pub session_id: String,
+    /// How the endpoints are reached.
+    pub network: Network,
+    /// Settings of the service.
+    pub settings: Settings,
+}
+
+/// How a run ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything was copied.
+    Completed,
+    /// It was asked to stop.
+    Stopped,
+    /// The filter function at the source is another one now, so the replication has another id.
+    FilterChanged,
+}
+
+/// A run that did not fail.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub ending: Ending,
+    /// The result as `POST /_replicate` answers it, without `ok`.
+    pub result: Map<String, Value>,
+    /// The last state of its progress.
+    pub progress: Progress,
+}
+
+/// Finds out the ids of a replication; for a `ddoc/name` filter its function is fetched from the source and returned.
+pub async fn identify(
+    replication: &Replication,
+    service: &Service,
+    network: &Network,
+    settings: &Settings,
+) -> Result<(Identity, Option<String>), Error> {
+    let code = match &replication.options.filter {
+        Filter::User {
+            design_doc, name, ..
+        } => {
+            let source =
+                open::open_source(network, &replication.source, &replication.options, settings)
+                    .await?;
+            Some(open::fetch_filter(&source, design_doc, name).await?)
+        }
+        _ => None,
+    };
+    Ok((Identity::of(replication, service, code.as_deref()), code))
+}
+
+/// Runs a replication until it is done, fails, or is stopped. A continuous one is never done.
+pub async fn run(run: Run, handles: Handles) -> Result<Outcome, Error> {
+    let abort = handles.abort.clone();
+    let stop = handles.stop.clone();
+    let inner = async {
+        let opened = tokio::select! {
+            biased;
+            // Nothing was done yet, so there is nothing to record.
+            () = stop.cancelled() => return Ok(stopped_early()),
+            opened = open::open(&run, Timestamp::now()) => opened.inspect_err(|_| metrics::failed_start())?,
+        };
+        driver::drive(&run, opened, handles).await
+    };
+    tokio::select! {
+        biased;
+        () = abort.cancelled() => Err(Error::Halted),
+        outcome = inner => outcome,
+    }
+}
+
+fn stopped_early() -> Outcome {
+    let progress = Progress {
+        phase: Phase::Ended,
+        ..Progress::default()
+    };
+    Outcome {
+        ending: Ending::Stopped,
+        result: Map::new(),
+        progress,
+    }
+}

@@ -1,0 +1,116 @@
+//! Which attachments may travel inside of documents.
+//!
+//! Small ones are cheapest as base64 within `_bulk_get` and `_bulk_docs`: one request for hundreds of documents instead of
+//! two for each. Compressed ones must not, for the source unpacks them and the target decides anew whether and how to
+//! pack them; those, and large ones, stream one by one.
+
+use std::collections::HashMap;
+
+use couch::{Document, Rev};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// Attachments of a document that travel inside of it have together at most so many bytes.
+const INLINE_BYTES_MAX: u64 = 128 << 10;
+/// The same with those that the target is supposed to have; if it has not, they are sent after all.
+const INLINE_AND_KNOWN_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Deserialize)]
+struct Members {
+    #[serde(default, rename = "_attachments")]
+    attachments: HashMap<String, Stub>,
+}
+
+#[derive(Deserialize)]
+struct Stub {
+    length: Option<u64>,
+    #[serde(default)]
+    revpos: u64,
+    encoding: Option<IgnoredAny>,
+    data: Option<IgnoredAny>,
+}
+
+/// How many bytes the attachments of a document would take inside of it, if they may travel so. The document has stubs;
+/// the target has these ancestors of it.
+pub(super) fn inline_bytes(document: &Document, ancestors: &[Rev]) -> Option<u64> {
+    let members: Members = serde_json::from_slice(document.json()).ok()?;
+    let known = ancestors.iter().map(Rev::generation).max().unwrap_or(0);
+    let (mut new, mut all) = (0, 0_u64);
+    for stub in members.attachments.values() {
+        let length = stub.length?;
+        if stub.encoding.is_some() {
+            return None;
+        }
+        all = all.saturating_add(length);
+        if stub.revpos > known {
+            new += length;
+        }
+    }
+    (new <= INLINE_BYTES_MAX && all <= INLINE_AND_KNOWN_BYTES_MAX).then_some(new)
+}
+
+/// How many attachments a document carries inside of it.
+pub(super) fn inline_count(document: &Document) -> u64 {
+    let members: Option<Members> = serde_json::from_slice(document.json()).ok();
+    members.map_or(0, |members| {
+        members
+            .attachments
+            .values()
+            .filter(|stub| stub.data.is_some())
+            .count() as u64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn bytes(attachments: &str, ancestors: &[&str]) -> Option<u64> {
+        let json = format!(r#"{{"_id":"a","_rev":"3-x","_attachments":{{{attachments}}}}}"#);
+        let ancestors: Vec<_> = ancestors.iter().map(|rev| Rev::from(*rev)).collect();
+        inline_bytes(&Document::parse(Bytes::from(json)).unwrap(), &ancestors)
+    }
+
+    #[test]
+    fn small_plain_ones_travel_inside() {
+        let small = r#""a":{"stub":true,"length":1000,"revpos":3}"#;
+        assert_eq!(bytes(small, &[]), Some(1000));
+        assert_eq!(bytes(small, &["2-x"]), Some(1000));
+        assert_eq!(bytes(small, &["1-x", "3-y"]), Some(0));
+        assert_eq!(
+            bytes(r#""a":{"stub":true,"length":131072,"revpos":1}"#, &[]),
+            Some(131_072)
+        );
+        assert_eq!(
+            bytes(r#""a":{"stub":true,"length":131073,"revpos":1}"#, &[]),
+            None
+        );
+        assert_eq!(
+            bytes(r#""a":{"stub":true,"length":131073,"revpos":1}"#, &["1-x"]),
+            Some(0)
+        );
+        assert_eq!(
+            bytes(r#""a":{"stub":true,"length":1048577,"revpos":1}"#, &["1-x"]),
+            None
+        );
+        assert_eq!(
+            bytes(
+                r#""a":{"stub":true,"length":9,"encoding":"gzip","encoded_length":5}"#,
+                &[]
+            ),
+            None
+        );
+        assert_eq!(bytes(r#""a":{"stub":true}"#, &[]), None);
+    }
+
+    #[test]
+    fn inside_ones_are_counted() {
+        let json = r#"{"_id":"a","_attachments":{"a":{"data":""},"b":{"stub":true,"length":1},"c":{"data":"QQ=="}}}"#;
+        assert_eq!(
+            inline_count(&Document::parse(Bytes::from(json)).unwrap()),
+            2
+        );
+    }
+}

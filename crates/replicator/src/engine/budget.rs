@@ -1,0 +1,96 @@
+//! Memory that batches may hold, over all runs of a node.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes are counted in units of this size.
+const UNIT_BYTES: usize = 64 * 1024;
+
+/// A number of bytes that all runs of a node share. A cheap handle.
+///
+/// A batch waits only for its first unit, in turn with all other runs; what it grows by after that is taken if it is there,
+/// and if not the batch is closed. Batches in work never wait for memory, so there is no deadlock; documents that are larger
+/// than what is left exceed the budget one at a time.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Semaphore>);
+
+impl Budget {
+    /// A budget of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(
+            (bytes / UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS),
+        )))
+    }
+
+    /// Waits for the memory that a batch needs to begin.
+    pub(super) async fn share(&self) -> Share {
+        let permit = Arc::clone(&self.0)
+            .acquire_owned()
+            .await
+            .expect("the budget is never closed");
+        Share {
+            budget: self.clone(),
+            permit,
+            used: 0,
+        }
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::new(256 << 20)
+    }
+}
+
+/// The memory of one batch, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Budget,
+    permit: OwnedSemaphorePermit,
+    used: usize,
+}
+
+impl Share {
+    /// Counts more bytes. Returns whether there was memory for them.
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+        self.used += bytes;
+        let missing = (self.used / UNIT_BYTES + 1).saturating_sub(self.permit.num_permits());
+        if missing == 0 {
+            return true;
+        }
+        let units = u32::try_from(missing).unwrap_or(u32::MAX);
+        match Arc::clone(&self.budget.0).try_acquire_many_owned(units) {
+            Ok(more) => {
+                self.permit.merge(more);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn grows_until_there_is_no_more() {
+        let budget = Budget::new(4 * UNIT_BYTES);
+        let mut first = budget.share().now_or_never().unwrap();
+        assert!(first.grow(UNIT_BYTES - 1) && first.grow(UNIT_BYTES));
+        let second = budget.share().now_or_never().unwrap();
+        assert!(first.grow(UNIT_BYTES));
+        assert!(
+            !first.grow(UNIT_BYTES),
+            "what is left belongs to another batch"
+        );
+        assert!(budget.share().now_or_never().is_none());
+        drop(second);
+        assert!(first.grow(0));
+        drop(first);
+        assert_eq!(budget.0.available_permits(), 4);
+    }
+}

@@ -1,0 +1,296 @@
+//! What the parts of a run share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use couch::{ChangesFilter, ChangesRequest, Database, DocId, Document, Idle, Rev};
+use tokio::time::Instant;
+
+use super::Settings;
+use super::progress::FailedDoc;
+use super::ratio::Ratio;
+use crate::error::Error;
+use crate::params::{Filter, FilterWhere, OnWriteFailure, Options};
+use crate::stats::Stats;
+
+/// Bytes of documents in one `_bulk_docs`, and in one answer of `_bulk_get`.
+pub(super) const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Writes are not made smaller than this for being slow.
+const GROUP_BYTES_MIN: usize = 32 << 10;
+/// A write that takes longer makes the next ones smaller, a faster one larger.
+const SLOW_WRITE: Duration = Duration::from_secs(5);
+const FAST_WRITE: Duration = Duration::from_secs(1);
+
+pub(super) struct Context {
+    pub(super) source: Database,
+    pub(super) target: Database,
+    pub(super) options: Options,
+    pub(super) settings: Settings,
+    state: Mutex<State>,
+}
+
+/// What is learnt on the way.
+struct State {
+    stats: Stats,
+    failures: Vec<FailedDoc>,
+    revs_diff: Ratio,
+    bulk_get: Ratio,
+    /// The share of changes whose documents could be taken from the feed.
+    feed_docs: FeedDocs,
+    /// Bytes of a document, lately.
+    doc_bytes: usize,
+    write_bytes_max: usize,
+}
+
+#[derive(Clone, Copy)]
+struct FeedDocs {
+    share: f64,
+    observed: bool,
+    wanted: bool,
+}
+
+impl Context {
+    pub(super) fn new(
+        (source, target): (Database, Database),
+        options: Options,
+        settings: Settings,
+        stats: Stats,
+        target_is_empty: bool,
+    ) -> Self {
+        let now = Instant::now();
+        // An empty target needs not be asked what it lacks.
+        let unknown = if target_is_empty { 1.0 } else { 0.0 };
+        let learnt = State {
+            stats,
+            failures: Vec::new(),
+            revs_diff: Ratio::new(unknown, 0.4, 0.95, now),
+            bulk_get: Ratio::new(0.0, 0.25, 0.5, now),
+            feed_docs: FeedDocs {
+                share: unknown,
+                observed: false,
+                wanted: target_is_empty && options.use_bulk_get,
+            },
+            doc_bytes: 4096,
+            write_bytes_max: GROUP_BYTES_MAX,
+        };
+        Self {
+            source,
+            target,
+            options,
+            settings,
+            state: Mutex::new(learnt),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the counters.
+    pub(super) fn count(&self, change: impl FnOnce(&mut Stats)) {
+        change(&mut self.state().stats);
+    }
+
+    /// The counters; bytes are those of both endpoints' requests, feeds included.
+    pub(super) fn stats(&self) -> Stats {
+        let mut stats = self.state().stats;
+        stats.bytes_read += self.source.traffic().bytes_read;
+        stats.bytes_written += self.target.traffic().bytes_written;
+        stats
+    }
+
+    /// Every byte that was moved, to see whether anything moves.
+    pub(super) fn bytes_moved(&self) -> u64 {
+        let (source, target) = (self.source.traffic(), self.target.traffic());
+        source.bytes_read + source.bytes_written + target.bytes_read + target.bytes_written
+    }
+
+    pub(super) fn take_failures(&self) -> Vec<FailedDoc> {
+        std::mem::take(&mut self.state().failures)
+    }
+
+    /// Counts and remembers a document that is passed over. An error when the run may not go on without it.
+    pub(super) fn fail_doc(
+        &self,
+        id: &DocId,
+        rev: Option<&Rev>,
+        error: &str,
+        reason: &str,
+    ) -> Result<(), Error> {
+        tracing::warn!(doc.id = %id, error, reason, "document is not taken");
+        let failed = FailedDoc {
+            id: id.as_str().to_owned(),
+            rev: rev.map(|rev| rev.as_str().to_owned()),
+            error: error.to_owned(),
+            reason: reason.to_owned(),
+            time: jiff::Timestamp::now(),
+        };
+        let mut state = self.state();
+        state.stats.doc_write_failures += 1;
+        state.failures.push(failed);
+        match self.options.on_write_failure {
+            OnWriteFailure::Skip => Ok(()),
+            OnWriteFailure::Stop => Err(Error::DocWrite(format!(
+                "{error}: {reason} (document `{id}`)"
+            ))),
+        }
+    }
+
+    pub(super) fn asks_revs_diff(&self) -> bool {
+        self.state().revs_diff.is_worthwhile(Instant::now())
+    }
+
+    /// Takes note of how many of the asked revisions the target, or an ancestor of them, had.
+    pub(super) fn observe_revs_diff(&self, on_target: usize, asked: usize) {
+        self.state()
+            .revs_diff
+            .observe(on_target, asked, Instant::now());
+    }
+
+    pub(super) fn asks_bulk_get(&self) -> bool {
+        self.options.use_bulk_get && self.state().bulk_get.is_worthwhile(Instant::now())
+    }
+
+    pub(super) fn observe_bulk_get(&self, successes: usize, attempts: usize) {
+        let mut state = self.state();
+        state.bulk_get.observe(successes, attempts, Instant::now());
+        state.stats.bulk_get_docs += successes as u64;
+        state.stats.bulk_get_attempts += attempts as u64;
+    }
+
+    /// How many documents to ask for at once.
+    pub(super) fn fetch_docs_max(&self) -> usize {
+        (GROUP_BYTES_MAX / self.state().doc_bytes.max(1)).clamp(1, 10_000)
+    }
+
+    pub(super) fn observe_doc(&self, bytes: usize) {
+        let mut state = self.state();
+        // Growth is noticed at once, so that many large documents are never asked for together.
+        state.doc_bytes = if bytes > state.doc_bytes {
+            bytes
+        } else {
+            (state.doc_bytes * 15 + bytes) / 16
+        };
+    }
+
+    /// Bytes of one write.
+    pub(super) fn write_bytes_max(&self) -> usize {
+        self.state().write_bytes_max
+    }
+
+    /// Takes note of how long a write took.
+    pub(super) fn observe_write(&self, bytes: usize, took: Duration) {
+        let mut state = self.state();
+        if took > SLOW_WRITE {
+            state.write_bytes_max = (bytes / 2).clamp(GROUP_BYTES_MIN, GROUP_BYTES_MAX);
+        } else if took < FAST_WRITE && bytes >= state.write_bytes_max {
+            state.write_bytes_max = (state.write_bytes_max * 2).min(GROUP_BYTES_MAX);
+        }
+    }
+
+    /// Takes note that a write was too large.
+    pub(super) fn observe_too_large(&self, bytes: usize) {
+        let mut state = self.state();
+        state.write_bytes_max = state.write_bytes_max.min((bytes / 2).max(1024));
+    }
+
+    /// Whether the feed should come with documents. It is cheaper than fetching them apart when most of them are new
+    /// and of the first generation: only those are whole without their ancestry.
+    pub(super) fn wants_feed_docs(&self) -> bool {
+        let mut state = self.state();
+        let docs = &mut state.feed_docs;
+        if docs.observed {
+            docs.wanted = docs.share > if docs.wanted { 0.4 } else { 0.6 };
+        }
+        docs.wanted && self.options.use_bulk_get
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of a batch are small")]
+    pub(super) fn observe_feed_docs(&self, usable: usize, changes: usize) {
+        if changes == 0 {
+            return;
+        }
+        let share = usable as f64 / changes as f64;
+        let docs = &mut self.state().feed_docs;
+        let weight = if docs.observed {
+            (changes as f64 / 1000.0).min(0.5)
+        } else {
+            1.0
+        };
+        docs.share += weight * (share - docs.share);
+        docs.observed = true;
+    }
+
+    /// The documents that are let through here instead of at the source.
+    pub(super) fn filters_here(&self) -> bool {
+        self.options.filter_where == FilterWhere::Replicator
+            && matches!(self.options.filter, Filter::DocIds(_) | Filter::Selector(_))
+    }
+
+    /// Whether a local list of ids lets a change through.
+    pub(super) fn admits_id(&self, id: &DocId) -> bool {
+        match &self.options.filter {
+            Filter::DocIds(ids) if self.filters_here() => ids
+                .binary_search_by(|known| known.as_str().cmp(id.as_str()))
+                .is_ok(),
+            _ => true,
+        }
+    }
+
+    /// Whether a local selector lets a document through.
+    pub(super) fn admits(&self, document: &Document) -> bool {
+        match &self.options.filter {
+            Filter::Selector(selector) if self.filters_here() => {
+                // What serde_json cannot hold as a value, such as half a surrogate pair, matches nothing.
+                serde_json::from_slice(document.json())
+                    .is_ok_and(|value| selector.compiled().matches(&value))
+            }
+            _ => true,
+        }
+    }
+
+    /// What is asked of every feed.
+    pub(super) fn changes_request(&self) -> ChangesRequest {
+        let filter = match &self.options.filter {
+            _ if self.filters_here() => ChangesFilter::None,
+            Filter::None => ChangesFilter::None,
+            Filter::BuiltIn { name, query_params } => {
+                ChangesFilter::Named(name.clone(), members(query_params))
+            }
+            Filter::User {
+                design_doc,
+                name,
+                query_params,
+            } => ChangesFilter::Named(format!("{design_doc}/{name}"), members(query_params)),
+            Filter::DocIds(ids) => {
+                ChangesFilter::DocIds(ids.iter().map(|id| DocId::from(id.as_str())).collect())
+            }
+            Filter::Selector(selector) => ChangesFilter::Selector(selector.given().to_string()),
+        };
+        ChangesRequest {
+            filter,
+            all_leaves: !self.options.winning_revs_only,
+            ..ChangesRequest::default()
+        }
+    }
+
+    /// What the source shall do when it has nothing to tell: an empty line keeps a connection alive, but only an end
+    /// tells how far a filtered feed is.
+    pub(super) fn idle(&self, heartbeat: bool) -> Idle {
+        let third =
+            u64::try_from(self.options.connection_timeout.as_millis() / 3).unwrap_or(u64::MAX);
+        let ms = third.max(1000);
+        if heartbeat {
+            Idle::HeartbeatMs(ms)
+        } else {
+            Idle::TimeoutMs(ms)
+        }
+    }
+}
+
+fn members(params: &document::json::Json) -> serde_json::Map<String, serde_json::Value> {
+    match params.to_value() {
+        serde_json::Value::Object(members) => members,
+        _ => serde_json::Map::new(),
+    }
+}

@@ -1,0 +1,124 @@
+//! What a run and the one who started it hold in common.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use couch::Seq;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::progress::Progress;
+use crate::stats::Stats;
+
+/// The starter's side of a run.
+#[derive(Clone, Debug)]
+pub struct Control {
+    stop: CancellationToken,
+    abort: CancellationToken,
+    paused: watch::Sender<bool>,
+    progress: watch::Receiver<Progress>,
+}
+
+/// The run's side of it, used up by one run.
+#[derive(Debug)]
+pub struct Handles {
+    pub(super) stop: CancellationToken,
+    pub(super) abort: CancellationToken,
+    pub(super) paused: watch::Receiver<bool>,
+    pub(super) progress: watch::Sender<Progress>,
+    pub(super) gate: Gate,
+}
+
+impl Handles {
+    /// Handles of a new run. Before each checkpoint `gate` is asked.
+    pub fn new(gate: Gate) -> (Control, Self) {
+        let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+        let (paused_sender, paused) = watch::channel(false);
+        let (progress_sender, progress) = watch::channel(Progress::default());
+        let control = Control {
+            stop: stop.clone(),
+            abort: abort.clone(),
+            paused: paused_sender,
+            progress,
+        };
+        (
+            control,
+            Self {
+                stop,
+                abort,
+                paused,
+                progress: progress_sender,
+                gate,
+            },
+        )
+    }
+}
+
+impl Control {
+    /// Ends the run in good order: nothing new is begun and a checkpoint is written.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Ends the run at once: every request is dropped where it is, and nothing more is written. This is for a lost lock.
+    pub fn abort(&self) {
+        self.abort.cancel();
+    }
+
+    /// Parks the run after a checkpoint, or lets it go on.
+    pub fn pause(&self, paused: bool) {
+        self.paused.send_replace(paused);
+    }
+
+    /// How far the run is; changes can be awaited.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.clone()
+    }
+}
+
+/// The lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halt;
+
+/// What a checkpoint is about to say.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Everything up to here is on the target.
+    pub through: Seq,
+    /// What was done so far.
+    pub stats: Stats,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<(), Halt>> + Send>>;
+
+/// Says whether the run may still write. The holder of a lock renews it here, so that no checkpoint is ever written
+/// without it.
+#[derive(Clone)]
+pub struct Gate(Arc<dyn Fn(Checkpoint) -> Answer + Send + Sync>);
+
+impl Gate {
+    /// A gate that asks a function.
+    pub fn new<F, Fut>(ask: F) -> Self
+    where
+        F: Fn(Checkpoint) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), Halt>> + Send + 'static,
+    {
+        Self(Arc::new(move |checkpoint| Box::pin(ask(checkpoint))))
+    }
+
+    /// A gate for a run that nobody else can take over.
+    pub fn open() -> Self {
+        Self::new(|_| std::future::ready(Ok(())))
+    }
+
+    pub(super) async fn pass(&self, checkpoint: Checkpoint) -> Result<(), Halt> {
+        (self.0)(checkpoint).await
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Gate")
+    }
+}

@@ -1,0 +1,259 @@
+//! Opens the endpoints of a run and finds where it goes on.
+
+use std::time::Duration;
+
+use couch::{Database, DatabaseInfo, Endpoint, Network, RequestOptions, Seq};
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::progress::StartedFrom;
+use super::{Run, Settings};
+use crate::checkpoint::{
+    Checkpointer, Log, Resume, SOURCE_STARTED, Session, Side, compare, same_instance,
+};
+use crate::error::{Error, Step};
+use crate::id::{BaseId, Identity};
+use crate::params::{Checkpoints, Filter, Options};
+use crate::stats::Stats;
+
+/// A run that can begin.
+pub(super) struct Opened {
+    pub(super) source: Database,
+    pub(super) target: Database,
+    pub(super) checkpointer: Checkpointer,
+    pub(super) start: Seq,
+    pub(super) started_from: StartedFrom,
+    pub(super) stats: Stats,
+    pub(super) target_is_empty: bool,
+    /// The checkpoint that was found, which is the result if there is nothing to do.
+    pub(super) last_result: Map<String, Value>,
+}
+
+pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
+    let replication = &run.replication;
+    let options = &replication.options;
+    let connect = |endpoint, connections| {
+        connect(&run.network, endpoint, options, &run.settings, connections)
+    };
+    // A feed and a document are read from the source at the same time.
+    let (source, target) = tokio::try_join!(
+        connect(&replication.source, options.http_connections.max(2)),
+        connect(&replication.target, options.http_connections),
+    )?;
+    if options.create_target {
+        create(&target, options).await?;
+    }
+    let (source_info, target_info) = tokio::try_join!(info(&source), info(&target))?;
+    let both = options.checkpoints == Checkpoints::Both;
+    let source_log = async {
+        if both {
+            read_log(&source, &run.identity, options).await
+        } else {
+            Ok(Log::default())
+        }
+    };
+    let (source_log, target_log) =
+        tokio::try_join!(source_log, read_log(&target, &run.identity, options))?;
+    let (found, last_result) = if both {
+        (compare(&source_log, &target_log), source_log.body())
+    } else {
+        (
+            resume_at_target(&target_log, &source_info),
+            target_log.body(),
+        )
+    };
+    let newest = found
+        .history
+        .first()
+        .map(Stats::from_history)
+        .unwrap_or_default();
+    let (start, started_from) = start(&found, options);
+    let session = Session {
+        id: run.session_id.clone(),
+        started: now,
+        start: start.clone(),
+        history: found.history,
+        has_totals: matches!(options.filter, Filter::DocIds(_)),
+    };
+    let target_is_empty = target_info.doc_count == Some(0) && target_info.doc_del_count == Some(0);
+    let checkpointer = Checkpointer {
+        base: run.identity.base.clone(),
+        session,
+        source: Side::new("source", &source, source_info, source_log),
+        target: Side::new("target", &target, target_info, target_log),
+        both,
+        committed: start.clone(),
+    };
+    Ok(Opened {
+        source,
+        target,
+        checkpointer,
+        start,
+        started_from,
+        stats: run.stats.max(newest),
+        target_is_empty,
+        last_result,
+    })
+}
+
+/// A sequence that the user names counts only where nothing better is known.
+fn start(found: &Resume, options: &Options) -> (Seq, StartedFrom) {
+    if found.start != Seq::zero() {
+        return (found.start.clone(), StartedFrom::Checkpoint);
+    }
+    match options
+        .since_seq
+        .as_ref()
+        .and_then(|since| Seq::from_json(&since.to_string()))
+    {
+        Some(since) => (since, StartedFrom::SinceSeq),
+        None => (Seq::zero(), StartedFrom::Zero),
+    }
+}
+
+/// Where only the target has checkpoints, they name the source that they are about.
+fn resume_at_target(log: &Log, source: &DatabaseInfo) -> Resume {
+    let recorded = log
+        .get(SOURCE_STARTED)
+        .and_then(Value::as_str)
+        .unwrap_or("0");
+    if same_instance(recorded, &source.instance_start_time) {
+        compare(log, log)
+    } else {
+        Resume {
+            start: Seq::zero(),
+            history: Vec::new(),
+        }
+    }
+}
+
+async fn connect(
+    network: &Network,
+    endpoint: &Endpoint,
+    options: &Options,
+    settings: &Settings,
+    connections: usize,
+) -> Result<Database, Error> {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let requests = RequestOptions {
+        http_connections: connections,
+        inactivity_ms: ms(options.connection_timeout),
+        request_timeout_ms: settings.request_timeout.map(ms),
+        retries: options.retries_per_request,
+        retry_window_ms: ms(settings.retry_window),
+        ..RequestOptions::default()
+    };
+    network
+        .database(endpoint.clone(), requests)
+        .await
+        .map_err(|cause| Error::opening(endpoint.url_text(), cause))
+}
+
+/// Whatever else goes wrong with this shows when the database is opened.
+async fn create(target: &Database, options: &Options) -> Result<(), Error> {
+    match target.create(&options.create_target_params).await {
+        Err(cause @ (couch::Error::Unauthorized(_) | couch::Error::Forbidden(_))) => {
+            Err(Error::opening(target.endpoint().url_text(), cause))
+        }
+        Err(error) => {
+            tracing::debug!(%error, "target is not created");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+async fn info(database: &Database) -> Result<DatabaseInfo, Error> {
+    let url = database.endpoint().url_text();
+    database.info().await.map_err(|cause| match cause {
+        couch::Error::BadAnswer { .. } => Error::DbNotFound {
+            url: url.to_owned(),
+        },
+        cause => Error::opening(url, cause),
+    })
+}
+
+/// Reads a side's checkpoint. One that is found under a name of earlier releases is saved under the present one.
+async fn read_log(
+    database: &Database,
+    identity: &Identity,
+    options: &Options,
+) -> Result<Log, Error> {
+    let read = async |base: &BaseId| {
+        let body: Option<Map<String, Value>> = database
+            .local(base.as_str())
+            .await
+            .map_err(Error::at(Step::Checkpoint))?;
+        Ok::<_, Error>(body.map(Log::new))
+    };
+    if let Some(log) = read(&identity.base).await? {
+        return Ok(log);
+    }
+    for base in &identity.older {
+        let Some(old) = read(base).await? else {
+            continue;
+        };
+        let body = old.body();
+        if !options.use_checkpoints {
+            return Ok(Log::new(body));
+        }
+        let rev = database
+            .put_local(identity.base.as_str(), &body)
+            .await
+            .map_err(Error::at(Step::Checkpoint))?;
+        let rev = ("_rev".to_owned(), Value::from(rev.as_str()));
+        return Ok(Log::new(body.into_iter().chain([rev]).collect()));
+    }
+    Ok(Log::default())
+}
+
+/// Fetches the function of a `ddoc/name` filter from the source.
+pub(super) async fn fetch_filter(
+    source: &Database,
+    design_doc: &str,
+    name: &str,
+) -> Result<String, Error> {
+    let url = source.endpoint().url_text();
+    let id = format!("_design/{design_doc}");
+    let open = |error: String| {
+        Error::FilterFetch(format!(
+            "Couldn't open document `{id}` from source database `{url}`: {error}"
+        ))
+    };
+    let document = match source.document(&couch::DocId::from(id.as_str())).await {
+        Ok(Some(document)) => document,
+        Ok(None) => return Err(open("not_found: missing".to_owned())),
+        Err(error) => return Err(open(error.to_string())),
+    };
+    let parse = |error: &str| {
+        Error::FilterFetch(format!(
+            "Couldn't parse filter code from document {design_doc} on `{url}`  Error: {error}"
+        ))
+    };
+    let body: Value =
+        serde_json::from_slice(document.json()).map_err(|error| parse(&error.to_string()))?;
+    let code = body
+        .get("filters")
+        .and_then(|filters| filters.get(name))
+        .and_then(Value::as_str);
+    code.map(str::to_owned)
+        .ok_or_else(|| parse(&format!("it has no function `filters.{name}`")))
+}
+
+/// Opens the source for a look at its filter functions.
+pub(super) async fn open_source(
+    run_network: &Network,
+    source: &Endpoint,
+    options: &Options,
+    settings: &Settings,
+) -> Result<Database, Error> {
+    connect(run_network, source, options, settings, 2)
+        .await
+        .map_err(|error| {
+            Error::FilterFetch(format!(
+                "Could not open source database `{}`: {}",
+                source.url_text(),
+                error.reason()
+            ))
+        })
+}

@@ -1,0 +1,225 @@
+//! How far a run is, for everybody who wants to know.
+
+use std::sync::Arc;
+
+use couch::Seq;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use crate::stats::Stats;
+
+/// Failed documents that are remembered.
+const FAILURES_MAX: usize = 100;
+
+/// What a run is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Opening the endpoints and looking for a checkpoint.
+    #[default]
+    Starting,
+    /// Copying what has changed.
+    CatchingUp,
+    /// Waiting for changes.
+    CaughtUp,
+    /// Parked.
+    Paused,
+    /// Over.
+    Ended,
+}
+
+/// Why a run began where it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartedFrom {
+    /// Nothing was known.
+    #[default]
+    Zero,
+    /// A checkpoint said so.
+    Checkpoint,
+    /// The replication says so (`since_seq`).
+    SinceSeq,
+}
+
+/// A document that the target does not have because it or its id was refused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailedDoc {
+    /// Its id.
+    pub id: String,
+    /// Its revision.
+    pub rev: Option<String>,
+    /// CouchDB's name for the error.
+    pub error: String,
+    /// What the target said.
+    pub reason: String,
+    /// When.
+    pub time: Timestamp,
+}
+
+/// A snapshot of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// What it is doing.
+    pub phase: Phase,
+    /// What it has done, with the runs before it.
+    pub stats: Stats,
+    /// Where it began.
+    pub start_seq: Option<Seq>,
+    /// Why there.
+    pub started_from: StartedFrom,
+    /// The newest sequence that is done.
+    pub source_seq: Option<Seq>,
+    /// The sequence up to which everything is done.
+    pub through_seq: Option<Seq>,
+    /// The sequence of the last checkpoint.
+    pub checkpointed_seq: Option<Seq>,
+    /// When that was written.
+    pub last_checkpoint: Option<Timestamp>,
+    /// Changes that the source still has, as far as known.
+    pub changes_pending: Option<u64>,
+    /// Since when there has been something to do; nothing when it has caught up.
+    pub behind_since: Option<Timestamp>,
+    /// When something last moved.
+    pub last_progress: Option<Timestamp>,
+    /// Documents per second, lately.
+    pub docs_per_second: f64,
+    /// Bytes per second, both directions together, lately.
+    pub bytes_per_second: f64,
+    /// The last documents that failed, oldest first.
+    pub failures: Arc<Vec<FailedDoc>>,
+}
+
+impl Progress {
+    /// The statistics of job information, `_active_tasks` and the like.
+    pub fn to_info(&self, now: Timestamp) -> Map<String, Value> {
+        let mut info = self.stats.to_info();
+        let seq = |seq: &Option<Seq>| seq.as_ref().map_or(json!(0), |seq| json!(seq));
+        let members = [
+            ("changes_pending", json!(self.changes_pending)),
+            ("checkpointed_source_seq", seq(&self.checkpointed_seq)),
+            ("source_seq", seq(&self.source_seq)),
+            ("through_seq", seq(&self.through_seq)),
+            ("lag_seconds", json!(self.lag_seconds(now))),
+            ("docs_per_second", json!(rounded(self.docs_per_second))),
+            ("bytes_per_second", json!(rounded(self.bytes_per_second))),
+        ];
+        info.extend(
+            members
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        info
+    }
+
+    /// For how long it has not been caught up.
+    pub fn lag_seconds(&self, now: Timestamp) -> u64 {
+        self.behind_since.map_or(0, |since| {
+            u64::try_from(now.duration_since(since).as_secs()).unwrap_or(0)
+        })
+    }
+
+    pub(super) fn add_failures(&mut self, failed: Vec<FailedDoc>) {
+        if failed.is_empty() {
+            return;
+        }
+        let all = Arc::make_mut(&mut self.failures);
+        all.extend(failed);
+        let surplus = all.len().saturating_sub(FAILURES_MAX);
+        all.drain(..surplus);
+    }
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}
+
+/// Rates over about the last ten seconds.
+#[derive(Debug)]
+pub(super) struct Rates {
+    since: Instant,
+    last: (u64, u64),
+    pub(super) docs: f64,
+    pub(super) bytes: f64,
+}
+
+impl Rates {
+    pub(super) fn new(docs: u64, bytes: u64, now: Instant) -> Self {
+        Self {
+            since: now,
+            last: (docs, bytes),
+            docs: 0.0,
+            bytes: 0.0,
+        }
+    }
+
+    /// Takes new totals.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a rate needs no more than 52 bits"
+    )]
+    pub(super) fn update(&mut self, docs: u64, bytes: u64, now: Instant) {
+        let elapsed = now.duration_since(self.since).as_secs_f64();
+        if elapsed < 1.0 {
+            return;
+        }
+        let weight = (elapsed / 10.0)
+            .min(1.0)
+            .max(if self.docs == 0.0 { 1.0 } else { 0.0 });
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / elapsed;
+        self.docs += weight * (rate(docs, self.last.0) - self.docs);
+        self.bytes += weight * (rate(bytes, self.last.1) - self.bytes);
+        (self.since, self.last) = (now, (docs, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn information() {
+        let now = Timestamp::from_second(1000).unwrap();
+        let progress = Progress {
+            through_seq: Seq::from_json("\"3-x\""),
+            behind_since: Some(Timestamp::from_second(990).unwrap()),
+            ..Progress::default()
+        };
+        let info = Value::Object(progress.to_info(now));
+        assert_eq!(info["through_seq"], "3-x");
+        assert_eq!(info["source_seq"], 0);
+        assert_eq!(info["changes_pending"], Value::Null);
+        assert_eq!(info["lag_seconds"], 10);
+        assert_eq!(info["docs_written"], 0);
+    }
+
+    #[test]
+    fn the_oldest_failures_go_first() {
+        let mut progress = Progress::default();
+        let failed = |id: usize| FailedDoc {
+            id: id.to_string(),
+            rev: None,
+            error: "forbidden".to_owned(),
+            reason: String::new(),
+            time: Timestamp::UNIX_EPOCH,
+        };
+        progress.add_failures((0..60).map(failed).collect());
+        progress.add_failures((60..150).map(failed).collect());
+        assert_eq!(
+            (progress.failures.len(), progress.failures[0].id.as_str()),
+            (100, "50")
+        );
+    }
+
+    #[test]
+    fn rates_follow() {
+        let now = Instant::now();
+        let mut rates = Rates::new(100, 0, now);
+        rates.update(150, 1000, now + Duration::from_millis(500));
+        assert_eq!((rates.docs, rates.bytes), (0.0, 0.0));
+        rates.update(300, 4000, now + Duration::from_secs(2));
+        assert_eq!((rates.docs, rates.bytes), (100.0, 2000.0));
+        (3..100).for_each(|second| rates.update(300, 4000, now + Duration::from_secs(second)));
+        assert!(rates.docs < 1.0);
+    }
+}

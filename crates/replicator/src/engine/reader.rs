@@ -1,0 +1,331 @@
+//! Reads the changes feed and cuts it into batches.
+//!
+//! What there is now comes by a normal feed, whose end says when the replication has caught up; a continuous replication
+//! then goes on with a continuous feed. Servers find sequences expensive to write, so the normal feed has one with every
+//! so many rows only, and batches end there: only such rows are positions to continue from.
+
+use std::time::Duration;
+
+use couch::{Change, Changes, ChangesRequest, FeedKind, Seq};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::budget::Share;
+use super::context::Context;
+use crate::checkpoint::is_later;
+use crate::error::{Error, Step};
+use crate::metrics;
+
+/// Rows between two sequences of a normal feed.
+const SEQ_INTERVAL: usize = 100;
+/// A batch is closed when it holds so much.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// What a change costs besides its document.
+const CHANGE_BYTES: usize = 160;
+/// How long a batch waits for more when the feed has nothing.
+const LINGER: Duration = Duration::from_millis(20);
+/// A feed is not reopened for documents before so many rows.
+const REOPEN_CHANGES_MIN: usize = 1000;
+/// A feed that was open for so long is no failure.
+const LONG: Duration = Duration::from_secs(5);
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+
+/// Changes to work on.
+pub(super) struct Batch {
+    pub(super) changes: Vec<Change>,
+    /// Where the feed is after them, if it said.
+    pub(super) end: Option<Seq>,
+    /// Memory for them.
+    pub(super) share: Option<Share>,
+}
+
+/// What the reader tells.
+pub(super) enum Event {
+    Batch(Batch),
+    /// Everything that there was has been told.
+    CaughtUp,
+}
+
+/// Reads until there is nothing more, which for a continuous replication is never.
+pub(super) async fn read(cx: &Context, since: Seq, out: mpsc::Sender<Event>) -> Result<(), Error> {
+    let mut reader = Reader {
+        cx,
+        out,
+        position: since,
+        changes: Vec::new(),
+        bytes: 0,
+        share: None,
+        last_position: None,
+        is_exact: true,
+        failures: 0,
+        heartbeat: true,
+    };
+    reader.catch_up().await?;
+    if cx.options.continuous {
+        reader.send(Event::CaughtUp).await;
+        reader.follow().await?;
+    }
+    Ok(())
+}
+
+struct Reader<'a> {
+    cx: &'a Context,
+    out: mpsc::Sender<Event>,
+    /// Everything up to here was sent.
+    position: Seq,
+    changes: Vec<Change>,
+    bytes: usize,
+    share: Option<Share>,
+    /// The last sequence among `changes`, and how many of them it covers.
+    last_position: Option<(Seq, usize)>,
+    /// Whether nothing after `position` was sent.
+    is_exact: bool,
+    /// Failures since anything was read.
+    failures: u32,
+    heartbeat: bool,
+}
+
+/// Why reading a feed stopped without an error.
+enum Stopped {
+    /// It ended.
+    End,
+    /// It shall be opened with documents, or without.
+    Reopen,
+}
+
+impl Reader<'_> {
+    async fn catch_up(&mut self) -> Result<(), Error> {
+        loop {
+            let with_docs = self.cx.wants_feed_docs();
+            // After a failure every row is a position, so that even a feed that always breaks off gets ahead.
+            let interval = SEQ_INTERVAL.min(self.cx.options.worker_batch_size) as u64;
+            let request = ChangesRequest {
+                feed: FeedKind::Normal,
+                include_docs: with_docs,
+                seq_interval: (self.failures == 0).then_some(interval),
+                idle: self.cx.idle(true),
+                ..self.request()
+            };
+            let started = Instant::now();
+            match self.read_normal(&request).await {
+                Ok(Stopped::End) => return Ok(()),
+                Ok(Stopped::Reopen) => {}
+                Err(error) => self.recover(error, started).await?,
+            }
+        }
+    }
+
+    async fn read_normal(&mut self, request: &ChangesRequest) -> Result<Stopped, couch::Error> {
+        let mut feed = self.cx.source.changes(request).await?;
+        let mut read = 0;
+        while let Some(change) = feed.next().await? {
+            read += 1;
+            self.add(change).await;
+            let at_position = if self.changes.is_empty() {
+                self.is_exact
+            } else {
+                self.covers_all()
+            };
+            if at_position
+                && read >= REOPEN_CHANGES_MIN
+                && self.cx.wants_feed_docs() != request.include_docs
+            {
+                self.flush().await;
+                return Ok(Stopped::Reopen);
+            }
+        }
+        self.end(&feed).await;
+        Ok(Stopped::End)
+    }
+
+    /// Goes on from the end of the normal feed.
+    async fn follow(&mut self) -> Result<(), Error> {
+        let filtered = self.request().filter != couch::ChangesFilter::None;
+        loop {
+            let request = ChangesRequest {
+                feed: FeedKind::Continuous,
+                include_docs: self.cx.wants_feed_docs(),
+                idle: self.cx.idle(self.heartbeat && !filtered),
+                ..self.request()
+            };
+            let started = Instant::now();
+            match self.read_continuous(&request).await {
+                Ok(()) => self.pause(started).await,
+                Err(error) => {
+                    if is_silence(&error) {
+                        self.heartbeat = false;
+                    }
+                    self.recover(error, started).await?;
+                }
+            }
+        }
+    }
+
+    async fn read_continuous(&mut self, request: &ChangesRequest) -> Result<(), couch::Error> {
+        let mut feed = self.cx.source.changes(request).await?;
+        let mut flush_at: Option<Instant> = None;
+        loop {
+            let next = async { feed.next().await };
+            let change = match flush_at {
+                None => next.await?,
+                Some(at) => tokio::select! {
+                    biased;
+                    change = next => change?,
+                    () = sleep_until(at) => {
+                        self.flush().await;
+                        flush_at = None;
+                        continue;
+                    }
+                },
+            };
+            let Some(change) = change else { break };
+            self.add(change).await;
+            flush_at = match (self.changes.is_empty(), flush_at) {
+                (true, _) => None,
+                (false, None) => Some(Instant::now() + LINGER),
+                (false, waiting) => waiting,
+            };
+        }
+        self.end(&feed).await;
+        Ok(())
+    }
+
+    fn request(&self) -> ChangesRequest {
+        ChangesRequest {
+            since: self.position.clone(),
+            ..self.cx.changes_request()
+        }
+    }
+
+    /// Adds a change to the batch, and sends the batch when that fills it.
+    async fn add(&mut self, change: Change) {
+        if self.share.is_none() {
+            self.share = Some(self.cx.settings.budget.share().await);
+        }
+        let document = change
+            .document
+            .as_ref()
+            .map_or(0, |document| document.json().len());
+        let revs: usize = change.revs.iter().map(|rev| rev.as_str().len() + 24).sum();
+        let bytes = CHANGE_BYTES + change.id.as_str().len() + revs + document;
+        self.bytes += bytes;
+        let has_room = self.share.as_mut().is_some_and(|share| share.grow(bytes));
+        let seq = (!change.seq.is_null()).then(|| change.seq.clone());
+        self.changes.push(change);
+        if let Some(seq) = seq {
+            self.last_position = Some((seq, self.changes.len()));
+        }
+        let is_full = self.changes.len() >= self.cx.options.worker_batch_size;
+        if is_full || self.bytes >= BATCH_BYTES_MAX || !has_room {
+            self.flush().await;
+        }
+    }
+
+    /// Whether nothing was read since the last sequence.
+    fn covers_all(&self) -> bool {
+        self.last_position
+            .as_ref()
+            .is_some_and(|(_, covered)| *covered == self.changes.len())
+    }
+
+    /// Sends what was read. Changes after the last sequence go along; if the feed breaks off before the next one, they
+    /// come again.
+    async fn flush(&mut self) {
+        if self.changes.is_empty() && self.last_position.is_none() {
+            return;
+        }
+        self.is_exact = self.covers_all();
+        let end = self.last_position.take().map(|(seq, _)| seq);
+        if let Some(end) = &end {
+            self.position = end.clone();
+        }
+        let changes = std::mem::take(&mut self.changes);
+        self.bytes = 0;
+        let share = self.share.take();
+        self.send(Event::Batch(Batch {
+            changes,
+            end,
+            share,
+        }))
+        .await;
+    }
+
+    /// Takes note of the end of a feed. What a filter held back at the end is done with, too.
+    async fn end(&mut self, feed: &Changes) {
+        if let Some(last) = feed.last_seq().filter(|seq| !seq.is_null()) {
+            let known = self
+                .last_position
+                .as_ref()
+                .map_or(&self.position, |(seq, _)| seq);
+            if is_later(last, known) || !self.changes.is_empty() && !self.covers_all() {
+                self.last_position = Some((last.clone(), self.changes.len()));
+            }
+        }
+        self.flush().await;
+    }
+
+    /// Nobody listens any more when this fails; the run is over then, and the reader dropped.
+    async fn send(&mut self, event: Event) {
+        self.failures = 0;
+        let _ = self.out.send(event).await;
+    }
+
+    /// Decides whether reading goes on after an error. What was read up to the last sequence is sent, the rest will come
+    /// again.
+    async fn recover(&mut self, error: couch::Error, started: Instant) -> Result<(), Error> {
+        metrics::changes_read_failure();
+        let covered = self
+            .last_position
+            .as_ref()
+            .map_or(0, |(_, covered)| *covered);
+        self.changes.truncate(covered);
+        let before = self.failures;
+        self.flush().await;
+        let progressed = covered > 0;
+        self.failures = if progressed { 0 } else { before };
+        match &error {
+            couch::Error::Interrupted { .. } if progressed || started.elapsed() > LONG => {
+                tracing::debug!(%error, "changes feed broke off");
+                self.pause(started).await;
+                return Ok(());
+            }
+            couch::Error::Interrupted { .. }
+            | couch::Error::BadAnswer { .. }
+            | couch::Error::Refused(_)
+            | couch::Error::NotFound(_)
+            | couch::Error::Unauthorized(_)
+            | couch::Error::Forbidden(_)
+                if self.failures < self.cx.options.retries_per_request => {}
+            _ => return Err(Error::at(Step::Changes)(error)),
+        }
+        tracing::warn!(%error, "changes feed failed");
+        self.pause(started).await;
+        Ok(())
+    }
+
+    /// Waits before a feed is opened again that was open since then: not at all after a long time, longer and longer after
+    /// one that ended soon without anything new.
+    async fn pause(&mut self, opened: Instant) {
+        if opened.elapsed() > LONG {
+            self.failures = 0;
+            return;
+        }
+        let wait = FIRST_WAIT
+            .saturating_mul(1 << self.failures.min(10))
+            .min(LONGEST_WAIT);
+        self.failures += 1;
+        sleep(wait).await;
+    }
+}
+
+/// Whether a server that was to send empty lines sent nothing at all.
+fn is_silence(error: &couch::Error) -> bool {
+    matches!(
+        error,
+        couch::Error::Interrupted {
+            cause: couch::Failure::ReadTimeout { .. },
+            ..
+        }
+    )
+}

@@ -1,0 +1,206 @@
+//! Copies one revision by itself: design documents, large attachments, and what bulk requests could not do.
+
+use std::time::Duration;
+
+use couch::{Attachments, DocId, Document, Rev, Revision, WantedRevs};
+use tokio::time::sleep;
+
+use super::attachments::inline_count;
+use super::context::Context;
+use crate::error::{Error, Step};
+
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_mins(5);
+
+/// A revision to copy.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) id: DocId,
+    pub(super) rev: Rev,
+    /// What the target has of the document.
+    pub(super) ancestors: Vec<Rev>,
+}
+
+/// What came of it.
+enum Copied {
+    /// The revision is on the target, or passed over.
+    Done,
+    /// It has no attachments after all and can go with others.
+    Plain(Document),
+    /// The source does not have it, or the target not the attachments that it should have: again, with all attachments.
+    Incomplete,
+}
+
+/// Copies a revision. A document without attachments is returned, to be written with others.
+pub(super) async fn copy(cx: &Context, mut wanted: Wanted) -> Result<Option<Document>, Error> {
+    let mut incomplete = false;
+    let mut attempts = 0;
+    let mut wait = FIRST_WAIT;
+    loop {
+        let error = match attempt(cx, &wanted).await {
+            Ok(Copied::Done) => return Ok(None),
+            Ok(Copied::Plain(document)) => return Ok(Some(document)),
+            Ok(Copied::Incomplete) if !incomplete => {
+                tracing::info!(doc.id = %wanted.id, "revision or attachments are missing, fetching it again");
+                incomplete = true;
+                wanted.ancestors.clear();
+                sleep(cx.settings.missing_doc_retry).await;
+                continue;
+            }
+            Ok(Copied::Incomplete) => None,
+            Err(Failed::Fatal(error)) => return Err(error),
+            Err(Failed::Passing(error)) => Some(error),
+        };
+        attempts += 1;
+        if attempts > cx.options.retries_per_request {
+            return Err(match error {
+                Some(cause) => Error::Step {
+                    step: Step::OpenRevs,
+                    cause,
+                },
+                None => Error::Missing {
+                    id: wanted.id.to_string(),
+                    rev: wanted.rev.to_string(),
+                },
+            });
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+enum Failed {
+    /// It is over.
+    Fatal(Error),
+    /// Fetching the revision again may help.
+    Passing(couch::Error),
+}
+
+async fn attempt(cx: &Context, wanted: &Wanted) -> Result<Copied, Failed> {
+    let revs = [wanted.rev.clone()];
+    let mut revisions = cx
+        .source
+        .open_revs(&wanted.id, WantedRevs::These(&revs), &wanted.ancestors)
+        .await
+        .map_err(from_source)?;
+    let mut copied = Copied::Incomplete;
+    // A revision may have become several leaves in the meantime.
+    while let Some(revision) = revisions.next().await.map_err(from_source)? {
+        let document = match revision {
+            Revision::Missing(_) => return Ok(Copied::Incomplete),
+            Revision::Document(document) => document,
+        };
+        if !cx.admits(&document) {
+            cx.count(|stats| stats.docs_filtered += 1);
+            copied = Copied::Done;
+            continue;
+        }
+        let is_plain = !document.has_attachments() && !document.id.is_design();
+        if is_plain && matches!(copied, Copied::Incomplete) {
+            copied = Copied::Plain(document);
+            continue;
+        }
+        let put = cx
+            .target
+            .put_with_attachments(&document, &mut revisions)
+            .await;
+        if !settle(cx, &document, put)? {
+            return Ok(Copied::Incomplete);
+        }
+        if !matches!(copied, Copied::Plain(_)) {
+            copied = Copied::Done;
+        }
+    }
+    Ok(copied)
+}
+
+/// Decides what a write means. Returns false when the target lacks attachments.
+fn settle(
+    cx: &Context,
+    document: &Document,
+    put: Result<(), couch::Error>,
+) -> Result<bool, Failed> {
+    let error = match put {
+        Ok(()) => {
+            let attachments = match &document.attachments {
+                Attachments::Following(following) => following.len() as u64,
+                Attachments::Inline => inline_count(document),
+                Attachments::None | Attachments::Stubs => 0,
+            };
+            cx.count(|stats| {
+                stats.docs_read += 1;
+                stats.docs_written += 1;
+                stats.attachments_copied += attachments;
+            });
+            return Ok(true);
+        }
+        Err(couch::Error::MissingStub(_)) => return Ok(false),
+        Err(error) => error,
+    };
+    let is_from_target = error
+        .request()
+        .is_some_and(|request| request.method == "PUT");
+    if !is_from_target {
+        return Err(from_source(error));
+    }
+    match refusal(&error) {
+        Some((name, reason)) => {
+            cx.count(|stats| stats.docs_read += 1);
+            cx.fail_doc(&document.id, document.rev.as_ref(), name, &reason)
+                .map_err(Failed::Fatal)?;
+            Ok(true)
+        }
+        None if is_passing(&error) => Err(Failed::Passing(error)),
+        None => Err(Failed::Fatal(Error::at(Step::PutDoc)(error))),
+    }
+}
+
+/// A document that the target does not take, whatever we do; the replication goes on without it.
+fn refusal(error: &couch::Error) -> Option<(&'static str, String)> {
+    let answer = error.answer()?;
+    let reason = answer.reason.clone().unwrap_or_default();
+    let name = match error {
+        couch::Error::Unauthorized(_) => "unauthorized",
+        couch::Error::Forbidden(_) => "forbidden",
+        couch::Error::TooLarge(_) => "request_entity_too_large",
+        couch::Error::Refused(answer) if answer.status == 415 => "unsupported_media_type",
+        couch::Error::Refused(answer)
+            if answer.status == 400 && reason.starts_with("Attachment name ") =>
+        {
+            "invalid_attachment_name"
+        }
+        _ => return None,
+    };
+    Some((name, reason))
+}
+
+/// What may go better next time. A request that was repeated in vain will not.
+fn is_passing(error: &couch::Error) -> bool {
+    matches!(
+        error,
+        couch::Error::Interrupted { .. }
+            | couch::Error::BadAnswer { .. }
+            | couch::Error::Failed {
+                attempts: 0 | 1,
+                ..
+            }
+    )
+}
+
+/// What went wrong at the source may pass, except for what concerns more than this document.
+fn from_source(error: couch::Error) -> Failed {
+    let is_passing = is_passing(&error)
+        || matches!(
+            error,
+            couch::Error::Refused(_)
+                | couch::Error::NotFound(_)
+                | couch::Error::Unauthorized(_)
+                | couch::Error::Forbidden(_)
+                | couch::Error::Conflict(_)
+        );
+    if is_passing {
+        Failed::Passing(error)
+    } else {
+        Failed::Fatal(Error::at(Step::OpenRevs)(error))
+    }
+}

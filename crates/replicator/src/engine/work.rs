@@ -1,0 +1,238 @@
+//! What is done with a batch: find out what the target lacks, read it from the source, write it to the target.
+//!
+//! Reading and writing overlap: while one group of documents is written, the next is read.
+
+use std::collections::HashMap;
+
+use couch::{Attachments, Change, DocId, Document, Rev};
+use tokio::sync::mpsc;
+
+use super::attachments::inline_bytes;
+use super::context::Context;
+use super::read::{copy_again, read_all};
+use super::reader::Batch;
+use super::single::Wanted;
+use super::write::{Outbox, write_all};
+use crate::error::{Error, Step};
+
+/// Works on a batch until all of it is on the target or passed over. Returns what it was worth.
+pub(super) async fn process(cx: &Context, batch: Batch) -> Result<u64, Error> {
+    let Batch { changes, share, .. } = batch;
+    let before = cx.bytes_moved();
+    let worth = changes.len() as u64;
+    let plan = Plan::new(cx, admitted(cx, changes)?).await?;
+    if !plan.is_empty() {
+        let (out, groups) = mpsc::channel(1);
+        let ((), singles) = tokio::try_join!(
+            read_all(cx, plan, Outbox::new(cx, out)),
+            write_all(cx, groups)
+        )?;
+        copy_again(cx, singles).await?;
+    }
+    drop(share);
+    Ok(worth + (cx.bytes_moved() - before) / 1024)
+}
+
+/// What of a batch the replication is about.
+fn admitted(cx: &Context, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
+    let mut places: HashMap<DocId, usize> = HashMap::with_capacity(changes.len());
+    let mut admitted: Vec<Change> = Vec::with_capacity(changes.len());
+    for change in changes {
+        if change.id.as_str().is_empty() {
+            tracing::warn!(
+                seq = change.seq.as_json(),
+                "change of a document without an id is skipped"
+            );
+            continue;
+        }
+        let is_skipped = cx.options.skip_deleted && change.deleted
+            || cx.options.skip_design_docs && change.id.is_design()
+            || !cx.admits_id(&change.id);
+        if is_skipped {
+            cx.count(|stats| stats.docs_filtered += 1);
+            continue;
+        }
+        let bytes_max = cx.settings.document_id_bytes_max.unwrap_or(usize::MAX);
+        if change.id.as_str().len() > bytes_max {
+            let reason = format!("document id is longer than {bytes_max} bytes");
+            cx.fail_doc(
+                &change.id,
+                change.revs.first(),
+                "document_id_too_long",
+                &reason,
+            )?;
+            continue;
+        }
+        if change.revs.is_empty() {
+            continue;
+        }
+        // A document that changed while the feed was read comes twice; the later row knows all leaves.
+        match places.insert(change.id.clone(), admitted.len()) {
+            Some(place) => {
+                places.insert(change.id.clone(), place);
+                admitted[place] = change;
+            }
+            None => admitted.push(change),
+        }
+    }
+    Ok(admitted)
+}
+
+/// How the missing revisions of a batch are read.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// Documents that came with the feed.
+    pub(super) here: Vec<Document>,
+    /// Revisions for `_bulk_get`.
+    pub(super) bulk: Vec<Wanted>,
+    /// Revisions with small attachments, and how many bytes those have.
+    pub(super) inline: Vec<(Wanted, u64)>,
+    /// Revisions to be copied one by one.
+    pub(super) singles: Vec<Wanted>,
+}
+
+impl Plan {
+    fn is_empty(&self) -> bool {
+        self.here.is_empty()
+            && self.bulk.is_empty()
+            && self.inline.is_empty()
+            && self.singles.is_empty()
+    }
+
+    async fn new(cx: &Context, changes: Vec<Change>) -> Result<Self, Error> {
+        let mut documents: Vec<Option<Document>> = Vec::with_capacity(changes.len());
+        let mut asked: Vec<(DocId, Vec<Rev>)> = Vec::with_capacity(changes.len());
+        for change in changes {
+            documents.push(change.document);
+            asked.push((change.id, change.revs));
+        }
+        let count: usize = asked.iter().map(|(_, revs)| revs.len()).sum();
+        let (changes, mut usable) = (asked.len(), 0);
+        let bulk = cx.asks_bulk_get();
+        let mut plan = Self::default();
+        let mut found = 0;
+        for missing in find_missing(cx, asked, count).await? {
+            found += missing.revs.len();
+            let is_first = matches!(&missing.revs[..], [rev] if rev.generation() == 1);
+            usable += usize::from(is_first && !missing.id.is_design());
+            plan.add(cx, missing, &mut documents, is_first, bulk);
+        }
+        cx.observe_feed_docs(usable, changes);
+        cx.count(|stats| {
+            stats.missing_checked += count as u64;
+            stats.missing_found += found as u64;
+        });
+        Ok(plan)
+    }
+
+    fn add(
+        &mut self,
+        cx: &Context,
+        missing: Missing,
+        documents: &mut [Option<Document>],
+        is_first: bool,
+        bulk: bool,
+    ) {
+        let Missing {
+            id,
+            revs,
+            ancestors,
+            place,
+            ..
+        } = missing;
+        let is_design = id.is_design();
+        let wanted = |rev: Rev| Wanted {
+            id: id.clone(),
+            rev,
+            ancestors: ancestors.clone(),
+        };
+        if is_design || !cx.options.use_bulk_get {
+            return self.singles.extend(revs.into_iter().map(wanted));
+        }
+        // The first revision has no ancestry, so the document of the feed is all of it, if it is still that revision.
+        if let Some(document) = documents[place].take()
+            && is_first
+            && document.rev.as_ref() == revs.first()
+        {
+            if document.attachments == Attachments::None {
+                return self.here.push(document);
+            }
+            let Some(bytes) = inline_bytes(&document, &ancestors) else {
+                return self.singles.extend(revs.into_iter().map(wanted));
+            };
+            return self
+                .inline
+                .extend(revs.into_iter().map(|rev| (wanted(rev), bytes)));
+        }
+        let way = if bulk {
+            &mut self.bulk
+        } else {
+            &mut self.singles
+        };
+        way.extend(revs.into_iter().map(wanted));
+    }
+}
+
+/// Missing revisions of a document.
+struct Missing {
+    id: DocId,
+    revs: Vec<Rev>,
+    ancestors: Vec<Rev>,
+    /// Its place in the batch.
+    place: usize,
+}
+
+/// Asks the target what it lacks, or takes it to lack everything when it mostly does.
+async fn find_missing(
+    cx: &Context,
+    asked: Vec<(DocId, Vec<Rev>)>,
+    count: usize,
+) -> Result<Vec<Missing>, Error> {
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    if !cx.asks_revs_diff() {
+        let all = asked
+            .into_iter()
+            .enumerate()
+            .map(|(place, (id, revs))| Missing {
+                id,
+                revs,
+                ancestors: Vec::new(),
+                place,
+            });
+        return Ok(all.collect());
+    }
+    let diff = cx
+        .target
+        .revs_diff(&asked)
+        .await
+        .map_err(Error::at(Step::RevsDiff))?;
+    let places: HashMap<&DocId, usize> = asked
+        .iter()
+        .enumerate()
+        .map(|(place, (id, _))| (id, place))
+        .collect();
+    let mut missing: Vec<Missing> = diff
+        .into_iter()
+        .filter(|diff| !diff.missing.is_empty())
+        .filter_map(|diff| {
+            let place = *places.get(&diff.id)?;
+            Some(Missing {
+                id: diff.id,
+                revs: diff.missing,
+                ancestors: diff.possible_ancestors,
+                place,
+            })
+        })
+        .collect();
+    // In the order of the feed, whatever order the target answers in.
+    missing.sort_unstable_by_key(|missing| missing.place);
+    let strangers: usize = missing
+        .iter()
+        .filter(|missing| missing.ancestors.is_empty())
+        .map(|missing| missing.revs.len())
+        .sum();
+    cx.observe_revs_diff(count.saturating_sub(strangers), count);
+    Ok(missing)
+}

@@ -1,0 +1,181 @@
+//! Writes documents to the target, many at a time.
+
+use bytes::Bytes;
+use couch::{Attachments, DocError, DocId, Document, Rev};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::attachments::inline_count;
+use super::context::Context;
+use crate::error::{Error, Step};
+
+/// Documents for one request.
+pub(super) type Group = Vec<Document>;
+
+/// A document that cannot be written as it is, to be copied by itself.
+pub(super) type Single = (DocId, Rev);
+
+/// Gathers documents into groups.
+pub(super) struct Outbox<'a> {
+    cx: &'a Context,
+    out: mpsc::Sender<Group>,
+    group: Group,
+    bytes: usize,
+}
+
+impl<'a> Outbox<'a> {
+    pub(super) fn new(cx: &'a Context, out: mpsc::Sender<Group>) -> Self {
+        Self {
+            cx,
+            out,
+            group: Group::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Takes a document that was read, unless a local selector holds it back.
+    pub(super) async fn push(&mut self, document: Document) {
+        if !self.cx.admits(&document) {
+            return self.cx.count(|stats| stats.docs_filtered += 1);
+        }
+        self.cx.count(|stats| stats.docs_read += 1);
+        let bytes = document.json().len();
+        if self.bytes + bytes > self.cx.write_bytes_max() {
+            self.flush().await;
+        }
+        self.bytes += bytes;
+        self.group.push(document);
+    }
+
+    pub(super) async fn flush(&mut self) {
+        self.bytes = 0;
+        let group = std::mem::take(&mut self.group);
+        if !group.is_empty() {
+            // Nobody listens any more after an error, which ends the batch anyway.
+            let _ = self.out.send(group).await;
+        }
+    }
+}
+
+/// Writes all groups; returns what has to be copied document by document.
+pub(super) async fn write_all(
+    cx: &Context,
+    mut groups: mpsc::Receiver<Group>,
+) -> Result<Vec<Single>, Error> {
+    let mut singles = Vec::new();
+    while let Some(group) = groups.recv().await {
+        write(cx, group, &mut singles).await?;
+    }
+    Ok(singles)
+}
+
+async fn write(cx: &Context, group: Group, singles: &mut Vec<Single>) -> Result<(), Error> {
+    let mut groups = vec![group];
+    while let Some(mut group) = groups.pop() {
+        let bodies: Vec<Bytes> = group
+            .iter()
+            .map(|document| document.json().clone())
+            .collect();
+        let bytes = bodies.iter().map(Bytes::len).sum();
+        let started = Instant::now();
+        match cx.target.bulk_docs(&bodies).await {
+            Ok(errors) => {
+                cx.observe_write(bytes, started.elapsed());
+                take_note(cx, &group, errors, singles)?;
+            }
+            Err(couch::Error::TooLarge(answer)) => {
+                cx.observe_too_large(bytes);
+                if let [document] = &group[..] {
+                    let reason = answer.reason.as_deref().unwrap_or("the target's limit");
+                    cx.fail_doc(
+                        &document.id,
+                        document.rev.as_ref(),
+                        "request_entity_too_large",
+                        reason,
+                    )?;
+                } else {
+                    let second = group.split_off(group.len() / 2);
+                    groups.extend([second, group]);
+                }
+            }
+            // The target lacks attachments that it was thought to have, and does not say of which document.
+            Err(error)
+                if is_missing_stub(&error) && group.iter().any(Document::has_attachments) =>
+            {
+                let (with, without): (Group, Group) =
+                    group.into_iter().partition(Document::has_attachments);
+                singles.extend(with.iter().filter_map(single));
+                uncount(cx, with.len());
+                if !without.is_empty() {
+                    groups.push(without);
+                }
+            }
+            Err(error) => return Err(Error::at(Step::BulkDocs)(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Most servers say so by 412, CouchDB's cluster at times by 500.
+fn is_missing_stub(error: &couch::Error) -> bool {
+    match error {
+        couch::Error::MissingStub(_) => true,
+        other => other
+            .answer()
+            .is_some_and(|answer| answer.error.as_deref() == Some("missing_stub")),
+    }
+}
+
+/// Counts a written group, document by document where some were refused.
+fn take_note(
+    cx: &Context,
+    group: &[Document],
+    errors: Vec<DocError>,
+    singles: &mut Vec<Single>,
+) -> Result<(), Error> {
+    let refused = errors.len().min(group.len());
+    let inside = group
+        .iter()
+        .filter(|document| document.attachments == Attachments::Inline);
+    let attachments: u64 = inside.map(inline_count).sum();
+    cx.count(|stats| {
+        stats.docs_written += (group.len() - refused) as u64;
+        stats.attachments_copied += attachments;
+    });
+    for error in errors {
+        let known = error.id.as_ref().and_then(|id| {
+            let same = |document: &&Document| {
+                document.id == *id && (error.rev.is_none() || document.rev == error.rev)
+            };
+            group.iter().find(same)
+        });
+        if error.error == "missing_stub"
+            && let Some(single) = known.and_then(single)
+        {
+            singles.push(single);
+            uncount(cx, 1);
+            continue;
+        }
+        let id = error.id.clone().unwrap_or_else(|| DocId::from(""));
+        let rev = error
+            .rev
+            .as_ref()
+            .or_else(|| known.and_then(|document| document.rev.as_ref()));
+        cx.fail_doc(
+            &id,
+            rev,
+            &error.error,
+            error.reason.as_deref().unwrap_or_default(),
+        )?;
+    }
+    Ok(())
+}
+
+fn single(document: &Document) -> Option<Single> {
+    Some((document.id.clone(), document.rev.clone()?))
+}
+
+/// These will be read again.
+fn uncount(cx: &Context, documents: usize) {
+    cx.count(|stats| stats.docs_read = stats.docs_read.saturating_sub(documents as u64));
+}

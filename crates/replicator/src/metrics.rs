@@ -1,0 +1,22 @@
+//! Counters of this crate, named as CouchDB's exporter names them.
+
+use metrics::counter;
+
+/// A checkpoint was written, or not.
+pub(crate) fn checkpoint(success: bool) {
+    if success {
+        counter!("couchdb_couch_replicator_checkpoints_success_total").increment(1);
+    } else {
+        counter!("couchdb_couch_replicator_checkpoints_failure_total").increment(1);
+    }
+}
+
+/// A changes feed could not be read.
+pub(crate) fn changes_read_failure() {
+    counter!("couchdb_couch_replicator_changes_read_failures_total").increment(1);
+}
+
+/// A run could not open its endpoints.
+pub(crate) fn failed_start() {
+    counter!("couchdb_couch_replicator_failed_starts_total").increment(1);
+}

@@ -1,0 +1,182 @@
+//! What a replication has done, in CouchDB's counters and some of our own.
+
+use serde_json::{Map, Value, json};
+
+/// Counters of one replication. They go on over restarts: a run is seeded with what earlier runs counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Revisions that the target was asked about.
+    pub missing_checked: u64,
+    /// Revisions that it did not have.
+    pub missing_found: u64,
+    /// Documents read from the source.
+    pub docs_read: u64,
+    /// Documents written to the target.
+    pub docs_written: u64,
+    /// Documents that the target refused, or that could not be written for their id.
+    pub doc_write_failures: u64,
+    /// Documents that `_bulk_get` returned.
+    pub bulk_get_docs: u64,
+    /// Documents that `_bulk_get` was asked for.
+    pub bulk_get_attempts: u64,
+    /// Revisions that the replicator itself passed over: filtered, deleted, design documents.
+    pub docs_filtered: u64,
+    /// Bytes of documents and attachments received.
+    pub bytes_read: u64,
+    /// Bytes of documents and attachments sent.
+    pub bytes_written: u64,
+    /// Attachments sent to the target, those inside of documents included.
+    pub attachments_copied: u64,
+}
+
+type Counter = (&'static str, fn(&Stats) -> u64, fn(&mut Stats) -> &mut u64);
+
+/// The counters of a history entry under their names there, in CouchDB's order.
+const HISTORY: [Counter; 7] = [
+    (
+        "missing_checked",
+        |s| s.missing_checked,
+        |s| &mut s.missing_checked,
+    ),
+    (
+        "missing_found",
+        |s| s.missing_found,
+        |s| &mut s.missing_found,
+    ),
+    ("docs_read", |s| s.docs_read, |s| &mut s.docs_read),
+    ("docs_written", |s| s.docs_written, |s| &mut s.docs_written),
+    (
+        "doc_write_failures",
+        |s| s.doc_write_failures,
+        |s| &mut s.doc_write_failures,
+    ),
+    (
+        "bulk_get_docs",
+        |s| s.bulk_get_docs,
+        |s| &mut s.bulk_get_docs,
+    ),
+    (
+        "bulk_get_attempts",
+        |s| s.bulk_get_attempts,
+        |s| &mut s.bulk_get_attempts,
+    ),
+];
+
+/// All counters under the names that job information has.
+const INFO: [Counter; 11] = [
+    (
+        "revisions_checked",
+        |s| s.missing_checked,
+        |s| &mut s.missing_checked,
+    ),
+    (
+        "missing_revisions_found",
+        |s| s.missing_found,
+        |s| &mut s.missing_found,
+    ),
+    HISTORY[2],
+    HISTORY[3],
+    HISTORY[4],
+    HISTORY[5],
+    HISTORY[6],
+    (
+        "docs_filtered",
+        |s| s.docs_filtered,
+        |s| &mut s.docs_filtered,
+    ),
+    ("bytes_read", |s| s.bytes_read, |s| &mut s.bytes_read),
+    (
+        "bytes_written",
+        |s| s.bytes_written,
+        |s| &mut s.bytes_written,
+    ),
+    (
+        "attachments_copied",
+        |s| s.attachments_copied,
+        |s| &mut s.attachments_copied,
+    ),
+];
+
+impl Stats {
+    /// The members of a checkpoint's history entry.
+    pub fn to_history(&self) -> impl Iterator<Item = (String, Value)> + '_ {
+        HISTORY
+            .iter()
+            .map(|(name, get, _)| ((*name).to_owned(), json!(get(self))))
+    }
+
+    /// Reads a history entry; what it lacks is zero.
+    pub fn from_history(entry: &Value) -> Self {
+        Self::read(&HISTORY, entry)
+    }
+
+    /// The members of `info`, `_replication_stats` and the like.
+    pub fn to_info(&self) -> Map<String, Value> {
+        INFO.iter()
+            .map(|(name, get, _)| ((*name).to_owned(), json!(get(self))))
+            .collect()
+    }
+
+    /// Reads what [`Stats::to_info`] made.
+    pub fn from_info(info: &Value) -> Self {
+        Self::read(&INFO, info)
+    }
+
+    /// Counter by counter the larger one.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        let mut stats = self;
+        for (_, get, get_mut) in INFO {
+            *get_mut(&mut stats) = get(&self).max(get(&other));
+        }
+        stats
+    }
+
+    fn read(counters: &[Counter], from: &Value) -> Self {
+        let mut stats = Self::default();
+        for (name, _, get_mut) in counters {
+            *get_mut(&mut stats) = from.get(*name).and_then(Value::as_u64).unwrap_or(0);
+        }
+        stats
+    }
+}
+
+impl std::ops::AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        for (_, get, get_mut) in INFO {
+            *get_mut(self) += get(&other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        let mut stats = Stats::default();
+        for (index, (_, _, get_mut)) in (1..).zip(INFO) {
+            *get_mut(&mut stats) = index;
+        }
+        assert_eq!(
+            Value::Object(stats.to_info()).to_string(),
+            r#"{"revisions_checked":1,"missing_revisions_found":2,"docs_read":3,"docs_written":4,"doc_write_failures":5,"bulk_get_docs":6,"bulk_get_attempts":7,"docs_filtered":8,"bytes_read":9,"bytes_written":10,"attachments_copied":11}"#
+        );
+        assert_eq!(Stats::from_info(&Value::Object(stats.to_info())), stats);
+        let history: Map<_, _> = stats.to_history().collect();
+        let seen = Stats::from_history(&Value::Object(history));
+        assert_eq!(
+            (
+                seen.missing_checked,
+                seen.bulk_get_attempts,
+                seen.bytes_read
+            ),
+            (1, 7, 0)
+        );
+        assert_eq!(seen.max(stats), stats);
+        let mut sum = stats;
+        sum += stats;
+        assert_eq!(sum.attachments_copied, 22);
+    }
+}
