@@ -1,0 +1,123 @@
+//! `davenport store`, as an operator uses it.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use store::{Error, Store, Transaction};
+
+fn davenport(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that reads nothing may be gone already.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn url(directory: &Path) -> String {
+    format!("lmdb:{}", directory.display())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn fill(url: &str, rows: u32) {
+    let store = Store::open(url).await.unwrap();
+    let body = |tx: Transaction| async move {
+        for n in 0..rows {
+            tx.set(&n.to_be_bytes(), &[7; 300]);
+        }
+        Ok::<_, Error>(())
+    };
+    store.transact("fill", body).await.unwrap();
+}
+
+#[test]
+fn a_new_store_is_made_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url(&dir.path().join("new"));
+    let output = davenport(&["store", "check", "--store", &url], b"");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let expected =
+        format!("{url}: checked 0 rows, 0 bytes of keys, 0 bytes of values; incarnation 1\n");
+    assert_eq!(text(&output.stdout), expected);
+}
+
+#[test]
+fn a_store_moves_through_a_pipe() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to) = (url(from.path()), url(to.path()));
+    fill(&from, 5_000);
+    let export = davenport(&["store", "export", "--store", &from], b"");
+    assert!(export.status.success(), "{}", text(&export.stderr));
+    // A damaged stream leaves a store that says so, and can be imported into again.
+    let mut damaged = export.stdout.clone();
+    damaged[1_000] ^= 1;
+    for broken in [
+        &damaged[..],
+        &export.stdout[..export.stdout.len() / 2],
+        b"hello",
+    ] {
+        let output = davenport(&["store", "import", "--store", &to], broken);
+        assert_eq!(output.status.code(), Some(1));
+    }
+    let output = davenport(&["store", "check", "--store", &to], b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("run the import again"),
+        "{}",
+        text(&output.stderr)
+    );
+    let import = davenport(
+        &["store", "import", "--json", "--store", &to],
+        &export.stdout,
+    );
+    assert!(import.status.success(), "{}", text(&import.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&import.stdout).unwrap();
+    assert_eq!(
+        (report["rows"].as_u64(), report["incarnation"].as_u64()),
+        (Some(5_000), Some(2))
+    );
+    let again = davenport(&["store", "export", "--store", &to], b"");
+    // All but the incarnation and the checksum.
+    let rows = |stream: &[u8]| stream[23..stream.len() - 4].to_vec();
+    assert!(rows(&again.stdout) == rows(&export.stdout));
+    let output = davenport(&["store", "import", "--store", &to], &export.stdout);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("the store is not empty"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn what_cannot_be_opened_is_explained() {
+    for (url, says) in [
+        ("mongodb:here", "names no store; use lmdb:DIRECTORY"),
+        ("lmdb:/proc/davenport", "/proc/davenport"),
+        ("fdb:/no/such/fdb.cluster", "/no/such/fdb.cluster"),
+    ] {
+        let output = davenport(&["store", "check", "--store", url], b"");
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{url}: {}",
+            text(&output.stderr)
+        );
+        assert!(
+            text(&output.stderr).contains(says),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
