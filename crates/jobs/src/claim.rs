@@ -13,6 +13,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use store::{KeyRange, RangeOptions, Transaction};
+use tokio::time::Instant;
 
 use crate::effects::Effects;
 use crate::header::{Header, State};
@@ -40,6 +41,7 @@ pub struct Claim {
     horizon_ms: i64,
     op: Op,
     locks: Vec<JobLock>,
+    drawn_at: Instant,
     /// What the last attempt chose, and whether an earlier call may have committed it.
     memo: Mutex<Memo>,
 }
@@ -65,6 +67,8 @@ pub struct Accepted {
     pub created_ms: i64,
     /// Since when it could have been accepted, by its creator's clock.
     pub ready_ms: i64,
+    /// A moment before it was accepted: from here on its time runs.
+    pub claimed_at: Instant,
 }
 
 /// What a claim found.
@@ -85,6 +89,11 @@ struct Candidate {
 }
 
 impl Claim {
+    /// True when the store could not say what became of the last call.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.memo().unsure
+    }
+
     fn memo(&self) -> std::sync::MutexGuard<'_, Memo> {
         self.memo.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,6 +109,7 @@ impl Jobs {
             horizon_ms: op.now_ms,
             op,
             locks: JobLock::draw(self.entropy(), count),
+            drawn_at: Instant::now(),
             memo: Mutex::default(),
         }
     }
@@ -118,14 +128,35 @@ impl Jobs {
     }
 
     /// Accepts the jobs of a claim. When the store could not say whether it did, call again with
-    /// the same claim: jobs that were accepted are not left to time out.
+    /// the same claim, or [`recall_claim`](Self::recall_claim): jobs that were accepted are then not
+    /// left to time out.
     pub async fn accept_claim(&self, claim: &Claim) -> Result<Claimed> {
-        let result = (self.store())
-            .transact(
-                "accept",
-                |tx| async move { self.accept_in(&tx, claim).await },
-            )
-            .await;
+        self.transact_claim(claim, |tx| async move { self.accept_in(&tx, claim).await })
+            .await
+    }
+
+    /// The jobs that an earlier call with this claim has accepted after all; none if it has not,
+    /// and then it never will.
+    pub async fn recall_claim(&self, claim: &Claim) -> Result<Vec<Accepted>> {
+        if !claim.is_unsure() {
+            return Ok(Vec::new());
+        }
+        let claimed = (self.store())
+            .transact("recall", |tx| async move { self.recall(&tx, claim).await })
+            .await?;
+        Ok(claimed.unwrap_or_default().jobs)
+    }
+
+    /// A transaction that accepts the jobs of a claim.
+    pub(crate) async fn transact_claim<T, Fut>(
+        &self,
+        claim: &Claim,
+        body: impl Fn(Transaction) -> Fut,
+    ) -> Result<T>
+    where
+        Fut: Future<Output = Result<T>>,
+    {
+        let result = self.store().transact("accept", body).await;
         if let Err(Error::Store(store::Error::MaybeCommitted)) = &result {
             claim.memo().unsure = true;
         }
@@ -265,6 +296,7 @@ impl Jobs {
             due_ms: header.due_ms,
             created_ms: header.created_ms,
             ready_ms: since_ms.max(header.due_ms),
+            claimed_at: claim.drawn_at,
         }))
     }
 

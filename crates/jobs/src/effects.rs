@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use store::{RangeOptions, Transaction};
+use store::Transaction;
 
 use crate::header::{Blob, Header, Order};
 use crate::keys::{Position, edge, stamp_template};
@@ -20,8 +20,6 @@ pub(crate) const HISTORY_MAX: u32 = 10;
 pub(crate) const POLL_MS: i64 = 5_000;
 /// The most acceptors that one transaction wakes.
 const WAKE_MAX: usize = 8;
-/// How many sleepers it chooses them from.
-const SLEEPERS_SEEN: usize = 64;
 
 /// The writes of one operation, so far. [`Self::flush`] ends it.
 pub(crate) struct Effects<'a> {
@@ -206,27 +204,8 @@ impl Effects<'_> {
             return Ok(());
         }
         for (ty, jobs) in self.wake {
-            wake(self.jobs, self.tx, &ty, jobs.min(WAKE_MAX), op.seed()).await?;
+            self.jobs.wake(self.tx, &ty, jobs.min(WAKE_MAX), op).await?;
         }
         Ok(())
     }
-}
-
-/// Clears the rows of up to `count` sleepers and so wakes them.
-///
-/// By a snapshot read: who falls asleep at this very moment looks again by itself, so nobody has to
-/// conflict with anybody. A sleeper's number is new each time, so the first ones are any ones; the
-/// seed keeps two creators of the same moment from waking the same one.
-async fn wake(jobs: &Jobs, tx: &Transaction, ty: &JobType, count: usize, seed: u64) -> Result<()> {
-    let range = jobs.keys().sleepers(ty);
-    let rows = (tx
-        .snapshot()
-        .get_range(range, RangeOptions::limit(SLEEPERS_SEEN)))
-    .collect()
-    .await?;
-    let start = usize::try_from(seed % (rows.len().max(1) as u64)).unwrap_or(0);
-    for row in (rows.iter().cycle().skip(start)).take(count.min(rows.len())) {
-        tx.clear(&row.key);
-    }
-    Ok(())
 }

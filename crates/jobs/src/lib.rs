@@ -27,6 +27,8 @@
 //! The key space is described at the top of `keys.rs`, the promises and their limits in
 //! `docs/jobs.md`.
 
+mod acceptor;
+mod bells;
 mod claim;
 mod clock;
 mod codec;
@@ -37,13 +39,24 @@ mod header;
 mod ids;
 mod info;
 mod jobs;
+mod keep_alive;
 mod keys;
+mod leases;
 mod list;
 mod machine;
+mod maintenance;
+mod monitor;
+mod notifier;
+mod options;
+mod pause;
 mod planted;
+mod subscription;
+mod sweep;
+mod type_watcher;
 mod types;
 mod work;
 
+pub use acceptor::{Acceptor, AcceptorHandle};
 pub use claim::{Accepted, Claim, Claimed};
 pub use clock::{Clock, Entropy, Op};
 pub use counts::{Backlog, Counts};
@@ -56,6 +69,12 @@ pub use info::JobInfo;
 pub use jobs::{Add, Added, Jobs, Retention};
 pub use list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
 pub use machine::Verdict;
+pub use maintenance::Maintenance;
+pub use monitor::{ByPolicy, StallHook};
+pub use notifier::{Notifier, NotifierHandle};
+pub use options::Options;
+pub use subscription::{Notice, Subscription};
+pub use type_watcher::{TypeMap, TypeWatcher, Types};
 pub use types::{StallPolicy, TypeConfig};
 pub use work::{Finish, Held};
 

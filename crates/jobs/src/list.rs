@@ -69,7 +69,7 @@ pub struct Page {
 }
 
 /// Some rows of one bucket.
-struct Rows {
+struct Bucket {
     range: KeyRange,
     rows: std::iter::Peekable<std::vec::IntoIter<KeyValue>>,
     /// There is more in the bucket than was read.
@@ -161,7 +161,7 @@ impl Jobs {
                 reverse: query.reverse,
             };
             let rows = tx.snapshot().get_range(range, options).collect().await?;
-            Ok::<_, Error>(Rows {
+            Ok::<_, Error>(Bucket {
                 range: all,
                 more: rows.len() == share,
                 rows: rows.into_iter().peekable(),
@@ -234,7 +234,7 @@ fn resume(range: &mut KeyRange, all: &KeyRange, cursor: Option<&Cursor>, reverse
 }
 
 /// The next row over all buckets, as far as it can be told from what was read of each.
-fn next_of(buckets: &mut [Rows], reverse: bool) -> Option<(Bytes, KeyRange, KeyValue)> {
+fn next_of(buckets: &mut [Bucket], reverse: bool) -> Option<(Bytes, KeyRange, KeyValue)> {
     let mut best: Option<(usize, Bytes)> = None;
     for (n, bucket) in buckets.iter_mut().enumerate() {
         let Some(row) = bucket.rows.peek() else {

@@ -1,0 +1,383 @@
+//! Waiting for work: one service for a process and type, whatever the number of its workers.
+//!
+//! Workers ask through a handle. The service claims for all of them in one transaction. When
+//! nothing is due it writes a row that says that it sleeps, looks once more, and waits until a
+//! creator clears the row, the next scheduled job falls due, or it is time to look anyway. A creator
+//! that reads the rows of sleepers just before one is written does not see it; so a sleeper looks
+//! again soon after it has gone to sleep, and then ever more rarely.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use store::Watch;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::millis;
+use crate::effects::POLL_MS;
+use crate::pause::Pause;
+use crate::planted::Bug;
+use crate::type_watcher::{changed_or_never, watch_or_poll};
+use crate::{Accepted, Claim, Claimed, Error, Finish, Holder, Job, JobType, Jobs, Result};
+
+/// The most jobs that one transaction accepts.
+const CLAIM_JOBS_MAX: usize = 256;
+/// How many requests wait before the next one does.
+const REQUESTS: usize = 1_024;
+/// When a sleeper looks again by itself; then every [`POLL_MS`], at most.
+const LOOKS: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(300)];
+
+/// The service.
+#[derive(Debug)]
+pub struct Acceptor {
+    jobs: Jobs,
+    ty: JobType,
+    holder: Holder,
+    requests: mpsc::Receiver<Request>,
+    /// Jobs that were delivered to nobody.
+    returned: mpsc::Receiver<Vec<Accepted>>,
+    returns: mpsc::Sender<Vec<Accepted>>,
+    waiting: VecDeque<Request>,
+    /// A claim of which the store could not say what became.
+    unsure: Option<Claim>,
+    /// The row that says that this service sleeps.
+    bell: Option<u64>,
+    /// How often it has looked since it went to sleep.
+    looks: usize,
+}
+
+/// A handle on the service, cheap to clone.
+#[derive(Debug, Clone)]
+pub struct AcceptorHandle(mpsc::Sender<Request>);
+
+#[derive(Debug)]
+struct Request {
+    count: usize,
+    reply: oneshot::Sender<Delivery>,
+}
+
+/// Accepted jobs on their way to a worker; when nobody takes them they go back.
+#[derive(Debug)]
+struct Delivery {
+    jobs: Vec<Accepted>,
+    returns: mpsc::Sender<Vec<Accepted>>,
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let jobs = std::mem::take(&mut self.jobs);
+        if !jobs.is_empty() && self.returns.try_send(jobs).is_err() {
+            // They come back by the activity monitor.
+            tracing::warn!("accepted jobs were left to time out");
+        }
+    }
+}
+
+impl AcceptorHandle {
+    /// Up to `count` jobs, at least one, as soon as any are due; none when `wait` is over. Dropping
+    /// the future loses no job.
+    pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
+        let (reply, mut delivered) = oneshot::channel();
+        let deadline = Instant::now() + wait;
+        let request = Request {
+            count: count.max(1),
+            reply,
+        };
+        match tokio::time::timeout_at(deadline, self.0.send(request)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Error::Stopped),
+            Err(_) => return Ok(Vec::new()),
+        }
+        match tokio::time::timeout_at(deadline, &mut delivered).await {
+            Ok(Ok(delivery)) => Ok(delivery.take()),
+            Ok(Err(_)) => Err(Error::Stopped),
+            Err(_) => {
+                delivered.close();
+                Ok(delivered
+                    .try_recv()
+                    .map_or_else(|_| Vec::new(), Delivery::take))
+            }
+        }
+    }
+}
+
+impl Delivery {
+    fn take(mut self) -> Vec<Accepted> {
+        std::mem::take(&mut self.jobs)
+    }
+}
+
+/// What ends a sleep.
+enum Woken {
+    Stop,
+    Look,
+    Returned(Vec<Accepted>),
+    Requested,
+}
+
+impl Acceptor {
+    /// The service for jobs of a type, which it accepts in the name of `holder`.
+    pub fn new(jobs: Jobs, ty: JobType, holder: Holder) -> (Self, AcceptorHandle) {
+        let (send, requests) = mpsc::channel(REQUESTS);
+        let (returns, returned) = mpsc::channel(REQUESTS);
+        let acceptor = Self {
+            jobs,
+            ty,
+            holder,
+            requests,
+            returned,
+            returns,
+            waiting: VecDeque::new(),
+            unsure: None,
+            bell: None,
+            looks: 0,
+        };
+        (acceptor, AcceptorHandle(send))
+    }
+
+    /// Works until the token is cancelled or every handle is dropped.
+    pub async fn run(mut self, token: CancellationToken) {
+        let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
+        while !token.is_cancelled() {
+            self.gather();
+            if self.waiting.is_empty() && self.unsure.is_none() {
+                if self.idle(&token).await {
+                    continue;
+                }
+                break;
+            }
+            match self.look().await {
+                Ok(Some((next_due_ms, watch))) => {
+                    pause.reset();
+                    if !self.sleep(&token, next_due_ms, watch).await {
+                        break;
+                    }
+                }
+                Ok(None) => pause.reset(),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(job.ty = %self.ty, error, "accept jobs");
+                    pause.wait(&token).await;
+                }
+            }
+        }
+        self.leave().await;
+    }
+
+    /// Takes in what was asked since, and forgets who does not wait any more.
+    fn gather(&mut self) {
+        while let Ok(request) = self.requests.try_recv() {
+            self.waiting.push_back(request);
+        }
+        self.waiting.retain(|request| !request.reply.is_closed());
+    }
+
+    /// Nobody waits: waits for somebody who does. False when nobody ever will.
+    async fn idle(&mut self, token: &CancellationToken) -> bool {
+        let Self {
+            requests, returned, ..
+        } = self;
+        tokio::select! {
+            biased;
+            () = token.cancelled() => false,
+            Some(jobs) = returned.recv() => {
+                self.give_back(jobs).await;
+                true
+            }
+            request = requests.recv() => match request {
+                Some(request) => {
+                    self.waiting.push_back(request);
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    /// Claims for all who wait. When nothing is due: what to wait for.
+    async fn look(&mut self) -> Result<Option<(Option<i64>, Option<Watch>)>> {
+        if let Some(claim) = &self.unsure {
+            let jobs = self.jobs.recall_claim(claim).await?;
+            self.unsure = None;
+            self.deliver(jobs).await;
+            return Ok(None);
+        }
+        let wanted: usize = self.waiting.iter().map(|request| request.count).sum();
+        let claim = (self.jobs).claim(&self.ty, &self.holder, wanted.min(CLAIM_JOBS_MAX));
+        let bell = self.bell;
+        let result = self.claim_or_watch(&claim, bell).await;
+        match result {
+            Ok((claimed, watch)) if claimed.jobs.is_empty() => {
+                if bell.is_some() && watch.is_none() {
+                    // The bell was rung before it was watched.
+                    self.bell = None;
+                    return Ok(None);
+                }
+                if bell.is_none() {
+                    self.hang_bell().await?;
+                    return Ok(None);
+                }
+                Ok(Some((claimed.next_due_ms, watch.flatten())))
+            }
+            Ok((claimed, _)) => {
+                self.bell = None;
+                self.deliver(claimed.jobs).await;
+                Ok(None)
+            }
+            Err(error) => {
+                if claim.is_unsure() {
+                    self.unsure = Some(claim);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Accepts; when nothing is due, watches the bell in the same transaction. The watch is `None`
+    /// when there is no bell any more, and `Some(None)` when the store has no watch left.
+    async fn claim_or_watch(
+        &self,
+        claim: &Claim,
+        bell: Option<u64>,
+    ) -> Result<(Claimed, Option<Option<Watch>>)> {
+        (self.jobs)
+            .transact_claim(claim, |tx| async move {
+                let claimed = self.jobs.accept_in(&tx, claim).await?;
+                let Some(key) = bell.map(|bell| self.jobs.keys().sleeper(&self.ty, bell)) else {
+                    return Ok((claimed, None));
+                };
+                if !claimed.jobs.is_empty() {
+                    tx.clear(&key);
+                    return Ok((claimed, None));
+                }
+                if tx.get(&key).await?.is_none() {
+                    return Ok((claimed, None));
+                }
+                let watch = watch_or_poll(tx.watch(&key).await)?;
+                Ok((claimed, Some(watch)))
+            })
+            .await
+    }
+
+    /// Says that this service sleeps.
+    async fn hang_bell(&mut self) -> Result<()> {
+        let bell = self.jobs.op().seed();
+        self.jobs.hang_bell(&self.ty, bell).await?;
+        self.bell = Some(bell);
+        self.looks = 0;
+        Ok(())
+    }
+
+    /// Waits until there may be work for those who wait. False when the service is to stop.
+    async fn sleep(
+        &mut self,
+        token: &CancellationToken,
+        next_due_ms: Option<i64>,
+        watch: Option<Watch>,
+    ) -> bool {
+        let until = self.next_look(next_due_ms, watch.is_some());
+        let ring = changed_or_never(watch);
+        tokio::pin!(ring);
+        loop {
+            let woken = tokio::select! {
+                biased;
+                () = token.cancelled() => Woken::Stop,
+                Some(jobs) = self.returned.recv() => Woken::Returned(jobs),
+                () = &mut ring => Woken::Look,
+                () = sleep_until(until) => Woken::Look,
+                Some(request) = self.requests.recv() => {
+                    self.waiting.push_back(request);
+                    Woken::Requested
+                }
+            };
+            match woken {
+                Woken::Stop => return false,
+                Woken::Requested => {}
+                Woken::Returned(jobs) => self.give_back(jobs).await,
+                Woken::Look => break,
+            }
+        }
+        self.gather();
+        if self.waiting.is_empty() {
+            // Whoever rang did not mean nobody.
+            self.take_bell_down().await;
+        }
+        true
+    }
+
+    /// When to look again, whatever happens.
+    fn next_look(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
+        let poll = Duration::from_millis(POLL_MS.unsigned_abs());
+        let look = LOOKS.get(self.looks).copied();
+        self.looks += 1;
+        let mut wait = look.unwrap_or(if watched { poll } else { poll / 5 });
+        wait = wait / 2 + self.jobs.entropy().up_to(wait / 2);
+        if self.jobs.planted().is(Bug::NobodyWakes) {
+            wait = Duration::from_hours(24);
+        }
+        if let Some(due_ms) = next_due_ms {
+            let until_due = due_ms.saturating_sub(self.jobs.clock().now_ms()).max(0);
+            let until_due = Duration::from_millis(until_due.unsigned_abs());
+            wait = wait.min(until_due);
+        }
+        debug_assert!(millis(wait) >= 0, "a wait is not negative");
+        Instant::now() + wait
+    }
+
+    /// Hands jobs to those who wait, first come, first served.
+    async fn deliver(&mut self, jobs: Vec<Accepted>) {
+        let mut jobs = jobs.into_iter();
+        while jobs.len() > 0 {
+            let Some(request) = self.waiting.pop_front() else {
+                return self.give_back(jobs.collect()).await;
+            };
+            if request.reply.is_closed() {
+                continue;
+            }
+            let delivery = Delivery {
+                jobs: jobs.by_ref().take(request.count).collect(),
+                returns: self.returns.clone(),
+            };
+            // One that nobody takes comes back by itself.
+            let _ = request.reply.send(delivery);
+        }
+    }
+
+    /// Puts jobs back that nobody waits for any more.
+    async fn give_back(&self, jobs: Vec<Accepted>) {
+        let finishes: Vec<(Job, Finish)> = (jobs.into_iter())
+            .map(|accepted| {
+                let finish = Finish {
+                    reason: Some("nobody waited for it any more".into()),
+                    ..Finish::again(accepted.due_ms)
+                };
+                (accepted.job, finish)
+            })
+            .collect();
+        if let Err(error) = self.jobs.finish_many(&finishes).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(job.ty = %self.ty, error, "give jobs back");
+        }
+    }
+
+    /// Stops waiting: what was delivered to nobody goes back.
+    async fn leave(&mut self) {
+        self.returned.close();
+        while let Ok(jobs) = self.returned.try_recv() {
+            self.give_back(jobs).await;
+        }
+        self.take_bell_down().await;
+    }
+
+    /// Takes the bell down; if it has been rung, someone else is to hear it.
+    async fn take_bell_down(&mut self) {
+        let Some(bell) = self.bell.take() else {
+            return;
+        };
+        if let Err(error) = self.jobs.take_bell_down(&self.ty, bell).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(job.ty = %self.ty, error, "stop waiting for jobs");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Subscriptions to jobs: what a subscriber holds, and the table of those of this process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::select_all;
+use tokio::sync::{Notify, watch};
+
+use crate::{JobId, JobInfo, State};
+
+/// What a subscriber is told. Of changes that come close together only the last is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The job is in this state, with this data. The last notice if it is finished.
+    Job(Arc<JobInfo>, Bytes),
+    /// The job was removed. The last notice.
+    Removed,
+    /// The type of the job is not registered any more. The last notice.
+    TypeCleared,
+    /// This process does not follow the job any more. The last notice.
+    Stopped,
+}
+
+impl Notice {
+    /// The state of the job, if there still is one.
+    pub fn state(&self) -> Option<State> {
+        match self {
+            Self::Job(info, _) => Some(info.state),
+            _ => None,
+        }
+    }
+
+    /// True when nothing more will be told.
+    pub fn is_last(&self) -> bool {
+        !matches!(self.state(), Some(State::Pending | State::Running))
+    }
+
+    /// True when a subscriber who knows `other` learns nothing from this.
+    fn same_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Job(a, data_a), Self::Job(b, data_b)) => {
+                (a.state, a.attempts, a.stalls, a.due_ms, data_a)
+                    == (b.state, b.attempts, b.stalls, b.due_ms, data_b)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+/// A job that is followed until it is finished or removed. Dropping it ends that.
+#[derive(Debug)]
+pub struct Subscription {
+    id: JobId,
+    receiver: watch::Receiver<Seen>,
+    last: Notice,
+    table: Arc<Table>,
+}
+
+/// What was seen of a job at which version.
+#[derive(Debug)]
+struct Seen {
+    version: u64,
+    notice: Option<Notice>,
+}
+
+/// The subscriptions of one process to jobs of one type.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// The name of this process's notifier in the store.
+    pub(crate) nonce: u64,
+    /// Rung when the first subscription is made.
+    pub(crate) made: Notify,
+    /// `None` when the notifier has stopped.
+    jobs: Mutex<Option<BTreeMap<JobId, Vec<watch::Sender<Seen>>>>>,
+}
+
+impl Subscription {
+    /// The job.
+    pub fn id(&self) -> &JobId {
+        &self.id
+    }
+
+    /// What was told last; at first, how the job was when the subscription was made.
+    pub fn now(&self) -> &Notice {
+        &self.last
+    }
+
+    /// The next change; `None` after the last one.
+    pub async fn next(&mut self) -> Option<Notice> {
+        if self.last.is_last() {
+            return None;
+        }
+        let notice = match self.receiver.changed().await {
+            Ok(()) => self.receiver.borrow_and_update().notice.clone(),
+            Err(_) => None,
+        };
+        self.last = notice.unwrap_or(Notice::Stopped);
+        Some(self.last.clone())
+    }
+
+    /// The next change that `wanted` likes, or the last of all; `None` when `wait` is over first.
+    pub async fn wait(
+        &mut self,
+        wait: Duration,
+        wanted: impl Fn(&Notice) -> bool,
+    ) -> Option<Notice> {
+        let found = async {
+            while let Some(notice) = self.next().await {
+                if notice.is_last() || wanted(&notice) {
+                    return Some(notice);
+                }
+            }
+            None
+        };
+        tokio::time::timeout(wait, found).await.unwrap_or(None)
+    }
+
+    /// The next change of any of several jobs, and which it was; `None` when `wait` is over first,
+    /// or nothing more will be told of any.
+    pub async fn wait_any(subscriptions: &mut [Self], wait: Duration) -> Option<(usize, Notice)> {
+        let following = (subscriptions.iter_mut().enumerate())
+            .filter(|(_, subscription)| !subscription.last.is_last())
+            .map(|(n, subscription)| {
+                Box::pin(async move { subscription.next().await.map(|notice| (n, notice)) })
+            });
+        let following: Vec<_> = following.collect();
+        if following.is_empty() {
+            return None;
+        }
+        match tokio::time::timeout(wait, select_all(following)).await {
+            Ok((told, _, _)) => told,
+            Err(_) => None,
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut jobs = self.table.lock();
+        let Some(jobs) = &mut *jobs else {
+            return;
+        };
+        if let Some(senders) = jobs.get_mut(&self.id) {
+            let receiver = &self.receiver;
+            senders.retain(|sender| !sender.subscribe().same_channel(receiver));
+            if senders.is_empty() {
+                jobs.remove(&self.id);
+            }
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn new(nonce: u64) -> Self {
+        Self {
+            nonce,
+            made: Notify::new(),
+            jobs: Mutex::new(Some(BTreeMap::new())),
+        }
+    }
+
+    /// A subscription that hears of everything that is delivered from now on; `None` when the
+    /// notifier has stopped.
+    pub(crate) fn register(self: &Arc<Self>, id: &JobId) -> Option<Subscription> {
+        let (sender, receiver) = watch::channel(Seen {
+            version: 0,
+            notice: None,
+        });
+        let mut jobs = self.lock();
+        jobs.as_mut()?.entry(id.clone()).or_default().push(sender);
+        Some(Subscription {
+            id: id.clone(),
+            receiver,
+            last: Notice::Stopped,
+            table: Arc::clone(self),
+        })
+    }
+
+    /// Tells the subscribers of a job how it was at a version, unless they know something newer.
+    pub(crate) fn deliver(&self, id: &JobId, version: u64, notice: &Notice) {
+        let mut jobs = self.lock();
+        let Some(jobs) = &mut *jobs else {
+            return;
+        };
+        for sender in jobs.get(id).into_iter().flatten() {
+            sender.send_if_modified(|seen| {
+                if version < seen.version {
+                    return false;
+                }
+                seen.version = version;
+                let known = seen.notice.as_ref();
+                let new = known.is_none_or(|known| !notice.same_as(known) && !known.is_last());
+                if new {
+                    seen.notice = Some(notice.clone());
+                }
+                new
+            });
+        }
+    }
+
+    /// The jobs that are followed.
+    pub(crate) fn ids(&self) -> Vec<JobId> {
+        let jobs = self.lock();
+        jobs.iter().flatten().map(|(id, _)| id.clone()).collect()
+    }
+
+    pub(crate) fn follows(&self, id: &JobId) -> bool {
+        self.lock()
+            .as_ref()
+            .is_some_and(|jobs| jobs.contains_key(id))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().as_ref().is_none_or(BTreeMap::is_empty)
+    }
+
+    /// Ends every subscription.
+    pub(crate) fn end_all(&self, notice: &Notice) {
+        for id in self.ids() {
+            self.deliver(&id, u64::MAX, notice);
+        }
+    }
+
+    /// Ends every subscription, and lets nobody make another one.
+    pub(crate) fn close(&self) {
+        self.end_all(&Notice::Stopped);
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<JobId, Vec<watch::Sender<Seen>>>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscription {
+    /// Takes what was delivered so far as known.
+    pub(crate) fn catch_up(&mut self) {
+        if let Some(notice) = &self.receiver.borrow_and_update().notice {
+            self.last = notice.clone();
+        }
+    }
+}
