@@ -13,7 +13,6 @@ use super::log::{Found, Log};
 use super::record::{Op, RecordWriter};
 use super::tree::{Mark, Tree};
 use super::view::{LmdbSnapshot, View};
-use crate::limits::TRANSACTION_AGE_MAX;
 use crate::pending::{CommitRequest, Mutation, Stamp};
 use crate::watch::Watches;
 use crate::{Error, Result};
@@ -269,10 +268,11 @@ impl Engine {
         self.follow_tree()
     }
 
-    /// Frees what no snapshot needs, and takes their views from snapshots that are too old.
-    pub(super) fn forget(&self) {
+    /// Frees what no snapshot needs, and takes their views from snapshots of versions that were not
+    /// the newest any more so long ago.
+    pub(super) fn forget(&self, age_max: Duration) {
         let mut core = self.core();
-        let overdue = core.take_overdue(TRANSACTION_AGE_MAX);
+        let overdue = core.take_overdue(age_max);
         let forgotten = core.forget();
         drop(core);
         for view in overdue {

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::record::{HEADER_BYTES, Header, Record, RecordWriter};
 
 #[cfg(test)]
-use super::trace::Trace;
+use super::trace::{Event, Trace};
 
 /// A place between two records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,19 +246,25 @@ impl Log {
         if self.path(number).exists() {
             return fs::remove_file(self.spare());
         }
-        fs::rename(self.spare(), self.path(number))
+        self.name(&self.spare(), number, self.segment_bytes)
     }
 
     /// Uses a segment whose records are in the tree again under a later number, or removes it. The
     /// caller holds the commit lock.
     pub(super) fn recycle(&self, old: u64, number: u64) -> io::Result<()> {
         self.lock().remove(&old);
-        let (old, new) = (self.path(old), self.path(number));
-        if new.exists() || fs::metadata(&old)?.len() != self.segment_bytes {
-            fs::remove_file(old)
-        } else {
-            fs::rename(old, new)
+        let (from, to) = (self.path(old), self.path(number));
+        if to.exists() || fs::metadata(&from)?.len() != self.segment_bytes {
+            #[cfg(test)]
+            self.trace.push(Event::Removed { segment: old });
+            return fs::remove_file(from);
         }
+        #[cfg(test)]
+        (self.trace).push(Event::Renamed {
+            from: old,
+            to: number,
+        });
+        fs::rename(from, to)
     }
 
     fn existing(&self, number: u64) -> io::Result<Arc<Segment>> {
@@ -298,9 +304,22 @@ impl Log {
             _ => self.segment_bytes,
         };
         let temporary = self.directory.join("redo.new");
-        self.fill(&temporary, usual.max(least_bytes))?;
-        fs::rename(&temporary, self.path(number))?;
+        let bytes = usual.max(least_bytes);
+        self.fill(&temporary, bytes)?;
+        self.name(&temporary, number, bytes)?;
         self.existing(number)
+    }
+
+    /// Makes a file of zeros a segment.
+    fn name(&self, file: &Path, number: u64, bytes: u64) -> io::Result<()> {
+        #[cfg(test)]
+        self.trace.push(Event::Filled {
+            segment: number,
+            bytes,
+        });
+        #[cfg(not(test))]
+        let _ = bytes;
+        fs::rename(file, self.path(number))
     }
 
     fn fill(&self, path: &Path, bytes: u64) -> io::Result<()> {
@@ -340,7 +359,11 @@ impl Log {
     fn write(&self, number: u64, segment: &Segment, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_file(&segment.file, offset, bytes)?;
         #[cfg(test)]
-        self.trace.written(number, offset, bytes);
+        self.trace.push(Event::Written {
+            segment: number,
+            offset,
+            bytes: bytes.to_vec(),
+        });
         #[cfg(not(test))]
         let _ = number;
         Ok(())
@@ -355,14 +378,22 @@ impl Log {
         let events = self.trace.before_sync()?;
         segment.file.sync_data()?;
         #[cfg(test)]
-        self.trace.synced(number, events);
+        self.trace.push(Event::Synced {
+            segment: number,
+            events,
+        });
         #[cfg(not(test))]
         let _ = number;
         Ok(())
     }
 
     pub(super) fn sync_directory(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+        #[cfg(test)]
+        let events = self.trace.events().len();
+        File::open(&self.directory)?.sync_all()?;
+        #[cfg(test)]
+        self.trace.push(Event::DirectorySynced { events });
+        Ok(())
     }
 
     fn path(&self, number: u64) -> PathBuf {

@@ -1,1 +1,76 @@
+//! Tests of the embedded store from inside: layers against a model, faults of the disk, power cuts.
 
+mod disk;
+mod layers;
+mod power;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::directory::Directory;
+use super::engine::{Engine, Tuning};
+use super::{Lmdb, open};
+use crate::pending::{CommitRequest, Mutation, Stamp};
+use crate::{KeyRange, KeyValue, OpenOptions, Result};
+
+/// Nothing happens by itself.
+fn manual() -> Tuning {
+    Tuning {
+        segment_bytes: 1 << 16,
+        checkpoint_bytes: u64::MAX >> 8,
+        checkpoint_interval: Duration::from_hours(24),
+        relaxed_interval: Duration::from_hours(24),
+    }
+}
+
+/// An engine without threads.
+fn engine(path: &Path) -> Result<Arc<Engine>> {
+    open::open(Directory::prepare(path)?, &OpenOptions::default(), manual())
+}
+
+fn lmdb(path: &Path) -> Arc<Lmdb> {
+    Lmdb::open_tuned(path, &OpenOptions::default(), manual()).expect("opened")
+}
+
+impl Lmdb {
+    fn engine(&self) -> &Engine {
+        &self.running().expect("running").engine
+    }
+}
+
+fn set(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Mutation {
+    Mutation::Set {
+        key: key.into(),
+        value: value.into(),
+    }
+}
+
+/// A commit that has read nothing.
+fn blind(mutations: Vec<Mutation>) -> CommitRequest {
+    CommitRequest {
+        read_version: None,
+        reads: Vec::new(),
+        writes: Vec::new(),
+        mutations,
+    }
+}
+
+fn commit(engine: &Engine, request: CommitRequest) -> Result<Stamp> {
+    let mut verdicts = engine.commit(vec![request])?;
+    verdicts.pop().expect("one verdict")
+}
+
+/// Every row, as the newest snapshot has it.
+fn rows(engine: &Engine) -> Vec<KeyValue> {
+    let snapshot = engine.snapshot().expect("a snapshot");
+    let (mut rows, mut rest) = (Vec::new(), Some(KeyRange::all()));
+    while let Some(range) = rest.take() {
+        let page = snapshot.page(&range, None, false).expect("a page");
+        rows.extend(page.rows);
+        rest = page.rest;
+    }
+    rows
+}

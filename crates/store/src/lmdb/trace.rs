@@ -1,7 +1,7 @@
-//! What tests see of the disk, and do to it.
+//! What tests see of the log's files, and do to them.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Something that happened to the log's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,11 +12,41 @@ pub(super) enum Event {
         bytes: Vec<u8>,
     },
     /// What was written into the segment among the first `events` is on disk.
-    Synced { segment: u64, events: usize },
+    Synced {
+        segment: u64,
+        events: usize,
+    },
+    /// A file of zeros, itself on disk, was given a name.
+    Filled {
+        segment: u64,
+        bytes: u64,
+    },
+    Renamed {
+        from: u64,
+        to: u64,
+    },
+    Removed {
+        segment: u64,
+    },
+    /// The names among the first `events` are on disk.
+    DirectorySynced {
+        events: usize,
+    },
+    /// What a test has to say: everything up to here was acknowledged, or is in the tree.
+    Note(Note),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Note {
+    Acknowledged(u64),
+    Tree(usize),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Trace(Mutex<State>);
+pub(super) struct Trace {
+    state: Mutex<State>,
+    gate: Arc<Gate>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -26,61 +56,77 @@ struct State {
     sync_error: Option<i32>,
 }
 
+#[derive(Debug, Default)]
+struct Gate {
+    closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+/// Lets no sync through until it is dropped.
+#[derive(Debug)]
+pub(super) struct Held(Arc<Gate>);
+
 impl Trace {
     pub(super) fn record(&self) {
-        self.lock().recording = true;
+        self.state().recording = true;
     }
 
     pub(super) fn events(&self) -> Vec<Event> {
-        self.lock().events.clone()
+        self.state().events.clone()
+    }
+
+    pub(super) fn push(&self, event: Event) {
+        let mut state = self.state();
+        if state.recording {
+            state.events.push(event);
+        }
     }
 
     /// Lets every write fail with this code, until it is called with `None`.
     pub(super) fn fail_writes(&self, code: Option<i32>) {
-        self.lock().write_error = code;
+        self.state().write_error = code;
     }
 
     /// Lets the next sync fail with this code.
     pub(super) fn fail_sync(&self, code: i32) {
-        self.lock().sync_error = Some(code);
+        self.state().sync_error = Some(code);
+    }
+
+    pub(super) fn hold_syncs(&self) -> Held {
+        *closed(&self.gate) = true;
+        Held(Arc::clone(&self.gate))
     }
 
     pub(super) fn before_write(&self) -> io::Result<()> {
-        match self.lock().write_error {
+        match self.state().write_error {
             Some(code) => Err(io::Error::from_raw_os_error(code)),
             None => Ok(()),
         }
     }
 
-    pub(super) fn written(&self, segment: u64, offset: u64, bytes: &[u8]) {
-        let mut state = self.lock();
-        if state.recording {
-            let bytes = bytes.to_vec();
-            state.events.push(Event::Written {
-                segment,
-                offset,
-                bytes,
-            });
-        }
-    }
-
     /// How many events there were when the sync began.
     pub(super) fn before_sync(&self) -> io::Result<usize> {
-        let mut state = self.lock();
+        let waited = (self.gate.opened).wait_while(closed(&self.gate), |closed| *closed);
+        drop(waited);
+        let mut state = self.state();
         match state.sync_error.take() {
             Some(code) => Err(io::Error::from_raw_os_error(code)),
             None => Ok(state.events.len()),
         }
     }
 
-    pub(super) fn synced(&self, segment: u64, events: usize) {
-        let mut state = self.lock();
-        if state.recording {
-            state.events.push(Event::Synced { segment, events });
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Held {
+    fn drop(&mut self) {
+        *closed(&self.0) = false;
+        self.0.opened.notify_all();
     }
+}
+
+fn closed(gate: &Gate) -> MutexGuard<'_, bool> {
+    gate.closed.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -130,26 +130,50 @@ impl Tree {
     /// or nothing; synced.
     pub(super) fn merge(&self, layers: &[Arc<Layer>], since: u64, mark: Mark) -> Result<()> {
         self.update(|txn| {
-            for layer in layers.iter().filter(|layer| layer.last() > since) {
+            // What makes room comes first, so that a full tree can be cleared.
+            for layer in layers {
                 let content = layer.read();
                 for (range, version) in content.cleared() {
                     if version > since {
-                        self.rows
-                            .delete_range(txn, &encode_range(&range).as_bounds())?;
+                        (self.rows).delete_range(txn, &encode_range(&range).as_bounds())?;
                     }
                 }
-                for (key, state) in content.rows() {
-                    if state.version <= since || content.is_cleared(key, state.version) {
-                        continue;
-                    }
-                    match &state.value {
-                        Some(value) => self.rows.put(txn, &encode(key), value)?,
-                        None => drop(self.rows.delete(txn, &encode(key))?),
-                    }
+            }
+            for value in [false, true] {
+                for (number, layer) in layers.iter().enumerate() {
+                    let above = &layers[number + 1..];
+                    self.merge_rows(txn, layer, above, since, value)?;
                 }
             }
             self.marks.put(txn, MARK, &mark.encode())
         })
+    }
+
+    /// Moves the rows of one layer that no layer above decides about: those that have a value, or
+    /// those that are deleted.
+    fn merge_rows(
+        &self,
+        txn: &mut RwTxn<'_>,
+        layer: &Layer,
+        above: &[Arc<Layer>],
+        since: u64,
+        with_value: bool,
+    ) -> heed::Result<()> {
+        let content = layer.read();
+        for (key, state) in content.rows() {
+            if state.value.is_some() != with_value
+                || state.version <= since
+                || content.is_cleared(key, state.version)
+                || above.iter().any(|layer| layer.get(key, u64::MAX).is_some())
+            {
+                continue;
+            }
+            match &state.value {
+                Some(value) => self.rows.put(txn, &encode(key), value)?,
+                None => drop(self.rows.delete(txn, &encode(key))?),
+            }
+        }
+        Ok(())
     }
 
     /// Frees the places of readers whose processes are gone.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::failure;
+use crate::limits::TRANSACTION_AGE_MAX;
 use crate::{Error, Result};
 
 /// How often other processes' commits are looked for while something is watched, and otherwise.
@@ -101,7 +102,7 @@ impl Upkeep {
                 if let Err(error) = engine.follow_tree() {
                     tracing::warn!(%error, "following the tree failed");
                 }
-                engine.forget();
+                engine.forget(TRANSACTION_AGE_MAX);
             }
             if cleared.elapsed() >= STALE_READERS_INTERVAL {
                 cleared = Instant::now();
@@ -186,7 +187,7 @@ fn tend(engine: &Engine, checkpoint: bool) -> Result<bool> {
 }
 
 /// Gives segments that the tree has a new number, and makes the next segment before it is needed.
-fn make_room(engine: &Engine, wants_next: bool) -> Result<()> {
+pub(super) fn make_room(engine: &Engine, wants_next: bool) -> Result<()> {
     let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
     let in_tree = engine.core().tree().position.segment;
     let numbers = engine.log.numbers().map_err(fail)?;

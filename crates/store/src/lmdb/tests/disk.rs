@@ -1,0 +1,238 @@
+//! Disks that fail or fill up.
+
+use std::path::Path;
+
+use super::{blind, commit, engine, lmdb, manual, rows, set};
+use crate::lmdb::Lmdb;
+use crate::pending::Mutation;
+use crate::{Durability, Error, KeyRange, OpenOptions};
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+#[tokio::test]
+async fn a_failed_sync_is_never_a_success() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = lmdb(directory.path());
+    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None);
+    put("1").await.expect("committed");
+    store.engine().log.trace.fail_sync(EIO);
+    let error = put("2").await.expect_err("nobody knows");
+    assert!(matches!(error, Error::MaybeCommitted), "{error}");
+    // The next sync would succeed, and prove nothing.
+    for _ in 0..2 {
+        let error = put("3").await.expect_err("stopped");
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(error.to_string().contains("could not be synced"), "{error}");
+    }
+    let seen = store.snapshot().expect("a snapshot");
+    assert_eq!(seen.get(b"k").expect("read").as_deref(), Some(&b"2"[..]));
+    let told = store.commit(blind(Vec::new()), Some(seen)).await;
+    assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
+    drop(store);
+    let store = lmdb(directory.path());
+    let value = store.latest(b"k").expect("read");
+    assert!(matches!(value.as_deref(), Some(b"1" | b"2")), "{value:?}");
+    store
+        .commit(blind(vec![set("k", "4")]), None)
+        .await
+        .expect("committed");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_recovers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = lmdb(directory.path());
+    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None);
+    put("1").await.expect("committed");
+    store.engine().log.trace.fail_writes(Some(ENOSPC));
+    for _ in 0..2 {
+        let error = put("2").await.expect_err("full");
+        assert!(matches!(error, Error::Full { .. }), "{error}");
+        assert!(error.to_string().contains("make room"), "{error}");
+    }
+    assert_eq!(
+        store.latest(b"k").expect("read").as_deref(),
+        Some(&b"1"[..])
+    );
+    store.engine().log.trace.fail_writes(None);
+    put("3").await.expect("committed");
+    drop(store);
+    let store = lmdb(directory.path());
+    assert_eq!(
+        store.latest(b"k").expect("read").as_deref(),
+        Some(&b"3"[..])
+    );
+}
+
+fn with_map(path: &Path, map_size_bytes: u64) -> std::sync::Arc<Lmdb> {
+    let options = OpenOptions {
+        map_size_bytes,
+        ..OpenOptions::default()
+    };
+    Lmdb::open_tuned(path, &options, manual()).expect("opened")
+}
+
+#[tokio::test]
+async fn a_full_map_says_how_to_raise_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = with_map(directory.path(), 1 << 20);
+    let value = vec![7; 50_000];
+    let key = |number: u32| format!("k{number:03}");
+    let fill = |number: u32| store.commit(blind(vec![set(key(number), value.clone())]), None);
+    let mut count = 0;
+    let error = loop {
+        match fill(count).await {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+        // The log has it, and the tree cannot take it.
+        let _ = store.engine().checkpoint();
+        assert!(count < 100, "the map is never full");
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(error.to_string().contains("map_size"), "{error}");
+    let all = |store: &Lmdb| rows(store.engine()).len();
+    assert_eq!(all(&store), count as usize);
+    // What makes room is let through, and then there is room.
+    let range = KeyRange::prefix(b"k0");
+    let clear = Mutation::ClearRange { range };
+    store
+        .commit(blind(vec![clear]), None)
+        .await
+        .expect("committed");
+    store.engine().checkpoint().expect("in the tree");
+    fill(0).await.expect("committed");
+    drop(store);
+    let store = with_map(directory.path(), 64 << 20);
+    for number in 0..100 {
+        let request = blind(vec![set(key(number), value.clone())]);
+        store.commit(request, None).await.expect("committed");
+    }
+    store.engine().checkpoint().expect("in the tree");
+    assert_eq!(all(&store), 100);
+}
+
+/// A log that is full of what a full tree cannot take is opened, read and gone on with.
+#[test]
+fn a_store_is_opened_when_its_tree_is_full() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = OpenOptions {
+        map_size_bytes: 1 << 20,
+        ..OpenOptions::default()
+    };
+    let open = |options| {
+        let directory = super::Directory::prepare(directory.path()).expect("prepared");
+        super::open::open(directory, options, manual()).expect("opened")
+    };
+    let store = open(&small);
+    for number in 0..40u8 {
+        commit(&store, blind(vec![set(vec![number], vec![7; 50_000])])).expect("committed");
+    }
+    assert!(matches!(store.checkpoint(), Err(Error::Full { .. })));
+    store.close();
+    drop(store);
+    let store = open(&small);
+    assert_eq!(rows(&store).len(), 40);
+    store.close();
+    drop(store);
+    let store = open(&OpenOptions::default());
+    store.checkpoint().expect("in the tree");
+    assert_eq!(rows(&store).len(), 40);
+}
+
+#[tokio::test]
+async fn what_was_read_is_durable_before_it_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = lmdb(directory.path());
+    store
+        .commit(blind(vec![set("old", "1")]), None)
+        .await
+        .expect("committed");
+    let gate = store.engine().log.trace.hold_syncs();
+    let writing = store.commit(blind(vec![set("new", "1")]), None);
+    tokio::pin!(writing);
+    while store.latest(b"new").expect("read").is_none() {
+        assert!(futures::poll!(writing.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    let read = |key: &'static [u8]| {
+        let snapshot = store.snapshot().expect("a snapshot");
+        snapshot.get(key).expect("read");
+        Some(snapshot)
+    };
+    // Who has seen only what is durable is told at once.
+    store
+        .commit(blind(Vec::new()), read(b"old"))
+        .await
+        .expect("told");
+    let told = store.commit(blind(Vec::new()), read(b"new"));
+    tokio::pin!(told);
+    let version = store.snapshot().expect("a snapshot");
+    version.see_version();
+    let told_version = store.commit(blind(Vec::new()), Some(version));
+    tokio::pin!(told_version);
+    for _ in 0..100 {
+        assert!(futures::poll!(told.as_mut()).is_pending());
+        assert!(futures::poll!(told_version.as_mut()).is_pending());
+        assert!(futures::poll!(writing.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(gate);
+    told.await.expect("told");
+    told_version.await.expect("told");
+    writing.await.expect("committed");
+}
+
+#[tokio::test]
+async fn relaxed_commits_do_not_wait() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = OpenOptions {
+        durability: Durability::Relaxed,
+        ..OpenOptions::default()
+    };
+    let store = Lmdb::open_tuned(directory.path(), &options, manual()).expect("opened");
+    let gate = store.engine().log.trace.hold_syncs();
+    store
+        .commit(blind(vec![set("k", "1")]), None)
+        .await
+        .expect("committed");
+    let snapshot = store.snapshot().expect("a snapshot");
+    assert!(snapshot.get(b"k").expect("read").is_some());
+    store
+        .commit(blind(Vec::new()), Some(snapshot))
+        .await
+        .expect("told");
+    drop(gate);
+    drop(store);
+    let store = Lmdb::open_tuned(directory.path(), &options, manual()).expect("opened");
+    assert!(store.latest(b"k").expect("read").is_some());
+}
+
+#[test]
+fn one_process_has_one_store_per_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = lmdb(directory.path());
+    let again = lmdb(&directory.path().join("."));
+    assert!(std::sync::Arc::ptr_eq(&store, &again));
+    let other = OpenOptions {
+        durability: Durability::Relaxed,
+        ..OpenOptions::default()
+    };
+    let error = Lmdb::open_tuned(directory.path(), &other, manual()).expect_err("refused");
+    assert!(error.to_string().contains("other options"), "{error}");
+    drop((store, again));
+    Lmdb::open_tuned(directory.path(), &other, manual()).expect("opened");
+}
+
+#[test]
+fn a_lost_segment_is_corrupt() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = engine(directory.path()).expect("opened");
+    commit(&store, blind(vec![set("k", "1")])).expect("committed");
+    store.close();
+    drop(store);
+    std::fs::remove_file(directory.path().join("redo-0000000000000001")).expect("removed");
+    let error = engine(directory.path()).expect_err("corrupt");
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+}
