@@ -1,1 +1,83 @@
-//! Replicator databases: documents, revision trees and changes, in the same store as the jobs they make.
+//! Replicator databases: documents with their revision trees, and changes, in the same store as the
+//! jobs that documents make.
+//!
+//! This crate knows the store and CouchDB's document model. It knows no HTTP, no jobs and nothing of
+//! replication: whoever writes passes a [`WriteHook`], which runs in the write's own transaction and
+//! is told what a reader saw before and will see after.
+//!
+//! ```
+//! use docstore::{DocStore, Edit, EditMode, InstanceId, NoHook, Options, ReadOptions};
+//! use document::doc::Doc;
+//!
+//! # async fn example(store: store::Store) -> Result<(), docstore::Error> {
+//! let docstore = DocStore::new(store, Options::default());
+//! let name = docstore.name("sales/_replicator")?;
+//! let db = docstore.create(&name, InstanceId([7; 16])).await?;
+//!
+//! let doc = Doc::parse(r#"{"source": "http://a/x", "target": "http://b/x"}"#)?;
+//! let edit = Edit::new("nightly", doc)?;
+//! let rev = docstore.put(&db, &edit, EditMode::NewEdits, &NoHook).await?;
+//! let read = docstore.get(&db, "nightly", &ReadOptions::default()).await?;
+//! assert_eq!(read.rev, rev);
+//! # Ok(()) }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! #     let store = store::Store::open("memory:").await.unwrap();
+//! #     tokio::spawn(example(store)).await.unwrap().unwrap();
+//! # });
+//! ```
+//!
+//! | what | how |
+//! |---|---|
+//! | databases | [`DocStore::create`], [`open`](DocStore::open), [`delete_database`](DocStore::delete_database) and [`sweep`](DocStore::sweep), [`databases_page`](DocStore::databases_page), [`info`](DocStore::info), [`security`](DocStore::security), [`revs_limit`](DocStore::revs_limit) |
+//! | writing | [`put`](DocStore::put), [`delete`](DocStore::delete), [`bulk_docs`](DocStore::bulk_docs), of [`Edit`]s, `_local` ones among them |
+//! | reading | [`get`](DocStore::get), [`get_rev`](DocStore::get_rev), [`open_revs`](DocStore::open_revs), [`bulk_get_page`](DocStore::bulk_get_page), [`revs_diff`](DocStore::revs_diff), [`local_doc`](DocStore::local_doc) |
+//! | listing | [`all_docs_page`](DocStore::all_docs_page), [`all_docs_counts`](DocStore::all_docs_counts), [`find_page`](DocStore::find_page) |
+//! | changes | [`changes_page`](DocStore::changes_page), [`changes_pending`](DocStore::changes_pending), [`listen`](DocStore::listen) |
+//!
+//! - Every operation has two forms: `foo_in(&tx, …)` is part of a transaction, `foo(…)` is one or, where
+//!   its text says so, several. Operations may meet in one transaction in any order and number, with one
+//!   exception: changes and update sequence of a database cannot be read after writes to it.
+//! - Pages are bounded in rows, bytes and time; `rest` is what to ask for next. Each page is the truth of
+//!   one moment, and a listing of many pages is not.
+//! - Only leaves keep their bodies. The body of a revision that was replaced is gone with the next write,
+//!   as if CouchDB's compaction had run.
+//! - Times and random bits are arguments, and there are few: a database's [`InstanceId`]. Revisions are
+//!   named as CouchDB names them, so a write that is tried again finds its own success.
+
+mod all_docs;
+mod changes;
+mod chunks;
+mod database;
+mod docstore;
+mod edit;
+mod error;
+mod find;
+mod hook;
+mod keys;
+mod local_docs;
+mod names;
+mod range;
+mod read;
+mod record;
+mod rows;
+mod seq;
+mod shown;
+mod sweep;
+mod write;
+
+pub use all_docs::{AllDocsCounts, AllDocsPage, AllDocsQuery, AllDocsRow, AllDocsValue};
+pub use changes::{ChangeRow, ChangesPage, ChangesQuery, Filter, Listener};
+pub use database::{Cluster, DbInfo, Props, Sizes};
+pub use docstore::{DocStore, Options};
+pub use document::rev::{Rev, RevId, Revisions};
+pub use edit::{Content, Edit, NewAttachment};
+pub use error::{Error, Result};
+pub use find::{Fields, FindPage, FindQuery};
+pub use hook::{Change, NoHook, WriteHook};
+pub use names::{Db, DbName, InstanceId, NotAnInstanceId};
+pub use range::{IdPage, IdRange};
+pub use read::{Attachments, BulkGet, OpenRevs, Opened, ReadOptions, RevsDiff};
+pub use seq::{Seq, Since};
+pub use shown::{Attachment, Document, Meta};
+pub use sweep::Swept;
+pub use write::{EditMode, Written};

@@ -1,0 +1,312 @@
+//! Databases as a whole: creating, deleting, listing, and what they say of themselves.
+
+use serde::{Serialize, Serializer};
+use store::{RangeOptions, Transaction};
+
+use crate::rows::{DbRow, decode_text, encode_text};
+use crate::{Db, DbName, DocStore, Error, IdPage, IdRange, InstanceId, Result, Seq, chunks, keys};
+
+/// Over how many rows a counter is spread.
+pub(crate) const SHARDS: u16 = 8;
+
+/// What a database counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counter {
+    Documents = 0,
+    Deleted = 1,
+    Bytes = 2,
+}
+
+/// What a database says of itself, as CouchDB's JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DbInfo {
+    /// Its name.
+    #[serde(serialize_with = "as_text")]
+    pub db_name: DbName,
+    /// Documents that are not deleted, design documents among them.
+    pub doc_count: u64,
+    /// Documents that are.
+    pub doc_del_count: u64,
+    /// The newest write.
+    pub update_seq: Seq,
+    /// Bytes of all leaves.
+    pub sizes: Sizes,
+    /// Nothing is ever purged.
+    pub purge_seq: &'static str,
+    /// Nothing needs compaction.
+    pub compact_running: bool,
+    /// The form of the rows.
+    pub disk_format_version: u32,
+    /// `0`: a time that never changes.
+    pub instance_start_time: &'static str,
+    /// Properties of creation, of which there are none.
+    pub props: Props,
+    /// One shard, one copy, as clients see it.
+    pub cluster: Cluster,
+}
+
+/// How large a database is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Sizes {
+    /// On disk, as far as we know.
+    pub file: u64,
+    /// Bodies and attachments as clients sent them.
+    pub external: u64,
+    /// What is not garbage.
+    pub active: u64,
+}
+
+/// An empty object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Props {}
+
+/// How a cluster would keep the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cluster {
+    /// Shards.
+    pub q: u8,
+    /// Copies.
+    pub n: u8,
+    /// Copies that have to be written.
+    pub w: u8,
+    /// Copies that have to be read.
+    pub r: u8,
+}
+
+fn as_text<S: Serializer>(name: &DbName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name.as_str())
+}
+
+impl DocStore {
+    /// Creates a database; `instance` are random bits.
+    pub async fn create_in(
+        &self,
+        tx: &Transaction,
+        name: &DbName,
+        instance: InstanceId,
+    ) -> Result<Db> {
+        let key = keys::database(name.as_str());
+        match tx.get(&key).await? {
+            // Nobody else draws these bits: it is our own success, found by a second attempt.
+            Some(row) if DbRow::decode(&row)?.instance == instance => {}
+            Some(_) => return Err(Error::DatabaseExists),
+            None => {
+                let revs_limit = self.0.options.revs_limit;
+                let row = DbRow {
+                    instance,
+                    revs_limit,
+                };
+                tx.set(&key, &row.encode());
+            }
+        }
+        Ok(Db::new(name.clone(), instance))
+    }
+
+    /// Creates a database; `instance` are random bits.
+    pub async fn create(&self, name: &DbName, instance: InstanceId) -> Result<Db> {
+        let create = |tx| async move { self.create_in(&tx, name, instance).await };
+        self.0.store.transact("create_database", create).await
+    }
+
+    /// Opens a database.
+    pub async fn open_in(&self, tx: &Transaction, name: &DbName) -> Result<Db> {
+        let row = tx.get(&keys::database(name.as_str())).await?;
+        let row = DbRow::decode(&row.ok_or(Error::NoDatabase)?)?;
+        Ok(Db::new(name.clone(), row.instance))
+    }
+
+    /// Opens a database.
+    pub async fn open(&self, name: &DbName) -> Result<Db> {
+        let open = |tx| async move { self.open_in(&tx, name).await };
+        self.0.store.transact("open_database", open).await
+    }
+
+    /// Deletes a database: at once for everybody, while its rows and what hangs on its documents go
+    /// away by [`Self::sweep`].
+    pub async fn delete_database_in(&self, tx: &Transaction, db: &Db) -> Result<()> {
+        match self.check_in(tx, db).await {
+            Ok(_) => {}
+            // An earlier attempt may have done it, or somebody else: it was there, and is gone.
+            Err(Error::NoDatabase) if tx.maybe_committed() => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        tx.clear(&keys::database(db.name().as_str()));
+        tx.set(
+            &keys::deleted(db.instance()),
+            &encode_text(db.name().as_str()),
+        );
+        // Whoever waits for changes looks, and finds that there is no database.
+        tx.clear(&db.keys.update_seq());
+        Ok(())
+    }
+
+    /// Deletes a database: at once for everybody, while its rows and what hangs on its documents go
+    /// away by [`Self::sweep`].
+    pub async fn delete_database(&self, db: &Db) -> Result<()> {
+        let delete = |tx| async move { self.delete_database_in(&tx, db).await };
+        self.0.store.transact("delete_database", delete).await
+    }
+
+    /// A page of the databases, by name.
+    pub async fn databases_page_in(&self, tx: &Transaction, range: &IdRange) -> Result<IdPage<Db>> {
+        range
+            .page(tx, &keys::databases(), |name, value| {
+                let row = DbRow::decode(value)?;
+                Ok(Db::new(DbName::stored(name), row.instance))
+            })
+            .await
+    }
+
+    /// A page of the databases, by name.
+    pub async fn databases_page(&self, range: &IdRange) -> Result<IdPage<Db>> {
+        let list = |tx| async move { self.databases_page_in(&tx, range).await };
+        self.0.store.transact("list_databases", list).await
+    }
+
+    /// What a database says of itself.
+    pub async fn info_in(&self, tx: &Transaction, db: &Db) -> Result<DbInfo> {
+        self.check_in(tx, db).await?;
+        let bytes = self.count(tx, db, Counter::Bytes).await?;
+        Ok(DbInfo {
+            db_name: db.name().clone(),
+            doc_count: self.count(tx, db, Counter::Documents).await?,
+            doc_del_count: self.count(tx, db, Counter::Deleted).await?,
+            update_seq: self.update_seq(tx, db).await?,
+            sizes: Sizes {
+                file: bytes,
+                external: bytes,
+                active: bytes,
+            },
+            purge_seq: "0",
+            compact_running: false,
+            disk_format_version: 1,
+            instance_start_time: "0",
+            props: Props {},
+            cluster: Cluster {
+                q: 1,
+                n: 1,
+                w: 1,
+                r: 1,
+            },
+        })
+    }
+
+    /// What a database says of itself.
+    pub async fn info(&self, db: &Db) -> Result<DbInfo> {
+        let info = |tx| async move { self.info_in(&tx, db).await };
+        self.0.store.transact("database_info", info).await
+    }
+
+    /// The security object; `None` if it was never set.
+    pub async fn security_in(&self, tx: &Transaction, db: &Db) -> Result<Option<String>> {
+        self.check_in(tx, db).await?;
+        let range = keys::below(&db.keys.security());
+        let (value, _) = chunks::read(tx.get_range(range, RangeOptions::default())).await?;
+        if value.is_empty() {
+            return Ok(None);
+        }
+        decode_text(&value).map(Some)
+    }
+
+    /// The security object; `None` if it was never set.
+    pub async fn security(&self, db: &Db) -> Result<Option<String>> {
+        let read = |tx| async move { self.security_in(&tx, db).await };
+        self.0.store.transact("read_security", read).await
+    }
+
+    /// Sets the security object, which the caller has checked.
+    pub async fn set_security_in(&self, tx: &Transaction, db: &Db, security: &str) -> Result<()> {
+        let bytes_max = self.0.options.document_bytes_max;
+        if security.len() > bytes_max {
+            return Err(Error::TooLarge {
+                id: "_security".to_owned(),
+                what: "object",
+                bytes: security.len(),
+                bytes_max,
+            });
+        }
+        self.check_in(tx, db).await?;
+        let key = db.keys.security();
+        tx.clear_range(keys::below(&key));
+        chunks::write(tx, &key, &encode_text(security));
+        Ok(())
+    }
+
+    /// Sets the security object, which the caller has checked.
+    pub async fn set_security(&self, db: &Db, security: &str) -> Result<()> {
+        let set = |tx| async move { self.set_security_in(&tx, db, security).await };
+        self.0.store.transact("set_security", set).await
+    }
+
+    /// How many revisions of each branch are remembered.
+    pub async fn revs_limit_in(&self, tx: &Transaction, db: &Db) -> Result<u32> {
+        Ok(self.check_in(tx, db).await?.revs_limit)
+    }
+
+    /// How many revisions of each branch are remembered.
+    pub async fn revs_limit(&self, db: &Db) -> Result<u32> {
+        let read = |tx| async move { self.revs_limit_in(&tx, db).await };
+        self.0.store.transact("read_revs_limit", read).await
+    }
+
+    /// Sets how many revisions of each branch are remembered, from the next write of each document on.
+    pub async fn set_revs_limit_in(&self, tx: &Transaction, db: &Db, limit: u32) -> Result<()> {
+        let row = self.check_in(tx, db).await?;
+        let row = DbRow {
+            revs_limit: limit.max(1),
+            ..row
+        };
+        tx.set(&keys::database(db.name().as_str()), &row.encode());
+        Ok(())
+    }
+
+    /// Sets how many revisions of each branch are remembered, from the next write of each document on.
+    pub async fn set_revs_limit(&self, db: &Db, limit: u32) -> Result<()> {
+        let set = |tx| async move { self.set_revs_limit_in(&tx, db, limit).await };
+        self.0.store.transact("set_revs_limit", set).await
+    }
+
+    /// Makes sure that the database is still the one that was opened. A transaction that does so
+    /// cannot be committed after the database is deleted.
+    pub(crate) async fn check_in(&self, tx: &Transaction, db: &Db) -> Result<DbRow> {
+        let row = tx.get(&keys::database(db.name().as_str())).await?;
+        let row = DbRow::decode(&row.ok_or(Error::NoDatabase)?)?;
+        if row.instance != db.instance() {
+            return Err(Error::NoDatabase);
+        }
+        Ok(row)
+    }
+
+    /// What a counter stands at. Conflicts with nobody.
+    pub(crate) async fn count(&self, tx: &Transaction, db: &Db, counter: Counter) -> Result<u64> {
+        let range = db.keys.counters(counter as u16);
+        let rows = tx.snapshot().get_range(range, RangeOptions::default());
+        let mut sum = 0_i64;
+        for row in rows.collect().await? {
+            let bytes = <[u8; 8]>::try_from(&*row.value);
+            sum += i64::from_le_bytes(bytes.map_err(|_| Error::corrupt("counter"))?);
+        }
+        u64::try_from(sum).map_err(|_| Error::corrupt("a counter is below zero"))
+    }
+
+    /// The sequence of the newest write. Conflicts with nobody.
+    pub(crate) async fn update_seq(&self, tx: &Transaction, db: &Db) -> Result<Seq> {
+        match tx.snapshot().get(&db.keys.update_seq()).await? {
+            Some(value) => Seq::decode(&value),
+            None => Ok(Seq::ZERO),
+        }
+    }
+}
+
+/// Adds to a counter, in the shard of a document.
+pub(crate) fn add(tx: &Transaction, db: &Db, counter: Counter, id: &str, delta: i64) {
+    if delta != 0 {
+        // FNV-1a: spreads ids, and is the same in every version and process.
+        let hash = (id.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let shard = (hash >> 32) % u64::from(SHARDS);
+        let shard = u16::try_from(shard).unwrap_or_default();
+        tx.add(&db.keys.counter(counter as u16, shard), delta);
+    }
+}

@@ -1,0 +1,428 @@
+//! Reading documents by id.
+
+use document::rev::{Rev, Revisions};
+use document::revtree::{Node, RevTree};
+use futures::future::try_join_all;
+use store::Transaction;
+
+use crate::record::{self, Record, leaf};
+use crate::rows::{Leaf, Winner};
+use crate::{Db, DocStore, Document, Error, Meta, Result, Seq};
+
+/// How many bytes of documents a page has, the last document not counted.
+pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
+/// How many documents are read at a time.
+pub(crate) const BATCH: usize = 32;
+/// For how many ids one transaction compares revisions.
+const DIFFS_MAX: usize = 200;
+
+/// What to tell beside a document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a query parameter of its own"
+)]
+pub struct ReadOptions {
+    /// `_revisions`
+    pub revs: bool,
+    /// `_revs_info`, of the winner
+    pub revs_info: bool,
+    /// `_conflicts`, of the winner
+    pub conflicts: bool,
+    /// `_deleted_conflicts`, of the winner
+    pub deleted_conflicts: bool,
+    /// `_local_seq`, of the winner
+    pub local_seq: bool,
+    /// Which attachments to tell with their bytes.
+    pub attachments: Attachments,
+}
+
+impl ReadOptions {
+    /// True when the record has nothing to add to what listings know.
+    fn is_plain(&self) -> bool {
+        !self.revs && !self.revs_info && !self.local_seq
+    }
+}
+
+/// Which attachments a reader gets with their bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Attachments {
+    /// None: stubs.
+    #[default]
+    Stubs,
+    /// All of them.
+    All,
+    /// Those that are newer than the newest of these revisions which the document descends from.
+    Since(Vec<Rev>),
+}
+
+/// Which revisions to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenRevs {
+    /// Every leaf, deletions too.
+    All,
+    /// These.
+    These(Vec<Rev>),
+}
+
+/// A revision that was to be opened, or its name, when it is not here or no longer.
+pub type Opened = Result<Document, Rev>;
+
+/// One request of a `_bulk_get`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkGet {
+    /// The document.
+    pub id: String,
+    /// Which revisions of it.
+    pub revs: OpenRevs,
+    /// What to tell beside.
+    pub options: ReadOptions,
+}
+
+/// What a database does not have of a document, of the revisions that were named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RevsDiff {
+    /// The document.
+    pub id: String,
+    /// Revisions that are not here.
+    pub missing: Vec<Rev>,
+    /// Leaves that these may descend from.
+    pub possible_ancestors: Vec<Rev>,
+}
+
+impl DocStore {
+    /// Reads what a reader sees of a document.
+    pub async fn get_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        id: &str,
+        options: &ReadOptions,
+    ) -> Result<Document> {
+        let record = self.record_in(tx, db, id).await?;
+        let winner = record.tree.winner().ok_or(Error::Missing)?;
+        if winner.deleted {
+            return Err(Error::Deleted);
+        }
+        read_winner(tx, db, id, &record, options).await
+    }
+
+    /// Reads what a reader sees of a document.
+    pub async fn get(&self, db: &Db, id: &str, options: &ReadOptions) -> Result<Document> {
+        let get = |tx| async move { self.get_in(&tx, db, id, options).await };
+        self.0.store.transact("read_document", get).await
+    }
+
+    /// Reads a revision of a document, or with `latest` the leaf that it became.
+    pub async fn get_rev_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        id: &str,
+        rev: &Rev,
+        latest: bool,
+        options: &ReadOptions,
+    ) -> Result<Document> {
+        let revs = OpenRevs::These(vec![rev.clone()]);
+        let opened = self
+            .open_revs_in(tx, db, id, &revs, latest, options)
+            .await?;
+        // A revision may have become several leaves: the one that wins among them is the last.
+        match opened.into_iter().next_back() {
+            Some(Ok(document)) => Ok(document),
+            _ => Err(Error::Missing),
+        }
+    }
+
+    /// Reads a revision of a document, or with `latest` the leaf that it became.
+    pub async fn get_rev(
+        &self,
+        db: &Db,
+        id: &str,
+        rev: &Rev,
+        latest: bool,
+        options: &ReadOptions,
+    ) -> Result<Document> {
+        let get = |tx| async move { self.get_rev_in(&tx, db, id, rev, latest, options).await };
+        self.0.store.transact("read_revision", get).await
+    }
+
+    /// Reads revisions of a document, or with `latest` the leaves that they became.
+    pub async fn open_revs_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        id: &str,
+        revs: &OpenRevs,
+        latest: bool,
+        options: &ReadOptions,
+    ) -> Result<Vec<Opened>> {
+        let record = self.record_in(tx, db, id).await?;
+        let (nodes, missing) = choose(&record.tree, revs, latest);
+        let read =
+            (nodes.into_iter()).map(|node| read_leaf(tx, db, id, &record.tree, node, options));
+        let found = try_join_all(read).await?;
+        let missing = missing.into_iter().map(Err);
+        Ok(found.into_iter().map(Ok).chain(missing).collect())
+    }
+
+    /// Reads revisions of a document, or with `latest` the leaves that they became.
+    pub async fn open_revs(
+        &self,
+        db: &Db,
+        id: &str,
+        revs: &OpenRevs,
+        latest: bool,
+        options: &ReadOptions,
+    ) -> Result<Vec<Opened>> {
+        let open = |tx| async move { self.open_revs_in(&tx, db, id, revs, latest, options).await };
+        self.0.store.transact("open_revisions", open).await
+    }
+
+    /// Answers the first of `requests`, at least one of them, as many as make a page. Nothing is found
+    /// of a document that never was.
+    pub async fn bulk_get_page_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        requests: &[BulkGet],
+        latest: bool,
+    ) -> Result<Vec<Vec<Opened>>> {
+        let mut answers = Vec::new();
+        let mut bytes = 0;
+        for batch in requests.chunks(BATCH) {
+            for request in batch {
+                let BulkGet { id, revs, options } = request;
+                let opened = self.open_revs_in(tx, db, id, revs, latest, options).await?;
+                bytes += opened.iter().flatten().map(Document::bytes).sum::<usize>();
+                answers.push(opened);
+                if bytes >= PAGE_BYTES {
+                    return Ok(answers);
+                }
+            }
+            if answers.len() >= 10 * BATCH {
+                break;
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Answers the first of `requests`, at least one of them, as many as make a page. Nothing is found
+    /// of a document that never was.
+    pub async fn bulk_get_page(
+        &self,
+        db: &Db,
+        requests: &[BulkGet],
+        latest: bool,
+    ) -> Result<Vec<Vec<Opened>>> {
+        let get = |tx| async move { self.bulk_get_page_in(&tx, db, requests, latest).await };
+        self.0.store.transact("bulk_get", get).await
+    }
+
+    /// Says which of the named revisions are missing, of each document that misses any.
+    pub async fn revs_diff_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        named: &[(String, Vec<Rev>)],
+    ) -> Result<Vec<RevsDiff>> {
+        self.check_in(tx, db).await?;
+        let mut diffs = Vec::new();
+        for batch in named.chunks(BATCH) {
+            let records = batch.iter().map(|(id, _)| load(tx, db, id));
+            for ((id, revs), record) in batch.iter().zip(try_join_all(records).await?) {
+                let missing = record.tree.missing(revs);
+                if !missing.is_empty() {
+                    diffs.push(RevsDiff {
+                        id: id.clone(),
+                        possible_ancestors: record.tree.possible_ancestors(&missing),
+                        missing,
+                    });
+                }
+            }
+        }
+        Ok(diffs)
+    }
+
+    /// Says which of the named revisions are missing, of each document that misses any. Reads in
+    /// transactions of bounded size.
+    pub async fn revs_diff(&self, db: &Db, named: &[(String, Vec<Rev>)]) -> Result<Vec<RevsDiff>> {
+        let mut diffs = Vec::new();
+        for named in named.chunks(DIFFS_MAX) {
+            let diff = |tx| async move { self.revs_diff_in(&tx, db, named).await };
+            let diff: Result<Vec<_>> = self.0.store.transact("revs_diff", diff).await;
+            diffs.extend(diff?);
+        }
+        Ok(diffs)
+    }
+
+    async fn record_in(&self, tx: &Transaction, db: &Db, id: &str) -> Result<Record> {
+        let (_, record) =
+            futures::future::try_join(self.check_in(tx, db), load(tx, db, id)).await?;
+        Ok(record)
+    }
+}
+
+impl Document {
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let data = self
+            .attachments
+            .iter()
+            .filter_map(|attachment| attachment.data.as_ref());
+        let revisions = self
+            .meta
+            .revisions
+            .as_ref()
+            .map_or(0, |revs| 24 * revs.ids.len());
+        self.body.len() + revisions + data.map(bytes::Bytes::len).sum::<usize>()
+    }
+}
+
+async fn load(tx: &Transaction, db: &Db, id: &str) -> Result<Record> {
+    // What cannot be an id is that of no document.
+    if !crate::edit::fits_a_key(id) {
+        return Ok(Record::default());
+    }
+    Record::load(tx, db, id).await
+}
+
+/// The leaves to open, and the revisions that cannot be opened.
+fn choose<'a>(
+    tree: &'a RevTree<Leaf>,
+    revs: &OpenRevs,
+    latest: bool,
+) -> (Vec<Node<'a, Leaf>>, Vec<Rev>) {
+    match revs {
+        OpenRevs::All => (tree.leaves(), Vec::new()),
+        OpenRevs::These(revs) if latest => {
+            let (mut nodes, missing) = tree.latest(revs);
+            nodes.sort_by_key(|node| !node.deleted);
+            (nodes, missing)
+        }
+        OpenRevs::These(revs) => {
+            let mut nodes = Vec::new();
+            let mut missing = Vec::new();
+            for rev in revs {
+                match tree.get(rev).filter(|node| node.value.is_some()) {
+                    Some(node) => nodes.push(node),
+                    None => missing.push(rev.clone()),
+                }
+            }
+            (nodes, missing)
+        }
+    }
+}
+
+/// Reads a leaf and what belongs to any revision.
+async fn read_leaf(
+    tx: &Transaction,
+    db: &Db,
+    id: &str,
+    tree: &RevTree<Leaf>,
+    node: Node<'_, Leaf>,
+    options: &ReadOptions,
+) -> Result<Document> {
+    let leaf = leaf(node)?;
+    let body = record::body(tx, db, id, leaf.part).await?;
+    let mut document = record::document(id, node.rev, node.deleted, leaf, body);
+    let revisions = tree.revisions(node.rev);
+    let after = match &options.attachments {
+        Attachments::Stubs => u64::MAX,
+        Attachments::All => 0,
+        Attachments::Since(revs) => (revisions.as_ref()).map_or(0, |known| newest(known, revs)),
+    };
+    for (attachment, row) in document.attachments.iter_mut().zip(&leaf.attachments) {
+        if row.revpos > after || after == 0 {
+            let data = record::attachment(tx, db, id, row.part, row.bytes).await?;
+            attachment.data = Some(data);
+        }
+    }
+    document.meta.revisions = revisions.filter(|_| options.revs);
+    Ok(document)
+}
+
+/// The generation of the newest revision in a history that is one of `revs`; 0 if none is.
+fn newest(history: &Revisions, revs: &[Rev]) -> u64 {
+    let mut generations = (1..=history.start).rev().zip(&history.ids);
+    let known = generations.find(|(generation, id)| {
+        revs.iter()
+            .any(|rev| rev.generation == *generation && rev.id == **id)
+    });
+    known.map_or(0, |(generation, _)| generation)
+}
+
+/// Reads the winner and what belongs to it.
+async fn read_winner(
+    tx: &Transaction,
+    db: &Db,
+    id: &str,
+    record: &Record,
+    options: &ReadOptions,
+) -> Result<Document> {
+    let tree = &record.tree;
+    let winner = tree.winner().ok_or(Error::Missing)?;
+    let mut document = read_leaf(tx, db, id, tree, winner, options).await?;
+    let conflicts = |asked: bool, deleted: bool| {
+        let revs = if asked {
+            tree.conflicts(deleted)
+        } else {
+            Vec::new()
+        };
+        revs.into_iter().cloned().collect()
+    };
+    let info = |(rev, status): (&Rev, _)| (rev.clone(), status);
+    let revs_info = |rev| tree.revs_info(rev).into_iter().map(info).collect();
+    document.meta = Meta {
+        revs_info: options.revs_info.then(|| revs_info(winner.rev)),
+        conflicts: conflicts(options.conflicts, false),
+        deleted_conflicts: conflicts(options.deleted_conflicts, true),
+        ..document.meta
+    };
+    if options.local_seq {
+        let seq = tx.snapshot().get(&db.keys.seq(id)).await?;
+        let seq = seq.ok_or_else(|| Error::corrupt("a document without sequence"))?;
+        document.meta.local_seq = Some(Seq::decode(&seq)?);
+    }
+    Ok(document)
+}
+
+/// Reads the winner that a listing has found, deleted or not.
+pub(crate) async fn read_listed(
+    tx: &Transaction,
+    db: &Db,
+    id: &str,
+    winner: &Winner,
+    options: &ReadOptions,
+) -> Result<Document> {
+    let conflicts = options.conflicts || options.deleted_conflicts;
+    if options.is_plain() && !winner.attachments && !(winner.branched && conflicts) {
+        let leaf = Leaf::default();
+        let body = record::body(tx, db, id, winner.part).await?;
+        return Ok(record::document(
+            id,
+            &winner.rev,
+            winner.deleted,
+            &leaf,
+            body,
+        ));
+    }
+    let record = Record::load(tx, db, id).await?;
+    read_winner(tx, db, id, &record, options).await
+}
+
+/// Reads every leaf, the winner first.
+pub(crate) async fn read_leaves(tx: &Transaction, db: &Db, id: &str) -> Result<Vec<Document>> {
+    let record = Record::load(tx, db, id).await?;
+    let options = ReadOptions::default();
+    let leaves = record.tree.leaves().into_iter();
+    try_join_all(leaves.map(|node| read_leaf(tx, db, id, &record.tree, node, &options))).await
+}
+
+/// The revisions of all leaves, the winner first.
+pub(crate) async fn leaf_revs(tx: &Transaction, db: &Db, id: &str) -> Result<Vec<Rev>> {
+    let record = Record::load(tx, db, id).await?;
+    Ok((record.tree.leaves().iter())
+        .map(|leaf| leaf.rev.clone())
+        .collect())
+}

@@ -1,0 +1,238 @@
+//! Writing documents.
+//!
+//! The documents of a transaction are read, changed one edit after another in memory, and written
+//! once: a document that is edited twice is written once, and one whose edits are all refused is not.
+
+mod draft;
+mod name;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use document::rev::Rev;
+use futures::future::try_join_all;
+use store::{AsStoreError, Limit, Transaction};
+
+use crate::rows::DbRow;
+use crate::{Db, DocStore, Edit, Error, WriteHook, local_docs, seq};
+use draft::Draft;
+
+/// How many documents go into one transaction.
+const GROUP_EDITS_MAX: usize = 100;
+/// How many bytes of them: what hooks write for each finds room beside.
+const GROUP_BYTES_MAX: usize = 2_000_000;
+
+/// What the revision of an edit means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EditMode {
+    /// The revision that is edited, a leaf: `new_edits=true`.
+    NewEdits,
+    /// The revision that is written: replication, `new_edits=false`. Never a conflict.
+    Replicated,
+}
+
+/// What became of each edit, in order.
+pub type Written<E> = Vec<Result<Rev, E>>;
+
+impl DocStore {
+    /// Writes a document and returns its new revision.
+    pub async fn put_in<H: WriteHook>(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        edit: &Edit,
+        mode: EditMode,
+        hook: &H,
+    ) -> Result<Rev, H::Error> {
+        let edits = std::slice::from_ref(edit);
+        let mut written = self.bulk_docs_in(tx, db, edits, mode, hook).await?;
+        written.pop().expect("one answer to one edit")
+    }
+
+    /// Writes a document and returns its new revision.
+    pub async fn put<H: WriteHook>(
+        &self,
+        db: &Db,
+        edit: &Edit,
+        mode: EditMode,
+        hook: &H,
+    ) -> Result<Rev, H::Error> {
+        let put = |tx| async move { self.put_in(&tx, db, edit, mode, hook).await };
+        self.0.store.transact("put_document", put).await
+    }
+
+    /// Deletes a document, which has to be there, at the revision `rev`; returns that of the deletion.
+    pub async fn delete_in<H: WriteHook>(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        id: &str,
+        rev: Option<&Rev>,
+        hook: &H,
+    ) -> Result<Rev, H::Error> {
+        let edit = Edit::deletion(id, rev.cloned());
+        if edit.is_local() {
+            return self.put_in(tx, db, &edit, EditMode::NewEdits, hook).await;
+        }
+        let (row, mut drafts) = self.load(tx, db, std::slice::from_ref(&edit)).await?;
+        if !tx.maybe_committed() {
+            for draft in &drafts {
+                draft.exists()?;
+            }
+        }
+        let edits = [&edit];
+        let mut written = self
+            .apply(tx, db, row, &edits, &mut drafts, EditMode::NewEdits, hook)
+            .await?;
+        written.pop().expect("one answer to one edit")
+    }
+
+    /// Deletes a document, which has to be there, at the revision `rev`; returns that of the deletion.
+    pub async fn delete<H: WriteHook>(
+        &self,
+        db: &Db,
+        id: &str,
+        rev: Option<&Rev>,
+        hook: &H,
+    ) -> Result<Rev, H::Error> {
+        let delete = |tx| async move { self.delete_in(&tx, db, id, rev, hook).await };
+        self.0.store.transact("delete_document", delete).await
+    }
+
+    /// Writes documents, `_local` ones among them, in this one transaction. What is refused is not
+    /// written, and the others are.
+    pub async fn bulk_docs_in<H: WriteHook>(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        edits: &[Edit],
+        mode: EditMode,
+        hook: &H,
+    ) -> Result<Written<H::Error>, H::Error> {
+        let (row, mut drafts) = self.load(tx, db, edits).await?;
+        let edits: Vec<_> = edits.iter().collect();
+        self.apply(tx, db, row, &edits, &mut drafts, mode, hook)
+            .await
+    }
+
+    /// Writes any number of documents, `_local` ones among them, in transactions of bounded size.
+    ///
+    /// An error is the store's: it may come after some of the documents were written.
+    pub async fn bulk_docs<H: WriteHook>(
+        &self,
+        db: &Db,
+        edits: &[Edit],
+        mode: EditMode,
+        hook: &H,
+    ) -> Result<Written<H::Error>, H::Error> {
+        let mut written = Vec::with_capacity(edits.len());
+        let mut groups = groups(edits);
+        groups.reverse();
+        while let Some(group) = groups.pop() {
+            let edits = &edits[group.clone()];
+            let write = |tx| async move { self.bulk_docs_in(&tx, db, edits, mode, hook).await };
+            match self.0.store.transact("bulk_docs", write).await {
+                Ok(answers) => written.extend(answers),
+                Err(error) if is_too_large(&error) && group.len() > 1 => {
+                    let middle = group.start + group.len() / 2;
+                    groups.push(middle..group.end);
+                    groups.push(group.start..middle);
+                }
+                Err(error) if is_too_large(&error) => written.push(Err(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
+    }
+
+    /// Reads the documents that are edited.
+    async fn load<'a>(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        edits: &'a [Edit],
+    ) -> Result<(DbRow, Vec<Draft<'a>>), Error> {
+        let row = self.check_in(tx, db).await?;
+        let mut ids: Vec<&str> = (edits.iter())
+            .filter(|edit| !edit.is_local() && crate::edit::fits_a_key(&edit.id))
+            .map(|edit| &*edit.id)
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let drafts = ids.into_iter().map(|id| Draft::load(tx, db, id));
+        Ok((row, try_join_all(drafts).await?))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a write needs")]
+    async fn apply<H: WriteHook>(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        row: DbRow,
+        edits: &[&Edit],
+        drafts: &mut [Draft<'_>],
+        mode: EditMode,
+        hook: &H,
+    ) -> Result<Written<H::Error>, H::Error> {
+        let by_id: HashMap<String, usize> = (drafts.iter().enumerate())
+            .map(|(index, draft)| (draft.id.to_owned(), index))
+            .collect();
+        let mut written = Vec::with_capacity(edits.len());
+        for edit in edits {
+            let answer = match (
+                edit.check(self.0.options.document_bytes_max),
+                by_id.get(&edit.id),
+            ) {
+                (Err(error), _) => Err(error.into()),
+                (Ok(()), None) => local_docs::write_in(tx, db, edit)
+                    .await
+                    .map_err(H::Error::from),
+                (Ok(()), Some(&index)) => drafts[index].edit(tx, db, row, edit, mode, hook).await,
+            };
+            match answer {
+                // The transaction is lost, not this document.
+                Err(error) if error.as_store_error().is_some() => return Err(error),
+                answer => written.push(answer),
+            }
+        }
+        let mut touched = false;
+        for draft in drafts.iter_mut().filter(|draft| draft.is_changed()) {
+            draft.save(tx, db, self.0.store.incarnation()).await?;
+            touched = true;
+        }
+        if touched {
+            let seq = seq::template(self.0.store.incarnation(), seq::ordinal(tx));
+            tx.set_versionstamped_value(&db.keys.update_seq(), &seq);
+        }
+        Ok(written)
+    }
+}
+
+/// Cuts edits into what one transaction writes.
+fn groups(edits: &[Edit]) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut bytes = 0;
+    for (index, edit) in edits.iter().enumerate() {
+        bytes += edit.bytes();
+        match groups.last_mut() {
+            Some(group) if group.len() < GROUP_EDITS_MAX && bytes <= GROUP_BYTES_MAX => {
+                group.end = index + 1;
+            }
+            _ => {
+                bytes = edit.bytes();
+                groups.push(index..index + 1);
+            }
+        }
+    }
+    groups
+}
+
+fn is_too_large(error: &impl AsStoreError) -> bool {
+    matches!(
+        error.as_store_error(),
+        Some(store::Error::TooLarge {
+            limit: Limit::Transaction,
+            ..
+        })
+    )
+}

@@ -1,0 +1,74 @@
+//! The revision that an edit makes: its attachments, and its name.
+
+use document::rev::Rev;
+use document::revid;
+use md5::{Digest, Md5};
+
+use crate::rows::{AttachmentRow, Leaf};
+use crate::{Edit, Error, NewAttachment, Result};
+
+/// The attachments of an edit with what its stubs stand for.
+///
+/// `known` are those of the edited revision, `generation` is that of the new one. Attachments that
+/// come with their bytes have the part 0 until they get one.
+pub(super) fn resolve(
+    edit: &Edit,
+    known: &[AttachmentRow],
+    generation: u64,
+) -> Result<Vec<AttachmentRow>> {
+    let resolve = |new: &NewAttachment| match &new.content {
+        Some(content) => Ok(AttachmentRow {
+            name: new.name.clone(),
+            content_type: content.content_type.clone(),
+            md5: Md5::digest(&content.data).into(),
+            bytes: content.data.len() as u64,
+            revpos: new.revpos.unwrap_or(generation).min(generation),
+            part: 0,
+        }),
+        None => (known.iter())
+            .find(|row| row.name == new.name && new.revpos.is_none_or(|pos| pos == row.revpos))
+            .cloned()
+            .ok_or_else(|| Error::MissingStub {
+                id: edit.id.clone(),
+                name: new.name.clone(),
+            }),
+    };
+    edit.attachments.iter().map(resolve).collect()
+}
+
+/// Names the revision that an edit of `parent` makes.
+pub(super) fn new_rev(parent: Option<&Rev>, edit: &Edit, attachments: &[AttachmentRow]) -> Rev {
+    let attachments = attachments.iter().map(|row| revid::Attachment {
+        name: &row.name,
+        content_type: &row.content_type,
+        md5: row.md5,
+    });
+    revid::new_rev(parent, edit.deleted, &edit.body, attachments)
+}
+
+/// The revision that an earlier attempt of this very edit made, if it is in the tree.
+///
+/// A revision's name says what was edited and how, so whoever finds it there has nothing left to do,
+/// even if somebody else made the same edit.
+pub(super) fn find_own(tree: &document::revtree::RevTree<Leaf>, edit: &Edit) -> Option<Rev> {
+    let base = edit.rev();
+    let same_edit = |parent: Option<&Rev>, generation: u64| {
+        let mut made = tree
+            .nodes()
+            .filter(|node| node.rev.generation == generation);
+        made.find_map(|node| {
+            let known = node.value.map_or(&[][..], |leaf| &leaf.attachments);
+            let attachments = resolve(edit, known, generation).ok()?;
+            let rev = new_rev(parent, edit, &attachments);
+            (rev == *node.rev).then_some(rev)
+        })
+    };
+    match &base {
+        Some(base) => same_edit(Some(base), base.generation + 1),
+        // A document made anew continues the deletion that won then.
+        None => same_edit(None, 1).or_else(|| {
+            let mut deletions = tree.nodes().filter(|node| node.deleted);
+            deletions.find_map(|node| same_edit(Some(node.rev), node.rev.generation + 1))
+        }),
+    }
+}
