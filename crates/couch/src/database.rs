@@ -114,12 +114,10 @@ impl Database {
         struct Pending {
             pending: Option<u64>,
         }
-        if let Some(since) = since.as_number() {
-            let info = self.info().await?;
-            return Ok(info
-                .update_seq
-                .as_number()
-                .map(|last| last.saturating_sub(since)));
+        if let Some(since) = since.as_number()
+            && let Some(last) = self.info().await?.update_seq.as_number()
+        {
+            return Ok(Some(last.saturating_sub(since)));
         }
         let call = Call::get("_changes")
             .param("since", &since.to_query())
