@@ -1,6 +1,7 @@
 //! The `davenport` command: the operator's tools.
 
 mod output;
+mod replicate;
 mod store;
 
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run one replication here and now
+    Replicate(Box<replicate::Command>),
     /// Look into, export or fill a store, without any node
     #[command(subcommand)]
     Store(store::Command),
@@ -49,6 +52,7 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Replicate(command) => replicate::run(*command).await,
         Command::Store(command) => store::run(command).await,
     }
 }
@@ -69,4 +73,16 @@ fn init_logs() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
+}
+
+/// Random bytes of the operating system.
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    rand::Rng::fill_bytes(&mut rand::rng(), &mut bytes);
+    bytes
+}
+
+/// A random name of 32 hexadecimal digits.
+fn random_hex() -> String {
+    format!("{:032x}", u128::from_be_bytes(random()))
 }

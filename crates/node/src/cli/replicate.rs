@@ -1,0 +1,259 @@
+//! `davenport replicate`: one replication in the foreground, with nothing to set up.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use couch::{EgressOptions, Network, NetworkOptions};
+use document::json::Json;
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use replicator::engine::{
+    self, Control, Ending, Gate, Handles, Outcome, Phase, Progress, Run, Settings,
+};
+use replicator::id::Service;
+use replicator::params::{Defaults, Replication};
+use replicator::{Error, Stats};
+use serde_json::{Map, Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::output;
+
+/// Names the checkpoints of runs from the command line, so that the next run goes on where one ended.
+const UUID: &str = "0000000000000000davenport000cli0";
+
+#[derive(Debug, Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct Command {
+    /// Where documents come from: the URL of a database
+    source: String,
+    /// Where they go: the URL of a database
+    target: String,
+    /// Go on when all is copied, until Ctrl-C
+    #[arg(long)]
+    continuous: bool,
+    /// Make the target first
+    #[arg(long)]
+    create_target: bool,
+    #[arg(
+        long,
+        value_name = "DDOC/NAME",
+        help = "Only what this filter function at the source lets through"
+    )]
+    filter: Option<String>,
+    /// Only these documents, separated by commas
+    #[arg(long, value_name = "ID,ID…", value_delimiter = ',')]
+    doc_ids: Option<Vec<String>>,
+    /// Only documents that match this Mango selector
+    #[arg(long, value_name = "JSON")]
+    selector: Option<String>,
+    #[arg(
+        long = "option",
+        value_name = "FIELD=JSON",
+        help = "Any other field of a replication document, as in worker_processes=8"
+    )]
+    options: Vec<String>,
+    #[arg(long, default_value = UUID, help = "The uuid in replication ids; a CouchDB's own finds its checkpoints")]
+    uuid: String,
+    /// PEM file of certificates to believe, instead of the system's
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// Believe any certificate
+    #[arg(long)]
+    insecure: bool,
+    /// Print progress and result as lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    let document = document(&command)?;
+    let replication = Replication::from_document(&document, &Defaults::default())?;
+    let network = network(&command)?;
+    let settings = Settings::default();
+    let service = Service {
+        uuid: command.uuid.clone(),
+        legacy_host: None,
+    };
+    let identified = Box::pin(engine::identify(
+        &replication,
+        &service,
+        &network,
+        &settings,
+    ))
+    .await;
+    let (identity, filter_code) = identified.map_err(|error| failure(&error))?;
+    let run = Run {
+        replication,
+        identity,
+        filter_code,
+        stats: Stats::default(),
+        session_id: super::random_hex(),
+        network,
+        settings,
+    };
+    let (control, handles) = Handles::new(Gate::open());
+    let reporter = Reporter::new(command.json);
+    let outcome = attend(Box::pin(engine::run(run, handles)), &control, &reporter).await;
+    reporter.end(&outcome.map_err(|error| failure(&error))?)
+}
+
+/// Waits for the run, shows its progress, and stops it in good order on Ctrl-C.
+async fn attend(
+    run: impl Future<Output = Result<Outcome, Error>>,
+    control: &Control,
+    reporter: &Reporter,
+) -> Result<Outcome, Error> {
+    let progress = control.progress();
+    let mut ticks = interval(reporter.interval());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let (mut interrupts, mut run) = (0, std::pin::pin!(run));
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut run => return outcome,
+            _ = tokio::signal::ctrl_c() => {
+                interrupts += 1;
+                if interrupts == 1 { control.stop() } else { control.abort() }
+            }
+            _ = ticks.tick() => reporter.show(&progress.borrow()),
+        }
+    }
+}
+
+/// The replication document that the command line describes.
+fn document(command: &Command) -> anyhow::Result<Json> {
+    let mut fields = Map::new();
+    fields.insert("source".to_owned(), json!(command.source));
+    fields.insert("target".to_owned(), json!(command.target));
+    fields.insert("continuous".to_owned(), json!(command.continuous));
+    fields.insert("create_target".to_owned(), json!(command.create_target));
+    if let Some(filter) = &command.filter {
+        fields.insert("filter".to_owned(), json!(filter));
+    }
+    if let Some(ids) = &command.doc_ids {
+        fields.insert("doc_ids".to_owned(), json!(ids));
+    }
+    if let Some(selector) = &command.selector {
+        let selector: Value = serde_json::from_str(selector).context("--selector is not JSON")?;
+        fields.insert("selector".to_owned(), selector);
+    }
+    for option in &command.options {
+        let Some((field, value)) = option.split_once('=') else {
+            bail!("--option {option}: write FIELD=JSON");
+        };
+        // What is no JSON is a string, so that no quotes are needed around words.
+        let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        fields.insert(field.to_owned(), value);
+    }
+    Ok(Json::parse(&Value::Object(fields).to_string())?)
+}
+
+fn network(command: &Command) -> anyhow::Result<Network> {
+    let options = NetworkOptions {
+        verify_ssl_certificates: !command.insecure,
+        ssl_trusted_certificates_file: command.cacert.clone(),
+        // Whoever runs this can reach every address anyway.
+        egress: EgressOptions::open(),
+        ..NetworkOptions::default()
+    };
+    Ok(Network::new(options, super::random())?)
+}
+
+fn failure(error: &Error) -> anyhow::Error {
+    anyhow::anyhow!("{}: {}", error.tag(), error.reason())
+}
+
+/// Shows a run: a bar on a terminal, lines of JSON on request, else nothing but the end.
+struct Reporter {
+    json: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Reporter {
+    fn new(json: bool) -> Self {
+        let bar = (!json && std::io::stderr().is_terminal()).then(|| {
+            let style = "{spinner} {msg} [{wide_bar}] {pos}/{len} changes, {prefix}";
+            let bar = ProgressBar::new(0);
+            bar.set_style(
+                ProgressStyle::with_template(style)
+                    .unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
+            bar
+        });
+        Self { json, bar }
+    }
+
+    fn interval(&self) -> Duration {
+        if self.json {
+            Duration::from_secs(1)
+        } else {
+            Duration::from_millis(100)
+        }
+    }
+
+    fn show(&self, progress: &Progress) {
+        if self.json {
+            output::line(&json!({"progress": progress.to_info(Timestamp::now())}).to_string());
+        }
+        let Some(bar) = &self.bar else { return };
+        let (done, pending) = (progress.stats.missing_checked, progress.changes_pending);
+        bar.set_length(done + pending.unwrap_or(0));
+        bar.set_position(done);
+        bar.set_prefix(format!(
+            "{} written, {:.0}/s, {:.1} MB/s",
+            progress.stats.docs_written,
+            progress.docs_per_second,
+            progress.bytes_per_second / 1e6
+        ));
+        bar.set_message(match progress.phase {
+            Phase::Starting => "starting",
+            Phase::CatchingUp => "copying",
+            Phase::CaughtUp => "caught up",
+            Phase::Paused => "paused",
+            Phase::Ended => "done",
+        });
+    }
+
+    fn end(&self, outcome: &Outcome) -> anyhow::Result<()> {
+        self.show(&outcome.progress);
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        for failed in outcome.progress.failures.iter() {
+            output::error(&format!(
+                "not taken: {}: {}: {}",
+                failed.id, failed.error, failed.reason
+            ));
+        }
+        let stats = &outcome.progress.stats;
+        if self.json {
+            output::line(&json!({"ok": true, "result": outcome.result}).to_string());
+        } else {
+            let how = match outcome.ending {
+                Ending::Completed => "done",
+                Ending::Stopped => "stopped, and can go on from here",
+                Ending::FilterChanged => "stopped, since the filter was changed; run it again",
+            };
+            output::line(&format!(
+                "{how}: {} revisions checked, {} missing, {} documents written, {} not taken",
+                stats.missing_checked,
+                stats.missing_found,
+                stats.docs_written,
+                stats.doc_write_failures
+            ));
+        }
+        if stats.doc_write_failures > 0 {
+            bail!(
+                "{} documents were not taken by the target",
+                stats.doc_write_failures
+            );
+        }
+        Ok(())
+    }
+}
