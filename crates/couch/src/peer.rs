@@ -7,8 +7,9 @@ mod reply;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Method};
+use hyper::body::Body as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -370,6 +371,14 @@ impl Peer {
         } else {
             self.headers.clone()
         };
+        let sends_body = *request.method() == Method::POST || *request.method() == Method::PUT;
+        if sends_body && request.body().is_end_stream() {
+            // Some servers want to be told that there is nothing.
+            let nothing = HeaderValue::from_static("0");
+            request
+                .headers_mut()
+                .insert(header::CONTENT_LENGTH, nothing);
+        }
         for (name, value) in &call.headers {
             if *name != header::CONTENT_TYPE || !target.drops_body {
                 request.headers_mut().insert(name, value.clone());

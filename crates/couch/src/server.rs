@@ -217,32 +217,37 @@ impl Server {
 impl DatabaseUpdates {
     /// The next update, `None` at the end of the feed. May be cancelled and called again.
     pub async fn next(&mut self) -> Result<Option<DatabaseUpdate>, Error> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let next = self.read_next().await;
+        self.is_done = !matches!(next, Ok(Some(_)));
+        next
+    }
+
+    async fn read_next(&mut self) -> Result<Option<DatabaseUpdate>, Error> {
         #[derive(Deserialize)]
         struct End {
             last_seq: Option<Seq>,
         }
-        if self.is_done {
-            return Ok(None);
-        }
         let Some(row) = self.feed.next_row().await? else {
-            self.is_done = true;
             if self.kind != FeedKind::Continuous {
                 self.last_seq = self.feed.envelope::<End>()?.last_seq;
             }
             return Ok(None);
         };
+        let not_update = match serde_json::from_slice(&row) {
+            Ok(update) => return Ok(Some(update)),
+            Err(error) => error,
+        };
         match serde_json::from_slice(&row) {
-            Ok(update) => Ok(Some(update)),
-            Err(error) => match serde_json::from_slice(&row) {
-                Ok(End {
-                    last_seq: Some(seq),
-                }) => {
-                    self.is_done = true;
-                    self.last_seq = Some(seq);
-                    Ok(None)
-                }
-                _ => Err(self.feed.bad_row(&error)),
-            },
+            Ok(End {
+                last_seq: Some(seq),
+            }) => {
+                self.last_seq = Some(seq);
+                Ok(None)
+            }
+            _ => Err(self.feed.bad_row(&not_update)),
         }
     }
 

@@ -113,6 +113,8 @@ fn bulk_get_call(
     Ok(Call::new(Method::POST, "_bulk_get")
         .param("latest", "true")
         .param("revs", "true")
+        // Stubs then say which attachments are compressed.
+        .param("att_encoding_info", "true")
         .param("attachments", if attachments { "true" } else { "false" })
         .header(header::ACCEPT, accept)
         .json(Payload::Bytes(json.into()))
@@ -129,6 +131,16 @@ async fn success(reply: Reply) -> Result<Reply, Error> {
 impl BulkGet {
     /// The next document, `None` when all have come. May be cancelled and called again.
     pub async fn next(&mut self) -> Result<Option<Fetched>, Error> {
+        let next = self.read_next().await;
+        if next.is_err() {
+            // Nothing comes after an error.
+            self.next = self.wanted.len();
+            self.ready.clear();
+        }
+        next
+    }
+
+    async fn read_next(&mut self) -> Result<Option<Fetched>, Error> {
         loop {
             if let Some(fetched) = self.ready.pop_front() {
                 return Ok(Some(fetched));
@@ -138,7 +150,6 @@ impl BulkGet {
                 None if self.next == self.wanted.len() => return Ok(None),
                 None => {
                     let problem = format!("{} of {} results", self.next, self.wanted.len());
-                    self.next = self.wanted.len();
                     return Err(self.feed.bad(problem));
                 }
             }

@@ -233,7 +233,10 @@ impl Call {
             call = call.param(name, &number.to_string());
         }
         if request.include_docs {
-            call = call.param("include_docs", "true");
+            // Stubs then say which attachments are compressed.
+            call = call
+                .param("include_docs", "true")
+                .param("att_encoding_info", "true");
         }
         call.stream()
     }
@@ -303,14 +306,23 @@ impl Changes {
     /// [`Error::Interrupted`] says that the feed broke off: open it again after the last row. A
     /// continuous feed that ends without [`Changes::last_seq`] was closed by its server.
     pub async fn next(&mut self) -> Result<Option<Change>, Error> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let next = self.read_next().await;
+        // Nothing comes after the end, nor after an error.
+        self.is_done |= !matches!(next, Ok(Some(_)));
+        next
+    }
+
+    async fn read_next(&mut self) -> Result<Option<Change>, Error> {
         while !self.is_done {
             let Some(row) = self.feed.next_row().await? else {
-                self.is_done = true;
                 if self.kind != FeedKind::Continuous {
                     let end: End = self.feed.envelope()?;
                     (self.last_seq, self.pending) = (end.last_seq, end.pending);
                 }
-                break;
+                return Ok(None);
             };
             if let Some(change) = self.read(&row)? {
                 return Ok(Some(change));
@@ -402,7 +414,7 @@ mod tests {
         request.seq_interval = Some(100);
         request.idle = Idle::HeartbeatMs(10_000);
         let all = "feed=continuous&style=main_only&since=12-g1AAA%2B%2F&heartbeat=10000&limit=7\
-                   &seq_interval=100&include_docs=true";
+                   &seq_interval=100&include_docs=true&att_encoding_info=true";
         assert_eq!(query(&request), (Method::GET, all.to_owned()));
     }
 
