@@ -277,9 +277,13 @@ impl Context {
     /// What the source shall do when it has nothing to tell: an empty line keeps a connection alive, but only an end
     /// tells how far a filtered feed is.
     pub(super) fn idle(&self, heartbeat: bool) -> Idle {
-        let third =
-            u64::try_from(self.options.connection_timeout.as_millis() / 3).unwrap_or(u64::MAX);
-        let ms = third.max(1000);
+        let patience =
+            u64::try_from(self.options.connection_timeout.as_millis()).unwrap_or(u64::MAX);
+        // A third of what a connection may be silent, but not less than a second unless that would be too late.
+        let ms = (patience / 3)
+            .max(1000)
+            .min((patience / 3).saturating_mul(2))
+            .max(1);
         if heartbeat {
             Idle::HeartbeatMs(ms)
         } else {

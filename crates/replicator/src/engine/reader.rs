@@ -18,6 +18,8 @@ use crate::metrics;
 
 /// Rows between two sequences of a normal feed.
 const SEQ_INTERVAL: usize = 100;
+/// More than any feed has.
+const CHANGES_MAX: u64 = 1_000_000_000_000_000;
 /// A batch is closed when it holds so much.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// What a change costs besides its document.
@@ -100,10 +102,13 @@ impl Reader<'_> {
             let with_docs = self.cx.wants_feed_docs();
             // After a failure every row is a position, so that even a feed that always breaks off gets ahead.
             let interval = SEQ_INTERVAL.min(self.cx.options.worker_batch_size) as u64;
+            let spaced = self.failures == 0 && interval > 1;
             let request = ChangesRequest {
                 feed: FeedKind::Normal,
                 include_docs: with_docs,
-                seq_interval: (self.failures == 0).then_some(interval),
+                seq_interval: spaced.then_some(interval),
+                // CouchDB counts down from the limit and gives a sequence where the interval divides what is left.
+                limit: spaced.then_some(CHANGES_MAX / interval * interval - 1),
                 idle: self.cx.idle(true),
                 ..self.request()
             };
