@@ -57,7 +57,8 @@ impl KeyRange {
     }
 
     pub(crate) fn intersects(&self, other: &Self) -> bool {
-        self.begin < other.end && other.begin < self.end
+        // An empty range, too, has a place, but nothing in it to share.
+        (&self.begin).max(&other.begin) < (&self.end).min(&other.end)
     }
 
     pub(crate) fn check(&self) -> Result<()> {

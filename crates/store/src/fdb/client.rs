@@ -1,9 +1,13 @@
 //! The client library and its network thread, of which a process has at most one.
 //!
 //! The library is opened and the thread started by the first `fdb:` store that is opened. Both last
-//! until the process ends: the client can be started only once. [`shutdown`] stops the thread; an
-//! exit handler does the same for a process that ends without it, because the library tears its
-//! globals down at exit and must not run on while it does.
+//! until the process ends: the client can be started only once. By then the thread must have been
+//! stopped, because the library takes itself down at exit, and a thread that runs on crashes.
+//!
+//! [`shutdown`] stops it. So does the end of the main thread, for a process that forgets, and for
+//! test harnesses, which have no place to call it from. An exit handler would come too late: the
+//! library registers some of its own as it runs, and the youngest is called first. What goes before
+//! them all is the destructor of a thread's local variable.
 
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,18 +72,34 @@ pub fn shutdown() {
 )]
 fn boot() -> FdbResult<NetworkAutoStop> {
     let network = FdbApiBuilder::default().build()?;
-    // SAFETY: the thread is stopped before the process exits, by `at_exit` if nobody else does it.
-    let network = unsafe { network.boot()? };
-    // SAFETY: `at_exit` is a plain function that lives as long as the program. Should there be no
-    // room for the handler, a process that forgets `shutdown` may crash at its end; nothing is lost.
-    let _ = unsafe { libc::atexit(at_exit) };
-    Ok(network)
+    // SAFETY: the thread is stopped before the process exits, by `AtExit` if nobody else does it.
+    unsafe { network.boot() }
 }
 
-/// Runs before the library's own exit handlers, since it was registered after them.
-extern "C" fn at_exit() {
-    shutdown();
+struct AtExit;
+
+impl Drop for AtExit {
+    fn drop(&mut self) {
+        shutdown();
+    }
 }
+
+thread_local! {
+    static AT_EXIT: AtExit = const { AtExit };
+}
+
+/// Makes the main thread's `AT_EXIT`, before `main`.
+extern "C" fn install() {
+    AT_EXIT.with(|_| ());
+}
+
+#[expect(unsafe_code, reason = "nobody else runs on the main thread of a test")]
+#[used]
+// SAFETY: what is in this section are such functions, which are called once, on the main thread. This
+// one makes a thread local, for which the standard library needs nothing that `main` would set up.
+#[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]
+#[cfg_attr(not(target_os = "macos"), unsafe(link_section = ".init_array"))]
+static INSTALL: extern "C" fn() = install;
 
 fn unusable(error: LoadError) -> Error {
     let why = match &error {
