@@ -1,5 +1,6 @@
 //! The `davenport` command: the operator's tools.
 
+mod demo;
 mod output;
 mod replicate;
 mod store;
@@ -21,6 +22,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Two servers in memory and a live replication between them, to look at
+    Demo(demo::Command),
     /// Run one replication here and now
     Replicate(Box<replicate::Command>),
     /// Look into, export or fill a store, without any node
@@ -52,6 +55,7 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Demo(command) => Box::pin(demo::run(command)).await,
         Command::Replicate(command) => replicate::run(*command).await,
         Command::Store(command) => store::run(command).await,
     }

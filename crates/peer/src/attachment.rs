@@ -1,0 +1,235 @@
+//! Attachments: as sent, and as stored.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use document::doc::Doc;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use md5::{Digest, Md5};
+use serde_json::value::RawValue;
+
+use crate::options::Limits;
+use crate::refusal::Refusal;
+
+/// CouchDB's level.
+const COMPRESSION_LEVEL: u32 = 8;
+
+/// A stored attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its content type.
+    pub content_type: Arc<str>,
+    /// Generation of the document that it came with.
+    pub revpos: u64,
+    /// MD5 of `data`.
+    pub md5: [u8; 16],
+    /// Bytes it has when it is not compressed, as far as that is known.
+    pub length: u64,
+    /// `data` is compressed.
+    pub gzip: bool,
+    /// The bytes, compressed or not.
+    pub data: Bytes,
+}
+
+/// An attachment as a document that is being written says it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) name: String,
+    pub(crate) content_type: String,
+    pub(crate) revpos: Option<u64>,
+    pub(crate) md5: Option<[u8; 16]>,
+    pub(crate) length: Option<u64>,
+    pub(crate) encoded_length: Option<u64>,
+    pub(crate) gzip: bool,
+    pub(crate) content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// The one that the document has already.
+    Stub,
+    /// It comes after the document, in a part of its own.
+    Follows,
+    /// It is here.
+    Here(Bytes),
+}
+
+impl Sent {
+    /// Reads what a document says of its attachments.
+    pub(crate) fn parse_all(doc: &Doc<'_>) -> Result<Vec<Self>, Refusal> {
+        doc.attachments
+            .iter()
+            .map(|(name, json)| Self::parse(name.clone(), json))
+            .collect()
+    }
+
+    /// Reads one member of `_attachments`.
+    fn parse(name: String, json: &str) -> Result<Self, Refusal> {
+        #[derive(serde::Deserialize)]
+        struct Raw<'a> {
+            content_type: Option<String>,
+            stub: Option<bool>,
+            follows: Option<bool>,
+            revpos: Option<u64>,
+            digest: Option<String>,
+            length: Option<u64>,
+            encoding: Option<String>,
+            encoded_length: Option<u64>,
+            #[serde(borrow)]
+            data: Option<&'a RawValue>,
+        }
+        check_name(&name)?;
+        let bad_data = || Refusal::bad_request(format!("Invalid attachment data for {name}"));
+        let raw: Raw<'_> = serde_json::from_str(json).map_err(|_| bad_data())?;
+        let gzip = match raw.encoding.as_deref() {
+            None | Some("identity") => false,
+            Some("gzip") => true,
+            Some(_) => return Err(Refusal::internal("unknown_error", "badarg")),
+        };
+        let digest = raw
+            .digest
+            .as_deref()
+            .and_then(|digest| digest.strip_prefix("md5-"));
+        let md5 = digest
+            .and_then(|digest| BASE64.decode(digest).ok())
+            .and_then(|md5| md5.try_into().ok());
+        let content = if raw.stub == Some(true) {
+            Content::Stub
+        } else if raw.follows == Some(true) {
+            Content::Follows
+        } else {
+            let json = raw.data.ok_or_else(bad_data)?.get();
+            // Usually nothing in it is escaped, and it need not be copied.
+            let decoded = match serde_json::from_str::<&str>(json) {
+                Ok(text) => BASE64.decode(text),
+                Err(_) => {
+                    BASE64.decode(serde_json::from_str::<String>(json).map_err(|_| bad_data())?)
+                }
+            };
+            Content::Here(decoded.map_err(|_| bad_data())?.into())
+        };
+        let inline = matches!(content, Content::Here(_));
+        let content_type = raw
+            .content_type
+            .unwrap_or_else(|| "application/octet-stream".to_owned());
+        Ok(Self {
+            name,
+            content_type,
+            revpos: raw.revpos,
+            // What stands inside the document is plain and needs no check: CouchDB looks at nothing else of it.
+            md5: md5.filter(|_| !inline),
+            length: raw.length.filter(|_| !inline),
+            encoded_length: raw.encoded_length.filter(|_| gzip && !inline),
+            gzip: gzip && !inline,
+            content,
+        })
+    }
+
+    /// Bytes that follow for it, if it said so.
+    pub(crate) fn following_bytes(&self) -> Option<u64> {
+        self.encoded_length.or(self.length)
+    }
+
+    /// Stores the bytes that came for it.
+    pub(crate) fn store(
+        &self,
+        data: Bytes,
+        revpos: u64,
+        rules: &Rules,
+    ) -> Result<Attachment, Refusal> {
+        if data.len() > rules.limits.attachment_bytes_max {
+            return Err(Refusal::attachment_too_large(&self.name));
+        }
+        let plain: [u8; 16] = Md5::digest(&data).into();
+        if self.md5.is_some_and(|md5| md5 != plain) {
+            return Err(Refusal::internal("unknown_error", "md5_mismatch"));
+        }
+        let length = if self.gzip { self.length } else { None }.unwrap_or(data.len() as u64);
+        let (data, md5, gzip) =
+            if !self.gzip && rules.compress && compresses_well(&self.content_type) {
+                let compressed = compress(&data);
+                let md5 = Md5::digest(&compressed).into();
+                (compressed, md5, true)
+            } else {
+                (data, plain, self.gzip)
+            };
+        let name = self.name.as_str().into();
+        let content_type = self.content_type.as_str().into();
+        Ok(Attachment {
+            name,
+            content_type,
+            revpos,
+            md5,
+            length,
+            gzip,
+            data,
+        })
+    }
+}
+
+/// How the server stores.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) limits: Limits,
+    pub(crate) compress: bool,
+}
+
+impl Attachment {
+    /// The bytes without compression.
+    pub fn plain(&self) -> Bytes {
+        if !self.gzip {
+            return self.data.clone();
+        }
+        let mut plain = Vec::new();
+        match GzDecoder::new(&self.data[..]).read_to_end(&mut plain) {
+            Ok(_) => plain.into(),
+            Err(_) => self.data.clone(),
+        }
+    }
+
+    /// `md5-…`, as documents say it.
+    pub fn digest(&self) -> String {
+        format!("md5-{}", BASE64.encode(self.md5))
+    }
+
+    pub(crate) fn base64_md5(&self) -> String {
+        BASE64.encode(self.md5)
+    }
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
+    if name.starts_with('_') {
+        let reason = format!("Attachment name '{name}' starts with prohibited character '_'");
+        return Err(Refusal::bad_request(reason));
+    }
+    Ok(())
+}
+
+fn compresses_well(content_type: &str) -> bool {
+    let kind = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    kind.starts_with("text/")
+        || [
+            "application/javascript",
+            "application/json",
+            "application/xml",
+        ]
+        .contains(&kind.as_str())
+}
+
+fn compress(data: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(COMPRESSION_LEVEL));
+    let written = encoder.write_all(data).and_then(|()| encoder.finish());
+    written.expect("writing to memory does not fail").into()
+}

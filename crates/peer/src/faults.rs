@@ -1,0 +1,330 @@
+//! What goes wrong, as data: a script of faults for certain requests, or faults drawn from a seed.
+//!
+//! ```
+//! use peer::{Fault, Faults, On};
+//!
+//! let script = Faults::script([
+//!     (On::post("*/_bulk_docs").nth(2), Fault::LoseAnswer),
+//!     (On::get("*/_changes").first(3), Fault::CutBody { after_bytes: 100 }),
+//!     (On::any("/db/doc*"), Fault::Latency { ms: 50 }),
+//! ]);
+//! ```
+//!
+//! Of a script all rules that match a request apply, in order. A seed decides by method, path and how often that path was asked for, so the
+//! same requests meet the same faults whatever order they arrive in.
+
+mod apply;
+mod draw;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use apply::Stop;
+pub use draw::Profile;
+
+/// A plan of faults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Faults {
+    /// Faults for certain requests.
+    pub script: Vec<(On, Fault)>,
+    /// Faults drawn for all requests.
+    pub seeded: Option<(u64, Profile)>,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// The given requests meet the given faults.
+    pub fn script(rules: impl IntoIterator<Item = (On, Fault)>) -> Self {
+        Self {
+            script: rules.into_iter().collect(),
+            seeded: None,
+        }
+    }
+
+    /// Faults are drawn for every request.
+    pub fn seeded(seed: u64, profile: Profile) -> Self {
+        Self {
+            script: Vec::new(),
+            seeded: Some((seed, profile)),
+        }
+    }
+}
+
+/// Which requests meet a fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct On {
+    /// The method; any if there is none. `HEAD` is told from `GET`.
+    pub method: Option<String>,
+    /// The decoded path, in which `*` stands for anything.
+    pub path: String,
+    /// Which of the requests with this method and path, counted from 1: the first of them.
+    pub from: u64,
+    /// The last of them, if there is one.
+    pub to: Option<u64>,
+}
+
+impl On {
+    /// Requests with any method.
+    pub fn any(path: &str) -> Self {
+        Self {
+            method: None,
+            path: path.to_owned(),
+            from: 1,
+            to: None,
+        }
+    }
+
+    /// `GET` requests.
+    pub fn get(path: &str) -> Self {
+        Self {
+            method: Some("GET".to_owned()),
+            ..Self::any(path)
+        }
+    }
+
+    /// `PUT` requests.
+    pub fn put(path: &str) -> Self {
+        Self {
+            method: Some("PUT".to_owned()),
+            ..Self::any(path)
+        }
+    }
+
+    /// `POST` requests.
+    pub fn post(path: &str) -> Self {
+        Self {
+            method: Some("POST".to_owned()),
+            ..Self::any(path)
+        }
+    }
+
+    /// Only the nth of them, counted from 1.
+    #[must_use]
+    pub fn nth(self, nth: u64) -> Self {
+        Self {
+            from: nth,
+            to: Some(nth),
+            ..self
+        }
+    }
+
+    /// Only the first few of them.
+    #[must_use]
+    pub fn first(self, count: u64) -> Self {
+        Self {
+            from: 1,
+            to: Some(count),
+            ..self
+        }
+    }
+
+    /// The nth of them, counted from 1, and all after it.
+    #[must_use]
+    pub fn from(self, nth: u64) -> Self {
+        Self {
+            from: nth,
+            to: None,
+            ..self
+        }
+    }
+
+    fn concerns(&self, method: &str, path: &str) -> bool {
+        self.method.as_ref().is_none_or(|only| only == method) && matches(&self.path, path)
+    }
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fault {
+    /// The request is worked on later.
+    Latency {
+        /// Milliseconds.
+        ms: u64,
+    },
+    /// The request is refused, its body unread.
+    Status {
+        /// The status.
+        status: u16,
+        /// `Retry-After`: seconds, or any other text; `date+N` becomes the date in N seconds.
+        retry_after: Option<String>,
+    },
+    /// Something else is answered, its body unread.
+    Answer {
+        /// The status.
+        status: u16,
+        /// Its headers.
+        headers: Vec<(String, String)>,
+        /// Its body.
+        body: String,
+    },
+    /// The request is refused when some of its body was read, and the connection is closed.
+    RefuseEarly {
+        /// The status.
+        status: u16,
+        /// Bytes read before.
+        after_bytes: u64,
+    },
+    /// The connection is reset before anything is done.
+    Reset,
+    /// The request is done, and the connection reset instead of an answer.
+    LoseAnswer,
+    /// There is never an answer.
+    Hang,
+    /// The connection is closed within the answer's body.
+    CutBody {
+        /// Bytes of the body sent before.
+        after_bytes: usize,
+    },
+    /// The answer's body ends early, without a sign of it.
+    TruncateBody {
+        /// Bytes of the body sent.
+        after_bytes: usize,
+    },
+    /// The answer's body comes slowly.
+    SlowBody {
+        /// Bytes per second.
+        bytes_per_second: u64,
+    },
+    /// The answer's body comes byte by byte.
+    Dribble,
+    /// `Content-Length` is wrong.
+    DeclareLength {
+        /// Added to the true length.
+        by: i64,
+    },
+    /// The answer's body goes on with blanks for ever.
+    EndlessBody,
+    /// From now on the server's clock is wrong.
+    ClockSkew {
+        /// Seconds it is ahead.
+        seconds: i64,
+    },
+    /// The server restarts: all connections and sessions are lost, the data stays.
+    Restart {
+        /// How long nobody listens.
+        down_ms: u64,
+    },
+}
+
+/// Faults that were injected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Injected {
+    /// The request's method.
+    pub method: String,
+    /// Its decoded path.
+    pub path: String,
+    /// What went wrong.
+    pub fault: Fault,
+}
+
+/// A plan at work.
+#[derive(Debug)]
+pub(crate) struct Injector {
+    idle: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    plan: Faults,
+    /// Requests that each rule of the script concerned.
+    concerned: Vec<u64>,
+    /// How often each method and path was asked for.
+    asked: HashMap<(String, String), u64>,
+    drawn: u64,
+    injected: Vec<Injected>,
+}
+
+impl Injector {
+    pub(crate) fn new(plan: Faults) -> Self {
+        let injector = Self {
+            idle: AtomicBool::new(true),
+            state: Mutex::default(),
+        };
+        injector.set(plan);
+        injector
+    }
+
+    /// Begins another plan; counting starts over.
+    pub(crate) fn set(&self, plan: Faults) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.idle.store(plan == Faults::none(), Ordering::Release);
+        let concerned = vec![0; plan.script.len()];
+        *state = State {
+            plan,
+            concerned,
+            injected: std::mem::take(&mut state.injected),
+            ..State::default()
+        };
+    }
+
+    pub(crate) fn injected(&self) -> Vec<Injected> {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .injected
+            .clone()
+    }
+
+    /// What a request meets.
+    pub(crate) fn decide(&self, method: &str, path: &str) -> Vec<Fault> {
+        if self.idle.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        let mut faults = Vec::new();
+        for ((on, fault), count) in state.plan.script.iter().zip(&mut state.concerned) {
+            if on.concerns(method, path) {
+                *count += 1;
+                if *count >= on.from && on.to.is_none_or(|to| *count <= to) {
+                    faults.push(fault.clone());
+                }
+            }
+        }
+        if let Some((seed, profile)) = &state.plan.seeded
+            && state.drawn < profile.faults_max
+        {
+            let nth = state
+                .asked
+                .entry((method.to_owned(), path.to_owned()))
+                .or_insert(0);
+            *nth += 1;
+            let drawn = profile.draw(*seed, method, path, *nth);
+            state.drawn += drawn.len() as u64;
+            faults.extend(drawn);
+        }
+        let injected = |fault: &Fault| Injected {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            fault: fault.clone(),
+        };
+        state.injected.extend(faults.iter().map(injected));
+        faults
+    }
+}
+
+/// Whether a pattern, in which `*` stands for anything, matches a whole text.
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(text) = text.strip_prefix(first) else {
+        return false;
+    };
+    let starts = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+    starts.into_iter().any(|at| matches(rest, &text[at..]))
+}

@@ -1,0 +1,196 @@
+//! Doing wrong what was decided.
+
+use std::convert::Infallible;
+use std::io;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody as _};
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, stream};
+use http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
+use http::{HeaderName, StatusCode};
+
+use super::Fault;
+use crate::refusal::Refusal;
+use crate::reply::{self, Reply};
+use crate::server::Server;
+
+/// How often a slow body sends.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Why a request goes no further.
+pub(crate) enum Stop {
+    /// This is answered.
+    Reply(Reply),
+    /// The connection is reset.
+    Reset,
+    /// Nothing happens any more.
+    Hang,
+    /// The server restarts after so long a time.
+    Restart(Duration),
+}
+
+impl Fault {
+    /// What happens before a request is worked on; `body` is its body, which a refusal may read in part.
+    pub(crate) async fn before(&self, server: &Server, body: &mut Body) -> Option<Stop> {
+        match self {
+            Self::Latency { ms } => tokio::time::sleep(Duration::from_millis(*ms)).await,
+            Self::ClockSkew { seconds } => server.clock.set_skew(*seconds),
+            Self::Reset => return Some(Stop::Reset),
+            Self::Hang => return Some(Stop::Hang),
+            Self::Restart { down_ms } => {
+                return Some(Stop::Restart(Duration::from_millis(*down_ms)));
+            }
+            Self::Status {
+                status,
+                retry_after,
+            } => {
+                let mut reply = refuse(*status);
+                if let Some(text) = retry_after {
+                    let seconds = text
+                        .strip_prefix("date+")
+                        .and_then(|seconds| seconds.parse().ok());
+                    let text = seconds
+                        .map_or_else(|| text.clone(), |seconds| server.clock.http_date(seconds));
+                    reply::set(&mut reply, &RETRY_AFTER, &text);
+                }
+                return Some(Stop::Reply(reply));
+            }
+            Self::Answer {
+                status,
+                headers,
+                body,
+            } => {
+                let status =
+                    StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                let mut reply = reply::build(status, "text/plain", Body::from(body.clone()));
+                for (name, value) in headers {
+                    if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+                        reply::set(&mut reply, &name, value);
+                    }
+                }
+                return Some(Stop::Reply(reply));
+            }
+            Self::RefuseEarly {
+                status,
+                after_bytes,
+            } => {
+                let mut stream = std::mem::take(body).into_data_stream();
+                let mut read = 0;
+                while read < *after_bytes
+                    && let Some(Ok(chunk)) = stream.next().await
+                {
+                    read += chunk.len() as u64;
+                }
+                return Some(Stop::Reply(reply::with(
+                    refuse(*status),
+                    &CONNECTION,
+                    "close",
+                )));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// What happens to an answer; none if it is lost.
+    pub(crate) async fn after(&self, reply: Reply) -> Option<Reply> {
+        let (mut head, body) = reply.into_parts();
+        let body = match *self {
+            Self::LoseAnswer => return None,
+            Self::CutBody { after_bytes } => {
+                let cut = Err(io::Error::other("cut by a fault"));
+                Body::from_stream(take(body, after_bytes).map(Ok).chain(stream::iter([cut])))
+            }
+            Self::TruncateBody { after_bytes } => {
+                head.headers.remove(CONTENT_LENGTH);
+                Body::from_stream(take(body, after_bytes).map(Ok::<_, Infallible>))
+            }
+            Self::SlowBody { bytes_per_second } => {
+                let piece = usize::try_from(bytes_per_second * 20 / 1000)
+                    .unwrap_or(usize::MAX)
+                    .max(1);
+                Body::from_stream(split(body, piece).then(|piece| async {
+                    tokio::time::sleep(TICK).await;
+                    Ok::<_, Infallible>(piece)
+                }))
+            }
+            Self::Dribble => Body::from_stream(split(body, 1).then(|piece| async {
+                tokio::task::yield_now().await;
+                Ok::<_, Infallible>(piece)
+            })),
+            // A feed has no length that could be wrong.
+            Self::DeclareLength { by }
+                if body.size_hint().exact().is_some()
+                    || head.headers.contains_key(CONTENT_LENGTH) =>
+            {
+                let whole: Vec<Bytes> = data(body).collect().await;
+                let length: usize = whole.iter().map(Bytes::len).sum();
+                let declared =
+                    usize::try_from(i64::try_from(length).unwrap_or(i64::MAX).saturating_add(by));
+                head.headers
+                    .insert(CONTENT_LENGTH, declared.unwrap_or(0).into());
+                Body::from_stream(stream::iter(whole).map(Ok::<_, Infallible>))
+            }
+            Self::EndlessBody => {
+                head.headers.remove(CONTENT_LENGTH);
+                let blanks = Bytes::from(vec![b' '; 16 * 1024]);
+                Body::from_stream(
+                    data(body)
+                        .chain(stream::repeat(blanks))
+                        .map(Ok::<_, Infallible>),
+                )
+            }
+            _ => body,
+        };
+        Some(Reply::from_parts(head, body))
+    }
+}
+
+fn refuse(status: u16) -> Reply {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let (error, reason) = match status.as_u16() {
+        413 => ("too_large", "the request entity is too large"),
+        429 => (
+            "too_many_requests",
+            "You've exceeded your current limit of requests per second.",
+        ),
+        500 => ("internal_server_error", "No DB shards could be opened."),
+        503 => (
+            "service unavailable",
+            "Nodes are unable to service this request due to overloading or maintenance mode.",
+        ),
+        _ => ("fault", "injected"),
+    };
+    Refusal::new(status, error, reason).into()
+}
+
+fn data(body: Body) -> impl Stream<Item = Bytes> {
+    body.into_data_stream()
+        .filter_map(|piece| async { piece.ok() })
+}
+
+/// The first bytes of a body.
+fn take(body: Body, bytes: usize) -> impl Stream<Item = Bytes> {
+    data(body).scan(bytes, |left, mut piece| {
+        let next = (*left > 0).then(|| {
+            piece.truncate(*left);
+            *left -= piece.len();
+            piece
+        });
+        async { next }
+    })
+}
+
+/// A body in pieces of a size.
+fn split(body: Body, bytes: usize) -> impl Stream<Item = Bytes> {
+    data(body).flat_map(move |piece| {
+        stream::unfold(piece, move |mut rest| async move {
+            if rest.is_empty() {
+                return None;
+            }
+            let next = rest.split_to(bytes.min(rest.len()));
+            Some((next, rest))
+        })
+    })
+}

@@ -1,0 +1,229 @@
+//! `_changes`.
+
+mod feed;
+mod filter;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::CACHE_CONTROL;
+use http::{HeaderName, Method};
+
+use crate::db::Database;
+use crate::refusal::Refusal;
+use crate::render::Attachments;
+use crate::reply::{self, Reply};
+use crate::request::Request;
+use crate::seq::Seqs;
+use crate::server::Server;
+
+use feed::Feed;
+use filter::Filter;
+
+/// Idle feeds end, or send a sign of life, after this time at the latest.
+pub(super) const TIMEOUT_MAX: Duration = Duration::from_mins(1);
+
+/// The forms of a feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// What there is now.
+    Normal,
+    /// What there is now, or else the next change.
+    Longpoll,
+    /// Line by line, for ever.
+    Continuous,
+    /// The same as events for browsers.
+    EventSource,
+}
+
+impl Form {
+    pub(super) fn parse(name: Option<&str>, expected: &'static str) -> Result<Self, Refusal> {
+        match name {
+            None | Some("normal") => Ok(Self::Normal),
+            Some("longpoll") => Ok(Self::Longpoll),
+            Some("continuous" | "live") => Ok(Self::Continuous),
+            Some("eventsource") => Ok(Self::EventSource),
+            Some(_) => Err(Refusal::bad_request(expected)),
+        }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        if self == Self::EventSource {
+            "text/event-stream"
+        } else {
+            "application/json"
+        }
+    }
+}
+
+/// How long an idle feed waits, and what happens then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    pub(super) wait: Duration,
+    /// It sends a sign of life and goes on; or else it ends.
+    pub(super) heartbeat: bool,
+}
+
+impl Patience {
+    pub(super) fn parse(request: &Request) -> Result<Self, Refusal> {
+        let milliseconds = |text: &str| text.parse::<i64>().ok();
+        let patience = match request.param("heartbeat") {
+            None | Some("false") => None,
+            Some("true") => Some(TIMEOUT_MAX),
+            Some(text) => {
+                let reason = "Invalid heartbeat value. Expecting a positive integer value (in milliseconds).";
+                let heartbeat = milliseconds(text).ok_or_else(|| Refusal::bad_request(reason))?;
+                let reason = "The heartbeat value should be a positive integer (in milliseconds).";
+                let heartbeat = u64::try_from(heartbeat)
+                    .ok()
+                    .filter(|heartbeat| *heartbeat > 0);
+                Some(Duration::from_millis(
+                    heartbeat.ok_or_else(|| Refusal::bad_request(reason))?,
+                ))
+            }
+        };
+        let timeout = match request.param("timeout") {
+            None => TIMEOUT_MAX,
+            Some(text) => {
+                let reason = "The timeout parameter should be a non-negative integer";
+                let timeout = milliseconds(text).ok_or_else(|| Refusal::bad_request(reason))?;
+                let reason = "The timeout value should be a non-negative integer";
+                Duration::from_millis(
+                    u64::try_from(timeout).map_err(|_| Refusal::bad_request(reason))?,
+                )
+            }
+        };
+        let wait = patience.unwrap_or(timeout).min(TIMEOUT_MAX);
+        Ok(Self {
+            wait,
+            heartbeat: patience.is_some(),
+        })
+    }
+}
+
+/// How documents are shown in a feed.
+#[derive(Clone, Copy, Debug)]
+struct Docs {
+    conflicts: bool,
+    attachments: Attachments,
+    encoding: bool,
+}
+
+/// What a client wants of a feed.
+#[derive(Debug)]
+struct Query {
+    form: Form,
+    filter: Filter,
+    /// Changes after this one.
+    since: u64,
+    descending: bool,
+    limit: u64,
+    seq_interval: Option<u64>,
+    docs: Option<Docs>,
+    all_leaves: bool,
+    patience: Patience,
+}
+
+impl Query {
+    fn parse(
+        request: &Request,
+        body: Option<&str>,
+        db: &Database,
+        seqs: Seqs,
+        now: u64,
+    ) -> Result<Self, Refusal> {
+        let expected = "Supported `feed` types: normal, continuous, live, longpoll, eventsource";
+        let form = Form::parse(request.param("feed"), expected)?;
+        let last_event = request.header(&HeaderName::from_static("last-event-id"));
+        let last_event = last_event.filter(|_| form == Form::EventSource);
+        let descending = request.flag("descending");
+        let since = match last_event
+            .or(request.param("last-event-id"))
+            .or(request.param("since"))
+        {
+            _ if descending => now,
+            None => 0,
+            Some("now") => now,
+            Some(text) => seqs.parse(text)?,
+        };
+        let seq_interval = match request.param("seq_interval").map(str::parse::<u64>) {
+            None => None,
+            Some(Ok(interval)) if interval > 0 => Some(interval),
+            Some(_) => return Err(Refusal::bad_request("invalid_seq_interval")),
+        };
+        let docs = Docs {
+            conflicts: request.flag("conflicts"),
+            attachments: if request.flag("attachments") {
+                Attachments::Inline
+            } else {
+                Attachments::Stubs
+            },
+            encoding: request.flag("att_encoding_info"),
+        };
+        let all_leaves = match request.param("style") {
+            None | Some("main_only") => false,
+            Some("all_docs") => true,
+            Some(_) => return Err(Refusal::internal("badarg", "style")),
+        };
+        Ok(Self {
+            form,
+            filter: Filter::parse(request, body, db)?,
+            since,
+            descending,
+            limit: limit(request)?,
+            seq_interval,
+            docs: request.flag("include_docs").then_some(docs),
+            all_leaves,
+            patience: Patience::parse(request)?,
+        })
+    }
+}
+
+fn limit(request: &Request) -> Result<u64, Refusal> {
+    let Some(text) = request.param("limit") else {
+        return Ok(u64::MAX);
+    };
+    let reason = "The limit parameter should be a non-negative integer";
+    let limit = text
+        .parse::<i64>()
+        .map_err(|_| Refusal::bad_request(reason))?;
+    u64::try_from(limit)
+        .map_err(|_| Refusal::bad_request("The limit value should be a non-negative integer"))
+}
+
+pub(super) async fn changes(
+    server: &Arc<Server>,
+    mut request: Request,
+    db: &Arc<Database>,
+) -> Result<Reply, Refusal> {
+    let body = match request.method {
+        Method::GET => None,
+        Method::POST => {
+            request.check_json()?;
+            if request.has_body() {
+                Some(request.json_object().await?)
+            } else {
+                None
+            }
+        }
+        _ => return Err(Refusal::method("GET,POST,HEAD")),
+    };
+    let seqs = server.seqs(db);
+    let now = db.read().seq;
+    let query = Query::parse(&request, body.as_deref(), db, seqs, now)?;
+    let form = query.form;
+    let feed = Feed::new(Arc::clone(db), seqs, query, now);
+    let stream = || reply::stream(form.content_type(), feed.into_stream());
+    Ok(match form {
+        Form::Normal => {
+            let etag = format!(
+                "\"{:X}-{now:X}-{}\"",
+                u64::from_be_bytes(db.uuid),
+                db.created
+            );
+            reply::with_etag(&request, &etag, stream)
+        }
+        Form::EventSource => reply::with(stream(), &CACHE_CONTROL, "no-cache"),
+        Form::Longpoll | Form::Continuous => stream(),
+    })
+}

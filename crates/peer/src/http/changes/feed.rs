@@ -1,0 +1,289 @@
+//! A feed of changes, piece by piece.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{Stream, stream};
+use tokio::sync::watch;
+
+use super::{Form, Query};
+use crate::db::{Database, Document, State};
+use crate::render::{self, Shown};
+use crate::seq::Seqs;
+
+/// A piece is sent when it is this long.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// The database is left alone for a moment after so many changes, also when none of them passes.
+const EXAMINED_MAX: usize = 4096;
+
+/// A feed that is being answered.
+#[derive(Debug)]
+pub(super) struct Feed {
+    query: Query,
+    seqs: Seqs,
+    db: Arc<Database>,
+    updates: watch::Receiver<u64>,
+    /// The last sequence that was looked at; in a descending feed, the next one to look at.
+    since: u64,
+    /// A normal feed ends here.
+    until: u64,
+    /// Rows it may still send.
+    left: u64,
+    any_rows: bool,
+    /// It has waited for changes.
+    waited: bool,
+    /// Sequence of the last row of a descending feed.
+    lowest: Option<u64>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Head,
+    Rows,
+    /// Nothing more is there; a sign of life is due if nothing was sent.
+    Idle,
+    Wait,
+    Tail,
+    Done,
+}
+
+impl Feed {
+    pub(super) fn new(db: Arc<Database>, seqs: Seqs, query: Query, now: u64) -> Self {
+        Self {
+            seqs,
+            updates: db.watch(),
+            db,
+            since: query.since,
+            until: now,
+            left: query.limit,
+            any_rows: false,
+            waited: false,
+            lowest: None,
+            phase: Phase::Head,
+            query,
+        }
+    }
+
+    pub(super) fn into_stream(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        stream::unfold(self, |mut feed| async move {
+            let piece = feed.next().await?;
+            Some((piece, feed))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let mut out = Vec::new();
+            match self.phase {
+                Phase::Head => {
+                    self.phase = Phase::Rows;
+                    if matches!(self.query.form, Form::Normal | Form::Longpoll) {
+                        out.extend_from_slice(b"{\"results\":[\n");
+                    }
+                    self.rows(&mut out);
+                    if self.phase == Phase::Tail {
+                        self.tail(&mut out);
+                    }
+                }
+                Phase::Rows => {
+                    self.rows(&mut out);
+                    if self.phase == Phase::Tail {
+                        self.tail(&mut out);
+                    }
+                    // Others want the processor too, when a filter lets nothing pass.
+                    tokio::task::yield_now().await;
+                }
+                Phase::Idle => {
+                    self.phase = Phase::Wait;
+                    if !self.any_rows {
+                        out.push(b'\n');
+                    }
+                }
+                Phase::Wait => {
+                    self.waited = true;
+                    self.wait(&mut out).await;
+                }
+                Phase::Tail => self.tail(&mut out),
+                Phase::Done => return None,
+            }
+            if !out.is_empty() {
+                return Some(out.into());
+            }
+        }
+    }
+
+    /// Appends rows, as many as one piece takes, and decides what comes next.
+    fn rows(&mut self, out: &mut Vec<u8>) {
+        let db = Arc::clone(&self.db);
+        let state = db.read();
+        let exhausted = if self.query.descending {
+            let mut changes = state.changes(0, self.since).rev();
+            self.some_rows(out, &mut changes)
+        } else {
+            let until = if self.query.form == Form::Normal {
+                self.until
+            } else {
+                state.seq
+            };
+            let mut changes = state.changes(self.since, until);
+            self.some_rows(out, &mut changes)
+        };
+        let endless = matches!(self.query.form, Form::Continuous | Form::EventSource)
+            && !self.query.descending;
+        self.phase = match self.query.form {
+            _ if self.left == 0 => Phase::Tail,
+            _ if !exhausted => Phase::Rows,
+            Form::Longpoll if !self.any_rows && !self.query.descending => Phase::Idle,
+            _ if endless => Phase::Idle,
+            _ => Phase::Tail,
+        };
+    }
+
+    /// Whether there are no more changes.
+    fn some_rows<'a>(
+        &mut self,
+        out: &mut Vec<u8>,
+        changes: &mut dyn Iterator<Item = (u64, &'a Arc<str>, &'a Document)>,
+    ) -> bool {
+        let mut examined = 0;
+        while self.left > 0 && out.len() < PIECE_BYTES && examined < EXAMINED_MAX {
+            let Some((seq, id, document)) = changes.next() else {
+                return true;
+            };
+            examined += 1;
+            self.since = if self.query.descending { seq - 1 } else { seq };
+            self.lowest = Some(seq);
+            let revs = self
+                .query
+                .filter
+                .passing(id, document, self.query.all_leaves);
+            if !revs.is_empty() {
+                self.row(out, seq, id, document, &revs);
+                self.any_rows = true;
+                self.left -= 1;
+            }
+        }
+        false
+    }
+
+    fn row(
+        &self,
+        out: &mut Vec<u8>,
+        seq: u64,
+        id: &str,
+        document: &Document,
+        revs: &[&document::rev::Rev],
+    ) {
+        let winner = document.winner();
+        match self.query.form {
+            Form::EventSource => out.extend_from_slice(b"data: "),
+            Form::Normal | Form::Longpoll if self.any_rows => out.extend_from_slice(b",\r\n"),
+            _ => {}
+        }
+        let packed = self
+            .query
+            .seq_interval
+            .is_none_or(|interval| self.left.is_multiple_of(interval));
+        let packed = if packed {
+            self.seqs.json(seq)
+        } else {
+            "null".to_owned()
+        };
+        out.extend_from_slice(b"{\"seq\":");
+        out.extend_from_slice(packed.as_bytes());
+        out.extend_from_slice(b",\"id\":");
+        render::string(out, id);
+        out.extend_from_slice(b",\"changes\":");
+        render::list(out, revs, |out, rev| {
+            out.extend_from_slice(b"{\"rev\":");
+            render::rev(out, rev);
+            out.push(b'}');
+        });
+        if winner.deleted {
+            out.extend_from_slice(b",\"deleted\":true");
+        }
+        if let Some(docs) = self.query.docs {
+            let shown = Shown {
+                attachments: docs.attachments,
+                encoding: docs.encoding,
+                ..Shown::default()
+            };
+            let shown = if docs.conflicts {
+                shown.with_conflicts(document)
+            } else {
+                shown
+            };
+            out.extend_from_slice(b",\"doc\":");
+            render::node(out, id, winner, &shown);
+        }
+        out.push(b'}');
+        match self.query.form {
+            Form::Continuous => out.push(b'\n'),
+            Form::EventSource => out.extend_from_slice(format!("\nid: {packed}\n\n").as_bytes()),
+            Form::Normal | Form::Longpoll => {}
+        }
+    }
+
+    async fn wait(&mut self, out: &mut Vec<u8>) {
+        let gone = self.db.gone.clone();
+        let since = self.since;
+        let heartbeat = self.query.patience.heartbeat;
+        tokio::select! {
+            updated = self.updates.wait_for(|seq| *seq > since) => {
+                self.phase = if updated.is_ok() { Phase::Rows } else { Phase::Tail };
+            }
+            () = gone.cancelled() => self.phase = Phase::Tail,
+            () = tokio::time::sleep(self.query.patience.wait) => match self.query.form {
+                _ if !heartbeat => self.phase = Phase::Tail,
+                Form::EventSource => out.extend_from_slice(b"event: heartbeat\ndata: \n\n"),
+                _ => out.push(b'\n'),
+            },
+        }
+    }
+
+    /// Where CouchDB looks documents up by name, it counts as pending all that it did not look at.
+    fn overlooked(&self, state: &State) -> Option<usize> {
+        if self.waited || !self.query.filter.looks_up() {
+            return None;
+        }
+        let (since, until) = if self.query.descending {
+            (0, self.query.since)
+        } else {
+            (self.query.since, self.until)
+        };
+        let sent = usize::try_from(self.query.limit - self.left).unwrap_or(usize::MAX);
+        Some(state.count_changes(since, until).saturating_sub(sent))
+    }
+
+    fn tail(&mut self, out: &mut Vec<u8>) {
+        self.phase = Phase::Done;
+        let state = self.db.read();
+        let (last, pending) = if self.query.descending {
+            (
+                self.lowest.unwrap_or(self.since),
+                state.count_changes(0, self.since),
+            )
+        } else {
+            let until = if self.query.form == Form::Normal {
+                self.until
+            } else {
+                state.seq
+            };
+            (self.since, state.count_changes(self.since, until))
+        };
+        let pending = self.overlooked(&state).unwrap_or(pending);
+        let last = self.seqs.json(last);
+        let end = match self.query.form {
+            Form::Normal | Form::Longpoll => {
+                format!("\n],\n\"last_seq\":{last},\"pending\":{pending}}}\n")
+            }
+            Form::Continuous => format!("{{\"last_seq\":{last},\"pending\":{pending}}}\n"),
+            Form::EventSource => String::new(),
+        };
+        out.extend_from_slice(end.as_bytes());
+        // Every streamed answer of CouchDB's ends with a line of its own.
+        out.push(b'\n');
+    }
+}

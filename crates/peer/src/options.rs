@@ -1,0 +1,93 @@
+//! How a peer behaves.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::faults::Faults;
+use crate::functions::Functions;
+
+/// Options of a peer. The default is what CouchDB does, on a free port of the loopback interface, without an administrator.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to listen; port 0 chooses one.
+    pub listen: SocketAddr,
+    /// Name and password of the server administrator. With none, every request is an administrator's.
+    pub admin: Option<(String, String)>,
+    /// New databases are for administrators only, as CouchDB 3 makes them; or else for everybody.
+    pub admin_only: bool,
+    /// Anonymous requests are refused, whatever they ask for.
+    pub require_valid_user: bool,
+    /// How long a session lasts without use.
+    pub session: Duration,
+    /// The version the server claims to be.
+    pub version: String,
+    /// How update sequences look.
+    pub seqs: SeqForm,
+    /// Compress attachments of types that compress well.
+    pub compress: bool,
+    /// Sizes it accepts.
+    pub limits: Limits,
+    /// What design documents' functions do.
+    pub functions: Functions,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// From this come ids, secrets and multipart boundaries.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            admin: None,
+            admin_only: true,
+            require_valid_user: false,
+            session: Duration::from_mins(10),
+            version: "3.5.2".to_owned(),
+            seqs: SeqForm::Opaque,
+            compress: true,
+            limits: Limits::default(),
+            functions: Functions::default(),
+            faults: Faults::none(),
+            seed: 0,
+        }
+    }
+}
+
+/// How update sequences look to clients, which must not care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeqForm {
+    /// `"7-g1AAAA…"`, as CouchDB 2 and later.
+    Opaque,
+    /// `7`, as CouchDB 1 and PouchDB.
+    Number,
+    /// `[7,"g1AAAA…"]`, as CouchDB's ancestor for clusters.
+    Array,
+}
+
+/// Sizes above which CouchDB refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A document's body.
+    pub document_bytes_max: usize,
+    /// One attachment, as sent.
+    pub attachment_bytes_max: usize,
+    /// A whole request.
+    pub request_bytes_max: usize,
+    /// A document's id.
+    pub id_bytes_max: Option<usize>,
+    /// The request line's path and query.
+    pub uri_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            document_bytes_max: 8_000_000,
+            attachment_bytes_max: 1 << 30,
+            request_bytes_max: u32::MAX as usize,
+            id_bytes_max: None,
+            uri_bytes_max: 8_000,
+        }
+    }
+}

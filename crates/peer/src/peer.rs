@@ -1,0 +1,448 @@
+//! A running server, and what tests may do to it behind its clients' backs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use bytes::Bytes;
+use document::doc::Doc;
+use document::rev::Rev;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::attachment::{Content, Sent};
+use crate::auth::Password;
+use crate::compare::Contents;
+use crate::db::{Database, Incoming, Slot};
+use crate::faults::{Faults, Injected};
+use crate::functions::UserContext;
+use crate::http::{Context, handle};
+use crate::listener::{Connection, Control, Restart, Sockets};
+use crate::options::{Limits, Options};
+use crate::record::Recorded;
+use crate::refusal::Refusal;
+use crate::render::{self, Shown};
+use crate::request::quote;
+use crate::security::Security;
+use crate::server::Server;
+
+/// What can go wrong with a peer itself.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened on: choose another.
+    #[error("listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The server refused, as it would refuse a client: what was asked for makes no sense.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// A running server. It stops when this is dropped.
+#[derive(Debug)]
+pub struct Peer {
+    server: Arc<Server>,
+    address: SocketAddr,
+    control: Control,
+    /// Resets all connections when the peer is dropped.
+    _running: tokio_util::sync::DropGuard,
+    supervisor: AbortOnDropHandle<()>,
+}
+
+impl Peer {
+    /// Starts a server.
+    ///
+    /// # Errors
+    /// [`Error::Listen`].
+    pub async fn start(options: Options) -> Result<Self, Error> {
+        let wanted = options.listen;
+        let listen = |source| Error::Listen {
+            address: wanted,
+            source,
+        };
+        let listener = TcpListener::bind(wanted).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let seed = options.seed ^ (u64::from(address.port()) << 48);
+        let server = Arc::new(Server::new(options, seed));
+        let (restarts, wanted_restarts) = mpsc::channel(1);
+        let control = Control(restarts);
+        let running = CancellationToken::new();
+        let context = Context {
+            server: Arc::clone(&server),
+            control: control.clone(),
+        };
+        let supervisor = supervise(listener, address, context, wanted_restarts, running.clone());
+        Ok(Self {
+            server,
+            address,
+            control,
+            _running: running.drop_guard(),
+            supervisor: AbortOnDropHandle::new(tokio::spawn(supervisor)),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://127.0.0.1:12345`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The URL of a database, its name encoded.
+    pub fn database_url(&self, name: &str) -> String {
+        format!("{}/{}", self.url(), quote(name))
+    }
+
+    /// Stops the server and waits until it has stopped.
+    pub async fn stop(self) {
+        let Self {
+            supervisor,
+            _running: running,
+            ..
+        } = self;
+        drop(running);
+        supervisor.await.ok();
+    }
+
+    /// Resets all connections, ends all sessions, and listens again after a while, as if the process had been restarted.
+    pub async fn restart(&self, down: Duration) {
+        let (done, listens) = oneshot::channel();
+        if self
+            .control
+            .0
+            .send(Restart {
+                down,
+                done: Some(done),
+            })
+            .await
+            .is_ok()
+        {
+            listens.await.ok();
+        }
+    }
+
+    /// Begins another plan of faults.
+    pub fn set_faults(&self, faults: Faults) {
+        self.server.faults.set(faults);
+    }
+
+    /// All faults that were injected.
+    pub fn injected(&self) -> Vec<Injected> {
+        self.server.faults.injected()
+    }
+
+    /// Sets the clock wrong: dates, and the ends of sessions.
+    pub fn set_clock_skew(&self, seconds: i64) {
+        self.server.clock.set_skew(seconds);
+    }
+
+    /// Changes the sizes it accepts.
+    pub fn set_limits(&self, limits: Limits) {
+        *self
+            .server
+            .limits
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = limits;
+    }
+
+    /// The requests that came.
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.server.recorder.all()
+    }
+
+    /// How many requests came with this method, and a path that matches the pattern, in which `*` stands for anything.
+    pub fn count(&self, method: &str, pattern: &str) -> usize {
+        self.requests()
+            .iter()
+            .filter(|request| request.is(method, pattern))
+            .count()
+    }
+
+    /// Forgets the requests that came.
+    pub fn clear_requests(&self) {
+        self.server.recorder.clear();
+    }
+
+    /// Makes somebody a server administrator.
+    pub fn set_admin(&self, name: &str, password: &str) {
+        self.server.auth.set_admin(
+            name,
+            Some(Password::new(password, self.server.chance.uuid())),
+        );
+    }
+
+    /// Adds a user.
+    ///
+    /// # Errors
+    /// The user is there already.
+    pub fn add_user(&self, name: &str, password: &str, roles: &[&str]) -> Result<(), Error> {
+        if self.server.database("_users").is_err() {
+            self.server.create_database("_users")?;
+        }
+        let user = serde_json::json!({
+            "_id": format!("org.couchdb.user:{name}"),
+            "type": "user", "name": name, "password": password, "roles": roles,
+        });
+        self.put("_users", &user.to_string()).map(drop)
+    }
+
+    /// Ends all sessions.
+    pub fn end_sessions(&self) {
+        self.server.auth.end_sessions(self.server.chance.bytes());
+    }
+
+    /// Creates a database.
+    ///
+    /// # Errors
+    /// It exists, or its name is none.
+    pub fn create_database(&self, name: &str) -> Result<(), Error> {
+        self.server.create_database(name)?;
+        Ok(())
+    }
+
+    /// Deletes a database.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn delete_database(&self, name: &str) -> Result<(), Error> {
+        Ok(self.server.delete_database(name)?)
+    }
+
+    /// Sets a database's security object.
+    ///
+    /// # Errors
+    /// There is no such database, or the object makes no sense.
+    pub fn set_security(&self, database: &str, security: &Value) -> Result<(), Error> {
+        let parsed = Security::parse(&security.to_string())?;
+        self.server.database(database)?.write().security = parsed;
+        Ok(())
+    }
+
+    /// Sets how many revisions of a history are kept.
+    ///
+    /// # Errors
+    /// There is no such database.
+    pub fn set_revs_limit(&self, database: &str, limit: usize) -> Result<(), Error> {
+        self.server.database(database)?.write().revs_limit = limit.max(1);
+        Ok(())
+    }
+
+    /// Edits a document, as `PUT` does. Without `_id` it gets one.
+    ///
+    /// # Errors
+    /// What a client would be told.
+    pub fn put(&self, database: &str, json: &str) -> Result<Rev, Error> {
+        let db = self.server.database(database)?;
+        let edit = self.incoming(&db, json, true)?;
+        let outcome = db.edit(vec![edit], &UserContext::admin())?.pop();
+        Ok(outcome.expect("one edit has one outcome")?)
+    }
+
+    /// Edits many documents, as `_bulk_docs` does.
+    ///
+    /// # Errors
+    /// What a client would be told of the first document that was refused.
+    pub fn put_all<T: AsRef<str>>(
+        &self,
+        database: &str,
+        documents: impl IntoIterator<Item = T>,
+    ) -> Result<Vec<Rev>, Error> {
+        let db = self.server.database(database)?;
+        let edits = documents
+            .into_iter()
+            .map(|json| self.incoming(&db, json.as_ref(), true));
+        let edits = edits.collect::<Result<_, Refusal>>()?;
+        let outcomes = db.edit(edits, &UserContext::admin())?;
+        Ok(outcomes.into_iter().collect::<Result<_, _>>()?)
+    }
+
+    /// Adds revisions made elsewhere, with `_rev` or `_revisions`, as `new_edits=false` does.
+    ///
+    /// # Errors
+    /// What a client would be told of the first document that was refused.
+    pub fn put_replicas<T: AsRef<str>>(
+        &self,
+        database: &str,
+        documents: impl IntoIterator<Item = T>,
+    ) -> Result<(), Error> {
+        let db = self.server.database(database)?;
+        let documents = documents
+            .into_iter()
+            .map(|json| self.incoming(&db, json.as_ref(), false));
+        let documents = documents.collect::<Result<_, Refusal>>()?;
+        match db.replicate(documents, &UserContext::admin())?.pop() {
+            Some((_, _, refusal)) => Err(refusal.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds an attachment to a document, or replaces it; `rev` is the document's revision, if there is one.
+    ///
+    /// # Errors
+    /// What a client would be told.
+    pub fn attach(
+        &self,
+        database: &str,
+        id: &str,
+        rev: Option<&Rev>,
+        name: &str,
+        content_type: &str,
+        data: impl Into<Bytes>,
+    ) -> Result<Rev, Error> {
+        let db = self.server.database(database)?;
+        let version = match rev {
+            None => None,
+            Some(rev) => {
+                let found = db
+                    .read()
+                    .document(id)
+                    .and_then(|document| document.tree.get(rev)?.value.cloned());
+                Some(found.ok_or_else(Refusal::missing_rev)?)
+            }
+        };
+        let sent = Sent {
+            name: name.to_owned(),
+            content_type: content_type.to_owned(),
+            revpos: None,
+            md5: None,
+            length: None,
+            encoded_length: None,
+            gzip: false,
+            content: Content::Here(data.into()),
+        };
+        let generation = rev.map_or(0, |rev| rev.generation);
+        let mut attachments = Slot::store(&[sent], Some(generation), &self.server.rules())?;
+        let others = version
+            .iter()
+            .flat_map(|version| &version.attachments)
+            .filter(|part| *part.name != *name);
+        attachments.extend(others.cloned().map(Slot::Stored));
+        let body = version
+            .as_ref()
+            .map_or_else(|| "{}".to_owned(), |version| version.body.to_string());
+        let revisions = rev.cloned().map(Into::into);
+        let edit = Incoming {
+            id: id.into(),
+            revisions,
+            deleted: false,
+            body,
+            attachments,
+        };
+        let outcome = db.edit(vec![edit], &UserContext::admin())?.pop();
+        Ok(outcome.expect("one edit has one outcome")?)
+    }
+
+    /// The winner of a document, with stubs of its attachments; none if it is deleted or was never there.
+    ///
+    /// # Errors
+    /// There is no such database.
+    pub fn get(&self, database: &str, id: &str) -> Result<Option<Value>, Error> {
+        let db = self.server.database(database)?;
+        let state = db.read();
+        let mut json = Vec::new();
+        if id.starts_with("_local/") {
+            let Some(local) = state.locals.get(id) else {
+                return Ok(None);
+            };
+            render::local(&mut json, id, local.generation, &local.body);
+        } else {
+            let winner = state
+                .document(id)
+                .map(crate::db::Document::winner)
+                .filter(|winner| !winner.deleted);
+            let Some(winner) = winner else {
+                return Ok(None);
+            };
+            render::node(&mut json, id, winner, &Shown::default());
+        }
+        Ok(serde_json::from_slice(&json).ok())
+    }
+
+    /// Forgets the bodies of replaced revisions.
+    ///
+    /// # Errors
+    /// There is no such database.
+    pub fn compact(&self, database: &str) -> Result<(), Error> {
+        self.server.database(database)?.compact();
+        Ok(())
+    }
+
+    /// Everything in a database, for comparing.
+    ///
+    /// # Errors
+    /// There is no such database.
+    pub fn contents(&self, database: &str) -> Result<Contents, Error> {
+        let db = self.server.database(database)?;
+        Ok(Contents::of(&db))
+    }
+
+    fn incoming(&self, db: &Database, json: &str, edit: bool) -> Result<Incoming, Refusal> {
+        let doc = Doc::parse(json)?;
+        let sent = Sent::parse_all(&doc)?;
+        self.server.prepare(db, doc, &sent, edit)
+    }
+}
+
+/// Serves until the peer is dropped, beginning anew at every restart.
+async fn supervise(
+    listener: TcpListener,
+    address: SocketAddr,
+    context: Context,
+    mut restarts: mpsc::Receiver<Restart>,
+    running: CancellationToken,
+) {
+    let server = Arc::clone(&context.server);
+    let app = Router::new().fallback(handle).with_state(context);
+    let app = app.into_make_service_with_connect_info::<Connection>();
+    let mut bound = Some(listener);
+    let mut restarted: Option<oneshot::Sender<()>> = None;
+    loop {
+        let listener = match bound.take() {
+            Some(listener) => listener,
+            None => bind_again(address).await,
+        };
+        if let Some(restarted) = restarted.take() {
+            restarted.send(()).ok();
+        }
+        let connections = running.child_token();
+        let sockets = Sockets {
+            listener,
+            running: connections.clone(),
+        };
+        let serving = async { axum::serve(sockets, app.clone()).await };
+        let restart = tokio::select! {
+            _ = serving => None,
+            restart = restarts.recv() => restart,
+            () = running.cancelled() => None,
+        };
+        connections.cancel();
+        let Some(Restart { down, done }) = restart else {
+            return;
+        };
+        server.auth.end_sessions(server.chance.bytes());
+        tokio::time::sleep(down).await;
+        restarted = done;
+    }
+}
+
+async fn bind_again(address: SocketAddr) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => tracing::debug!(%address, %error, "the port is not free yet"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,58 @@
+//! Which requests came.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use crate::faults::matches;
+
+/// Older requests than these are forgotten.
+const REQUESTS_MAX: usize = 200_000;
+
+/// A request that was answered, or that met a fault which lets it have no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its method.
+    pub method: String,
+    /// Its decoded path.
+    pub path: String,
+    /// Its query, as it was sent.
+    pub query: String,
+    /// The answer's status; 0 if there was none.
+    pub status: u16,
+}
+
+impl Recorded {
+    /// Whether it has this method, and a path that matches the pattern, in which `*` stands for anything.
+    pub fn is(&self, method: &str, pattern: &str) -> bool {
+        self.method == method && matches(pattern, &self.path)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Recorder(Mutex<VecDeque<Recorded>>);
+
+impl Recorder {
+    pub(crate) fn add(&self, request: Recorded) {
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if requests.len() == REQUESTS_MAX {
+            requests.pop_front();
+        }
+        requests.push_back(request);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Recorded> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .cloned()
+            .collect()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}

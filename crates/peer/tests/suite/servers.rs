@@ -1,0 +1,143 @@
+//! The servers, started where they are not running.
+
+use std::env;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use peer::{Options, Peer};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Peer,
+    PouchDb,
+    CouchDb,
+}
+
+/// A server that answers.
+pub struct Server {
+    pub kind: Kind,
+    pub url: String,
+    /// Name and password of its administrator; none where everybody is one.
+    pub admin: Option<(String, String)>,
+    _running: Running,
+}
+
+#[expect(
+    dead_code,
+    reason = "they are kept for what happens when they are dropped"
+)]
+enum Running {
+    Peer(Peer),
+    Child(Child, TempDir),
+    Elsewhere,
+}
+
+impl Server {
+    /// Starts or finds a server; none, with one line that says so, if it is not to be had.
+    pub async fn start(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Peer => Some(peer().await),
+            Kind::PouchDb => match env::var("TEST_POUCHDB_SERVER") {
+                Ok(script) => Some(pouchdb(&script).await),
+                Err(_) => skip("PouchDB Server: TEST_POUCHDB_SERVER names no script"),
+            },
+            Kind::CouchDb => match env::var("TEST_COUCHDB_URL") {
+                Ok(url) => Some(couchdb(&url)),
+                Err(_) => skip("Apache CouchDB: TEST_COUCHDB_URL names no server"),
+            },
+        }
+    }
+
+    /// Whether it still runs.
+    pub async fn answers(&self) -> bool {
+        reqwest::get(&self.url).await.is_ok()
+    }
+}
+
+fn skip(what: &str) -> Option<Server> {
+    println!("skipped {what}");
+    None
+}
+
+fn admin() -> (String, String) {
+    ("admin".to_owned(), "secret".to_owned())
+}
+
+async fn peer() -> Server {
+    let options = Options {
+        admin: Some(admin()),
+        ..Options::default()
+    };
+    let peer = Peer::start(options).await.unwrap();
+    Server {
+        kind: Kind::Peer,
+        url: peer.url(),
+        admin: Some(admin()),
+        _running: Running::Peer(peer),
+    }
+}
+
+fn couchdb(url: &str) -> Server {
+    let mut url = url::Url::parse(url).expect("TEST_COUCHDB_URL is a URL");
+    let password = url
+        .password()
+        .expect("TEST_COUCHDB_URL has a password")
+        .to_owned();
+    let admin = (url.username().to_owned(), password);
+    url.set_username("").unwrap();
+    url.set_password(None).unwrap();
+    let url = url.as_str().trim_end_matches('/').to_owned();
+    Server {
+        kind: Kind::CouchDb,
+        url,
+        admin: Some(admin),
+        _running: Running::Elsewhere,
+    }
+}
+
+async fn pouchdb(script: &str) -> Server {
+    let script = Path::new(script)
+        .canonicalize()
+        .expect("TEST_POUCHDB_SERVER names a file");
+    let dir = tempfile::tempdir().unwrap();
+    // Whoever takes the port between here and there makes this test fail loudly, not wrongly.
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let child = Command::new("node")
+        .arg(script)
+        .args([
+            "--in-memory",
+            "--no-stdout-logs",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+        ])
+        .current_dir(dir.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("node is installed");
+    let url = format!("http://127.0.0.1:{port}");
+    let client = reqwest::Client::new();
+    let mut patience = 600;
+    while client.get(&url).send().await.is_err() {
+        patience -= 1;
+        assert!(patience > 0, "PouchDB Server does not start");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Server {
+        kind: Kind::PouchDb,
+        url,
+        admin: None,
+        _running: Running::Child(child, dir),
+    }
+}
