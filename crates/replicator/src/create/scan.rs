@@ -1,0 +1,135 @@
+//! Databases as a whole: looking at every document again, and removing the jobs of deleted ones.
+//!
+//! Jobs are made with documents, so a new database needs nothing. Documents that came by another way, as by an import of
+//! rows, or that were refused by a configuration that has changed, are found by a scan: a marker says where it stands, so it
+//! can be continued by any node.
+
+use docstore::{AllDocsQuery, Db, IdRange, InstanceId, ReadOptions, Swept};
+use jobs::Op;
+use store::{Call, RangeOptions, Transaction};
+
+use super::{Replications, Writer};
+use crate::fault::ServiceError;
+use crate::keys;
+
+/// Documents that one transaction looks at.
+const DOCUMENTS_MAX: u64 = 100;
+
+/// What a piece of background work came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scanned {
+    /// There is nothing to do.
+    Nothing,
+    /// Something was done; there may be more.
+    Some,
+}
+
+impl Replications {
+    /// Asks for a look at every document of a database, in the background.
+    pub async fn rescan(&self, db: &Db) -> Result<(), ServiceError> {
+        (self.0.jobs.store())
+            .transact("rescan", |tx| async move {
+                self.0.docs.open_in(&tx, db.name()).await?;
+                self.rescan_in(&tx, db);
+                Ok(())
+            })
+            .await
+    }
+
+    /// [`Self::rescan`] in the caller's transaction.
+    pub fn rescan_in(&self, tx: &Transaction, db: &Db) {
+        tx.set(&keys::scan(db.instance()), &marker(db.name().as_str(), ""));
+    }
+
+    /// Does a bounded piece of background work: documents of a database that is to be looked at, or jobs of a deleted one.
+    /// To be called by every node until there is nothing to do, and again after a while.
+    pub async fn work_a_little(&self) -> Result<Scanned, ServiceError> {
+        let op = self.0.jobs.op();
+        let scanned = (self.0.jobs.store())
+            .transact(Call::batch("scan_documents"), |tx| async move {
+                self.scan_in(&tx, &op).await
+            })
+            .await?;
+        if scanned == Scanned::Some {
+            return Ok(scanned);
+        }
+        Ok(
+            match self.0.docs.sweep(&self.hook(Writer::Replicator)).await? {
+                Swept::Nothing => Scanned::Nothing,
+                Swept::Some(_) | Swept::Last(_) => Scanned::Some,
+            },
+        )
+    }
+
+    async fn scan_in(&self, tx: &Transaction, op: &Op) -> Result<Scanned, ServiceError> {
+        let rows = tx
+            .get_range(keys::scans(), RangeOptions::limit(1))
+            .collect();
+        let Some(row) = rows.await?.into_iter().next() else {
+            return Ok(Scanned::Nothing);
+        };
+        let (name, after) = serde_json::from_slice::<(String, String)>(&row.value)
+            .map_err(|_| ServiceError::corrupt("a marker of a scan cannot be decoded"))?;
+        let name = self.0.docs.name(&name)?;
+        let db = match self.0.docs.open_in(tx, &name).await {
+            Ok(db) if keys::scan(db.instance()) == *row.key => db,
+            // It was deleted, or made anew: the sweep of deleted databases does the rest.
+            Ok(_) | Err(docstore::Error::NoDatabase) => {
+                tx.clear(&row.key);
+                return Ok(Scanned::Some);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let query = AllDocsQuery {
+            range: IdRange {
+                after: (!after.is_empty()).then_some(after),
+                limit: Some(DOCUMENTS_MAX),
+                ..IdRange::default()
+            },
+            keys: None,
+            include_docs: Some(ReadOptions::default()),
+        };
+        let page = self.0.docs.all_docs_page_in(tx, &db, &query).await?;
+        let hook = self.replicators_hook(*op);
+        let mut last = None;
+        for row in page.rows {
+            last = Some(row.id.clone());
+            let doc = row.value.and_then(|value| value.doc);
+            if let Some(doc) = doc.filter(|doc| !doc.id.starts_with("_design/")) {
+                let op = hook.op(&db, &doc.id, &doc.rev.to_string());
+                self.document_in(tx, &op, &db, &doc).await?;
+            }
+        }
+        match last {
+            Some(last) => tx.set(&row.key, &marker(db.name().as_str(), &last)),
+            None => tx.clear(&row.key),
+        }
+        Ok(Scanned::Some)
+    }
+
+    /// A hook for the replicator's own writes.
+    pub(crate) fn replicators_hook(&self, op: Op) -> super::DocumentHook<'_> {
+        super::DocumentHook {
+            of: self,
+            writer: Writer::Replicator,
+            op,
+        }
+    }
+
+    /// Creates a database.
+    pub async fn create_database(&self, name: &str) -> Result<Db, ServiceError> {
+        let name = self.0.docs.name(name)?;
+        let instance = InstanceId(self.entropy().bits().to_be_bytes());
+        Ok(self.0.docs.create(&name, instance).await?)
+    }
+
+    /// Deletes a database: nobody sees it any more. Its jobs go by [`Self::work_a_little`], and whoever holds one of them
+    /// hears of it then.
+    pub async fn delete_database(&self, db: &Db) -> Result<(), ServiceError> {
+        Ok(self.0.docs.delete_database(db).await?)
+    }
+}
+
+fn marker(name: &str, after: &str) -> Vec<u8> {
+    serde_json::to_vec(&(name, after)).expect("two texts are JSON")
+}

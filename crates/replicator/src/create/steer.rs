@@ -1,0 +1,144 @@
+//! Restarting and pausing jobs.
+
+use docstore::EditMode;
+use document::json::Json;
+use jobs::{JobId, JobInfo, Op, State};
+use store::Transaction;
+
+use super::{PARKED_MS, Replications};
+use crate::data::{JobData, JobState, Kind, Origin};
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::writeback;
+
+impl Replications {
+    /// Runs a job now, whatever it does: one that runs stops in order and begins anew, one that waits need not wait, one
+    /// that is finished runs again and the state is taken out of its document. Errors are forgotten.
+    pub async fn restart(&self, job: &JobId) -> Result<(), ServiceError> {
+        let op = self.0.jobs.op();
+        (self.0.jobs.store())
+            .transact("restart", |tx| async move {
+                self.restart_in(&tx, &op, job).await
+            })
+            .await
+    }
+
+    /// [`Self::restart`] in the caller's transaction.
+    pub async fn restart_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+    ) -> Result<(), ServiceError> {
+        let Some((info, mut data)) = self.job_in(tx, job).await? else {
+            return Err(ServiceError::Missing);
+        };
+        if data.paused {
+            return Ok(());
+        }
+        let (jobs, ty) = (&self.0.jobs, &self.0.ty);
+        if info.state == State::Running {
+            jobs.resubmit_in(tx, op, ty, job, Some(0), None).await?;
+            return Ok(());
+        }
+        if info.state == State::Finished
+            && let Origin::Document { .. } = data.origin
+        {
+            // A job without a specification has a document that is none: it stays as it is.
+            if data.spec.is_none() {
+                return Ok(());
+            }
+            let patch = &writeback::Patch::Started;
+            if writeback::write_in(self, tx, op, &data.origin, patch).await? {
+                // The hook has made a new job of it.
+                return Ok(());
+            }
+        }
+        let now = op.now_ms.div_euclid(1000);
+        data.state = JobState::Pending;
+        (data.info, data.last_error, data.error_count) = (None, None, 0);
+        (data.result, data.last_updated) = (None, now);
+        data.note(now, &[(Kind::Pending, None)], self.options().max_history);
+        if let Some(id) = &data.rep_id {
+            tx.clear(&keys::duplicate(id, job));
+        }
+        tx.set(&keys::active(data.rep_id.as_deref(), job), b"");
+        let bytes = data.encode();
+        jobs.resubmit_in(tx, op, ty, job, Some(0), Some(bytes.into()))
+            .await?;
+        Ok(())
+    }
+
+    /// Parks a job after a checkpoint, or lets it go on. A document is changed, too: its member `paused` says so.
+    pub async fn set_paused(&self, job: &JobId, paused: bool) -> Result<(), ServiceError> {
+        let op = self.0.jobs.op();
+        (self.0.jobs.store())
+            .transact("pause", |tx| async move {
+                let Some((info, data)) = self.job_in(&tx, job).await? else {
+                    return Err(ServiceError::Missing);
+                };
+                if info.state == State::Finished || is_paused(&info, &data) == paused {
+                    return Ok(());
+                }
+                match data.origin.clone() {
+                    // The hook says it to the job.
+                    Origin::Document { .. } => {
+                        self.pause_document_in(&tx, &op, &data.origin, paused).await
+                    }
+                    Origin::Request { .. } => self.set_paused_in(&tx, &op, job, data, paused).await,
+                }
+            })
+            .await
+    }
+
+    async fn pause_document_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        origin: &Origin,
+        paused: bool,
+    ) -> Result<(), ServiceError> {
+        let Some((db, doc, body)) = writeback::read_in(self, tx, origin).await? else {
+            return Err(ServiceError::Missing);
+        };
+        let mut members = body.as_object().unwrap_or_default().to_vec();
+        members.retain(|(name, _)| name != "paused");
+        if paused {
+            members.push(("paused".to_owned(), Json::Bool(true)));
+        }
+        let edit = writeback::edit(self, &db, doc, members);
+        let hook = self.replicators_hook(*op);
+        (self.0.docs)
+            .put_in(tx, &db, &edit, EditMode::NewEdits, &hook)
+            .await?;
+        Ok(())
+    }
+
+    /// Says it to the queue: a running job stops in order, for its holder hears that it is to run again.
+    pub(crate) async fn set_paused_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+        mut data: JobData,
+        paused: bool,
+    ) -> Result<(), ServiceError> {
+        data.paused = paused;
+        let now = op.now_ms.div_euclid(1000);
+        (data.state, data.last_updated) = (JobState::Pending, now);
+        (data.node, data.pid) = (None, None);
+        (data.info, data.last_error, data.error_count) = (None, None, 0);
+        data.note(now, &[(Kind::Pending, None)], self.options().max_history);
+        let due_ms = if paused { PARKED_MS } else { 0 };
+        let (jobs, ty, bytes) = (&self.0.jobs, &self.0.ty, data.encode());
+        jobs.resubmit_in(tx, op, ty, job, Some(due_ms), Some(bytes.into()))
+            .await?;
+        Ok(())
+    }
+}
+
+/// Whether a job is parked, or will be when the run in progress has stopped.
+pub(crate) fn is_paused(info: &JobInfo, data: &JobData) -> bool {
+    info.next_due_ms
+        .map_or(data.paused, |due_ms| due_ms == PARKED_MS)
+}

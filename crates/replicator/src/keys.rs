@@ -1,0 +1,135 @@
+//! The data model beside queue and documents, and the only place that knows bytes of keys.
+//!
+//! ```text
+//! (52, 1, replication id)               = job id         whose run may copy for this id
+//! (52, 2, replication id, job id)       = ""             jobs that failed because another one has the id
+//! (52, 3)                               = uuid           of the service: part of every replication id
+//! (52, 4, instance)                     = name, last id  a database whose documents are still to be looked at
+//! (52, 5, job id)                       = JSON           progress: what changes often, apart from the job's data
+//! (52, 6, 0, replication id, job id)    = ""             jobs that are not finished and have an id, for listings
+//! (52, 6, 1, "", job id)                = ""             those that have none yet
+//! ```
+//!
+//! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
+
+use docstore::InstanceId;
+use jobs::JobId;
+use store::KeyRange;
+use store::tuple::{TuplePack, pack, unpack};
+
+use crate::fault::ServiceError;
+
+const LAYER: u16 = 52;
+const OWNERS: u16 = 1;
+const DUPLICATES: u16 = 2;
+const SERVICE: u16 = 3;
+const SCANS: u16 = 4;
+const LIVE: u16 = 5;
+const ACTIVE: u16 = 6;
+
+pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
+    pack(&(LAYER, OWNERS, replication_id))
+}
+
+pub(crate) fn duplicate(replication_id: &str, job: &JobId) -> Vec<u8> {
+    pack(&(LAYER, DUPLICATES, replication_id, job.as_bytes()))
+}
+
+pub(crate) fn duplicates(replication_id: &str) -> KeyRange {
+    below(&(LAYER, DUPLICATES, replication_id))
+}
+
+pub(crate) fn service() -> Vec<u8> {
+    pack(&(LAYER, SERVICE))
+}
+
+pub(crate) fn scan(instance: InstanceId) -> Vec<u8> {
+    pack(&(LAYER, SCANS, &instance.0[..]))
+}
+
+pub(crate) fn scans() -> KeyRange {
+    below(&(LAYER, SCANS))
+}
+
+pub(crate) fn live(job: &JobId) -> Vec<u8> {
+    pack(&(LAYER, LIVE, job.as_bytes()))
+}
+
+pub(crate) fn active(replication_id: Option<&str>, job: &JobId) -> Vec<u8> {
+    let rank = u16::from(replication_id.is_none());
+    let id = replication_id.unwrap_or_default();
+    pack(&(LAYER, ACTIVE, rank, id, job.as_bytes()))
+}
+
+pub(crate) fn all_active() -> KeyRange {
+    below(&(LAYER, ACTIVE))
+}
+
+/// The job at the end of a key of tables 2 and 6.
+pub(crate) fn last_job(key: &[u8]) -> Result<JobId, ServiceError> {
+    let job = match unpack::<(u16, u16, u16, String, Vec<u8>)>(key) {
+        Ok((_, _, _, _, job)) => job,
+        Err(_) => {
+            unpack::<(u16, u16, String, Vec<u8>)>(key)
+                .map_err(|_| ServiceError::corrupt("a key of an index cannot be decoded"))?
+                .3
+        }
+    };
+    Ok(JobId::new(job)?)
+}
+
+/// The keys that go on where a tuple ends.
+fn below(tuple: &impl TuplePack) -> KeyRange {
+    let prefix = pack(tuple);
+    let (mut begin, mut end) = (prefix.clone(), prefix);
+    begin.push(0x00);
+    end.push(0xff);
+    KeyRange::new(begin, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(id: &str) -> JobId {
+        id.try_into().unwrap()
+    }
+
+    #[test]
+    fn bytes_are_pinned() {
+        let hex = |key: Vec<u8>| key.escape_ascii().to_string();
+        assert_eq!(
+            hex(owner("ab+continuous")),
+            r"\x154\x15\x01\x02ab+continuous\x00"
+        );
+        assert_eq!(
+            hex(duplicate("ab", &job("j"))),
+            r"\x154\x15\x02\x02ab\x00\x01j\x00"
+        );
+        assert_eq!(hex(service()), r"\x154\x15\x03");
+        assert_eq!(hex(live(&job("j"))), r"\x154\x15\x05\x01j\x00");
+        assert_eq!(
+            hex(active(Some("ab"), &job("j"))),
+            r"\x154\x15\x06\x14\x02ab\x00\x01j\x00"
+        );
+        assert_eq!(
+            hex(active(None, &job("j"))),
+            r"\x154\x15\x06\x15\x01\x02\x00\x01j\x00"
+        );
+    }
+
+    #[test]
+    fn ranges_hold_what_is_below() {
+        let one = duplicate("ab", &job("j"));
+        assert!(duplicates("ab").contains(&one));
+        assert!(!duplicates("a").contains(&one));
+        assert!(all_active().contains(&active(None, &job(""))));
+        assert!(active(Some("ff"), &job("z")) < active(None, &job("a")));
+        assert!(scans().contains(&scan(InstanceId([0xff; 16]))));
+        assert!(!scans().contains(&live(&job("j"))));
+        assert_eq!(last_job(&one).unwrap(), job("j"));
+        assert_eq!(last_job(&active(Some("ab"), &job("k"))).unwrap(), job("k"));
+        assert_eq!(last_job(&active(None, &job("l"))).unwrap(), job("l"));
+        assert!(last_job(b"x").is_err());
+    }
+}

@@ -1,0 +1,227 @@
+//! Credentials at rest: encrypted with a key that is not in the store.
+//!
+//! A sealed text is `v1.KEY.BYTES`: the name of the key, and nonce, ciphertext and tag of AES-256-GCM-SIV in base64url.
+//! The nonce is a keyed hash of context and text, so that sealing is a function and may happen in a transaction; equal
+//! texts in one place look equal, and nothing else can be learnt. The context (which job, which document) is authenticated:
+//! a sealed text that is moved elsewhere does not open.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hmac;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+
+const VERSION: &str = "v1";
+
+/// Why a sealed text does not open.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// Give the service this key too.
+    #[error("the key `{0}` is not in the key ring")]
+    NoKey(String),
+    /// It was changed, cut or moved, or its key has another name here.
+    #[error("a sealed text was changed")]
+    Changed,
+}
+
+/// A name for a key that cannot be one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRing {
+    /// Give it a name of letters, digits, `-` and `_`.
+    #[error("`{0}` is no name of a key: letters, digits, - and _ only")]
+    Name(String),
+    /// Give every key a name of its own.
+    #[error("the key `{0}` is there twice")]
+    Twice(String),
+}
+
+/// Seals and opens. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Sealer(Option<Arc<[RingKey]>>);
+
+struct RingKey {
+    name: String,
+    cipher: LessSafeKey,
+    nonce: hmac::Key,
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.0.iter().flat_map(|keys| keys.iter());
+        out.debug_list()
+            .entries(names.map(|key| &key.name))
+            .finish()
+    }
+}
+
+impl Sealer {
+    /// Seals nothing, and opens what is not sealed.
+    pub fn plain() -> Self {
+        Self(None)
+    }
+
+    /// The first key seals, all of them open. To change keys put a new one in front, and take the old one away when nothing
+    /// is sealed with it any more. No key at all seals nothing.
+    pub fn new(keys: Vec<(String, [u8; 32])>) -> Result<Self, InvalidRing> {
+        let mut ring: Vec<RingKey> = Vec::with_capacity(keys.len());
+        for (name, secret) in keys {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            if name.is_empty() || !name.bytes().all(plain) {
+                return Err(InvalidRing::Name(name));
+            }
+            if ring.iter().any(|key| key.name == name) {
+                return Err(InvalidRing::Twice(name));
+            }
+            ring.push(RingKey::new(name, &secret));
+        }
+        Ok(Self((!ring.is_empty()).then(|| ring.into())))
+    }
+
+    /// True when there is a key to seal with.
+    pub fn seals(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The text sealed for a place; `None` when nothing is sealed here.
+    pub fn seal(&self, context: &str, text: &str) -> Option<String> {
+        Some(self.0.as_ref()?.first()?.seal(context, text))
+    }
+
+    /// The text that was sealed for a place.
+    pub fn open(&self, context: &str, sealed: &str) -> Result<String, Unreadable> {
+        let (name, bytes) = split(sealed).ok_or(Unreadable::Changed)?;
+        let keys = self.0.as_deref().unwrap_or_default();
+        let key = (keys.iter().find(|key| key.name == name))
+            .ok_or_else(|| Unreadable::NoKey(name.to_owned()))?;
+        key.open(context, bytes).ok_or(Unreadable::Changed)
+    }
+
+    /// True when the text would be sealed with another key now.
+    pub fn is_stale(&self, sealed: &str) -> bool {
+        let first = self.0.as_ref().and_then(|keys| keys.first());
+        split(sealed).map(|(name, _)| name) != first.map(|key| key.name.as_str())
+    }
+}
+
+fn split(sealed: &str) -> Option<(&str, &str)> {
+    sealed
+        .strip_prefix(VERSION)?
+        .strip_prefix('.')?
+        .split_once('.')
+}
+
+impl RingKey {
+    fn new(name: String, secret: &[u8; 32]) -> Self {
+        let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let cipher = hmac::sign(&root, b"davenport seal cipher");
+        let nonce = hmac::sign(&root, b"davenport seal nonce");
+        let cipher = UnboundKey::new(&AES_256_GCM_SIV, cipher.as_ref());
+        Self {
+            name,
+            cipher: LessSafeKey::new(cipher.expect("a hash of 32 bytes is a key of 256 bits")),
+            nonce: hmac::Key::new(hmac::HMAC_SHA256, nonce.as_ref()),
+        }
+    }
+
+    fn seal(&self, context: &str, text: &str) -> String {
+        let mut hash = hmac::Context::with_key(&self.nonce);
+        hash.update(&(context.len() as u64).to_be_bytes());
+        hash.update(context.as_bytes());
+        hash.update(text.as_bytes());
+        let hash = hash.sign();
+        let mut nonce = [0; NONCE_LEN];
+        nonce.copy_from_slice(&hash.as_ref()[..NONCE_LEN]);
+        let mut bytes = text.as_bytes().to_vec();
+        let aad = Aad::from(context.as_bytes());
+        (self.cipher)
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut bytes)
+            .expect("no text is too long for the cipher");
+        let mut all = nonce.to_vec();
+        all.append(&mut bytes);
+        format!("{VERSION}.{}.{}", self.name, BASE64.encode(all))
+    }
+
+    fn open(&self, context: &str, bytes: &str) -> Option<String> {
+        let mut bytes = BASE64.decode(bytes).ok()?;
+        if bytes.len() < NONCE_LEN {
+            return None;
+        }
+        let (nonce, sealed) = bytes.split_at_mut(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let aad = Aad::from(context.as_bytes());
+        let text = self.cipher.open_in_place(nonce, aad, sealed).ok()?;
+        String::from_utf8(text.to_vec()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(names: &[&str]) -> Sealer {
+        let key = |name: &&str| ((*name).to_owned(), [name.as_bytes()[0]; 32]);
+        Sealer::new(names.iter().map(key).collect()).unwrap()
+    }
+
+    #[test]
+    fn what_is_sealed_opens_in_its_place_only() {
+        let sealer = ring(&["a"]);
+        let sealed = sealer.seal("job/1", "hunter2").unwrap();
+        assert!(sealed.starts_with("v1.a."), "{sealed}");
+        assert!(!sealed.contains("hunter2"));
+        assert_eq!(sealer.seal("job/1", "hunter2").unwrap(), sealed);
+        assert_ne!(sealer.seal("job/2", "hunter2").unwrap(), sealed);
+        assert_eq!(sealer.open("job/1", &sealed).unwrap(), "hunter2");
+        assert_eq!(sealer.open("job/2", &sealed), Err(Unreadable::Changed));
+        for at in 5..sealed.len() {
+            let mut changed = sealed.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert_eq!(
+                sealer.open("job/1", &changed),
+                Err(Unreadable::Changed),
+                "{at}"
+            );
+        }
+        for broken in ["", "v1.a", "v1.a.", "v2.a.AAAA", "v1.a.AAAA"] {
+            assert_eq!(
+                sealer.open("job/1", broken),
+                Err(Unreadable::Changed),
+                "{broken}"
+            );
+        }
+    }
+
+    #[test]
+    fn keys_can_be_changed() {
+        let old = ring(&["a"]).seal("x", "text").unwrap();
+        let both = ring(&["b", "a"]);
+        assert_eq!(both.open("x", &old).unwrap(), "text");
+        assert!(both.is_stale(&old));
+        let new = both.seal("x", "text").unwrap();
+        assert!(!both.is_stale(&new));
+        assert_eq!(ring(&["b"]).open("x", &new).unwrap(), "text");
+        assert_eq!(
+            ring(&["b"]).open("x", &old),
+            Err(Unreadable::NoKey("a".into()))
+        );
+        assert_eq!(
+            Sealer::plain().open("x", &new),
+            Err(Unreadable::NoKey("b".into()))
+        );
+        assert_eq!(Sealer::plain().seal("x", "text"), None);
+        assert_eq!(format!("{both:?}"), r#"["b", "a"]"#);
+    }
+
+    #[test]
+    fn names_are_plain_and_different() {
+        let new =
+            |names: &[&str]| Sealer::new(names.iter().map(|n| ((*n).into(), [0; 32])).collect());
+        assert!(matches!(new(&["a.b"]), Err(InvalidRing::Name(_))));
+        assert!(matches!(new(&[""]), Err(InvalidRing::Name(_))));
+        assert!(matches!(new(&["a", "a"]), Err(InvalidRing::Twice(_))));
+        assert!(!new(&[]).unwrap().seals());
+    }
+}
