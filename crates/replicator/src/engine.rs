@@ -140,14 +140,17 @@ pub async fn identify(
 pub async fn run(run: Run, handles: Handles) -> Result<Outcome, Error> {
     let abort = handles.abort.clone();
     let stop = handles.stop.clone();
+    // Boxed, so that a run that waits does not keep room for what it did before.
     let inner = async {
         let opened = tokio::select! {
             biased;
             // Nothing was done yet, so there is nothing to record.
             () = stop.cancelled() => return Ok(stopped_early()),
-            opened = open::open(&run, Timestamp::now()) => opened.inspect_err(|_| metrics::failed_start())?,
+            opened = Box::pin(open::open(&run, Timestamp::now())) => {
+                opened.inspect_err(|_| metrics::failed_start())?
+            }
         };
-        driver::drive(&run, opened, handles).await
+        Box::pin(driver::drive(&run, opened, handles)).await
     };
     tokio::select! {
         biased;

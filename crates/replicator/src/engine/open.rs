@@ -36,14 +36,17 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
         connect(&run.network, endpoint, options, &run.settings, connections)
     };
     // A feed and a document are read from the source at the same time.
-    let (source, target) = tokio::try_join!(
+    let (source, target) = tokio::join!(
         connect(&replication.source, options.http_connections.max(2)),
         connect(&replication.target, options.http_connections),
-    )?;
+    );
+    // Of two errors the source\'s is told.
+    let (source, target) = (source?, target?);
     if options.create_target {
         create(&target, options).await?;
     }
-    let (source_info, target_info) = tokio::try_join!(info(&source), info(&target))?;
+    let (source_info, target_info) = tokio::join!(info(&source), info(&target));
+    let (source_info, target_info) = (source_info?, target_info?);
     let both = options.checkpoints == Checkpoints::Both;
     let source_log = async {
         if both {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use peer::{Fault, Faults, On, Options};
 use replicator::Stats;
 use replicator::engine::{Gate, Halt, StartedFrom};
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::fixture::{World, counts, newest};
 
@@ -85,7 +85,6 @@ async fn a_source_that_may_only_be_read() {
     world.source.delete_database("a").unwrap();
     world.source.create_database("a").unwrap();
     world.put_docs(20..22);
-    tokio::time::sleep(Duration::from_millis(5)).await;
     let outcome = world.replicate(options).await;
     assert_eq!(outcome.progress.started_from, StartedFrom::Zero);
 }
@@ -185,16 +184,22 @@ async fn a_database_that_is_recreated_meanwhile() {
     for (side, reason) in [("a", "source"), ("b", "target")] {
         let world = World::new().await;
         world.put_docs(0..10);
-        world.source.set_faults(Faults::script([(
-            On::post("*/_ensure_full_commit"),
-            Fault::Latency { ms: 300 },
-        )]));
-        let running = world.start(json!({})).await;
-        running
-            .until(|progress| progress.stats.docs_written == 10)
-            .await;
+        // Before its checkpoint the run asks, and waits until the database is another one.
+        let (asks, mut asked) = mpsc::channel::<oneshot::Sender<()>>(1);
+        let gate = Gate::new(move |_| {
+            let (done, waits) = oneshot::channel();
+            let asks = asks.clone();
+            async move {
+                asks.send(done).await.unwrap();
+                waits.await.unwrap();
+                Ok(())
+            }
+        });
+        let running = world.start_from(json!({}), Stats::default(), gate).await;
+        let go_on = asked.recv().await.unwrap();
         world.source.delete_database(side).unwrap();
         world.source.create_database(side).unwrap();
+        go_on.send(()).unwrap();
         let error = running.end().await.unwrap_err();
         let expected =
             format!("instance_start_time on {reason} database has changed since last checkpoint.");

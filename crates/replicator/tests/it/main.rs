@@ -1,5 +1,7 @@
 //! Replications between in-memory peers, over real connections.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod attachments;
 mod basic;
 mod checkpoints;
