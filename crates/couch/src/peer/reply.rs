@@ -166,12 +166,18 @@ impl Reply {
         let (error, reason) = parsed.map_or((None, None), |parsed| {
             (text(parsed.error), text(parsed.reason))
         });
+        let is_told = error.is_some() || reason.is_some();
+        let excerpt = if is_told {
+            "".into()
+        } else {
+            String::from_utf8_lossy(&body)
+        };
         Answer {
             request: self.request.clone(),
             status: self.status.as_u16(),
             error: error.map(clean),
             reason: reason.map(clean),
-            excerpt: clean(String::from_utf8_lossy(&body).into_owned()),
+            excerpt: clean(excerpt.into_owned()),
             is_json,
         }
     }

@@ -1,6 +1,7 @@
 //! A server that says exactly the bytes a test wants, however wrong.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -287,7 +288,7 @@ pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Vec<
 pub(crate) fn head(status: u16, headers: &[(&str, &str)]) -> Vec<u8> {
     let mut text = format!("HTTP/1.1 {status} Status\r\n");
     for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        write!(text, "{name}: {value}\r\n").unwrap();
     }
     text.push_str("\r\n");
     text.into_bytes()
@@ -337,8 +338,8 @@ pub(crate) fn impatient() -> RequestOptions {
     }
 }
 
-pub(crate) fn endpoint(value: Value) -> Endpoint {
-    Endpoint::parse(&value, None, &Schemes::default()).unwrap()
+pub(crate) fn endpoint(value: impl Into<Value>) -> Endpoint {
+    Endpoint::parse(&value.into(), None, &Schemes::default()).unwrap()
 }
 
 /// A database at a fake, opened without retries.

@@ -1,5 +1,11 @@
 //! The client against servers that say exactly what a test wants.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::too_many_lines,
+    reason = "tests fail by panicking, and tables of cases are long"
+)]
+
 mod auth;
 mod changes;
 mod documents;
@@ -10,3 +16,5 @@ mod pool;
 mod proxies;
 mod redirects;
 mod requests;
+mod secrets;
+mod tls;

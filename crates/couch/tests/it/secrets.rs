@@ -1,0 +1,169 @@
+//! No password, token or key shows up anywhere.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use couch::{ChangesRequest, Database, Endpoint, Error, NetworkOptions, RequestOptions, Schemes};
+use serde_json::json;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::fake::{Fake, Seen, Step, answer, impatient, json, network_with};
+
+/// Awkward passwords; no four characters of one occur in ordinary messages.
+const PASSWORDS: [&str; 8] = [
+    "zqX7@vK9:wJ/3%Y",
+    "a@zqx@wvk@jyq",
+    "zQ\"w\\'Xv`Kj",
+    "%7A%71%58zqwx",
+    "zqäöüxßé€jk",
+    "+zq x&w=v?k#j",
+    "::zqxw::vkjq:",
+    "{\"zqx\":\"wvk\"}",
+];
+
+/// Everything that is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// A server that repeats all it was told, in every way there is.
+fn reflect(seen: &Seen) -> Vec<Step> {
+    let told = format!("{seen:?} {}", String::from_utf8_lossy(&seen.body));
+    let decoded: Vec<_> = seen
+        .headers
+        .iter()
+        .filter_map(|(_, value)| value.strip_prefix("Basic "))
+        .filter_map(|value| {
+            base64::Engine::decode(&base64::engine::general_purpose::STANDARD, value).ok()
+        })
+        .map(|pair| String::from_utf8_lossy(&pair).into_owned())
+        .collect();
+    let text = format!("{decoded:?} {} {told}", decoded.join(" "));
+    let reply = match seen.path() {
+        "/_session" if seen.body.starts_with(b"name=no") => json(404, "{}"),
+        "/_session" => json(401, json!({ "error": text, "reason": told }).to_string()),
+        "/db/" => json(
+            400,
+            json!({ "error": "bad_request", "reason": text }).to_string(),
+        ),
+        "/db/_changes" => json(
+            200,
+            json!({ "results": [{ "error": text, "reason": told }] }).to_string(),
+        ),
+        "/db/_ensure_full_commit" => json(500, json!({ "error": text }).to_string()),
+        _ => answer(400, &[], text.as_bytes()),
+    };
+    vec![Step::Send(reply)]
+}
+
+fn check(output: &str, secrets: &[&str]) {
+    for secret in secrets {
+        let chars: Vec<char> = secret.chars().collect();
+        for piece in chars.windows(4) {
+            let piece: String = piece.iter().collect();
+            assert!(
+                !output.contains(&piece),
+                "`{piece}` of `{secret}` in {output}"
+            );
+        }
+    }
+}
+
+async fn errors(db: &Database) -> Vec<Error> {
+    let mut found = Vec::new();
+    found.extend(db.info().await.err());
+    found.extend(db.ensure_full_commit().await.err());
+    found.extend(db.bulk_docs(&["{}".into()]).await.err());
+    found.extend(db.document(&"d".into()).await.err());
+    if let Ok(mut changes) = db.changes(&ChangesRequest::default()).await {
+        found.extend(changes.next().await.err());
+    }
+    assert_eq!(found.len(), 5);
+    found
+}
+
+#[tokio::test]
+async fn nothing_shows_a_secret() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(log.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let mut output = String::new();
+    for password in PASSWORDS {
+        let fake = Fake::new(reflect).await;
+        for value in [
+            json!({ "url": fake.url("/db"), "auth": { "basic": { "username": "no", "password": password } } }),
+            json!({ "url": fake.url("/db"), "auth": { "basic": { "username": "yes", "password": password } } }),
+            json!({ "url": fake.url("/db"), "auth": { "bearer": "zqtknxwvkj" } }),
+            json!({ "url": fake.url("/db"), "headers": { "X-Api-Key": "zqhdrxwvkj" } }),
+        ] {
+            let endpoint = Endpoint::parse(&value, None, &Schemes::default()).unwrap();
+            writeln!(output, "{endpoint} {endpoint:?}").unwrap();
+            let network = network_with(|options: &mut NetworkOptions| options.auth_session = true);
+            let options = RequestOptions {
+                retries: 0,
+                ..impatient()
+            };
+            match network.database(endpoint, options).await {
+                Ok(db) => {
+                    for error in errors(&db).await {
+                        writeln!(output, "{error}\n{error:?}").unwrap();
+                    }
+                }
+                Err(error) => writeln!(output, "{error}\n{error:?}").unwrap(),
+            }
+        }
+    }
+    assert!(
+        output.contains("***"),
+        "the servers did repeat what they were told"
+    );
+    assert!(output.contains("session_request_unauthorized"));
+    let logged = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    for text in [&output, &logged] {
+        check(text, &PASSWORDS);
+        check(text, &["zqtknxwvkj", "zqhdrxwvkj"]);
+    }
+}
+
+#[tokio::test]
+async fn bad_endpoints_are_refused_without_being_repeated() {
+    for password in PASSWORDS {
+        for url in [
+            format!("http://u:{password}@h:x/db"),
+            format!("http://u:{password}@/db"),
+            format!("ftp://u:{password}@h"),
+        ] {
+            for value in [json!(url), json!({ "url": url })] {
+                if let Err(error) = Endpoint::parse(&value, None, &Schemes::default()) {
+                    check(&format!("{error} {error:?}"), &[password]);
+                }
+            }
+            if let Err(error) = Endpoint::parse(&json!("http://h"), Some(&url), &Schemes::default())
+            {
+                check(&format!("{error} {error:?}"), &[password]);
+            }
+        }
+    }
+}
