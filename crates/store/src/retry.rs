@@ -66,7 +66,12 @@ impl Store {
         loop {
             counters.attempt(call.name);
             let tx = self.begin(attempt, call.priority)?;
-            let result = match timeout_at(deadline, body(tx.clone())).await {
+            let ends = async {
+                let value = body(tx.clone()).await?;
+                tx.prepare().await?;
+                Ok(value)
+            };
+            let result = match timeout_at(deadline, ends).await {
                 Ok(result) => result,
                 // What the last attempt found says more than that this one was cut short.
                 Err(_) => Err(outage.take().unwrap_or_else(|| {

@@ -221,6 +221,14 @@ impl Transaction {
         self.0.attempt.name
     }
 
+    /// What has to be done before a commit and cannot leave its outcome in doubt.
+    pub(crate) async fn prepare(&self) -> Result<()> {
+        match &self.0.kind {
+            Kind::Local(_) => Ok(()),
+            Kind::Fdb(tx) => tx.prepare().await,
+        }
+    }
+
     pub(crate) async fn commit(&self) -> Result<()> {
         let fate = match &self.0.faults {
             Some(faults) => faults.before_commit(self.is_read_only()).await?,

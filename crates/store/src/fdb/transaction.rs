@@ -221,12 +221,17 @@ impl FdbTransaction {
         })
     }
 
-    /// Commits and arms the watches. `None` when there was nothing to write.
-    pub(crate) async fn commit(&self) -> Result<Option<Stamp>> {
+    /// Learns the version that the commit needs: asked for here, the cluster's silence is no unknown
+    /// commit.
+    pub(crate) async fn prepare(&self) -> Result<()> {
         if self.usable()?.lacks_version() {
-            // The commit needs one; asked for here, the cluster's silence is no unknown commit.
             self.read_version().await?;
         }
+        Ok(())
+    }
+
+    /// Commits and arms the watches. `None` when there was nothing to write.
+    pub(crate) async fn commit(&self) -> Result<Option<Stamp>> {
         let commit = self.usable()?.end()?;
         match commit {
             Some(commit) => commit.run(&self.fdb).await,
