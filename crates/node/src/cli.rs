@@ -1,5 +1,6 @@
 //! The `davenport` command: the operator's tools.
 
+mod bench;
 mod demo;
 mod output;
 mod replicate;
@@ -22,6 +23,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure how fast it is here
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Two servers in memory and a live replication between them, to look at
     Demo(demo::Command),
     /// Run one replication here and now
@@ -55,6 +59,7 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Bench(command) => Box::pin(bench::run(command)).await,
         Command::Demo(command) => Box::pin(demo::run(command)).await,
         Command::Replicate(command) => replicate::run(*command).await,
         Command::Store(command) => store::run(command).await,

@@ -1,0 +1,83 @@
+//! `davenport bench`: how fast it is here. Compare figures of one run only.
+
+use std::process::Command as Process;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use store::bench::{Bench, Figure};
+
+use super::output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Commits, reads and watches, next to bare LMDB
+    Store(StoreBench),
+    /// The second process of `bench store`
+    #[command(hide = true)]
+    StoreEcho {
+        #[arg(long)]
+        store: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StoreBench {
+    /// An empty store; a new directory below the system's temporary one when left out
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Seconds for each case
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Print a line of JSON a figure
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Store(bench) => store(bench).await,
+        Command::StoreEcho { store } => Ok(::store::bench::echo(&store, |line| {
+            output::line(line);
+            Ok(())
+        })
+        .await?),
+    }
+}
+
+async fn store(bench: StoreBench) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    // What is bare is compared on the disk that the store is on.
+    let bare = bench.store.is_none().then(|| directory.path().join("bare"));
+    if let Some(bare) = &bare {
+        std::fs::create_dir(bare).context("make a directory for bare LMDB")?;
+    }
+    let url = (bench.store)
+        .unwrap_or_else(|| format!("lmdb:{}", directory.path().join("store").display()));
+    let mut second = Process::new(std::env::current_exe().context("find this program")?);
+    second.args(["bench", "store-echo", "--store", &url]);
+    let measured = Bench {
+        url,
+        bare,
+        duration: Duration::from_secs(bench.seconds),
+        second_process: Some(second),
+    };
+    ::store::bench::run(measured, &mut |figure| report("store", &figure, bench.json)).await?;
+    Ok(())
+}
+
+fn report(bench: &str, figure: &Figure, as_json: bool) {
+    let Figure {
+        case,
+        metric,
+        value,
+        unit,
+    } = figure;
+    output::line(&if as_json {
+        json!({"bench": bench, "case": case, "metric": metric, "value": value, "unit": unit})
+            .to_string()
+    } else {
+        format!("{case:<24} {metric:<20} {value:>14.3} {unit}")
+    });
+}
