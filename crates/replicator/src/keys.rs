@@ -8,14 +8,15 @@
 //! (52, 5, job id)                       = JSON           progress: what changes often, apart from the job's data
 //! (52, 6, 0, replication id, job id)    = ""             jobs that are not finished and have an id, for listings
 //! (52, 6, 1, "", job id)                = ""             those that have none yet
+//! (52, 7)                               = versionstamp   of the last time a job was taken from its holder: watched
 //! ```
 //!
 //! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
 
 use docstore::InstanceId;
 use jobs::JobId;
-use store::KeyRange;
 use store::tuple::{TuplePack, pack, unpack};
+use store::{KeyRange, Transaction};
 
 use crate::fault::ServiceError;
 
@@ -26,6 +27,7 @@ const SERVICE: u16 = 3;
 const SCANS: u16 = 4;
 const LIVE: u16 = 5;
 const ACTIVE: u16 = 6;
+const BELL: u16 = 7;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -59,6 +61,16 @@ pub(crate) fn active(replication_id: Option<&str>, job: &JobId) -> Vec<u8> {
     let rank = u16::from(replication_id.is_none());
     let id = replication_id.unwrap_or_default();
     pack(&(LAYER, ACTIVE, rank, id, job.as_bytes()))
+}
+
+pub(crate) fn bell() -> Vec<u8> {
+    pack(&(LAYER, BELL))
+}
+
+/// Tells every node, with the commit, to look whether it still has its jobs.
+pub(crate) fn ring(tx: &Transaction) {
+    // Ten bytes for the stamp, which begins at offset 0.
+    tx.set_versionstamped_value(&bell(), &[0; 14]);
 }
 
 pub(crate) fn all_active() -> KeyRange {

@@ -9,6 +9,8 @@
 //! | databases | [`Replications::create_database`], [`delete_database`](Replications::delete_database), [`rescan`](Replications::rescan); [`work_a_little`](Replications::work_a_little) in the background |
 //! | `_replicate` | [`Replications::request`] for a [`Caller`], then [`Replications::wait`] for its [`Answer`] |
 //! | steering | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel) of what [`find`](Replications::find) finds |
+//! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures) |
+//! | running | a [`Server`] for each node that replicates |
 //! | credentials at rest | a [`Sealer`] with keys that are not in the store |
 
 mod checkpoint;
@@ -19,13 +21,17 @@ mod error;
 mod etf;
 mod fault;
 pub mod id;
+mod job_metrics;
 mod keys;
 mod metrics;
 mod options;
 pub mod params;
+mod run;
 mod seal;
+mod server;
 mod stats;
 pub mod strip;
+mod view;
 mod writeback;
 
 pub use create::{
@@ -36,5 +42,8 @@ pub use data::JobState;
 pub use error::{Error, Step};
 pub use fault::ServiceError;
 pub use options::Options;
+pub use run::Secrets;
 pub use seal::{InvalidRing, Sealer, Unreadable};
+pub use server::{Load, Server, ServerSetup};
 pub use stats::Stats;
+pub use view::{DocsPage, DocsQuery, JobsPage, JobsQuery, VISITS_MAX};

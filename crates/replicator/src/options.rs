@@ -21,11 +21,11 @@ pub struct Options {
     pub interval_sec: u64,
     /// Jobs that one turn starts beyond `max_jobs`, so that waiting ones get their turn.
     pub max_churn: usize,
-    /// Jobs that are waited for at a time.
+    /// Taken for CouchDB's sake, to no effect: one request waits for all.
     pub max_acceptors: usize,
-    /// Milliseconds that a job waits at most before it starts: not all at once.
+    /// Taken for CouchDB's sake, to no effect: jobs are accepted when they fall due, by nobody else.
     pub startup_jitter: u64,
-    /// Another name of `startup_jitter` in CouchDB's own configuration; the smaller one counts.
+    /// Another name of `startup_jitter` in CouchDB's own configuration.
     pub accept_jitter: Option<u64>,
     /// Seconds that a job runs at least before it makes room for another one.
     pub min_run_time_sec: u64,
@@ -203,11 +203,6 @@ impl Options {
         i64::try_from(u128::from(wait * 3 / 4) + part).unwrap_or(i64::MAX)
     }
 
-    pub(crate) fn jitter(&self) -> Duration {
-        let accept = self.accept_jitter.unwrap_or(u64::MAX);
-        Duration::from_millis(self.startup_jitter.min(accept))
-    }
-
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_sec.max(1))
     }
@@ -272,7 +267,7 @@ mod tests {
         );
         assert_eq!(options.defaults().worker_processes, 2);
         assert_eq!(options.defaults().schemes.endpoint, ["https"]);
-        assert_eq!(options.jitter(), Duration::from_millis(3));
+        assert_eq!(options.accept_jitter, Some(3));
         let settings = options.settings(Budget::default());
         assert_eq!(settings.request_timeout, None);
         assert_eq!(settings.retry_window, Duration::from_mins(1));

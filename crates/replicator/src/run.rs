@@ -1,0 +1,338 @@
+//! One run of one job, from being accepted to being put back or finished.
+//!
+//! While it works, heart-beats go out on a timer of their own, and every checkpoint asks the queue first. When the lock is
+//! lost, or no heart-beat gets through for three quarters of the timeout, the engine is dropped where it is, long before
+//! anybody else may begin. Every end is one transaction: queue, document, and the rows of the replication id together.
+
+mod end;
+mod start;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use couch::{Endpoint, Network};
+use jiff::Timestamp;
+use jobs::{Accepted, Holder};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::create::{JOB_TIMEOUT_MS, Replications};
+use crate::data::{JobData, Live};
+use crate::engine::{self, Budget, Ending, Handles, Outcome, Run, Settings};
+use crate::error::Error;
+use crate::fault::ServiceError;
+use crate::id::Identity;
+use crate::keys;
+use crate::params::Replication;
+use crate::stats::Stats;
+
+use end::End;
+use start::Begun;
+
+/// How long a run may take to stop when the node does.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// Named `auth` objects, for `auth.secret_ref`.
+pub type Secrets = HashMap<String, Map<String, Value>>;
+
+/// What all runs of a node share.
+pub(crate) struct Runner {
+    pub(crate) of: Replications,
+    pub(crate) network: Network,
+    pub(crate) budget: Budget,
+    pub(crate) secrets: Secrets,
+    pub(crate) node: Holder,
+    /// Tells this process from those of the same name before.
+    pub(crate) process: String,
+    pub(crate) serial: AtomicU64,
+}
+
+/// How a run is told to stop.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stops {
+    /// Others want to run, too.
+    pub(crate) rotate: CancellationToken,
+    /// The node stops.
+    pub(crate) shutdown: CancellationToken,
+    /// A creator wants another run: this one is to stop.
+    pub(crate) again: CancellationToken,
+    /// The job is somebody else's: nothing more may be written.
+    pub(crate) lost: CancellationToken,
+}
+
+/// How a run ended, for counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Completed,
+    Failed,
+    Crashed,
+    Rescheduled,
+    /// The lock was lost; whatever becomes of the job is somebody else's.
+    Halted,
+}
+
+/// A job in work.
+struct Work<'a> {
+    runner: &'a Runner,
+    accepted: &'a Accepted,
+    stops: &'a Stops,
+}
+
+impl Runner {
+    /// Runs an accepted job until it has ended in whatever way.
+    pub(crate) async fn run(self: Arc<Self>, accepted: Accepted, stops: Stops) -> Ended {
+        let work = Work {
+            runner: &self,
+            accepted: &accepted,
+            stops: &stops,
+        };
+        match work.run().await {
+            Ok(ended) => ended,
+            Err(error) => {
+                let id = &accepted.job.id;
+                tracing::warn!(job.id = %id, error = %chain(&error), "a run was lost");
+                Ended::Halted
+            }
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.of.0.jobs.clock().now_ms()
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        self.of.options().settings(self.budget.clone())
+    }
+}
+
+impl Work<'_> {
+    async fn run(&self) -> Result<Ended, ServiceError> {
+        let mut data = JobData::decode(&self.accepted.data)?;
+        let timeout = Duration::from_millis(JOB_TIMEOUT_MS);
+        let jobs = &self.runner.of.0.jobs;
+        let beats = jobs.keep_alive(self.accepted, timeout, |held| {
+            if held.again {
+                self.stops.again.cancel();
+            }
+        });
+        let end = tokio::select! {
+            biased;
+            _ = beats => return Ok(Ended::Halted),
+            () = self.stops.lost.cancelled() => return Ok(Ended::Halted),
+            end = self.work(&mut data) => end?,
+        };
+        if end == End::Halted {
+            return Ok(Ended::Halted);
+        }
+        // Nothing is written elsewhere any more: if the lock is lost from here on, this transaction says so.
+        match self.end(data, end).await {
+            Err(error) if error.is_halt() => Ok(Ended::Halted),
+            ended => ended,
+        }
+    }
+
+    /// Everything that may take long.
+    async fn work(&self, data: &mut JobData) -> Result<End, ServiceError> {
+        let replication = match self.replication(data)? {
+            Ok(replication) => replication,
+            Err(end) => return Ok(end),
+        };
+        let settings = self.runner.settings();
+        let service = &self.runner.of.0.service;
+        let identify = engine::identify(&replication, service, &self.runner.network, &settings);
+        let identified = tokio::select! {
+            biased;
+            () = self.stopped() => return Ok(self.stop_end()),
+            identified = identify => identified,
+        };
+        let (identity, filter_code) = match identified {
+            Ok(identified) => identified,
+            Err(error) => return Ok(End::of_error(&error)),
+        };
+        let stats = match self.begin(data, &identity).await {
+            Ok(Begun::Run(stats)) => stats,
+            Ok(Begun::Again) => return Ok(End::Reschedule { due_ms: 0 }),
+            Ok(Begun::Duplicate) => {
+                return Ok(End::Duplicate {
+                    identity: Box::new(identity),
+                });
+            }
+            Err(error) if error.is_halt() => return Ok(End::Halted),
+            Err(error) => return Err(error),
+        };
+        crate::job_metrics::started();
+        let run = Run {
+            replication,
+            identity,
+            filter_code,
+            stats,
+            session_id: format!("{:032x}", self.runner.of.entropy().bits()),
+            network: self.runner.network.clone(),
+            settings,
+        };
+        Ok(self.drive(run, data).await)
+    }
+
+    /// What the user asked for, ready to run.
+    fn replication(&self, data: &JobData) -> Result<Result<Replication, End>, ServiceError> {
+        let of = &self.runner.of;
+        let job = &self.accepted.job.id;
+        let wanted = data.replication(&of.0.sealer, job, &of.defaults())?;
+        let mut replication = match wanted {
+            Ok(replication) => replication,
+            Err(invalid) => return Ok(Err(End::Fail(text_info(&invalid.to_string())))),
+        };
+        for endpoint in [&mut replication.source, &mut replication.target] {
+            match self.resolve(endpoint) {
+                Ok(None) => {}
+                Ok(Some(resolved)) => *endpoint = resolved,
+                Err(text) => {
+                    let info =
+                        serde_json::json!({"error": "replication_auth_error", "reason": text});
+                    return Ok(Err(End::Crash(info)));
+                }
+            }
+        }
+        if data.last_error.as_deref() == Some("max_backoff") {
+            let options = &mut replication.options;
+            let interval = &mut options.checkpoint_interval;
+            *interval = (*interval).min(Duration::from_secs(5));
+            options.worker_processes = options.worker_processes.min(2);
+            options.worker_batch_size = options.worker_batch_size.min(100);
+            options.http_connections = options.http_connections.min(2);
+        }
+        Ok(Ok(replication))
+    }
+
+    fn resolve(&self, endpoint: &Endpoint) -> Result<Option<Endpoint>, String> {
+        let Some(name) = endpoint.secret_ref() else {
+            return Ok(None);
+        };
+        let secret = self.runner.secrets.get(name);
+        let secret = secret.ok_or_else(|| format!("there is no secret `{name}`"))?;
+        endpoint
+            .with_secret(secret)
+            .map(Some)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Runs the engine, and keeps what it says of its progress.
+    async fn drive(&self, run: Run, data: &mut JobData) -> End {
+        let (control, handles) = Handles::new(self.gate());
+        let progress = control.progress();
+        let engine = engine::run(run, handles);
+        tokio::pin!(engine);
+        let watching = self.watch(progress.clone(), data);
+        tokio::pin!(watching);
+        let mut watched = false;
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut engine => break Some(outcome),
+                lost = &mut watching, if !watched => {
+                    watched = true;
+                    if lost {
+                        return End::Halted;
+                    }
+                }
+                () = self.stopped() => {
+                    control.stop();
+                    // A stop waits for batches in work, and one checkpoint.
+                    break tokio::time::timeout(STOP_MAX, &mut engine).await.ok();
+                }
+            }
+        };
+        let last = progress.borrow().clone();
+        match outcome {
+            None => {
+                control.abort();
+                self.stop_end().with(last)
+            }
+            Some(Err(Error::Halted)) => End::Halted,
+            Some(Err(error)) => End::of_error(&error).with(last),
+            Some(Ok(Outcome {
+                ending,
+                result,
+                progress,
+            })) => match ending {
+                Ending::Completed => End::Complete {
+                    result,
+                    progress: Box::new(progress),
+                },
+                Ending::Stopped => self.stop_end().with(progress),
+                Ending::FilterChanged => {
+                    let wait = self.runner.of.options().interval();
+                    let due_ms = self.runner.now_ms().saturating_add(millis(wait));
+                    End::Reschedule { due_ms }.with(progress)
+                }
+            },
+        }
+    }
+
+    /// Somebody wants the run to stop.
+    async fn stopped(&self) {
+        tokio::select! {
+            () = self.stops.rotate.cancelled() => {}
+            () = self.stops.shutdown.cancelled() => {}
+            () = self.stops.again.cancelled() => {}
+        }
+    }
+
+    /// Where a job goes that was stopped: back at once if it is not for others that it was.
+    fn stop_end(&self) -> End {
+        if self.stops.shutdown.is_cancelled() || self.stops.again.is_cancelled() {
+            return End::Reschedule { due_ms: 0 };
+        }
+        let wait = self.runner.of.options().interval();
+        End::Reschedule {
+            due_ms: self.runner.now_ms().saturating_add(millis(wait)),
+        }
+    }
+
+    fn pid(&self) -> String {
+        let serial = self.runner.serial.fetch_add(1, Ordering::Relaxed);
+        format!("{}.{serial}", self.runner.process)
+    }
+
+    /// What earlier runs of this replication counted.
+    async fn seed_in(
+        &self,
+        tx: &store::Transaction,
+        old_id: Option<&str>,
+        identity: &Identity,
+    ) -> Result<Stats, ServiceError> {
+        let key = keys::live(&self.accepted.job.id);
+        if old_id != Some(identity.replication.as_str()) {
+            tx.clear(&key);
+            return Ok(Stats::default());
+        }
+        let live = tx
+            .get(&key)
+            .await?
+            .map(|row| Live::decode(&row))
+            .unwrap_or_default();
+        Ok(Stats::from_info(&Value::Object(live.info)))
+    }
+}
+
+pub(crate) fn text_info(text: &str) -> Value {
+    serde_json::json!({"error": text})
+}
+
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn timestamp(ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(ms).unwrap_or_default()
+}
+
+/// An error and its causes, for logs.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    let causes: Vec<_> = causes.map(|cause| format!(": {cause}")).collect();
+    format!("{error}{}", causes.concat())
+}

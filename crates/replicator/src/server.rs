@@ -1,0 +1,438 @@
+//! The jobs of a node: which are accepted, which have to make room, and what is tidied up.
+//!
+//! As many jobs as there is room for are accepted as they fall due. At each turn of the scheduler the continuous jobs that
+//! have run longest make room if there are more than `max_jobs`, and then some more may be accepted than there is room for,
+//! if others wait: the next turn trims again, and so all get their turn. One-shot jobs are never stopped for others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use bytes::Bytes;
+use couch::Network;
+use futures::future::{BoxFuture, OptionFuture};
+use futures::{StreamExt as _, stream};
+use jobs::{Accepted, AcceptorHandle, Holder, Job, Query, State};
+use store::Call;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::create::{Replications, Scanned};
+use crate::data::JobData;
+use crate::engine::Budget;
+use crate::fault::ServiceError;
+use crate::job_metrics;
+use crate::keys;
+use crate::run::{Ended, Runner, Secrets, Stops, chain};
+
+/// Jobs that are asked for at a time.
+const ACCEPT_MAX: usize = 64;
+/// How long one request for jobs stands.
+const ACCEPT_WAIT: Duration = Duration::from_secs(30);
+/// How long a stop takes at most: runs stop within half of it.
+const STOP_MAX: Duration = Duration::from_secs(10);
+/// Background work is looked for so often.
+const TIDY_PAUSE: Duration = Duration::from_secs(5);
+/// Nobody looks for lost jobs more often.
+const BELL_PAUSE: Duration = Duration::from_millis(100);
+/// A watch may be lost: heart-beats tell as soon as this.
+const BELL_POLL: Duration = Duration::from_mins(1);
+/// Jobs that are looked at at a time.
+const LOOKS: usize = 32;
+/// Finished jobs that one transaction looks at.
+const EXPIRED: usize = 50;
+
+/// What a server needs besides the service.
+pub struct ServerSetup {
+    /// The node's name, as users see it.
+    pub node: Holder,
+    /// How endpoints are reached.
+    pub network: Network,
+    /// Memory of all runs.
+    pub budget: Budget,
+    /// What `auth.secret_ref` names.
+    pub secrets: Secrets,
+}
+
+/// How many jobs a server runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Jobs that were accepted and have not ended.
+    pub running: usize,
+    /// Those of them that never end by themselves.
+    pub continuous: usize,
+}
+
+/// Runs jobs.
+pub struct Server {
+    runner: Arc<Runner>,
+    acceptor: AcceptorHandle,
+    load: watch::Sender<Load>,
+    workers: HashMap<Id, Worker>,
+    tasks: JoinSet<Ended>,
+    shutdown: CancellationToken,
+    /// Starts and stops since the last turn.
+    churn: usize,
+    /// Jobs that may be accepted beyond `max_jobs` until the next turn.
+    excess: usize,
+}
+
+struct Worker {
+    job: Job,
+    created_ms: i64,
+    continuous: bool,
+    since: Instant,
+    stops: Stops,
+}
+
+impl Server {
+    /// A server that accepts by `acceptor`, which has to be made for [`Replications::job_type`]; and its load.
+    pub fn new(
+        of: Replications,
+        acceptor: AcceptorHandle,
+        setup: ServerSetup,
+    ) -> (Self, watch::Receiver<Load>) {
+        let (load, loaded) = watch::channel(Load::default());
+        let process = format!("{:08x}", of.entropy().bits() >> 96);
+        let runner = Runner {
+            of,
+            network: setup.network,
+            budget: setup.budget,
+            secrets: setup.secrets,
+            node: setup.node,
+            process,
+            serial: AtomicU64::new(1),
+        };
+        let server = Self {
+            runner: Arc::new(runner),
+            acceptor,
+            load,
+            workers: HashMap::new(),
+            tasks: JoinSet::new(),
+            shutdown: CancellationToken::new(),
+            churn: 0,
+            excess: 0,
+        };
+        (server, loaded)
+    }
+
+    /// Works until the token is cancelled; then every run writes a checkpoint and hands its job back.
+    pub async fn run(mut self, token: CancellationToken) {
+        let of = self.runner.of.clone();
+        tokio::select! {
+            biased;
+            () = self.work(&token) => {}
+            () = tidy(&of) => {}
+        }
+        self.stop().await;
+    }
+
+    async fn work(&mut self, token: &CancellationToken) {
+        let mut options = self.runner.of.watch_options();
+        let mut accepting: OptionFuture<BoxFuture<'static, jobs::Result<Vec<Accepted>>>> =
+            None.into();
+        let mut waits = false;
+        let mut turn = self.next_turn();
+        let of = self.runner.of.clone();
+        let mut bell: BoxFuture<'static, Option<Bytes>> = Box::pin(rung(of.clone(), None));
+        loop {
+            let wanted = self.wanted();
+            if wanted > 0 && !waits {
+                let acceptor = self.acceptor.clone();
+                let request = async move { acceptor.accept(wanted, ACCEPT_WAIT).await };
+                accepting = Some(Box::pin(request) as BoxFuture<'static, _>).into();
+                waits = true;
+            }
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return,
+                Some(done) = self.tasks.join_next_with_id() => self.worker_done(done),
+                Some(accepted) = &mut accepting, if waits => {
+                    waits = false;
+                    match accepted {
+                        Ok(accepted) => self.start(accepted),
+                        Err(jobs::Error::Stopped) => {
+                            // Whoever stopped the acceptor stops this, too.
+                            token.cancelled().await;
+                            return;
+                        }
+                        Err(error) => {
+                            tracing::warn!(error = %chain(&error), "accept jobs");
+                            sleep(Duration::from_secs(1)).await;
+                        }
+                    }
+                }
+                heard = &mut bell => {
+                    bell = Box::pin(rung(of.clone(), heard));
+                    self.look_for_lost().await;
+                }
+                () = sleep_until(turn) => {
+                    // Another number may be wanted now. Jobs that are on their way go back.
+                    waits = false;
+                    accepting = None.into();
+                    self.turn().await;
+                    turn = self.next_turn();
+                }
+                Ok(()) = options.changed() => turn = turn.min(self.next_turn()),
+            }
+        }
+    }
+
+    fn next_turn(&self) -> Instant {
+        let interval = self.runner.of.options().interval();
+        Instant::now() + interval + self.runner.of.entropy().up_to(interval / 3)
+    }
+
+    /// How many jobs to ask for.
+    fn wanted(&self) -> usize {
+        let max = self.runner.of.options().max_jobs;
+        let room = max.saturating_sub(self.workers.len());
+        room.max(self.excess).min(ACCEPT_MAX)
+    }
+
+    fn start(&mut self, accepted: Vec<Accepted>) {
+        job_metrics::accepted(accepted.len());
+        self.churn += accepted.len();
+        self.excess = self.excess.saturating_sub(accepted.len());
+        for accepted in accepted {
+            let data = JobData::decode(&accepted.data);
+            let continuous = data.is_ok_and(|data| data.shown.continuous);
+            let stops = Stops {
+                shutdown: self.shutdown.clone(),
+                ..Stops::default()
+            };
+            let (job, created_ms) = (accepted.job.clone(), accepted.created_ms);
+            let run = Arc::clone(&self.runner).run(accepted, stops.clone());
+            let task = self.tasks.spawn(run);
+            let since = Instant::now();
+            let worker = Worker {
+                job,
+                created_ms,
+                continuous,
+                since,
+                stops,
+            };
+            self.workers.insert(task.id(), worker);
+        }
+        self.show_load();
+    }
+
+    fn worker_done(&mut self, done: Result<(Id, Ended), tokio::task::JoinError>) {
+        let id = match done {
+            Ok((id, _)) => id,
+            Err(error) => {
+                // A bug. Its job comes back when its heart-beats are missed.
+                tracing::error!(error = %error, "a run ended badly");
+                error.id()
+            }
+        };
+        self.workers.remove(&id);
+        self.show_load();
+    }
+
+    fn show_load(&self) {
+        let continuous = self
+            .workers
+            .values()
+            .filter(|worker| worker.continuous)
+            .count();
+        let running = self.workers.len();
+        self.load.send_if_modified(|load| {
+            let new = Load {
+                running,
+                continuous,
+            };
+            std::mem::replace(load, new) != new
+        });
+    }
+
+    /// One turn of the scheduler.
+    async fn turn(&mut self) {
+        let options = self.runner.of.options();
+        let min_run_time = Duration::from_secs(options.min_run_time_sec);
+        let surplus = self.workers.len().saturating_sub(options.max_jobs);
+        let stopped = self.trim(surplus, min_run_time);
+        self.churn += stopped;
+        job_metrics::stopped(stopped);
+        let waiting = match self.waiting(options.max_churn).await {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "count waiting jobs");
+                0
+            }
+        };
+        let budget = options.max_churn.saturating_sub(self.churn);
+        let room = (options.max_jobs + options.max_churn).saturating_sub(self.workers.len());
+        self.excess = budget.min(waiting).min(room);
+        self.churn = 0;
+    }
+
+    /// Stops the continuous jobs that have run longest, up to `surplus` of those that have had their time.
+    fn trim(&mut self, surplus: usize, min_run_time: Duration) -> usize {
+        let mut workers: Vec<&Worker> = (self.workers.values())
+            .filter(|worker| worker.continuous && worker.since.elapsed() >= min_run_time)
+            .collect();
+        workers.sort_by_key(|worker| worker.since);
+        let victims = workers.into_iter().take(surplus);
+        let mut stopped = 0;
+        for worker in victims {
+            if !worker.stops.rotate.is_cancelled() {
+                stopped += 1;
+            }
+            worker.stops.rotate.cancel();
+        }
+        stopped
+    }
+
+    /// Jobs that are due, counting no more than needed.
+    async fn waiting(&self, limit: usize) -> jobs::Result<usize> {
+        let of = &self.runner.of.0;
+        let now_ms = of.jobs.clock().now_ms();
+        let counts = of.jobs.counts(&of.ty).await?;
+        job_metrics::gauges(
+            self.workers.len(),
+            counts.pending,
+            counts.pending + counts.running,
+        );
+        if limit == 0 || counts.pending == 0 {
+            return Ok(0);
+        }
+        let backlog = of.jobs.backlog(&of.ty, now_ms, limit).await?;
+        Ok(usize::try_from(backlog.due).unwrap_or(usize::MAX))
+    }
+
+    /// Stops runs of jobs that were removed or are to run again. Heart-beats would tell them, too, but later.
+    async fn look_for_lost(&self) {
+        let of = &self.runner.of.0;
+        let workers = self.workers.values();
+        let looks = workers.map(|worker| async move {
+            let info = match of.jobs.info(&of.ty, &worker.job.id).await {
+                Ok(info) => info,
+                Err(error) => {
+                    tracing::debug!(error = %chain(&error), "look for lost jobs");
+                    return;
+                }
+            };
+            let held = info.filter(|info| {
+                let attempt = info.last.as_ref().map(|last| last.number);
+                info.state == State::Running
+                    && info.created_ms == worker.created_ms
+                    && attempt == Some(worker.job.attempt)
+            });
+            match held {
+                None => worker.stops.lost.cancel(),
+                Some(info) if info.next_due_ms.is_some() => worker.stops.again.cancel(),
+                Some(_) => {}
+            }
+        });
+        let mut looks = stream::iter(looks).buffer_unordered(LOOKS);
+        while looks.next().await.is_some() {}
+    }
+
+    /// Every run stops in order, or is dropped when that takes too long.
+    async fn stop(mut self) {
+        self.shutdown.cancel();
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(STOP_MAX, all).await.is_err() {
+            let left = self.tasks.len();
+            tracing::warn!(jobs = left, "jobs were left to time out");
+            self.tasks.shutdown().await;
+        }
+        self.workers.clear();
+        self.show_load();
+    }
+}
+
+/// Waits until some job was taken from its holder since the bell said what was `heard`; what it says now.
+async fn rung(of: Replications, heard: Option<Bytes>) -> Option<Bytes> {
+    sleep(BELL_PAUSE).await;
+    let armed = (of.0.jobs.store())
+        .transact("watch_jobs", |tx| async move {
+            let said = tx.get(&keys::bell()).await?;
+            Ok::<_, store::Error>((said, tx.watch(&keys::bell()).await?))
+        })
+        .await;
+    match armed {
+        Ok((said, watch)) => {
+            if said == heard {
+                drop(timeout(BELL_POLL, watch.changed()).await);
+            }
+            said
+        }
+        Err(error) => {
+            tracing::debug!(error = %chain(&error), "watch for lost jobs");
+            sleep(TIDY_PAUSE).await;
+            heard
+        }
+    }
+}
+
+/// Background work that any node does: results of transient jobs that nobody asks for any more, databases to be looked at.
+async fn tidy(of: &Replications) {
+    loop {
+        let done = async {
+            let expired = of.forget_transient().await?;
+            let scanned = of.work_a_little().await?;
+            Ok::<_, ServiceError>(expired == 0 && scanned == Scanned::Nothing)
+        };
+        match done.await {
+            Ok(false) => {}
+            Ok(true) => sleep(TIDY_PAUSE / 2 + of.entropy().up_to(TIDY_PAUSE)).await,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "tidy up");
+                sleep(TIDY_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Replications {
+    /// Removes some of the transient jobs whose results were kept for long enough. How many it were.
+    pub async fn forget_transient(&self) -> Result<usize, ServiceError> {
+        let age_s = self.options().transient_job_max_age_sec;
+        let age_ms = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
+        let op = self.0.jobs.op();
+        let limit_ms = op.now_ms.saturating_sub(age_ms);
+        // By the time they will be forgotten: transient ones first.
+        let query = Query {
+            state: Some(State::Finished),
+            data: true,
+            ..Query::default()
+        };
+        let page = self.0.jobs.list(&self.0.ty, &query, None, EXPIRED).await?;
+        let mut old = Vec::new();
+        for listed in page.jobs {
+            let data = JobData::decode(&listed.data.unwrap_or_default())?;
+            let finished_ms = listed.info.finished_ms.unwrap_or(i64::MAX);
+            if data.is_transient() && finished_ms <= limit_ms {
+                old.push(listed.info.id);
+            }
+        }
+        let old = &old;
+        (self.0.jobs.store())
+            .transact(Call::batch("forget_transient"), |tx| async move {
+                for job in old {
+                    let Some((info, _)) = self.job_in(&tx, job).await? else {
+                        continue;
+                    };
+                    if info.finished_ms.is_some_and(|at_ms| at_ms <= limit_ms) {
+                        self.drop_job_in(&tx, &op, job).await?;
+                    }
+                }
+                Ok::<_, ServiceError>(())
+            })
+            .await?;
+        Ok(old.len())
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Server")
+            .field("load", &*self.load.borrow())
+            .finish_non_exhaustive()
+    }
+}

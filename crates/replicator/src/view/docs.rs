@@ -1,0 +1,244 @@
+//! `_scheduler/docs`: the documents of a database and what became of them.
+
+use docstore::{AllDocsQuery, Db, IdRange, ReadOptions};
+use document::json::Json;
+use futures::future::try_join_all;
+use serde_json::{Map, Value, json};
+use store::Transaction;
+
+use super::VISITS_MAX;
+use crate::create::Replications;
+use crate::data::{JobState, document_job_id};
+use crate::fault::ServiceError;
+use crate::strip::without_userinfo;
+
+/// How many documents one transaction looks at.
+const ROWS: u64 = 100;
+
+/// Which documents to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DocsQuery {
+    /// Only those in these states; none is all.
+    pub states: Vec<JobState>,
+    /// Which ids, how many to leave out and to list.
+    pub range: IdRange,
+}
+
+/// A page of documents.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DocsPage {
+    /// How many there are, design documents not counted, without filters.
+    pub total_rows: u64,
+    /// How many come before the first row.
+    pub offset: u64,
+    /// The rows.
+    pub docs: Vec<Value>,
+    /// What to ask for next; `None` at the end.
+    pub rest: Option<DocsQuery>,
+}
+
+impl Replications {
+    /// `GET /_scheduler/docs/{db}`
+    pub async fn scheduler_docs(
+        &self,
+        db: &Db,
+        query: &DocsQuery,
+    ) -> Result<DocsPage, ServiceError> {
+        let designs = self.count_designs(db).await?;
+        let all = AllDocsQuery {
+            range: IdRange {
+                skip: 0,
+                limit: None,
+                ..query.range.clone()
+            },
+            ..AllDocsQuery::default()
+        };
+        let counts = self.0.docs.all_docs_counts(db, &all).await?;
+        let total_rows = counts.total_rows.saturating_sub(designs);
+        let before = counts.offset.unwrap_or(0);
+        let mut page = DocsPage {
+            total_rows,
+            offset: before.saturating_add(query.range.skip).min(total_rows),
+            ..DocsPage::default()
+        };
+        let mut rest = query.clone();
+        let mut visits = 0;
+        while rest.range.limit != Some(0) {
+            if visits >= VISITS_MAX.max(query.range.skip) {
+                page.rest = Some(rest);
+                break;
+            }
+            let (rows, more) = self.docs_step(db, &rest).await?;
+            visits += rows.len() as u64;
+            let done = !more;
+            for (id, row) in rows {
+                rest.range.after = Some(id);
+                let Some(row) = row else { continue };
+                if rest.range.skip > 0 {
+                    rest.range.skip -= 1;
+                    continue;
+                }
+                page.docs.push(row);
+                rest.range.limit = rest.range.limit.map(|limit| limit - 1);
+                if rest.range.limit == Some(0) {
+                    break;
+                }
+            }
+            if done {
+                return Ok(page);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Some ids in order, each with its row if it is to be listed or skipped, and whether there are more.
+    #[expect(clippy::type_complexity, reason = "one caller")]
+    async fn docs_step(
+        &self,
+        db: &Db,
+        query: &DocsQuery,
+    ) -> Result<(Vec<(String, Option<Value>)>, bool), ServiceError> {
+        // What is skipped without a look is cheap.
+        let blind = query.states.is_empty() && query.range.skip >= ROWS;
+        let limit = if blind { query.range.skip } else { ROWS };
+        let limit = limit.min(1000);
+        let all = AllDocsQuery {
+            range: IdRange {
+                skip: 0,
+                limit: Some(limit),
+                ..query.range.clone()
+            },
+            ..AllDocsQuery::default()
+        };
+        let all = &all;
+        (self.0.jobs.store())
+            .transact("list_docs", |tx| async move {
+                let page = self.0.docs.all_docs_page_in(&tx, db, all).await?;
+                let more = page.rest.is_some() || page.rows.len() as u64 >= limit;
+                let rows = page.rows.into_iter().map(|row| {
+                    let tx = &tx;
+                    async move {
+                        if row.id.starts_with("_design/") {
+                            return Ok((row.id, None));
+                        }
+                        if blind {
+                            return Ok((row.id, Some(Value::Null)));
+                        }
+                        let shown = self.doc_row_in(tx, db, &row.id).await?;
+                        let shown = shown.filter(|shown| matches(&query.states, shown));
+                        Ok::<_, ServiceError>((row.id, shown))
+                    }
+                });
+                Ok((try_join_all(rows).await?, more))
+            })
+            .await
+    }
+
+    async fn count_designs(&self, db: &Db) -> Result<u64, ServiceError> {
+        let mut range = IdRange {
+            start: Some("_design/".to_owned()),
+            end: Some("_design0".to_owned()),
+            inclusive_end: false,
+            ..IdRange::default()
+        };
+        let mut count = 0;
+        loop {
+            let query = AllDocsQuery {
+                range,
+                ..AllDocsQuery::default()
+            };
+            let page = self.0.docs.all_docs_page(db, &query).await?;
+            count += page.rows.len() as u64;
+            match page.rest {
+                Some(rest) => range = rest.range,
+                None => return Ok(count),
+            }
+        }
+    }
+
+    /// `GET /_scheduler/docs/{db}/{docid}`
+    pub async fn scheduler_doc(&self, db: &Db, doc_id: &str) -> Result<Value, ServiceError> {
+        if doc_id.starts_with("_design/") {
+            return Err(ServiceError::Missing);
+        }
+        let row = (self.0.jobs.store())
+            .transact("show_doc", |tx| async move {
+                self.doc_row_in(&tx, db, doc_id).await
+            })
+            .await?;
+        row.ok_or(ServiceError::Missing)
+    }
+
+    /// The row of a document: from its job, or from what it says itself when it has none.
+    async fn doc_row_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        doc_id: &str,
+    ) -> Result<Option<Value>, ServiceError> {
+        let job = document_job_id(db.instance(), doc_id);
+        if let Some(seen) = self.see_in(tx, job).await? {
+            return Ok(Some(seen.scheduler_doc()));
+        }
+        let doc = match self
+            .0
+            .docs
+            .get_in(tx, db, doc_id, &ReadOptions::default())
+            .await
+        {
+            Ok(doc) => doc,
+            Err(docstore::Error::Missing | docstore::Error::Deleted) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let body = Json::parse(&doc.body)
+            .map_err(|_| ServiceError::corrupt("a document cannot be decoded"))?;
+        Ok(Some(row_of_document(db, doc_id, &body)))
+    }
+}
+
+fn matches(states: &[JobState], row: &Value) -> bool {
+    states.is_empty() || states.iter().any(|state| row["state"] == state.as_str())
+}
+
+fn row_of_document(db: &Db, doc_id: &str, body: &Json) -> Value {
+    let text = |name| body.get(name).and_then(Json::as_str);
+    let url = |name| match body.get(name) {
+        Some(Json::String(url)) => Some(without_userinfo(url)),
+        Some(endpoint) => endpoint
+            .get("url")
+            .and_then(Json::as_str)
+            .map(without_userinfo),
+        None => None,
+    };
+    let proxy = |name| url(name).or_else(|| url("proxy"));
+    let state = match text("_replication_state") {
+        Some(state @ ("completed" | "failed")) => state,
+        _ => "initializing",
+    };
+    let stats = body.get("_replication_stats").map(Json::to_value);
+    let mut stats: Map<String, Value> = stats
+        .and_then(|stats| stats.as_object().cloned())
+        .unwrap_or_default();
+    let start_time = stats.remove("start_time");
+    let info = match state {
+        "completed" => Value::Object(stats),
+        "failed" => json!({"error": text("_replication_state_reason")}),
+        _ => Value::Null,
+    };
+    json!({
+        "database": db.name().as_str(),
+        "doc_id": doc_id,
+        "id": null,
+        "node": null,
+        "pid": null,
+        "source": url("source"),
+        "target": url("target"),
+        "source_proxy": proxy("source_proxy"),
+        "target_proxy": proxy("target_proxy"),
+        "state": state,
+        "info": info,
+        "error_count": u8::from(state == "failed"),
+        "last_updated": text("_replication_state_time"),
+        "start_time": start_time,
+    })
+}
