@@ -55,6 +55,7 @@ mod failure;
 mod layer;
 mod log;
 mod open;
+mod readers;
 mod record;
 mod skyline;
 mod tree;

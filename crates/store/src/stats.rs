@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::Error;
@@ -51,16 +51,21 @@ pub(crate) struct Counters {
 
 /// The counters of every transaction name of one store handle.
 #[derive(Debug, Default)]
-pub(crate) struct Stats(Mutex<BTreeMap<&'static str, Arc<Counters>>>);
+pub(crate) struct Stats(RwLock<BTreeMap<&'static str, Arc<Counters>>>);
 
 impl Stats {
     pub(crate) fn of(&self, name: &'static str) -> Arc<Counters> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = known.get(name) {
+            return Arc::clone(counters);
+        }
+        drop(known);
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry(name).or_default())
     }
 
     pub(crate) fn all(&self) -> BTreeMap<&'static str, TransactionStats> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         all.iter()
             .map(|(name, counters)| (*name, counters.read()))
             .collect()

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -23,6 +23,8 @@ pub(super) struct Layer {
     content: RwLock<Content>,
     /// The newest version in the layer.
     last: AtomicU64,
+    /// Something was written, so that readers have to look.
+    written: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,7 @@ impl Layer {
         Self {
             content: RwLock::default(),
             last: AtomicU64::new(last),
+            written: AtomicBool::new(false),
         }
     }
 
@@ -85,6 +88,7 @@ impl Layer {
             Op::Touch { range } => content.touched.insert(range, version),
         }
         self.last.store(version, Ordering::Release);
+        self.written.store(true, Ordering::Release);
     }
 
     /// Takes back what is newer than `version`, which nobody has been shown.
@@ -98,6 +102,9 @@ impl Layer {
 
     /// What the layer says about a key; `None` when it says nothing.
     pub(super) fn get(&self, key: &[u8], at: u64) -> Option<State> {
+        if !self.written.load(Ordering::Acquire) {
+            return None;
+        }
         let content = self.read();
         let row = content.rows.get(key).and_then(|row| row.at(at));
         let cleared = content.cleared.over(key, at);

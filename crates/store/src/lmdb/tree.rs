@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use heed::types::Bytes as Raw;
@@ -18,12 +18,12 @@ use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, MdbError, RoTxn, RwTxn,
 use super::failure;
 use super::layer::Layer;
 use super::log::Position;
+use super::readers::{Reader, Readers};
 use crate::limits::PAGE_BYTES;
 use crate::pending::{covered, rest_after};
 use crate::{Error, KeyRange, KeyValue, Result};
 
 type Table = Database<'static, Raw, Raw>;
-type Reader = RoTxn<'static, WithoutTls>;
 
 /// Which version the rows of the tree are at, and where the log goes on from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +42,11 @@ pub(super) struct Tree {
 }
 
 /// One state of the tree, kept by read transactions of LMDB that all see it.
-///
-/// A read takes one of them for its duration, so that there are about as many as threads, and any
-/// number of snapshots.
 pub(super) struct TreeState {
     pub(super) mark: Mark,
     tree: Arc<Tree>,
     id: usize,
-    /// `None` once the state is given up.
-    idle: Mutex<Option<Vec<Reader>>>,
-    returned: Condvar,
+    readers: Readers,
 }
 
 /// The rows of the first part of some ranges.
@@ -121,8 +116,7 @@ impl Tree {
             mark: mark.ok_or_else(|| Error::corrupt("the tree has lost its mark"))?,
             tree: Arc::clone(self),
             id: reader.id(),
-            idle: Mutex::new(Some(vec![reader])),
-            returned: Condvar::new(),
+            readers: Readers::new(reader),
         })
     }
 
@@ -322,43 +316,15 @@ impl TreeState {
 
     /// Gives the state up, so that LMDB can use its pages again. Later reads find it too old.
     pub(super) fn close(&self) {
-        self.lock().take();
-        self.returned.notify_all();
+        self.readers.close();
     }
 
     fn with<T>(&self, read: impl FnOnce(&Reader) -> heed::Result<T>) -> Result<T> {
-        let reader = self.take()?;
+        let another = || (self.tree.reader().ok()).filter(|reader| reader.id() == self.id);
+        let reader = self.readers.take(another)?;
         let result = read(&reader);
-        let reader = match self.lock().as_mut() {
-            Some(idle) => {
-                idle.push(reader);
-                None
-            }
-            None => Some(reader),
-        };
-        drop(reader);
-        self.returned.notify_one();
+        self.readers.give_back(reader);
         result.map_err(|error| self.tree.fail(error))
-    }
-
-    fn take(&self) -> Result<Reader> {
-        let mut idle = self.lock();
-        loop {
-            if let Some(reader) = idle.as_mut().ok_or(Error::TooOld)?.pop() {
-                return Ok(reader);
-            }
-            // All are in use. Another one sees the same state, unless the tree has changed.
-            if let Ok(reader) = self.tree.reader()
-                && reader.id() == self.id
-            {
-                return Ok(reader);
-            }
-            idle = (self.returned.wait(idle)).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Reader>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
