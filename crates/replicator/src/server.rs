@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use couch::Network;
-use futures::future::{BoxFuture, OptionFuture};
-use futures::{StreamExt as _, stream};
+use futures::future::{BoxFuture, OptionFuture, join_all};
 use jobs::{Accepted, AcceptorHandle, Holder, Job, Query, State};
 use store::Call;
 use tokio::sync::watch;
@@ -88,6 +87,30 @@ struct Worker {
     stops: Stops,
 }
 
+impl Worker {
+    /// Whether the job is still this run's.
+    async fn look(&self, of: &Replications) {
+        let info = match of.0.jobs.info(&of.0.ty, &self.job.id).await {
+            Ok(info) => info,
+            Err(error) => {
+                tracing::debug!(error = %chain(&error), "look for lost jobs");
+                return;
+            }
+        };
+        let held = info.filter(|info| {
+            let attempt = info.last.as_ref().map(|last| last.number);
+            info.state == State::Running
+                && info.created_ms == self.created_ms
+                && attempt == Some(self.job.attempt)
+        });
+        match held {
+            None => self.stops.lost.cancel(),
+            Some(info) if info.next_due_ms.is_some() => self.stops.again.cancel(),
+            Some(_) => {}
+        }
+    }
+}
+
 impl Server {
     /// A server that accepts by `acceptor`, which has to be made for [`Replications::job_type`]; and its load.
     pub fn new(
@@ -121,16 +144,16 @@ impl Server {
 
     /// Works until the token is cancelled; then every run writes a checkpoint and hands its job back.
     pub async fn run(mut self, token: CancellationToken) {
-        let of = self.runner.of.clone();
+        let tidying: BoxFuture<'static, ()> = Box::pin(tidy(self.runner.of.clone()));
         tokio::select! {
             biased;
-            () = self.work(&token) => {}
-            () = tidy(&of) => {}
+            () = self.work(token) => {}
+            () = tidying => {}
         }
         self.stop().await;
     }
 
-    async fn work(&mut self, token: &CancellationToken) {
+    async fn work(&mut self, token: CancellationToken) {
         let mut options = self.runner.of.watch_options();
         let mut accepting: OptionFuture<BoxFuture<'static, jobs::Result<Vec<Accepted>>>> =
             None.into();
@@ -306,30 +329,14 @@ impl Server {
 
     /// Stops runs of jobs that were removed or are to run again. Heart-beats would tell them, too, but later.
     async fn look_for_lost(&self) {
-        let of = &self.runner.of.0;
-        let workers = self.workers.values();
-        let looks = workers.map(|worker| async move {
-            let info = match of.jobs.info(&of.ty, &worker.job.id).await {
-                Ok(info) => info,
-                Err(error) => {
-                    tracing::debug!(error = %chain(&error), "look for lost jobs");
-                    return;
-                }
-            };
-            let held = info.filter(|info| {
-                let attempt = info.last.as_ref().map(|last| last.number);
-                info.state == State::Running
-                    && info.created_ms == worker.created_ms
-                    && attempt == Some(worker.job.attempt)
-            });
-            match held {
-                None => worker.stops.lost.cancel(),
-                Some(info) if info.next_due_ms.is_some() => worker.stops.again.cancel(),
-                Some(_) => {}
+        let workers: Vec<&Worker> = self.workers.values().collect();
+        for some in workers.chunks(LOOKS) {
+            let mut looks: Vec<BoxFuture<'_, ()>> = Vec::with_capacity(some.len());
+            for worker in some {
+                looks.push(Box::pin(worker.look(&self.runner.of)));
             }
-        });
-        let mut looks = stream::iter(looks).buffer_unordered(LOOKS);
-        while looks.next().await.is_some() {}
+            join_all(looks).await;
+        }
     }
 
     /// Every run stops in order, or is dropped when that takes too long.
@@ -371,7 +378,7 @@ async fn rung(of: Replications, heard: Option<Bytes>) -> Option<Bytes> {
 }
 
 /// Background work that any node does: results of transient jobs that nobody asks for any more, databases to be looked at.
-async fn tidy(of: &Replications) {
+async fn tidy(of: Replications) {
     loop {
         let done = async {
             let expired = of.forget_transient().await?;
