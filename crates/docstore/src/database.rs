@@ -90,6 +90,8 @@ impl DocStore {
             // Nobody else draws these bits: it is our own success, found by a second attempt.
             Some(row) if DbRow::decode(&row)?.instance == instance => {}
             Some(_) => return Err(Error::DatabaseExists),
+            // Created by an earlier attempt, and deleted by somebody since.
+            None if tx.get(&keys::deleted(instance)).await?.is_some() => {}
             None => {
                 let revs_limit = self.0.options.revs_limit;
                 let row = DbRow {

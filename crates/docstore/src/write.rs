@@ -6,7 +6,7 @@
 mod draft;
 mod name;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use document::rev::Rev;
@@ -101,6 +101,9 @@ impl DocStore {
 
     /// Writes documents, `_local` ones among them, in this one transaction. What is refused is not
     /// written, and the others are.
+    ///
+    /// A transaction that edits a document anew after it has deleted it, or the other way round, does
+    /// not recognise its own success: leave that to [`Self::bulk_docs`].
     pub async fn bulk_docs_in<H: WriteHook>(
         &self,
         tx: &Transaction,
@@ -126,7 +129,7 @@ impl DocStore {
         hook: &H,
     ) -> Result<Written<H::Error>, H::Error> {
         let mut written = Vec::with_capacity(edits.len());
-        let mut groups = groups(edits);
+        let mut groups = groups(edits, mode);
         groups.reverse();
         while let Some(group) = groups.pop() {
             let edits = &edits[group.clone()];
@@ -209,17 +212,23 @@ impl DocStore {
 }
 
 /// Cuts edits into what one transaction writes.
-fn groups(edits: &[Edit]) -> Vec<Range<usize>> {
+///
+/// Edits of one document go into transactions of their own, where one may be refused: a second attempt
+/// finds what the last of them has made, and would take an edit that was refused before that.
+fn groups(edits: &[Edit], mode: EditMode) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut ids = HashSet::new();
     let mut bytes = 0;
     for (index, edit) in edits.iter().enumerate() {
         bytes += edit.bytes();
+        let alone = mode == EditMode::NewEdits && !ids.insert(&edit.id);
         match groups.last_mut() {
-            Some(group) if group.len() < GROUP_EDITS_MAX && bytes <= GROUP_BYTES_MAX => {
+            Some(group) if !alone && group.len() < GROUP_EDITS_MAX && bytes <= GROUP_BYTES_MAX => {
                 group.end = index + 1;
             }
             _ => {
                 bytes = edit.bytes();
+                ids = HashSet::from([&edit.id]);
                 groups.push(index..index + 1);
             }
         }

@@ -82,13 +82,12 @@ impl<'a> Draft<'a> {
                 }
                 self.replicate(revisions, edit)?
             }
-            EditMode::NewEdits => {
-                let own = (tx.maybe_committed()).then(|| find_own(&self.record.tree, edit));
-                if let Some(rev) = own.flatten() {
-                    return Ok(rev);
+            EditMode::NewEdits => match self.continue_leaf(edit) {
+                Err(Error::Conflict) if tx.maybe_committed() => {
+                    return Ok(find_own(&self.record.tree, edit).ok_or(Error::Conflict)?);
                 }
-                self.continue_leaf(edit)?
-            }
+                addition => addition?,
+            },
         };
         let rev = (addition.revisions.rev()).ok_or_else(|| Error::corrupt("a revision"))?;
         let (next, new_parts) = self.add(addition, edit, row.revs_limit);

@@ -2,6 +2,7 @@
 
 use document::rev::Rev;
 use document::revid;
+use document::revtree::{Node, RevTree};
 use md5::{Digest, Md5};
 
 use crate::rows::{AttachmentRow, Leaf};
@@ -46,29 +47,33 @@ pub(super) fn new_rev(parent: Option<&Rev>, edit: &Edit, attachments: &[Attachme
     revid::new_rev(parent, edit.deleted, &edit.body, attachments)
 }
 
-/// The revision that an earlier attempt of this very edit made, if it is in the tree.
+/// The revision that an earlier attempt of this very edit made, if it is there; asked only where the
+/// edit is refused otherwise.
 ///
 /// A revision's name says what was edited and how, so whoever finds it there has nothing left to do,
 /// even if somebody else made the same edit.
-pub(super) fn find_own(tree: &document::revtree::RevTree<Leaf>, edit: &Edit) -> Option<Rev> {
-    let base = edit.rev();
-    let same_edit = |parent: Option<&Rev>, generation: u64| {
-        let mut made = tree
-            .nodes()
-            .filter(|node| node.rev.generation == generation);
-        made.find_map(|node| {
-            let known = node.value.map_or(&[][..], |leaf| &leaf.attachments);
-            let attachments = resolve(edit, known, generation).ok()?;
-            let rev = new_rev(parent, edit, &attachments);
-            (rev == *node.rev).then_some(rev)
-        })
+pub(super) fn find_own(tree: &RevTree<Leaf>, edit: &Edit) -> Option<Rev> {
+    let made = |parent: Option<&Rev>, made: &Node<'_, Leaf>| {
+        let known = made.value.map_or(&[][..], |leaf| &leaf.attachments);
+        let attachments = resolve(edit, known, made.rev.generation).ok()?;
+        let rev = new_rev(parent, edit, &attachments);
+        (rev == *made.rev).then_some(rev)
     };
-    match &base {
-        Some(base) => same_edit(Some(base), base.generation + 1),
-        // A document made anew continues the deletion that won then.
-        None => same_edit(None, 1).or_else(|| {
-            let mut deletions = tree.nodes().filter(|node| node.deleted);
-            deletions.find_map(|node| same_edit(Some(node.rev), node.rev.generation + 1))
-        }),
+    let at = |generation| {
+        tree.nodes()
+            .filter(move |node| node.rev.generation == generation)
+    };
+    match edit.rev() {
+        Some(base) => at(base.generation + 1).find_map(|node| made(Some(&base), &node)),
+        None if edit.deleted => at(1).find_map(|node| made(None, &node)),
+        None => {
+            // The document may have had other lives, and one may have begun with the same revision's
+            // body. Ours is the one that it has now.
+            let winner = tree.winner().filter(|winner| !winner.deleted)?;
+            let mut path = tree.path(winner.rev);
+            let first = path.by_ref().take_while(|node| !node.deleted).last()?;
+            let parent = tree.path(first.rev).nth(1);
+            made(parent.map(|node| node.rev), &first)
+        }
     }
 }

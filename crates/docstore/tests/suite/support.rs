@@ -1,0 +1,217 @@
+//! What the suites share: a database in a fresh store of each backend.
+
+use std::collections::BTreeMap;
+
+use docstore::{
+    AllDocsQuery, AllDocsRow, ChangeRow, ChangesQuery, Db, DocStore, Document, Edit, EditMode,
+    Error, InstanceId, NoHook, OpenRevs, Options, ReadOptions, Rev, Seq,
+};
+use document::doc::Doc;
+use store::{KeyRange, Store};
+use tempfile::TempDir;
+
+/// A database nobody else sees, removed with the fixture.
+pub(crate) struct Fixture {
+    pub(crate) docstore: DocStore,
+    pub(crate) db: Db,
+    pub(crate) _directory: Option<TempDir>,
+}
+
+/// One backend of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Memory,
+    Lmdb,
+    Fdb,
+}
+
+impl Fixture {
+    /// `None` when the backend needs a server that is not there.
+    pub(crate) async fn open(backend: Backend) -> Option<Self> {
+        let mut directory = None;
+        let url = match backend {
+            Backend::Memory => "memory:".to_owned(),
+            Backend::Lmdb => {
+                let dir = tempfile::tempdir().unwrap();
+                let url = format!("lmdb:{}", dir.path().display());
+                directory = Some(dir);
+                url
+            }
+            Backend::Fdb => fdb_url()?,
+        };
+        let docstore = open(Store::open(&url).await.unwrap());
+        let name = docstore.name("_replicator").unwrap();
+        let db = docstore.create(&name, instance(1)).await.unwrap();
+        Some(Self {
+            docstore,
+            db,
+            _directory: directory,
+        })
+    }
+
+    pub(crate) async fn memory() -> Self {
+        Self::open(Backend::Memory).await.unwrap()
+    }
+
+    /// Writes a document over `rev` and returns its new revision.
+    pub(crate) async fn put(&self, id: &str, rev: Option<&Rev>, body: &str) -> Result<Rev, Error> {
+        let edit = edit(id, rev, body);
+        (self.docstore)
+            .put(&self.db, &edit, EditMode::NewEdits, &NoHook)
+            .await
+    }
+
+    /// Writes a revision with its history, newest first, as replication does.
+    pub(crate) async fn replicate(&self, id: &str, history: &[&str], body: &str) -> Rev {
+        let edit = replicated(id, history, body);
+        (self.docstore)
+            .put(&self.db, &edit, EditMode::Replicated, &NoHook)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn delete(&self, id: &str, rev: &Rev) -> Result<Rev, Error> {
+        (self.docstore)
+            .delete(&self.db, id, Some(rev), &NoHook)
+            .await
+    }
+
+    pub(crate) async fn get(&self, id: &str) -> Result<Document, Error> {
+        self.docstore
+            .get(&self.db, id, &ReadOptions::default())
+            .await
+    }
+
+    /// Every row of a listing.
+    pub(crate) async fn list(&self, query: AllDocsQuery) -> Vec<AllDocsRow> {
+        let mut rows = Vec::new();
+        let mut rest = Some(query);
+        while let Some(query) = rest {
+            let page = self.docstore.all_docs_page(&self.db, &query).await.unwrap();
+            rows.extend(page.rows);
+            rest = page.rest;
+        }
+        rows
+    }
+
+    /// The ids of a listing.
+    pub(crate) async fn ids(&self, query: AllDocsQuery) -> Vec<String> {
+        let rows = self.list(query).await.into_iter();
+        rows.map(|row| row.id).collect()
+    }
+
+    /// Every row of a feed, and where it ends.
+    pub(crate) async fn changes(&self, query: ChangesQuery) -> (Vec<ChangeRow>, Seq) {
+        let mut rows = Vec::new();
+        let mut next = query;
+        loop {
+            let page = self.docstore.changes_page(&self.db, &next, &|doc| doc);
+            let page = page.await.unwrap();
+            rows.extend(page.rows);
+            match page.rest {
+                Some(rest) => next = rest,
+                None => return (rows, page.last_seq),
+            }
+        }
+    }
+
+    /// Counts again what the database counts, and looks whether its parts agree.
+    pub(crate) async fn check(&self) {
+        let info = self.docstore.info(&self.db).await.unwrap();
+        let (changes, last_seq) = self.changes(ChangesQuery::default()).await;
+        assert_eq!(last_seq, info.update_seq);
+        assert!(changes.is_sorted_by(|a, b| a.seq < b.seq));
+        let ids: BTreeMap<_, _> = changes.iter().map(|row| (&row.id, row)).collect();
+        assert_eq!(ids.len(), changes.len(), "a document is told twice");
+        let deleted = changes.iter().filter(|row| row.deleted).count() as u64;
+        assert_eq!(info.doc_del_count, deleted);
+        assert_eq!(info.doc_count, changes.len() as u64 - deleted);
+        let listed = self.list(AllDocsQuery::default()).await;
+        assert_eq!(info.doc_count, listed.len() as u64);
+        let mut bytes = 0;
+        for row in &listed {
+            let change = ids[&row.id];
+            assert!(!change.deleted);
+            assert_eq!(row.value.as_ref().unwrap().rev, change.revs[0]);
+        }
+        for row in &changes {
+            let options = ReadOptions::default();
+            let leaves = self
+                .docstore
+                .open_revs(&self.db, &row.id, &OpenRevs::All, false, &options)
+                .await
+                .unwrap();
+            for leaf in leaves {
+                let leaf = leaf.unwrap();
+                bytes += leaf.body.len() as u64;
+                bytes += leaf.attachments.iter().map(|att| att.bytes).sum::<u64>();
+            }
+        }
+        assert_eq!(info.sizes.active, bytes);
+    }
+
+    /// How many rows the whole store has.
+    pub(crate) async fn rows(&self) -> usize {
+        let mut scan = self.docstore.store().scan(KeyRange::all());
+        let mut rows = 0;
+        while let Some(page) = scan.next_page().await.unwrap() {
+            rows += page.len();
+        }
+        rows
+    }
+}
+
+pub(crate) fn open(store: Store) -> DocStore {
+    let options = Options {
+        kinds: vec!["_replicator".to_owned(), "_users".to_owned()],
+        ..Options::default()
+    };
+    DocStore::new(store, options)
+}
+
+pub(crate) fn instance(number: u8) -> InstanceId {
+    InstanceId([number; 16])
+}
+
+pub(crate) fn rev(text: &str) -> Rev {
+    text.parse().unwrap()
+}
+
+/// A document as a client sends it.
+pub(crate) fn edit(id: &str, rev: Option<&Rev>, body: &str) -> Edit {
+    let mut edit = Edit::new(id, Doc::parse(body).unwrap()).unwrap();
+    if let Some(rev) = rev {
+        edit.revisions = Some(rev.clone().into());
+    }
+    edit
+}
+
+/// A document as a replicator sends it.
+pub(crate) fn replicated(id: &str, history: &[&str], body: &str) -> Edit {
+    let revs: Vec<Rev> = history.iter().map(|text| rev(text)).collect();
+    Edit {
+        revisions: Some(docstore::Revisions {
+            start: revs[0].generation,
+            ids: revs.into_iter().map(|rev| rev.id).collect(),
+        }),
+        ..edit(id, None, body)
+    }
+}
+
+/// A prefix of its own in the cluster that `TEST_FDB_CLUSTER_FILE` names.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "test runs share one cluster and must not meet"
+)]
+fn fdb_url() -> Option<String> {
+    let Some(file) = std::env::var_os("TEST_FDB_CLUSTER_FILE") else {
+        assert!(
+            std::env::var_os("TEST_FDB_REQUIRED").is_none(),
+            "TEST_FDB_REQUIRED is set, but TEST_FDB_CLUSTER_FILE names no cluster"
+        );
+        println!("skipped: TEST_FDB_CLUSTER_FILE names no cluster");
+        return None;
+    };
+    let unique: u64 = rand::random();
+    Some(format!("fdb:{}?prefix=docs-{unique:016x}", file.display()))
+}
