@@ -9,6 +9,7 @@
 
 use foundationdb::options::{MutationType, StreamingMode};
 use foundationdb::{Database, RangeOption};
+use futures::TryStreamExt;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use store::limits::TRANSACTION_BYTES_MAX;
@@ -96,8 +97,9 @@ async fn there(tx: &foundationdb::Transaction, prefix: &[u8], op: &Op) -> Rows {
                 mode: StreamingMode::WantAll,
                 ..RangeOption::from((key(begin), key(end)))
             };
-            let rows = tx.get_range(&option, 1, false).await.unwrap();
             let strip = |key: &[u8]| key.strip_prefix(prefix).unwrap().to_vec();
+            let rows = tx.get_ranges_keyvalues(option, false);
+            let rows: Vec<_> = rows.try_collect().await.unwrap();
             return (rows.iter())
                 .map(|row| (strip(row.key()), row.value().to_vec()))
                 .collect();
