@@ -109,14 +109,14 @@ impl Work<'_> {
         let of = &self.runner.of;
         let (jobs, job) = (&of.0.jobs, &self.accepted.job);
         let info = jobs.info_in(tx, &of.0.ty, &job.id).await?;
-        let again = info.is_some_and(|info| info.next_due_ms.is_some());
-        let plan = match end {
-            // Whatever came of this run, a creator wants another one.
-            _ if again => self.reschedule(data, 0, op),
-            End::Duplicate { identity } => {
+        let next_due_ms = info.and_then(|info| info.next_due_ms);
+        let plan = match (end, next_due_ms) {
+            // Whatever came of this run, a creator wants another one, and says when: never, if the job is to be parked.
+            (_, Some(due_ms)) => self.reschedule(data, due_ms, op),
+            (End::Duplicate { identity }, None) => {
                 self.duplicate_in(tx, op, random, data, identity).await?
             }
-            end => self.plan(op, random, data, end),
+            (end, None) => self.plan(op, random, data, end),
         };
         let old_id = data.rep_id.as_deref();
         let finish = plan.finish.clone().data(plan.data.encode());
@@ -169,7 +169,7 @@ impl Work<'_> {
         result: &Map<String, Value>,
         progress: &Progress,
     ) -> Plan {
-        let mut data = self.left(data, op);
+        let mut data = Self::left(data, op);
         let mut stats = progress.to_info(super::timestamp(op.now_ms));
         for name in OF_THE_MOMENT {
             stats.remove(name);
@@ -190,7 +190,7 @@ impl Work<'_> {
     }
 
     fn reschedule(&self, data: &JobData, due_ms: i64, op: &Op) -> Plan {
-        let mut data = self.left(data, op);
+        let mut data = Self::left(data, op);
         data.state = JobState::Pending;
         (data.info, data.last_error) = (None, None);
         self.note(
@@ -216,7 +216,7 @@ impl Work<'_> {
         if data.is_transient() && tag != "max_backoff" {
             return self.fail(data, op, info);
         }
-        let mut data = self.left(data, op);
+        let mut data = Self::left(data, op);
         if data.state == JobState::Running {
             self.heal(&mut data);
         }
@@ -244,7 +244,7 @@ impl Work<'_> {
     }
 
     fn fail(&self, data: &JobData, op: &Op, info: Value) -> Plan {
-        let mut data = self.left(data, op);
+        let mut data = Self::left(data, op);
         // A job that was made as failed has counted that already.
         if data.state != JobState::Failed {
             data.error_count = data.error_count.saturating_add(1);
@@ -296,7 +296,7 @@ impl Work<'_> {
     }
 
     /// The data of a job that nobody runs.
-    fn left(&self, data: &JobData, op: &Op) -> JobData {
+    fn left(data: &JobData, op: &Op) -> JobData {
         let mut left = data.clone();
         (left.node, left.pid) = (None, None);
         left.last_updated = op.now_ms.div_euclid(1000);

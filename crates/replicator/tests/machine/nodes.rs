@@ -1,0 +1,71 @@
+//! Nodes that come and go.
+
+use replicator::Options;
+use serde_json::{Value, json};
+
+use crate::fixture::World;
+
+#[tokio::test]
+async fn a_node_that_stops_hands_its_jobs_back() {
+    let world = World::new().await;
+    let mut first = world.node("n1").await;
+    world.put("x", &json!({"continuous": true})).await;
+    world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
+    world.until_copied("early").await;
+    world
+        .until("x", |row| row["info"]["docs_written"] == 1)
+        .await;
+    first.until_running(1).await;
+    first.stop().await;
+    let row = world.until_state("x", "pending").await;
+    assert_eq!(
+        (&row["node"], &row["error_count"]),
+        (&Value::Null, &json!(0))
+    );
+    // What it has done is still shown.
+    assert_eq!(row["info"]["docs_written"], 1);
+    let _second = world.node("n2").await;
+    let row = world.until_state("x", "running").await;
+    assert_eq!(row["node"], "n2");
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
+    world
+        .until("x", |row| row["info"]["docs_written"] == 2)
+        .await;
+}
+
+#[tokio::test]
+async fn the_longest_running_make_room_for_others() {
+    let world = World::new().await;
+    let mut node = world.node("n1").await;
+    let options = |max_jobs| Options {
+        max_jobs,
+        max_churn: 1,
+        interval_sec: 1,
+        min_run_time_sec: 0,
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    };
+    node.of.set_options(options(1)).unwrap();
+    for n in 0..2 {
+        let name = format!("t{n}");
+        world.peer.create_database(&name).unwrap();
+        let target = world.peer.database_url(&name);
+        world
+            .put(&name, &json!({"continuous": true, "target": target}))
+            .await;
+    }
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    // Both have their turn although one may run.
+    world
+        .until("t0", |row| row["info"]["docs_written"] == 1)
+        .await;
+    world
+        .until("t1", |row| row["info"]["docs_written"] == 1)
+        .await;
+    node.of.set_options(options(2)).unwrap();
+    node.until_running(2).await;
+    node.of.set_options(options(0)).unwrap();
+    node.until_running(0).await;
+    assert_eq!(world.until_state("t0", "pending").await["error_count"], 0);
+}
