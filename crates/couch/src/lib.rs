@@ -7,15 +7,21 @@
 //! server, a [`Server`]), which is a cheap handle too; all its clones share one limit of
 //! connections.
 //!
-//! ```ignore
-//! let network = Network::new(NetworkOptions::default())?;
-//! let source = network.database(endpoint, RequestOptions::default()).await?; // logs in
-//! let info = source.info().await?;                         // update_seq, instance_start_time
+//! ```no_run
+//! # use couch::{ChangesRequest, Endpoint, Error, Network, NetworkOptions, RequestOptions};
+//! # async fn example(endpoint: Endpoint, seed: [u8; 32]) -> Result<(), Error> {
+//! let network = Network::new(NetworkOptions::default(), seed)?;
+//! // Logs in, if there are credentials and sessions.
+//! let source = network.database(endpoint, RequestOptions::default()).await?;
+//! let info = source.info().await?;
+//! println!("{} started at {}", info.update_seq.as_json(), info.instance_start_time);
 //! let mut feed = source.changes(&ChangesRequest::default()).await?;
-//! while let Some(change) = feed.next().await? {             // one row at a time
-//!     change.id; change.seq; change.revs; change.deleted;
+//! while let Some(change) = feed.next().await? {
+//!     println!("{} {:?}", change.id, change.revs);
 //! }
-//! feed.last_seq(); feed.pending();                         // of the end of the answer
+//! println!("{:?} {:?}", feed.last_seq(), feed.pending());
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! | call | request | answer |

@@ -11,7 +11,8 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Small pieces are gathered into writes of this size; pieces of this size go out as they are.
+/// Small pieces are gathered into writes of this size, and large ones cut: how far a body has got
+/// is known by what the connection has asked for.
 const WRITE_BYTES: usize = 64 * 1024;
 
 /// The body of a request, in a form that can be sent again, but for a stream.
@@ -41,6 +42,7 @@ impl Payload {
             Self::Pieces(pieces) => Source::Pieces {
                 pieces: Arc::clone(pieces),
                 next: 0,
+                rest: Bytes::new(),
             },
         };
         Body::new(source, self.len(), progress)
@@ -56,7 +58,11 @@ pub(crate) struct Body {
 
 enum Source {
     Once(Bytes),
-    Pieces { pieces: Arc<[Bytes]>, next: usize },
+    Pieces {
+        pieces: Arc<[Bytes]>,
+        next: usize,
+        rest: Bytes,
+    },
     Stream(mpsc::Receiver<Bytes>),
 }
 
@@ -83,15 +89,17 @@ impl Body {
     }
 }
 
-/// Copies small pieces together, and takes a large one as it is.
-fn gather(pieces: &[Bytes], next: &mut usize) -> Bytes {
-    let first = &pieces[*next];
-    *next += 1;
-    if first.len() >= WRITE_BYTES || *next == pieces.len() {
-        return first.clone();
+/// Copies small pieces together, and takes large ones out as they are, bit by bit.
+fn gather(pieces: &[Bytes], next: &mut usize, rest: &mut Bytes) -> Bytes {
+    if rest.is_empty() {
+        rest.clone_from(&pieces[*next]);
+        *next += 1;
+    }
+    if rest.len() >= WRITE_BYTES || *next == pieces.len() {
+        return rest.split_to(rest.len().min(WRITE_BYTES));
     }
     let mut gathered = BytesMut::with_capacity(WRITE_BYTES);
-    gathered.put_slice(first);
+    gathered.put(std::mem::take(rest));
     while let Some(piece) = pieces.get(*next) {
         if gathered.len() + piece.len() > WRITE_BYTES {
             break;
@@ -115,8 +123,10 @@ impl HttpBody for Body {
             return Poll::Ready(None);
         }
         let chunk = match &mut self.source {
-            Source::Once(bytes) => Some(std::mem::take(bytes)),
-            Source::Pieces { pieces, next } => (*next < pieces.len()).then(|| gather(pieces, next)),
+            Source::Once(bytes) => Some(bytes.split_to(bytes.len().min(WRITE_BYTES))),
+            Source::Pieces { pieces, next, rest } => {
+                (*next < pieces.len() || !rest.is_empty()).then(|| gather(pieces, next, rest))
+            }
             Source::Stream(chunks) => match chunks.poll_recv(cx) {
                 Poll::Ready(chunk) => chunk,
                 Poll::Pending => {
@@ -242,7 +252,7 @@ mod tests {
         let payload = Payload::Pieces(pieces.clone().into());
         assert_eq!(payload.len(), 101_001);
         let (sizes, all) = collect(payload.body(Progress::new(Instant::now()))).await;
-        assert_eq!(sizes, [1000, 100_000, 1]);
+        assert_eq!(sizes, [1000, 65_536, 34_465]);
         assert_eq!(all, pieces.concat());
     }
 

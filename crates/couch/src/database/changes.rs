@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use http::Method;
+use http::{Method, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -237,6 +237,10 @@ impl Call {
             call = call
                 .param("include_docs", "true")
                 .param("att_encoding_info", "true");
+        }
+        if request.feed != FeedKind::Normal {
+            // Servers that compress hold rows back until they have enough to compress.
+            call = call.header(header::ACCEPT_ENCODING, "identity");
         }
         call.stream()
     }

@@ -172,7 +172,7 @@ fn related(first: &str, second: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-fn mixed() -> Vec<u8> {
+pub(crate) fn mixed() -> Vec<u8> {
     [
         b"--out\r\nContent-Type: application/json\r\n\r\n{\"_id\":\"d/1\",\"_rev\":\"2-p\"}\r\n".as_slice(),
         &related("--in--out\r\n-", b"\r\n--i"),
@@ -181,7 +181,7 @@ fn mixed() -> Vec<u8> {
     .concat()
 }
 
-const MIXED: &str = "multipart/mixed; boundary=\"out\"";
+pub(crate) const MIXED: &str = "multipart/mixed; boundary=\"out\"";
 
 async fn source(bytes: Vec<u8>, drips: bool) -> Fake {
     Fake::new(move |_| {

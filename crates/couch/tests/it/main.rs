@@ -12,6 +12,7 @@ mod documents;
 mod egress;
 mod fake;
 mod limits;
+mod nonsense;
 mod pool;
 mod proxies;
 mod redirects;
