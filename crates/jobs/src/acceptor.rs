@@ -156,8 +156,7 @@ impl Acceptor {
                 }
                 Ok(None) => pause.reset(),
                 Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(job.ty = %self.ty, error, "accept jobs");
+                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "accept jobs");
                     pause.wait(&token).await;
                 }
             }
@@ -356,8 +355,7 @@ impl Acceptor {
             })
             .collect();
         if let Err(error) = self.jobs.finish_many(&finishes).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(job.ty = %self.ty, error, "give jobs back");
+            tracing::warn!(job.ty = %self.ty, error = %error.chain(), "give jobs back");
         }
     }
 
@@ -376,8 +374,7 @@ impl Acceptor {
             return;
         };
         if let Err(error) = self.jobs.take_bell_down(&self.ty, bell).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::debug!(job.ty = %self.ty, error, "stop waiting for jobs");
+            tracing::debug!(job.ty = %self.ty, error = %error.chain(), "stop waiting for jobs");
         }
     }
 }

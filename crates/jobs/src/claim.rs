@@ -1,36 +1,33 @@
 //! Accepting jobs.
 //!
-//! A claim looks at the heads of one random bucket, then of some more, then of the rest, until it
-//! has seen enough due jobs. The heads are read by snapshot, so that a claim conflicts neither with
-//! creators nor with claims that choose other jobs; of each chosen job it reads the header, and so
-//! two claims that choose the same job conflict. It chooses at random among more jobs than it needs.
+//! A claim reads some ready jobs from a random shard on, and the scheduled jobs at the head of a
+//! random bucket; if that is not enough, the rest of the ready jobs and the heads of all buckets.
+//! It reads them by snapshot, so that it conflicts neither with creators nor with claims that choose
+//! other jobs; of each chosen job it reads the header, and so two claims of the same job conflict.
+//! Of more jobs than it wants it takes some that lie side by side.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
 use rand::rngs::SmallRng;
-use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use store::{KeyRange, RangeOptions, Transaction};
+use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 use tokio::time::Instant;
 
 use crate::effects::Effects;
 use crate::header::{Header, State};
-use crate::ids::BUCKETS;
-use crate::keys::{Keys, Position};
+use crate::ids::{BUCKETS, SHARDS};
+use crate::keys::Position;
 use crate::machine::Event;
 use crate::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result};
 
-/// The fewest head rows a claim looks at in each lane of a bucket.
-const WINDOW_MIN: usize = 64;
-/// How many head rows it looks at for each job it wants.
+/// How many rows a claim reads for each job it wants, and at least.
 const WINDOW_PER_JOB: usize = 4;
+const WINDOW_MIN: usize = 16;
 /// About how much data one claim takes along.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How many buckets are looked at in each round.
-const ROUNDS: [usize; 3] = [1, 3, BUCKETS as usize - 4];
 
 /// A wish for jobs: drawn before the transaction, and kept over its retries, so that a claim that
 /// was committed without the store being able to say so recognises its jobs.
@@ -300,8 +297,8 @@ impl Jobs {
         }))
     }
 
-    /// Due jobs at the heads of as many buckets as it takes; if there are none at all, when the
-    /// next one falls due.
+    /// Due jobs, about as many as it takes to choose from; if there are none at all, when the next
+    /// one falls due.
     async fn heads(
         &self,
         tx: &Transaction,
@@ -309,17 +306,23 @@ impl Jobs {
     ) -> Result<(Vec<Candidate>, Option<i64>)> {
         let wanted = claim.locks.len();
         let window = WINDOW_MIN.max(WINDOW_PER_JOB * wanted);
-        let first = claim.rng(tx.attempt()).random_range(0..BUCKETS);
-        let mut buckets = (0..BUCKETS).map(|n| (first + n) % BUCKETS);
-        let (mut due, mut next_due_ms) = (Vec::new(), None);
-        for round in ROUNDS {
-            if due.len() >= wanted {
-                break;
-            }
-            let heads =
-                (buckets.by_ref().take(round)).map(|bucket| self.head(tx, claim, bucket, window));
-            for (mut found, next) in try_join_all(heads).await? {
-                due.append(&mut found);
+        let mut rng = claim.rng(tx.attempt());
+        let (after, before) = self.keys().ready(&claim.ty, rng.random_range(0..SHARDS));
+        let first = rng.random_range(0..BUCKETS);
+        let (mut due, (timed, mut next_due_ms)) = try_join(
+            self.ready(tx, claim, after, window),
+            self.timed(tx, claim, first, window),
+        )
+        .await?;
+        due.extend(timed);
+        if due.len() < wanted {
+            let others = (1..BUCKETS).map(|n| (first + n) % BUCKETS);
+            let others = others.map(|bucket| self.timed(tx, claim, bucket, window));
+            let others = try_join_all(others);
+            let (ready, others) = try_join(self.ready(tx, claim, before, window), others).await?;
+            due.extend(ready);
+            for (timed, next) in others {
+                due.extend(timed);
                 next_due_ms = [next_due_ms, next].into_iter().flatten().min();
             }
         }
@@ -329,38 +332,55 @@ impl Jobs {
         Ok((due, next_due_ms))
     }
 
-    /// The due jobs at the head of a bucket, and when the first that is not due will be.
-    async fn head(
+    /// The first ready jobs of a range of shards.
+    async fn ready(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        range: KeyRange,
+        limit: usize,
+    ) -> Result<Vec<Candidate>> {
+        let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
+        let rows = rows.collect().await?;
+        (rows.iter())
+            .map(|row| Candidate::of(self, &claim.ty, row))
+            .collect()
+    }
+
+    /// The first scheduled jobs of a bucket that are due, and when the first that is not will be.
+    async fn timed(
         &self,
         tx: &Transaction,
         claim: &Claim,
         bucket: u16,
-        window: usize,
+        limit: usize,
     ) -> Result<(Vec<Candidate>, Option<i64>)> {
-        let (keys, snapshot) = (self.keys(), tx.snapshot());
-        let all = keys.bucket(State::Pending, &claim.ty, bucket);
-        let read = |range: KeyRange| snapshot.get_range(range, RangeOptions::limit(window));
-        let ready = read(keys.ready(&claim.ty, bucket)).collect();
-        let timed = read(keys.timed(&claim.ty, bucket)).collect();
-        let (ready, timed) = try_join(ready, timed).await?;
-        let (mut due, mut next_due_ms) = (Vec::new(), None);
-        for row in ready.into_iter().chain(timed) {
-            let (position, id) = Keys::position(State::Pending, &all, &row.key)?;
-            match position {
+        let range = self.keys().timed(&claim.ty, bucket);
+        let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
+        let mut due = Vec::new();
+        for row in rows.collect().await? {
+            let candidate = Candidate::of(self, &claim.ty, &row)?;
+            match candidate.position {
                 Position::Timed(due_ms)
                     if due_ms > claim.horizon_ms && !self.planted().is(Bug::IgnoresSchedule) =>
                 {
-                    next_due_ms = Some(due_ms);
-                    break;
+                    return Ok((due, Some(due_ms)));
                 }
-                _ => due.push(Candidate {
-                    id,
-                    position,
-                    since_ms: since(&row.value)?,
-                }),
+                _ => due.push(candidate),
             }
         }
-        Ok((due, next_due_ms))
+        Ok((due, None))
+    }
+}
+
+impl Candidate {
+    fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Result<Self> {
+        let (position, id) = jobs.keys().position(ty, State::Pending, &row.key)?;
+        Ok(Self {
+            id,
+            position,
+            since_ms: since(&row.value)?,
+        })
     }
 }
 
@@ -371,14 +391,14 @@ impl Claim {
     }
 }
 
-/// Some of the candidates at random, as many as there are locks.
+/// As many neighbours of the candidates as there are locks: claims that look at the same jobs then
+/// meet in all of what they take, or most often in none.
 fn choose(mut candidates: Vec<Candidate>, claim: &Claim, attempt: u32) -> Vec<Candidate> {
     let wanted = claim.locks.len();
     if candidates.len() > wanted {
-        let mut rng = claim.rng(!attempt);
-        // The chosen ones come to stand at the end.
-        let _ = candidates.partial_shuffle(&mut rng, wanted);
-        candidates.drain(..candidates.len() - wanted);
+        let start = claim.rng(!attempt).random_range(0..candidates.len());
+        candidates.rotate_left(start);
+        candidates.truncate(wanted);
     }
     candidates
 }

@@ -1,6 +1,6 @@
 //! How many jobs there are, and how long they have waited.
 
-use futures::future::{try_join, try_join_all};
+use futures::future::{try_join_all, try_join3};
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::claim::since;
@@ -41,7 +41,7 @@ pub struct Backlog {
     pub due_at_least: bool,
     /// Jobs that will be due. Too many by what is missing in `due`.
     pub future: u64,
-    /// Since when the oldest due job has been due.
+    /// Since when the oldest due job that was counted has been due.
     pub oldest_due_ms: Option<i64>,
 }
 
@@ -103,51 +103,47 @@ impl Jobs {
     /// The jobs of a type that wait, counting up to about `limit` due ones.
     pub async fn backlog(&self, ty: &JobType, now_ms: i64, limit: usize) -> Result<Backlog> {
         self.read(Call::batch("backlog"), |tx| async move {
+            let (ready, _) = self.keys().ready(ty, 0);
             let share = limit.div_ceil(usize::from(BUCKETS));
-            let buckets =
-                try_join_all((0..BUCKETS).map(|b| self.due_in_bucket(&tx, ty, b, now_ms, share)));
-            let (buckets, counts) = try_join(buckets, self.counts_in(&tx, ty)).await?;
-            let due = buckets.iter().map(|(due, _, _)| due).sum();
+            let timed = (0..BUCKETS).map(|bucket| self.keys().due(ty, bucket, now_ms));
+            let timed = timed.map(|range| self.waiting(&tx, ty, range, share));
+            let (ready, timed, counts) = try_join3(
+                self.waiting(&tx, ty, ready, limit),
+                try_join_all(timed),
+                self.counts_in(&tx, ty),
+            )
+            .await?;
+            let parts = || timed.iter().chain([&ready]);
+            let due = parts().map(|(due, _)| *due as u64).sum();
             Ok(Backlog {
                 due,
-                due_at_least: buckets.iter().any(|(_, more, _)| *more),
+                due_at_least: ready.0 == limit || timed.iter().any(|(due, _)| *due == share),
                 future: counts.pending.saturating_sub(due),
-                oldest_due_ms: buckets.iter().filter_map(|(_, _, oldest)| *oldest).min(),
+                oldest_due_ms: parts().filter_map(|(_, oldest)| *oldest).min(),
             })
         })
         .await
     }
 
-    /// Up to `limit` due jobs of a bucket, whether there are more, and since when the oldest is due.
-    async fn due_in_bucket(
+    /// How many jobs wait in a range, up to a limit, and since when the oldest of them is due.
+    async fn waiting(
         &self,
         tx: &Transaction,
         ty: &JobType,
-        bucket: u16,
-        now_ms: i64,
+        range: KeyRange,
         limit: usize,
-    ) -> Result<(u64, bool, Option<i64>)> {
-        let all = self.keys().bucket(State::Pending, ty, bucket);
-        let ready = self.keys().ready(ty, bucket);
-        let timed = self.keys().due(ty, bucket, now_ms);
-        let snapshot = tx.snapshot();
-        let read = |range: KeyRange| {
-            snapshot
-                .get_range(range, RangeOptions::limit(limit))
-                .collect()
-        };
-        let (ready, timed) = try_join(read(ready), read(timed)).await?;
-        let more = ready.len() == limit || timed.len() == limit;
-        let mut oldest = None;
-        for row in ready.first().into_iter().chain(timed.first()) {
-            let (position, _) = Keys::position(State::Pending, &all, &row.key)?;
-            let since_ms = match position {
-                Position::Timed(due_ms) => due_ms,
+    ) -> Result<(usize, Option<i64>)> {
+        let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
+        let rows = rows.collect().await?;
+        let mut oldest: Option<i64> = None;
+        for row in &rows {
+            let since_ms = match self.keys().position(ty, State::Pending, &row.key)? {
+                (Position::Timed(due_ms), _) => due_ms,
                 _ => since(&row.value)?,
             };
-            oldest = Some(oldest.map_or(since_ms, |oldest: i64| oldest.min(since_ms)));
+            oldest = Some(oldest.map_or(since_ms, |oldest| oldest.min(since_ms)));
         }
-        Ok(((ready.len() + timed.len()) as u64, more, oldest))
+        Ok((rows.len(), oldest))
     }
 }
 

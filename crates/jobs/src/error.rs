@@ -47,6 +47,13 @@ impl Error {
             .is_some_and(store::Error::is_retryable)
     }
 
+    /// The error and its causes, for logs.
+    pub(crate) fn chain(&self) -> impl std::fmt::Display {
+        let causes = std::iter::successors(std::error::Error::source(self), |e| e.source());
+        let causes: Vec<_> = causes.map(|cause| format!(": {cause}")).collect();
+        format!("{self}{}", causes.concat())
+    }
+
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
         Self::Store(store::Error::Corrupt {
             message: message.into(),

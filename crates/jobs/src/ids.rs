@@ -15,6 +15,9 @@ pub const ID_BYTES_MAX: usize = 256;
 pub const HOLDER_BYTES_MAX: usize = 128;
 /// How many buckets the hash of an id spreads jobs over. Part of the stored format.
 pub(crate) const BUCKETS: u16 = 32;
+/// How many shards it spreads ready jobs over: the more, the less claims meet; the fewer, the closer
+/// to first come, first served. Part of the stored format.
+pub(crate) const SHARDS: u16 = 1_024;
 
 /// What kind of work a job is: the queue it stands in.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,14 +68,19 @@ impl JobId {
         &self.0
     }
 
-    /// Which bucket of every index the job lies in. Part of the stored format: never change it.
+    /// Which bucket of every index the job lies in.
     pub(crate) fn bucket(&self) -> u16 {
+        self.shard() / (SHARDS / BUCKETS)
+    }
+
+    /// Which shard of the ready jobs it lies in. Part of the stored format: never change it.
+    pub(crate) fn shard(&self) -> u16 {
         // FNV-1a, finished by a multiplication so that the high bits depend on every byte.
         let hash = (self.0.iter()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
         let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        u16::try_from(mixed >> 59).unwrap_or(0)
+        u16::try_from(mixed >> 54).unwrap_or(0)
     }
 }
 
@@ -185,7 +193,7 @@ mod tests {
         let bucket = |id: &'static [u8]| JobId::new(id).unwrap().bucket();
         assert_eq!(
             [bucket(b""), bucket(b"a"), bucket(b"\xff\x00")],
-            [28, 5, 24]
+            [16, 16, 23]
         );
         let mut counts = [0_u32; 32];
         for n in 0..32_000 {

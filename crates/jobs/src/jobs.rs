@@ -103,22 +103,10 @@ impl Add {
 impl Jobs {
     /// The queue in `store`.
     pub fn new(store: Store, clock: Clock, entropy: Entropy) -> Self {
-        Self::below(&[], store, clock, entropy)
+        Self::planted_with(store, clock, entropy, Planted::default())
     }
 
-    /// A queue of its own below a prefix of keys.
-    pub fn below(prefix: &[u8], store: Store, clock: Clock, entropy: Entropy) -> Self {
-        Self(Arc::new(Inner {
-            store,
-            keys: Keys::new(prefix),
-            clock,
-            entropy,
-            planted: Planted::default(),
-        }))
-    }
-
-    /// The queue as another node sees it: through its own store handle, clock and random bits.
-    #[cfg(test)]
+    /// The queue, with a bug to be found.
     pub(crate) fn planted_with(
         store: Store,
         clock: Clock,
@@ -127,7 +115,7 @@ impl Jobs {
     ) -> Self {
         Self(Arc::new(Inner {
             store,
-            keys: Keys::new(&[]),
+            keys: Keys::new(),
             clock,
             entropy,
             planted,
@@ -330,6 +318,10 @@ impl Jobs {
         id: &JobId,
     ) -> Result<()> {
         let mut header = self.header(tx, ty, id).await?;
+        if header.is_none() && tx.maybe_committed() {
+            // An earlier try that saw no job would have said so: it has removed it.
+            return Ok(());
+        }
         let mut effects = self.effects(tx, op.now_ms).await?;
         effects.run(ty, id, &mut header, Event::Remove)?;
         effects.flush(op).await

@@ -42,8 +42,7 @@ impl Jobs {
                 Ok(Err(Error::Halt)) | Err(_) => return Error::Halt,
                 Ok(Err(error)) => {
                     let id = &accepted.job.id;
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(job.id = %id, error, "send a heart-beat");
+                    tracing::warn!(job.id = %id, error = %error.chain(), "send a heart-beat");
                 }
             }
         }

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!  1 JOB       type, id                               = header: state, due time, attempts, lock, small data
-//!  2 PENDING   type, bucket, 0, incarnation, version, id = since     ready: first come, first served
-//!    PENDING   type, bucket, 1, due_ms, id            = since     scheduled: due at a time
+//!  2 PENDING   type, 0, shard, incarnation, version, id = since     ready: first come, first served
+//!    PENDING   type, 1, bucket, due_ms, id            = since     scheduled: due at a time
 //!  3 SLEEPER   type, nonce                            = stamp     an acceptor asleep, to be woken by clearing it
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
@@ -22,10 +22,12 @@
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
 //! ```
 //!
-//! - `bucket` is a hash of the id, 0 to 31, so that no index grows at one end only and no two
-//!   acceptors are bound to meet. Every job has exactly one row in PENDING, ACTIVITY or FINISHED,
-//!   and that row follows from its header ([`Place`]): there is no other state index. A listing by
-//!   state merges the 32 buckets.
+//! - `bucket`, 0 to 31, and `shard`, 0 to 1023, are the first bits of a hash of the id, so that no
+//!   index grows at one end only and no two acceptors are bound to meet. Ready jobs are all due, so
+//!   one range read from any shard on finds some, however few there are; of scheduled jobs the head
+//!   of each bucket has to be looked at, so there are fewer of those. Every job has exactly one row
+//!   in PENDING, ACTIVITY or FINISHED, and that row follows from its header ([`Place`]): there is no
+//!   other state index, and a listing by state is in the order of these keys.
 //! - `stamp` is the store's incarnation and a versionstamp. Stamps are compared with versions that
 //!   were read, never with clocks. They stand in values that are overwritten blindly, so a header
 //!   never holds one, and any operations on a job may meet in one transaction.
@@ -119,9 +121,8 @@ fn state_number(state: Option<State>) -> u16 {
 }
 
 impl Keys {
-    /// The queue below `prefix`.
-    pub(crate) fn new(prefix: &[u8]) -> Self {
-        let mut subspace = prefix.to_vec();
+    pub(crate) fn new() -> Self {
+        let mut subspace = Vec::new();
         pack_into(&LAYER, &mut subspace);
         Self { subspace }
     }
@@ -136,13 +137,15 @@ impl Keys {
 
     /// The index row of a job.
     pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: Position) -> Vec<u8> {
-        let (ty, bucket, id) = (ty.as_str(), id.bucket(), id.as_bytes());
+        let (shard, bucket) = (id.shard(), id.bucket());
+        let (ty, id) = (ty.as_str(), id.as_bytes());
         match position {
-            Position::Ready(order) => self.pack(
-                Table::Pending,
-                &(ty, bucket, READY, order.incarnation, order.version, id),
-            ),
-            Position::Timed(due_ms) => self.pack(Table::Pending, &(ty, bucket, TIMED, due_ms, id)),
+            Position::Ready(order) => {
+                let (incarnation, version) = (order.incarnation, order.version);
+                let key = (ty, READY, shard, incarnation, version, id);
+                self.pack(Table::Pending, &key)
+            }
+            Position::Timed(due_ms) => self.pack(Table::Pending, &(ty, TIMED, bucket, due_ms, id)),
             Position::Active => self.pack(Table::Activity, &(ty, bucket, id)),
             Position::Finished(expires_ms) => {
                 self.pack(Table::Finished, &(ty, bucket, expires_ms, id))
@@ -150,67 +153,80 @@ impl Keys {
         }
     }
 
-    /// The rows of one bucket of the index of a state.
-    pub(crate) fn bucket(&self, state: State, ty: &JobType, bucket: u16) -> KeyRange {
+    /// The index of a state.
+    pub(crate) fn state(&self, ty: &JobType, state: State) -> KeyRange {
         let table = match state {
             State::Pending => Table::Pending,
             State::Running => Table::Activity,
             State::Finished => Table::Finished,
         };
-        self.range(table, &(ty.as_str(), bucket))
+        self.range(table, &(ty.as_str(),))
     }
 
-    pub(crate) fn ready(&self, ty: &JobType, bucket: u16) -> KeyRange {
-        self.range(Table::Pending, &(ty.as_str(), bucket, READY))
+    /// The ready jobs, from a shard on, and those before.
+    pub(crate) fn ready(&self, ty: &JobType, shard: u16) -> (KeyRange, KeyRange) {
+        let all = self.range(Table::Pending, &(ty.as_str(), READY));
+        let middle = self.pack(Table::Pending, &(ty.as_str(), READY, shard));
+        let middle = Bytes::from(middle);
+        (
+            KeyRange::new(middle.clone(), all.end),
+            KeyRange::new(all.begin, middle),
+        )
     }
 
+    /// The scheduled jobs of a bucket.
     pub(crate) fn timed(&self, ty: &JobType, bucket: u16) -> KeyRange {
-        self.range(Table::Pending, &(ty.as_str(), bucket, TIMED))
+        self.range(Table::Pending, &(ty.as_str(), TIMED, bucket))
     }
 
     /// The scheduled jobs of a bucket that are due.
     pub(crate) fn due(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
         let all = self.timed(ty, bucket);
-        let end = (ty.as_str(), bucket, TIMED, now_ms.saturating_add(1));
+        let end = (ty.as_str(), TIMED, bucket, now_ms.saturating_add(1));
         KeyRange::new(all.begin, self.pack(Table::Pending, &end))
+    }
+
+    /// The heart-beats of a bucket.
+    pub(crate) fn active(&self, ty: &JobType, bucket: u16) -> KeyRange {
+        self.range(Table::Activity, &(ty.as_str(), bucket))
     }
 
     /// The finished jobs of a bucket whose time is up.
     pub(crate) fn expired(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
-        let all = self.bucket(State::Finished, ty, bucket);
+        let all = self.range(Table::Finished, &(ty.as_str(), bucket));
         let end = (ty.as_str(), bucket, now_ms.saturating_add(1));
         KeyRange::new(all.begin, self.pack(Table::Finished, &end))
     }
 
-    /// What an index key of `state` says, given the bucket's range.
+    /// What a key in the index of a state says.
     pub(crate) fn position(
+        &self,
+        ty: &JobType,
         state: State,
-        range: &KeyRange,
         key: &[u8],
     ) -> Result<(Position, JobId)> {
-        type Ready<'a> = (i64, u32, u64, TupleBytes<'a>);
-        // The end of a prefix range is one byte longer than nothing: the begin is the prefix.
-        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        type Id<'a> = TupleBytes<'a>;
+        let prefix = self.state(ty, state).begin.len();
+        let rest = key.get(prefix..).unwrap_or_default();
         let parsed = match state {
-            State::Pending => match unpack::<Ready<'_>>(rest) {
-                Ok((READY, incarnation, version, id)) => Some((
+            State::Pending => match unpack::<(i64, u16, u32, u64, Id<'_>)>(rest) {
+                Ok((READY, _, incarnation, version, id)) => Some((
                     Position::Ready(Order {
                         incarnation,
                         version,
                     }),
                     id,
                 )),
-                _ => match unpack::<(i64, i64, TupleBytes<'_>)>(rest) {
-                    Ok((TIMED, due_ms, id)) => Some((Position::Timed(due_ms), id)),
+                _ => match unpack::<(i64, u16, i64, Id<'_>)>(rest) {
+                    Ok((TIMED, _, due_ms, id)) => Some((Position::Timed(due_ms), id)),
                     _ => None,
                 },
             },
-            State::Running => unpack::<(TupleBytes<'_>,)>(rest)
-                .ok()
-                .map(|(id,)| (Position::Active, id)),
-            State::Finished => unpack::<(i64, TupleBytes<'_>)>(rest)
-                .ok()
-                .map(|(expires_ms, id)| (Position::Finished(expires_ms), id)),
+            State::Running => {
+                (unpack::<(u16, Id<'_>)>(rest).ok()).map(|(_, id)| (Position::Active, id))
+            }
+            State::Finished => (unpack::<(u16, i64, Id<'_>)>(rest).ok())
+                .map(|(_, expires_ms, id)| (Position::Finished(expires_ms), id)),
         };
         let (position, id) = parsed.ok_or_else(|| foreign(key))?;
         Ok((position, JobId::new(id.into_owned())?))
@@ -258,6 +274,11 @@ impl Keys {
 
     pub(crate) fn chunks(&self, ty: &JobType, id: &JobId, slot: u32) -> KeyRange {
         self.range(Table::Data, &(ty.as_str(), id.as_bytes(), slot))
+    }
+
+    /// The chunks of all jobs of a type.
+    pub(crate) fn data(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Data, &(ty.as_str(),))
     }
 
     pub(crate) fn attempt(&self, ty: &JobType, id: &JobId, number: u32) -> Vec<u8> {
@@ -310,12 +331,6 @@ impl Keys {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
         let (_, edge) = unpack::<(u16, u16)>(rest).map_err(|_| foreign(key))?;
         Ok(edge)
-    }
-
-    /// Everything that belongs to the queue.
-    #[cfg(test)]
-    pub(crate) fn all(&self) -> KeyRange {
-        KeyRange::prefix(&self.subspace)
     }
 
     fn pack(&self, table: Table, key: &impl TuplePack) -> Vec<u8> {

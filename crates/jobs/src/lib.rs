@@ -29,6 +29,7 @@
 
 mod acceptor;
 mod bells;
+mod check;
 mod claim;
 mod clock;
 mod codec;
@@ -57,6 +58,7 @@ mod types;
 mod work;
 
 pub use acceptor::{Acceptor, AcceptorHandle};
+pub use check::Check;
 pub use claim::{Accepted, Claim, Claimed};
 pub use clock::{Clock, Entropy, Op};
 pub use counts::{Backlog, Counts};

@@ -1,16 +1,14 @@
 //! Listings, page by page: by type, by state, by range of ids.
 //!
-//! A listing by state merges the buckets of that state's index, so its order is that of the index:
-//! pending jobs by their turn, running ones by id, finished ones by the time they will be forgotten.
-//! Each page is a transaction of its own, so jobs that change between two pages may be missed or
-//! seen twice.
+//! A listing by id is in the order of ids. A listing by state follows the index of the state, whose
+//! order is that of a hash: the same on every page, and of no other meaning. Each page is a
+//! transaction of its own, so jobs that change between two pages may be missed or seen twice.
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 
 use crate::header::Header;
-use crate::ids::BUCKETS;
 use crate::keys::{Keys, after_stamp};
 use crate::{Error, JobId, JobInfo, JobType, Jobs, Result, State};
 
@@ -62,18 +60,10 @@ pub struct Listed {
 /// A part of a listing.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// The jobs; may be fewer than asked for, even none, although more follow.
+    /// The jobs; may be fewer than asked for although more follow.
     pub jobs: Vec<Listed>,
     /// Where to go on; `None` at the end.
     pub cursor: Option<Cursor>,
-}
-
-/// Some rows of one bucket.
-struct Bucket {
-    range: KeyRange,
-    rows: std::iter::Peekable<std::vec::IntoIter<KeyValue>>,
-    /// There is more in the bucket than was read.
-    more: bool,
 }
 
 impl Jobs {
@@ -116,17 +106,7 @@ impl Jobs {
         if let Some(to) = &query.to {
             range.end = self.keys().job(ty, to).into();
         }
-        resume(&mut range, &all, cursor, query.reverse);
-        if range.is_empty() {
-            return Ok(Page::default());
-        }
-        let options = RangeOptions {
-            limit: Some(limit),
-            reverse: query.reverse,
-        };
-        let rows = tx.snapshot().get_range(range, options).collect().await?;
-        let last = (rows.last().filter(|_| rows.len() == limit))
-            .map(|row| Cursor(row.key.slice(all.begin.len()..)));
+        let (rows, cursor) = page(tx, range, &all, query, cursor, limit).await?;
         let jobs = rows.into_iter().map(|row| {
             let all = &all;
             async move {
@@ -135,10 +115,8 @@ impl Jobs {
                 self.listed(tx, ty, id, &header, query, None).await
             }
         });
-        Ok(Page {
-            jobs: try_join_all(jobs).await?,
-            cursor: last,
-        })
+        let jobs = try_join_all(jobs).await?;
+        Ok(Page { jobs, cursor })
     }
 
     async fn list_state(
@@ -150,50 +128,23 @@ impl Jobs {
         cursor: Option<&Cursor>,
         limit: usize,
     ) -> Result<Page> {
-        // Ids are spread evenly: this is more than a bucket's share of a page, most of the time.
-        let share = limit / usize::from(BUCKETS) * 2 + 8;
-        let buckets = (0..BUCKETS).map(|bucket| async move {
-            let all = self.keys().bucket(state, ty, bucket);
-            let mut range = all.clone();
-            resume(&mut range, &all, cursor, query.reverse);
-            let options = RangeOptions {
-                limit: Some(share),
-                reverse: query.reverse,
-            };
-            let rows = tx.snapshot().get_range(range, options).collect().await?;
-            Ok::<_, Error>(Bucket {
-                range: all,
-                more: rows.len() == share,
-                rows: rows.into_iter().peekable(),
-            })
-        });
-        let mut buckets = try_join_all(buckets).await?;
-        let mut found = Vec::new();
-        let mut cursor = None;
-        while let Some((suffix, range, row)) = next_of(&mut buckets, query.reverse) {
-            let (_, id) = Keys::position(state, &range, &row.key)?;
+        let all = self.keys().state(ty, state);
+        let (rows, cursor) = page(tx, all.clone(), &all, query, cursor, limit).await?;
+        let jobs = rows.into_iter().map(|row| async move {
+            let (_, id) = self.keys().position(ty, state, &row.key)?;
             let beat_ms = match state {
                 State::Running => after_stamp(&row.value).first_chunk().copied(),
                 _ => None,
             };
-            found.push((id, beat_ms.map(i64::from_be_bytes)));
-            cursor = Some(Cursor(suffix));
-            if found.len() == limit {
-                break;
-            }
-        }
-        let done = (buckets.iter_mut()).all(|bucket| !bucket.more && bucket.rows.peek().is_none());
-        let jobs = found.into_iter().map(|(id, beat_ms)| async move {
+            let beat_ms = beat_ms.map(i64::from_be_bytes);
             let value = tx.snapshot().get(&self.keys().job(ty, &id)).await?;
             match value.map(Header::decode).transpose()? {
                 Some(header) => (self.listed(tx, ty, id, &header, query, beat_ms).await).map(Some),
                 None => Ok(None),
             }
         });
-        Ok(Page {
-            jobs: try_join_all(jobs).await?.into_iter().flatten().collect(),
-            cursor: cursor.filter(|_| !done),
-        })
+        let jobs = try_join_all(jobs).await?.into_iter().flatten().collect();
+        Ok(Page { jobs, cursor })
     }
 
     async fn listed(
@@ -218,44 +169,33 @@ impl Jobs {
     }
 }
 
-/// Cuts from a range what the pages before have shown.
-fn resume(range: &mut KeyRange, all: &KeyRange, cursor: Option<&Cursor>, reverse: bool) {
-    let Some(Cursor(suffix)) = cursor else {
-        return;
-    };
-    let mut key = all.begin.to_vec();
-    key.extend_from_slice(suffix);
-    if reverse {
-        range.end = range.end.clone().min(key.into());
-    } else {
-        key.push(0);
-        range.begin = range.begin.clone().max(key.into());
-    }
-}
-
-/// The next row over all buckets, as far as it can be told from what was read of each.
-fn next_of(buckets: &mut [Bucket], reverse: bool) -> Option<(Bytes, KeyRange, KeyValue)> {
-    let mut best: Option<(usize, Bytes)> = None;
-    for (n, bucket) in buckets.iter_mut().enumerate() {
-        let Some(row) = bucket.rows.peek() else {
-            if bucket.more {
-                // Its next row was not read, and may be the next of all.
-                return None;
-            }
-            continue;
-        };
-        let suffix = row.key.slice(bucket.range.begin.len()..);
-        let better = match &best {
-            None => true,
-            Some((_, least)) if reverse => suffix > *least,
-            Some((_, least)) => suffix < *least,
-        };
-        if better {
-            best = Some((n, suffix));
+/// The rows of a page, and where the next one begins.
+async fn page(
+    tx: &Transaction,
+    mut range: KeyRange,
+    all: &KeyRange,
+    query: &Query,
+    cursor: Option<&Cursor>,
+    limit: usize,
+) -> Result<(Vec<KeyValue>, Option<Cursor>)> {
+    if let Some(Cursor(suffix)) = cursor {
+        let mut key = [&*all.begin, suffix].concat();
+        if query.reverse {
+            range.end = range.end.min(key.into());
+        } else {
+            key.push(0);
+            range.begin = range.begin.max(key.into());
         }
     }
-    let (n, suffix) = best?;
-    let bucket = &mut buckets[n];
-    let row = bucket.rows.next()?;
-    Some((suffix, bucket.range.clone(), row))
+    if range.is_empty() {
+        return Ok((Vec::new(), None));
+    }
+    let options = RangeOptions {
+        limit: Some(limit),
+        reverse: query.reverse,
+    };
+    let rows = tx.snapshot().get_range(range, options).collect().await?;
+    let last = rows.last().filter(|_| rows.len() == limit);
+    let cursor = last.map(|row| Cursor(row.key.slice(all.begin.len()..)));
+    Ok((rows, cursor))
 }

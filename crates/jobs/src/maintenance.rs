@@ -92,7 +92,7 @@ impl<H: StallHook + 'static> Maintenance<H> {
                 },
                 Some(Err(error)) = tasks.join_next() => {
                     // A bug in a hook, say: the type is looked after again, later.
-                    tracing::error!(error = &error as &dyn std::error::Error, "watch over a job type");
+                    tracing::error!(error = %error, "watch over a job type");
                     monitors.retain(|_, (_, id)| *id != error.id());
                     pause.wait(&token).await;
                 }

@@ -9,12 +9,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use store::{Call, RangeOptions, Transaction};
+use futures::future::try_join_all;
+use store::{Call, KeyRange, RangeOptions, Transaction};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::header::{Order, State};
-use crate::keys::{Keys, Position, stamp_of};
+use crate::keys::{Position, stamp_of};
 use crate::leases::{Lease, Leases, buckets};
 use crate::machine::Event;
 use crate::pause::{Pause, sleep};
@@ -27,7 +28,7 @@ const SCAN_ROWS: usize = 1_000;
 /// How many jobs one transaction brings back.
 const STALL_JOBS: usize = 100;
 /// Monitors of types with long timeouts look at least this often.
-const TURN_MAX: Duration = Duration::from_secs(10);
+const TURN_MAX: Duration = Duration::from_secs(20);
 
 /// What the owner of a type has to say about jobs whose holder went silent.
 pub trait StallHook: Send + Sync {
@@ -87,8 +88,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                     wait
                 }
                 Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(job.ty = %self.ty, error, "watch over running jobs");
+                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "watch over running jobs");
                     self.looked.clear();
                     pause.after_error()
                 }
@@ -117,20 +117,17 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         self.looked.push_back((Instant::now(), order));
         let silent_since = self.silent_since(timeout);
         for lease in self.leases.held().to_vec() {
-            for bucket in buckets(lease.partition) {
-                if token.is_cancelled() {
-                    return Ok(turn);
-                }
-                if let Some(before) = silent_since {
-                    self.sweep_activity(&lease, bucket, before, &config).await?;
-                }
-                (self.sweeper)
-                    .forget_expired(self.jobs, self.ty, &lease, bucket)
-                    .await?;
+            if token.is_cancelled() {
+                break;
             }
-            self.sweeper
-                .clear_bells(self.jobs, self.ty, &lease, order)
+            if let Some(before) = silent_since {
+                self.sweep_activity(&lease, before, &config).await?;
+            }
+            let (sweeper, ty) = (&mut self.sweeper, self.ty);
+            sweeper
+                .forget_expired(self.jobs, ty, &lease, timeout)
                 .await?;
+            sweeper.clear_bells(self.jobs, ty, &lease, order).await?;
         }
         Ok(turn + self.jobs.entropy().up_to(jitter))
     }
@@ -149,29 +146,32 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         (now - *at >= timeout).then_some(*order)
     }
 
-    /// Brings back the jobs of a bucket whose last heart-beat came before a version.
+    /// Brings back the jobs of a partition whose last heart-beat came before a version.
     async fn sweep_activity(
         &self,
         lease: &Lease,
-        bucket: u16,
         before: Order,
         config: &TypeConfig,
     ) -> Result<()> {
-        let all = self.jobs.keys().bucket(State::Running, self.ty, bucket);
-        let mut range = all.clone();
-        loop {
-            let from = &range;
+        let mut ranges: Vec<KeyRange> = buckets(lease.partition)
+            .map(|bucket| self.jobs.keys().active(self.ty, bucket))
+            .collect();
+        while !ranges.is_empty() {
+            let scanned = &ranges;
             let rows = (self.jobs)
                 .read(Call::batch("scan_activity"), |tx| async move {
-                    let options = RangeOptions::limit(SCAN_ROWS);
-                    let rows = tx.snapshot().get_range(from.clone(), options);
-                    Ok(rows.collect().await?)
+                    let rows = scanned.iter().map(|range| {
+                        let options = RangeOptions::limit(SCAN_ROWS);
+                        tx.snapshot().get_range(range.clone(), options).collect()
+                    });
+                    Ok(try_join_all(rows).await?)
                 })
                 .await?;
             let mut silent = Vec::new();
-            for row in &rows {
+            for row in rows.iter().flatten() {
                 if stamp_of(&row.value)? <= before {
-                    silent.push(Keys::position(State::Running, &all, &row.key)?.1);
+                    let (_, id) = (self.jobs.keys()).position(self.ty, State::Running, &row.key)?;
+                    silent.push(id);
                 }
             }
             for batch in silent.chunks(STALL_JOBS) {
@@ -179,11 +179,16 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                     return Ok(());
                 }
             }
-            let Some(last) = rows.last().filter(|_| rows.len() == SCAN_ROWS) else {
-                return Ok(());
-            };
-            range.begin = [&*last.key, &[0]].concat().into();
+            ranges = (rows.iter().zip(&ranges))
+                .filter(|(rows, _)| rows.len() == SCAN_ROWS)
+                .filter_map(|(rows, range)| {
+                    let last = rows.last()?;
+                    let begin = [&*last.key, &[0]].concat();
+                    Some(KeyRange::new(begin, range.end.clone()))
+                })
+                .collect();
         }
+        Ok(())
     }
 
     /// Brings back some jobs in one transaction, or each in its own if that cannot be done. False
@@ -202,8 +207,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                     match self.stall(lease, one, before, config).await {
                         Ok(true) => {}
                         Err(error) if !error.is_retryable() => {
-                            let error = &error as &dyn std::error::Error;
-                            tracing::error!(job.ty = %self.ty, job.id = %id, error, "bring back a job");
+                            tracing::error!(job.ty = %self.ty, job.id = %id, error = %error.chain(), "bring back a job");
                         }
                         other => return other,
                     }
@@ -211,8 +215,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 Ok(true)
             }
             Err(error) if !error.is_retryable() => {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(job.ty = %self.ty, job.id = ?ids, error, "bring back a job");
+                tracing::error!(job.ty = %self.ty, job.id = ?ids, error = %error.chain(), "bring back a job");
                 Ok(true)
             }
             other => other,

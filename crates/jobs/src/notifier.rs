@@ -127,8 +127,7 @@ impl Notifier {
             let watch = match self.pass().await {
                 Ok(watch) => watch,
                 Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(job.ty = %self.ty, error, "follow jobs");
+                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "follow jobs");
                     if pause.wait(&token).await {
                         continue;
                     }
@@ -161,8 +160,7 @@ impl Notifier {
             })
             .await;
         if let Err(error) = cleared {
-            let error = &error as &dyn std::error::Error;
-            tracing::debug!(job.ty = %self.ty, error, "stop following jobs");
+            tracing::debug!(job.ty = %self.ty, error = %error.chain(), "stop following jobs");
         }
     }
 

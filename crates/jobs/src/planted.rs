@@ -3,13 +3,6 @@
 
 /// One deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "only tests plant bugs, and only some code asks for each"
-    )
-)]
 pub(crate) enum Bug {
     /// A batch of claims writes the activity row of its last job only.
     OneActivityRowPerBatch,
@@ -54,11 +47,6 @@ pub(crate) enum Bug {
 pub(crate) struct Planted(#[cfg(test)] Option<Bug>);
 
 impl Planted {
-    #[cfg(test)]
-    pub(crate) fn with(bug: Option<Bug>) -> Self {
-        Self(bug)
-    }
-
     #[cfg(test)]
     pub(crate) fn is(self, bug: Bug) -> bool {
         self.0 == Some(bug)

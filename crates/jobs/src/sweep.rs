@@ -1,19 +1,23 @@
 //! Forgetting: finished jobs whose time is up, and the bells of services that are gone.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use store::{Call, KeyRange, RangeOptions};
+use futures::future::try_join_all;
+use store::{Call, KeyRange, RangeOptions, Transaction};
 use tokio::time::Instant;
 
 use crate::header::{Order, Place, State};
 use crate::keys::{Keys, stamp_of};
-use crate::leases::Lease;
+use crate::leases::{Lease, buckets};
 use crate::machine::Event;
-use crate::{Error, JobType, Jobs, Result};
+use crate::{Error, JobType, Jobs, Op, Result};
 
-/// How many jobs one transaction forgets, and how many transactions a bucket gets at a turn.
-const FORGET_JOBS: usize = 100;
-const FORGET_ROUNDS: usize = 10;
+/// How many jobs of a bucket one transaction forgets, and how many transactions a partition gets.
+const FORGET_JOBS: usize = 25;
+const FORGET_ROUNDS: usize = 20;
+/// How often a partition is looked at.
+const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// A notifier refreshes its bell every minute, a sleeper has a new one for every sleep: one that
 /// has not been touched for so long belongs to nobody, or to somebody who will notice.
 pub(crate) const BELL_AGE_MAX: Duration = Duration::from_mins(10);
@@ -25,51 +29,36 @@ const BELLS: usize = 500;
 pub(crate) struct Sweeper {
     /// When bells were looked at last, and at which version.
     bells: Option<(Instant, Order)>,
+    /// When each partition was looked at for expired jobs.
+    forgot: BTreeMap<u16, Instant>,
 }
 
 impl Sweeper {
-    /// Removes the finished jobs of a bucket that have been kept long enough.
+    /// Removes the finished jobs of a partition that have been kept long enough; not more often than
+    /// the type's timeout, or every half minute.
     pub(crate) async fn forget_expired(
-        &self,
+        &mut self,
         jobs: &Jobs,
         ty: &JobType,
         lease: &Lease,
-        bucket: u16,
+        timeout: Duration,
     ) -> Result<()> {
+        let (now, wait) = (Instant::now(), timeout.min(FORGET_EVERY));
+        if (self.forgot.get(&lease.partition)).is_some_and(|at| now - *at < wait) {
+            return Ok(());
+        }
         for _ in 0..FORGET_ROUNDS {
             let op = jobs.op();
-            let all = jobs.keys().bucket(State::Finished, ty, bucket);
-            let all = &all;
-            let seen = (jobs.store())
+            let full = (jobs.store())
                 .transact(Call::batch("expire"), |tx| async move {
-                    let range = jobs.keys().expired(ty, bucket, op.now_ms);
-                    let rows = tx
-                        .snapshot()
-                        .get_range(range, RangeOptions::limit(FORGET_JOBS));
-                    let rows = rows.collect().await?;
-                    if rows.is_empty() || !lease.holds(jobs, &tx, ty).await? {
-                        return Ok(0);
-                    }
-                    let mut effects = jobs.effects(&tx, op.now_ms).await?;
-                    for row in &rows {
-                        let (_, id) = Keys::position(State::Finished, all, &row.key)?;
-                        let mut header = jobs.header(&tx, ty, &id).await?;
-                        match header.as_ref().map(|header| header.place) {
-                            Some(Place::Finished { expires_ms, .. }) if expires_ms <= op.now_ms => {
-                                effects.run(ty, &id, &mut header, Event::Expire)?;
-                            }
-                            // A row that no such job stands behind: nothing here leaves one.
-                            _ => tx.clear(&row.key),
-                        }
-                    }
-                    effects.flush(&op).await?;
-                    Ok::<_, Error>(rows.len())
+                    forget_some(jobs, &tx, ty, lease, &op).await
                 })
                 .await?;
-            if seen < FORGET_JOBS {
+            if !full {
                 break;
             }
         }
+        self.forgot.insert(lease.partition, now);
         Ok(())
     }
 
@@ -97,6 +86,40 @@ impl Sweeper {
         self.bells = Some((now, order));
         Ok(())
     }
+}
+
+/// Removes some expired jobs; true when there may be more.
+async fn forget_some(
+    jobs: &Jobs,
+    tx: &Transaction,
+    ty: &JobType,
+    lease: &Lease,
+    op: &Op,
+) -> Result<bool> {
+    let snapshot = tx.snapshot();
+    let read = buckets(lease.partition).map(|bucket| {
+        let range = jobs.keys().expired(ty, bucket, op.now_ms);
+        (snapshot.get_range(range, RangeOptions::limit(FORGET_JOBS))).collect()
+    });
+    let rows = try_join_all(read).await?;
+    let full = rows.iter().any(|rows| rows.len() == FORGET_JOBS);
+    if rows.iter().all(Vec::is_empty) || !lease.holds(jobs, tx, ty).await? {
+        return Ok(false);
+    }
+    let mut effects = jobs.effects(tx, op.now_ms).await?;
+    for row in rows.iter().flatten() {
+        let (_, id) = jobs.keys().position(ty, State::Finished, &row.key)?;
+        let mut header = jobs.header(tx, ty, &id).await?;
+        match header.as_ref().map(|header| header.place) {
+            Some(Place::Finished { expires_ms, .. }) if expires_ms <= op.now_ms => {
+                effects.run(ty, &id, &mut header, Event::Expire)?;
+            }
+            // A row that no such job stands behind: nothing here leaves one.
+            _ => tx.clear(&row.key),
+        }
+    }
+    effects.flush(op).await?;
+    Ok(full)
 }
 
 async fn clear_bells(

@@ -59,7 +59,7 @@ impl TypeWatcher {
             let (types, changed) = match self.read().await {
                 Ok(read) => read,
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "read job types");
+                    tracing::warn!(error = %error.chain(), "read job types");
                     if planted.is(Bug::NoTypesOnError) {
                         self.types.send_replace(TypeMap::default());
                     }
@@ -116,7 +116,7 @@ pub(crate) async fn changed_or_never(watch: Option<Watch>) {
     match watch {
         Some(watch) => {
             if let Err(error) = watch.changed().await {
-                tracing::debug!(error = &error as &dyn std::error::Error, "watch");
+                tracing::debug!(error = %error, "watch");
             }
         }
         None => std::future::pending().await,

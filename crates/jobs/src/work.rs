@@ -16,7 +16,7 @@ use store::Transaction;
 use crate::header::{Header, check_data};
 use crate::keys::{Position, after_stamp};
 use crate::machine::{Event, How, Reply};
-use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result};
+use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
 
 /// How a run ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Jobs {
             effects.beat(&job.ty, &job.id, op.id(0));
         }
         effects.flush(op).await?;
-        Ok(held(reply, header.as_deref()))
+        Ok(held(reply, header.as_deref(), job.lock))
     }
 
     /// Asks for another run after this one, at a time. Unlike
@@ -138,7 +138,7 @@ impl Jobs {
         };
         let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
         effects.flush(op).await?;
-        Ok(held(reply, header.as_deref()))
+        Ok(held(reply, header.as_deref(), job.lock))
     }
 
     /// [`Self::run_again_in`] in a transaction of its own.
@@ -215,7 +215,7 @@ impl Jobs {
                 repeated: tx.maybe_committed() && self.has_ended(tx, job).await?,
             };
             answers.push(match effects.run(&job.ty, &job.id, header, event) {
-                Ok(reply) => Ok(held(reply, header.as_deref())),
+                Ok(reply) => Ok(held(reply, header.as_deref(), job.lock)),
                 Err(Error::Halt) => Err(Error::Halt),
                 Err(error) => return Err(error),
             });
@@ -250,12 +250,17 @@ impl Jobs {
     }
 }
 
-fn held(reply: Reply, header: Option<&Header>) -> Held {
-    Held {
-        again: match reply {
-            Reply::Done { again } => again,
-            _ => header.is_some_and(|header| header.next.is_some()),
+fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {
+    let again = match (reply, header) {
+        (Reply::Done { again }, _) => again,
+        (_, Some(header)) => match header.state() {
+            State::Running if header.lock() == Some(lock) => header.next.is_some(),
+            state => state != State::Finished,
         },
+        (_, None) => false,
+    };
+    Held {
+        again,
         repeated: reply == Reply::Repeated,
     }
 }

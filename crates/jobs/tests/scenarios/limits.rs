@@ -1,0 +1,273 @@
+//! Values at the edge: 11 to 13 and 23 of the further cases.
+
+use std::collections::BTreeSet;
+
+use jobs::{
+    Add, Cursor, DATA_BYTES_MAX, Error, Finish, ID_BYTES_MAX, JobId, JobType, Query, State,
+    TYPE_BYTES_MAX,
+};
+
+use crate::support::Queue;
+
+/// Scenario 11: Any bytes are an id, and no id of one type is found under another.
+pub(crate) async fn ids_of_any_bytes(queue: Queue) {
+    let ids: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![0],
+        vec![0, 0xff],
+        vec![0xff],
+        vec![0xff; ID_BYTES_MAX],
+        vec![0; ID_BYTES_MAX],
+        b"plain".to_vec(),
+        (0..=255).collect(),
+    ];
+    let long = JobType::new(&"\u{0}".repeat(TYPE_BYTES_MAX)).unwrap();
+    let types = [queue.ty.clone(), JobType::new("t").unwrap(), long];
+    for ty in &types {
+        queue.jobs.set_type(ty, queue.config()).await.unwrap();
+        for id in &ids {
+            let add = Add::new(JobId::new(id.clone()).unwrap(), id.clone());
+            queue.jobs.add(ty, add).await.unwrap();
+        }
+    }
+    for ty in &types {
+        let query = Query::default();
+        let listed = queue.jobs.list(ty, &query, None, 100).await.unwrap();
+        let listed: Vec<_> = (listed.jobs.iter())
+            .map(|job| job.info.id.as_bytes().to_vec())
+            .collect();
+        let mut sorted = ids.clone();
+        sorted.sort();
+        assert_eq!(listed, sorted);
+        let claimed = queue.jobs.accept(ty, &queue.me, 100).await.unwrap();
+        assert_eq!(claimed.jobs.len(), ids.len());
+        for accepted in claimed.jobs {
+            assert_eq!(accepted.job.id.as_bytes(), &*accepted.data);
+            // Everything a key is made of, at its longest.
+            for due_ms in [i64::MAX, 0] {
+                let held = queue.jobs.run_again(&accepted.job, due_ms, None).await;
+                assert!(held.unwrap().again);
+            }
+            let held = queue.jobs.finish(&accepted.job, Finish::done()).await;
+            assert!(held.unwrap().again);
+            let large = Add::new(accepted.job.id.clone(), vec![0; 100_000]).due_ms(i64::MAX);
+            queue.jobs.add(ty, large).await.unwrap();
+        }
+        let report = queue.jobs.check(ty).await.unwrap();
+        assert_eq!((report.jobs, report.problems), (8, vec![]));
+    }
+    queue.check().await;
+}
+
+/// Scenario 12: Data up to its limit comes back as it was; above it, nothing is changed.
+pub(crate) async fn data_of_every_size(queue: Queue) {
+    let sizes = [
+        0,
+        1,
+        511,
+        512,
+        513,
+        89_999,
+        90_000,
+        90_001,
+        99_990,
+        100_001,
+        180_000,
+        DATA_BYTES_MAX,
+    ];
+    for (n, size) in sizes.into_iter().enumerate() {
+        let data: Vec<u8> = (0..size)
+            .map(|i| u8::try_from((i / 7 + n) % 256).unwrap())
+            .collect();
+        let add = Add::new(queue.id("j"), data.clone());
+        queue.jobs.add(&queue.ty, add).await.unwrap();
+        assert!(queue.data("j").await == data, "{size} bytes");
+        let accepted = queue.accept().await.unwrap();
+        assert!(accepted.data == data, "{size} bytes");
+        let backwards: Vec<u8> = data.iter().rev().copied().collect();
+        let finish = Finish::done().data(backwards.clone());
+        assert!(
+            !queue
+                .jobs
+                .finish(&accepted.job, finish)
+                .await
+                .unwrap()
+                .again
+        );
+        assert!(queue.data("j").await == backwards, "{size} bytes");
+        if size < DATA_BYTES_MAX {
+            queue.check().await;
+        }
+    }
+    let too_long = Add::new(queue.id("j"), vec![0; DATA_BYTES_MAX + 1]);
+    match queue.jobs.add(&queue.ty, too_long).await {
+        Err(Error::TooLarge { size, max, .. }) => {
+            assert_eq!((size, max), (DATA_BYTES_MAX + 1, DATA_BYTES_MAX));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(queue.state("j").await, Some(State::Finished));
+    // Several large ones are not accepted at once: what one claim takes along is bounded.
+    for name in ["a", "b", "c"] {
+        let add = Add::new(queue.id(name), vec![7; 5 * 1024 * 1024]);
+        queue.jobs.add(&queue.ty, add).await.unwrap();
+    }
+    for left in [2, 1, 0] {
+        let claimed = queue.jobs.accept(&queue.ty, &queue.me, 10).await.unwrap();
+        assert_eq!(claimed.jobs.len(), 1);
+        assert_eq!(queue.counts().await.pending, left);
+    }
+    queue.check().await;
+}
+
+/// Scenario 13: Before everything is as soon as possible; the end of time never comes.
+pub(crate) async fn times_of_every_size(queue: Queue) {
+    queue.add("min", "", i64::MIN).await;
+    queue.add("negative", "", -5).await;
+    queue.add("one", "", 1).await;
+    queue.add("max", "", i64::MAX).await;
+    assert_eq!(queue.due_ms("min").await, 0);
+    assert_eq!(queue.due_ms("negative").await, 0);
+    let claimed = queue.jobs.accept(&queue.ty, &queue.me, 10).await.unwrap();
+    assert_eq!(claimed.jobs.len(), 3);
+    let nothing = queue.jobs.accept(&queue.ty, &queue.me, 10).await.unwrap();
+    assert_eq!(nothing.next_due_ms, Some(i64::MAX));
+    let claim = queue.jobs.claim_by(&queue.ty, &queue.me, 1, i64::MAX);
+    assert_eq!(queue.jobs.accept_claim(&claim).await.unwrap().jobs.len(), 1);
+    queue.check().await;
+}
+
+/// Scenario 13: The horizon is inclusive for every id.
+pub(crate) async fn ids_at_the_boundary_of_a_horizon(queue: Queue) {
+    for id in [&b""[..], b"\x00", b"m", b"\xff", b"\xff\xff\xff"] {
+        let add = Add::new(JobId::new(id).unwrap(), "").due_ms(1_000);
+        queue.jobs.add(&queue.ty, add).await.unwrap();
+    }
+    let claim = queue.jobs.claim_by(&queue.ty, &queue.me, 9, 999);
+    assert_eq!(queue.jobs.accept_claim(&claim).await.unwrap().jobs, []);
+    let claim = queue.jobs.claim_by(&queue.ty, &queue.me, 9, 1_000);
+    assert_eq!(queue.jobs.accept_claim(&claim).await.unwrap().jobs.len(), 5);
+}
+
+/// Scenario 23: Pages follow each other without gap or repetition, whatever their size, both ways.
+pub(crate) async fn pages_follow_each_other(queue: Queue) {
+    let total = 700;
+    let adds: Vec<Add> = (0..total)
+        .map(|n: i64| Add::new(queue.id(&format!("{n:03}")), "").due_ms(n % 3 * 1_000))
+        .collect();
+    queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
+    for (state, size, reverse) in [
+        (None, 1_000, false),
+        (None, 33, true),
+        (Some(State::Pending), 1, false),
+        (Some(State::Pending), 97, true),
+        (Some(State::Pending), 1_000, false),
+    ] {
+        let query = Query {
+            state,
+            reverse,
+            ..Query::default()
+        };
+        let mut listed = Vec::new();
+        let mut cursor: Option<Cursor> = None;
+        loop {
+            let page = (queue.jobs.list(&queue.ty, &query, cursor.as_ref(), size)).await;
+            let page = page.unwrap();
+            assert!(page.jobs.len() <= size);
+            listed.extend(
+                page.jobs
+                    .into_iter()
+                    .map(|job| (job.info.due_ms, job.info.id)),
+            );
+            // A cursor survives being handed out as a token.
+            cursor = page
+                .cursor
+                .map(|cursor| Cursor::from_bytes(cursor.as_bytes().to_vec()));
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let distinct: BTreeSet<_> = listed.iter().cloned().collect();
+        assert_eq!((listed.len(), distinct.len()), (700, 700));
+        if reverse {
+            listed.reverse();
+        }
+        if state.is_none() {
+            assert!(listed.is_sorted_by_key(|(_, id)| id.clone()));
+        }
+    }
+    let range = Query {
+        from: Some(queue.id("100")),
+        to: Some(queue.id("200")),
+        ..Query::default()
+    };
+    let page = queue
+        .jobs
+        .list(&queue.ty, &range, None, 1_000)
+        .await
+        .unwrap();
+    assert_eq!(page.jobs.len(), 100);
+    assert_eq!(page.jobs[0].info.id, queue.id("100"));
+    let both = Query {
+        state: Some(State::Pending),
+        ..range
+    };
+    let refused = queue.jobs.list(&queue.ty, &both, None, 1).await;
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+}
+
+/// Counters, and what waits.
+pub(crate) async fn counts_and_backlog(queue: Queue) {
+    let now_ms = queue.jobs.clock().now_ms();
+    for n in 0..40 {
+        queue.add(&format!("ready {n}"), "", 0).await;
+        queue.add(&format!("due {n}"), "", now_ms - 5_000 + n).await;
+        queue
+            .add(&format!("future {n}"), "", now_ms + 1_000_000 + n)
+            .await;
+    }
+    let backlog = queue.jobs.backlog(&queue.ty, now_ms, 10_000).await.unwrap();
+    assert_eq!((backlog.due, backlog.future), (80, 40));
+    assert!(!backlog.due_at_least);
+    assert_eq!(backlog.oldest_due_ms, Some(now_ms - 5_000));
+    let some = queue.jobs.backlog(&queue.ty, now_ms, 32).await.unwrap();
+    assert!(some.due_at_least && some.due < 80);
+    let claimed = queue.jobs.accept(&queue.ty, &queue.me, 30).await.unwrap();
+    for accepted in &claimed.jobs[..10] {
+        let held = queue.jobs.finish(&accepted.job, Finish::done()).await;
+        assert!(!held.unwrap().again);
+    }
+    let held = queue
+        .jobs
+        .finish(&claimed.jobs[10].job, Finish::again(0))
+        .await;
+    assert!(held.unwrap().again);
+    queue
+        .jobs
+        .remove(&queue.ty, &claimed.jobs[0].job.id)
+        .await
+        .unwrap();
+    let counts = queue.counts().await;
+    assert_eq!(
+        (counts.pending, counts.running, counts.finished),
+        (91, 19, 9)
+    );
+    assert_eq!((counts.created_total, counts.accepted_total), (120, 30));
+    assert_eq!((counts.finished_total, counts.again_total), (10, 1));
+    assert_eq!((counts.removed_total, counts.revived_total), (1, 0));
+    let running = Query {
+        state: Some(State::Running),
+        ..Query::default()
+    };
+    let page = queue
+        .jobs
+        .list(&queue.ty, &running, None, 100)
+        .await
+        .unwrap();
+    assert_eq!(page.jobs.len(), 19);
+    for job in &page.jobs {
+        assert!(job.beat_ms.unwrap() >= now_ms);
+        assert_eq!(job.info.last.as_ref().unwrap().holder, queue.me);
+    }
+    queue.check().await;
+}

@@ -1,0 +1,72 @@
+//! What the queue has to do, case by case, on every store: the tests of `couch_jobs`, and those it
+//! should have had.
+//!
+//! On memory time is paused, and so an hour of it costs nothing; `faulty` is memory behind a wrapper
+//! that conflicts, forgets answers, loses watches and takes its time. Elsewhere time is real, and
+//! every duration in a case is a multiple of [`Queue::timeout`].
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::duration_suboptimal_units,
+    reason = "a test may fail, says what it skips, and counts in small numbers"
+)]
+
+mod basics;
+mod correctness;
+mod fencing;
+mod limits;
+mod liveness;
+mod services;
+mod subscriptions;
+mod support;
+
+use support::{Kind, Queue};
+
+/// Makes a module of tests for every store out of one list of cases.
+macro_rules! scenarios {
+    ($($area:ident: $($case:ident),* $(,)?;)*) => {
+        scenarios!(@store memory, start_paused = true; $($area: $($case),*;)*);
+        scenarios!(@store faulty, start_paused = true; $($area: $($case),*;)*);
+        scenarios!(@store lmdb, start_paused = false; $($area: $($case),*;)*);
+        scenarios!(@store fdb, start_paused = false; $($area: $($case),*;)*);
+    };
+    (@store $kind:ident, $paused:ident = $value:literal; $($area:ident: $($case:ident),*;)*) => {
+        mod $kind {
+            $(mod $area {
+                $(#[tokio::test($paused = $value)]
+                async fn $case() {
+                    if let Some(queue) = crate::Queue::open(crate::Kind::$kind).await {
+                        crate::$area::$case(queue).await;
+                    }
+                })*
+            })*
+        }
+    };
+}
+
+scenarios! {
+    basics: add_and_remove_pending, add_and_remove_errors, add_again_unchanged_writes_nothing, get_data_and_state,
+        add_again_moves_in_time, accept_and_finish, update_keeps_and_replaces_data, run_again_then_finish,
+        resubmit_finished_with_data, resubmit_running_delivers_data_next, run_again_at_another_time,
+        add_pending_replaces_data, add_finished_replaces_data, add_running_delivers_data_next,
+        accept_up_to_a_horizon, accept_each_of_many_once, list_jobs, take_part_in_transactions, remove_running_job;
+    services: types_are_watched_over, a_broken_hook_is_survived, a_stopped_notifier_says_so, a_stopped_acceptor_says_so,
+        acceptors_block, silent_holders_lose_their_job, types_change_live, retention_forgets, history_is_bounded,
+        hooks_decide, keep_alive_keeps_and_loses;
+    subscriptions: subscribe_and_follow, removed_while_pending, removed_while_running, follow_several,
+        a_cleared_type_ends_subscriptions, dropped_subscriptions_hear_nothing, waiting_has_a_deadline,
+        subscribing_races_with_finishing;
+    correctness: two_in_one_transaction, many_steps_in_one_transaction, add_again_pending_same_time,
+        newer_data_is_never_lost, resubmit_in_every_state, remove_and_add_while_running, finish_twice,
+        orphan_rows_are_repaired, batches_have_duplicates, a_worker_does_not_put_off_a_creator;
+    fencing: stale_holders_are_halted, stale_effects_are_rolled_back, effects_happen_exactly_once,
+        unknown_commits_of_every_operation, a_lost_claim_comes_back, an_unsure_claim_is_recalled;
+    limits: ids_of_any_bytes, data_of_every_size, times_of_every_size, ids_at_the_boundary_of_a_horizon,
+        pages_follow_each_other, counts_and_backlog;
+    liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,
+        skewed_clocks, poison_is_given_up, an_outage_is_sat_out, no_watch_is_left, a_scheduled_job_wakes_its_sleeper,
+        nobody_works_when_there_is_nothing_to_do;
+}

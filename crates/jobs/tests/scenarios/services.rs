@@ -1,0 +1,380 @@
+//! The tests of `couch_jobs` about its processes, and about what its monitors do in time.
+//!
+//! 8 to 16 of the original send nonsense to processes and expect them to die and be started anew.
+//! Services here have typed handles, so there is no nonsense to send; what is left of these tests is
+//! that a service that breaks is started again (`a_broken_hook_is_survived`), and that whoever
+//! depends on one that stopped is told (`a_stopped_notifier_says_so`, `a_stopped_acceptor_says_so`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use jobs::{
+    Acceptor, Add, Error, Finish, JobInfo, JobType, Maintenance, Notice, Notifier, Outcome,
+    Retention, StallHook, StallPolicy, State, TypeConfig, TypeWatcher, Verdict,
+};
+use store::Transaction;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::Queue;
+
+/// 6 and 37. A watcher follows the registered types; what 37 says of the metadata version is that a
+/// change is noticed without reading everything again and again, which the watch is for.
+pub(crate) async fn types_are_watched_over(mut queue: Queue) {
+    let (watcher, mut types) = TypeWatcher::new(queue.jobs.clone(), queue.options());
+    let token = queue.token();
+    queue.spawn(watcher.run(token));
+    assert_eq!(types.changed().await.unwrap().len(), 1);
+    let (third, config) = (JobType::new("t3").unwrap(), TypeConfig::new(8_000));
+    queue.jobs.set_type(&third, config).await.unwrap();
+    assert_eq!(types.changed().await.unwrap().get(&third), Some(&config));
+    assert_eq!(queue.jobs.type_config(&third).await.unwrap(), Some(config));
+    queue.jobs.clear_type(&third).await.unwrap();
+    assert_eq!(types.changed().await.unwrap().len(), 1);
+    assert_eq!(queue.jobs.type_config(&third).await.unwrap(), None);
+    assert_eq!(types.current().len(), 1);
+}
+
+/// Breaks when it is asked first.
+struct Breaks(AtomicU32);
+
+impl StallHook for Breaks {
+    async fn stalled(&self, _: &Transaction, _: &JobType, _: &JobInfo) -> jobs::Result<Verdict> {
+        let nth = self.0.fetch_add(1, Ordering::Relaxed);
+        assert!(nth > 0, "the hook breaks");
+        if nth == 1 {
+            return Err(Error::Invalid("the hook cannot decide"));
+        }
+        Ok(Verdict::Policy)
+    }
+}
+
+/// 14 to 16.
+pub(crate) async fn a_broken_hook_is_survived(mut queue: Queue) {
+    let hook = Breaks(AtomicU32::new(0));
+    let service = Maintenance::with_hook(queue.jobs.clone(), queue.options(), hook);
+    let token = queue.token();
+    queue.spawn(service.run(token));
+    queue.add("j", "", 0).await;
+    queue.accept_one().await;
+    (queue.until(20, "the job is brought back", async || {
+        queue.state("j").await == Some(State::Pending)
+    }))
+    .await;
+    queue.check().await;
+}
+
+/// 7, 11 to 13. In whatever way the notifier ends, its subscribers hear of it.
+pub(crate) async fn a_stopped_notifier_says_so(mut queue: Queue) {
+    queue.add("j", "", 0).await;
+    let stop = CancellationToken::new();
+    let make = || Notifier::new(queue.jobs.clone(), queue.ty.clone(), queue.options());
+    let (service, handle) = make();
+    let (killed, killed_handle) = make();
+    let (running, killed) = (
+        service.run(stop.clone()),
+        tokio::spawn(killed.run(stop.clone())),
+    );
+    queue.spawn(running);
+    let mut subscription = handle.subscribe(&queue.id("j")).await.unwrap();
+    let mut other = killed_handle.subscribe(&queue.id("j")).await.unwrap();
+    killed.abort();
+    assert_eq!(other.next().await, Some(Notice::Stopped));
+    stop.cancel();
+    assert_eq!(subscription.next().await, Some(Notice::Stopped));
+    assert_eq!(subscription.next().await, None);
+    let refused = handle.subscribe(&queue.id("j")).await;
+    assert!(matches!(refused, Err(Error::Stopped)));
+    // Another one takes over.
+    let handle = queue.notifier();
+    let mut subscription = handle.subscribe(&queue.id("j")).await.unwrap();
+    queue.accept_one().await;
+    let told = subscription.next().await.unwrap();
+    assert_eq!(told.state(), Some(State::Running));
+}
+
+/// 8 to 10.
+pub(crate) async fn a_stopped_acceptor_says_so(mut queue: Queue) {
+    let stop = CancellationToken::new();
+    let (service, handle) = Acceptor::new(queue.jobs.clone(), queue.ty.clone(), queue.me.clone());
+    let running = service.run(stop.clone());
+    queue.spawn(running);
+    let (answer, ()) = tokio::join!(handle.accept(1, Duration::from_mins(1)), async {
+        sleep(queue.timeout() / 10).await;
+        stop.cancel();
+    });
+    assert!(matches!(answer, Err(Error::Stopped)), "{answer:?}");
+    let answer = handle.accept(1, Duration::ZERO).await;
+    assert!(matches!(answer, Err(Error::Stopped)) || answer.unwrap().is_empty());
+}
+
+/// 18.
+pub(crate) async fn acceptors_block(mut queue: Queue) {
+    let acceptor = queue.acceptor();
+    let long = queue.timeout() * 100;
+    let (first, ()) = tokio::join!(acceptor.accept(1, long), async {
+        sleep(queue.timeout() / 4).await;
+        queue.add("j1", "", 0).await;
+    });
+    assert_eq!(first.unwrap()[0].job.id, queue.id("j1"));
+    let nothing = acceptor.accept(1, queue.timeout() / 4).await.unwrap();
+    assert_eq!(nothing, []);
+    let (second, ()) = tokio::join!(acceptor.accept(1, long), async {
+        sleep(queue.timeout() / 4).await;
+        queue.add("j2", "", 0).await;
+    });
+    assert_eq!(second.unwrap()[0].job.id, queue.id("j2"));
+    queue.stop().await;
+    queue.check().await;
+}
+
+/// 33, and 9 of the further ones: the holder is as good as one whose claim was committed and the
+/// answer lost. Three timeouts in the original; here two, and the jitter.
+pub(crate) async fn silent_holders_lose_their_job(mut queue: Queue) {
+    queue.maintain();
+    queue.add("j", "data", 0).await;
+    let job = queue.accept_one().await;
+    let accepted = Instant::now();
+    (queue.until(3, "the job is brought back", async || {
+        queue.state("j").await == Some(State::Pending)
+    }))
+    .await;
+    if queue.paused() {
+        let took = accepted.elapsed();
+        assert!(
+            took >= queue.timeout(),
+            "nobody is judged before the timeout"
+        );
+        assert!(took <= queue.timeout() * 5 / 2, "{took:?}");
+    }
+    assert_eq!(queue.data("j").await, "data");
+    let update = queue.jobs.update(&job, None).await;
+    assert!(matches!(update, Err(Error::Halt)), "{update:?}");
+    let finish = queue.jobs.finish(&job, Finish::done()).await;
+    assert!(matches!(finish, Err(Error::Halt)), "{finish:?}");
+    let info = queue.jobs.info(&queue.ty, &job.id).await.unwrap().unwrap();
+    assert_eq!((info.stalls, info.attempts), (1, 1));
+    assert_eq!(info.last.unwrap().end.unwrap().outcome, Outcome::Stalled);
+    // One that beats is left alone.
+    let job = queue.accept_one().await;
+    for _ in 0..12 {
+        sleep(queue.timeout() / 3).await;
+        let held = queue.jobs.update(&job, None).await.unwrap();
+        assert!(!held.again);
+    }
+    assert!(!queue.jobs.finish(&job, Finish::done()).await.unwrap().again);
+    let info = queue.jobs.info(&queue.ty, &job.id).await.unwrap().unwrap();
+    assert_eq!((info.stalls, info.attempts), (0, 2));
+    queue.stop().await;
+    queue.check().await;
+}
+
+/// Further 15: a timeout is changed while jobs run, cleared, and set again.
+pub(crate) async fn types_change_live(mut queue: Queue) {
+    queue.maintain();
+    let short = queue.config();
+    let long = TypeConfig::new(short.timeout_ms * 1_000);
+    queue.jobs.set_type(&queue.ty, long).await.unwrap();
+    queue.add("j", "", 0).await;
+    queue.accept_one().await;
+    sleep(queue.timeout() * 4).await;
+    assert_eq!(queue.state("j").await, Some(State::Running));
+    queue.jobs.clear_type(&queue.ty).await.unwrap();
+    let refused = queue.jobs.add(&queue.ty, Add::new(queue.id("k"), "")).await;
+    assert!(matches!(refused, Err(Error::NoTypeTimeout(_))));
+    sleep(queue.timeout() * 4).await;
+    assert_eq!(queue.state("j").await, Some(State::Running));
+    queue.jobs.set_type(&queue.ty, short).await.unwrap();
+    (queue.until(20, "the job is brought back", async || {
+        queue.state("j").await == Some(State::Pending)
+    }))
+    .await;
+    queue.stop().await;
+    queue.check().await;
+}
+
+/// Finished jobs are forgotten when their time is up, by the type's rule or their own.
+pub(crate) async fn retention_forgets(mut queue: Queue) {
+    let config = TypeConfig {
+        retention_ms: Some(queue.config().timeout_ms),
+        ..queue.config()
+    };
+    queue.jobs.set_type(&queue.ty, config).await.unwrap();
+    for n in 0..250 {
+        queue.add(&format!("short-{n}"), "", 0).await;
+    }
+    let add = Add::new(queue.id("kept"), "").retention(Retention::Forever);
+    queue.jobs.add(&queue.ty, add).await.unwrap();
+    let add = Add::new(queue.id("longer"), "").retention(Retention::Ms(1_000_000_000));
+    queue.jobs.add(&queue.ty, add).await.unwrap();
+    loop {
+        let claimed = queue.jobs.accept(&queue.ty, &queue.me, 100).await.unwrap();
+        if claimed.jobs.is_empty() {
+            break;
+        }
+        let finishes: Vec<_> = (claimed.jobs.into_iter())
+            .map(|accepted| (accepted.job, Finish::done()))
+            .collect();
+        for answer in queue.jobs.finish_many(&finishes).await.unwrap() {
+            assert!(!answer.unwrap().again);
+        }
+    }
+    assert_eq!(queue.counts().await.finished, 252);
+    queue.maintain();
+    (queue.until(20, "jobs are forgotten", async || {
+        queue.counts().await.finished == 2
+    }))
+    .await;
+    assert_eq!(queue.state("kept").await, Some(State::Finished));
+    assert_eq!(queue.state("longer").await, Some(State::Finished));
+    queue.stop().await;
+    queue.check().await;
+}
+
+/// A job knows its last runs.
+pub(crate) async fn history_is_bounded(queue: Queue) {
+    queue.add("j", "", 0).await;
+    for n in 1..=15 {
+        let job = queue.accept_one().await;
+        assert_eq!(job.attempt, n);
+        let finish = Finish {
+            reason: Some(format!("run {n}: {}", "ä".repeat(400))),
+            ..Finish::again(0)
+        };
+        assert!(queue.jobs.finish(&job, finish).await.unwrap().again);
+    }
+    let history = (queue.jobs.history(&queue.ty, &queue.id("j")))
+        .await
+        .unwrap();
+    let numbers: Vec<_> = history.iter().map(|attempt| attempt.number).collect();
+    assert_eq!(numbers, (5..=15).collect::<Vec<_>>());
+    for attempt in &history {
+        let end = attempt.end.as_ref().unwrap();
+        let reason = end.reason.as_ref().unwrap();
+        assert!(reason.starts_with(&format!("run {}: ä", attempt.number)));
+        assert!(reason.len() <= jobs::REASON_BYTES_MAX);
+        assert_eq!(
+            (end.outcome, attempt.holder.as_str()),
+            (Outcome::Again, "me")
+        );
+        assert!(end.at_ms >= attempt.started_ms);
+    }
+    queue.jobs.remove(&queue.ty, &queue.id("j")).await.unwrap();
+    queue.add("j", "", 0).await;
+    let history = (queue.jobs.history(&queue.ty, &queue.id("j")))
+        .await
+        .unwrap();
+    assert_eq!(history, []);
+}
+
+/// Decides by the name of the job, and writes down whom it has seen.
+struct ByName(Arc<AtomicU32>);
+
+impl StallHook for ByName {
+    async fn stalled(&self, tx: &Transaction, _: &JobType, job: &JobInfo) -> jobs::Result<Verdict> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        tx.set(&[b"stalled/", job.id.as_bytes()].concat(), b"");
+        Ok(match job.id.as_bytes() {
+            b"later" => Verdict::Rerun {
+                due_ms: Some(i64::MAX),
+                data: Some("later".into()),
+            },
+            b"never" => Verdict::GiveUp {
+                data: Some("never".into()),
+                reason: "it is of no use".into(),
+            },
+            _ => Verdict::Policy,
+        })
+    }
+}
+
+/// The type's owner decides about a silent holder's job, in one transaction with its own rows.
+pub(crate) async fn hooks_decide(mut queue: Queue) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let hook = ByName(Arc::clone(&asked));
+    let service = Maintenance::with_hook(queue.jobs.clone(), queue.options(), hook);
+    let token = queue.token();
+    queue.spawn(service.run(token));
+    for name in ["later", "never", "policy"] {
+        queue.add(name, "", 0).await;
+    }
+    let claimed = queue.jobs.accept(&queue.ty, &queue.me, 3).await.unwrap();
+    assert_eq!(claimed.jobs.len(), 3);
+    (queue.until(20, "jobs are brought back", async || {
+        queue.counts().await.running == 0
+    }))
+    .await;
+    assert_eq!(queue.due_ms("later").await, i64::MAX);
+    assert_eq!(queue.data("later").await, "later");
+    assert_eq!(queue.state("policy").await, Some(State::Pending));
+    assert_eq!(queue.state("never").await, Some(State::Finished));
+    assert_eq!(queue.data("never").await, "never");
+    let info = (queue.jobs.info(&queue.ty, &queue.id("never")))
+        .await
+        .unwrap();
+    let end = info.unwrap().last.unwrap().end.unwrap();
+    assert_eq!(end.outcome, Outcome::GaveUp);
+    assert_eq!(end.reason.as_deref(), Some("it is of no use"));
+    let seen = (queue.store)
+        .transact("test", |tx: Transaction| async move {
+            let range = store::KeyRange::prefix(b"stalled/");
+            let rows = tx.get_range(range, store::RangeOptions::default());
+            rows.collect().await
+        })
+        .await
+        .unwrap();
+    assert_eq!(seen.len(), 3);
+    assert!(asked.load(Ordering::Relaxed) >= 3);
+    queue.stop().await;
+    queue.check().await;
+}
+
+/// A holder that is kept alive keeps its job; one that cannot reach the store stops in time.
+pub(crate) async fn keep_alive_keeps_and_loses(mut queue: Queue) {
+    queue.maintain();
+    queue.add("j", "", 0).await;
+    let accepted = queue.accept().await.unwrap();
+    let timeout = queue.timeout();
+    let mut told = 0;
+    let alive = queue.jobs.keep_alive(&accepted, timeout, |held| {
+        assert!(!held.again);
+        told += 1;
+    });
+    let lost = tokio::time::timeout(timeout * 5, alive).await;
+    assert!(lost.is_err(), "the job is kept: {lost:?}");
+    assert!(told >= 10, "{told}");
+    let (lost, ()) = tokio::join!(queue.jobs.keep_alive(&accepted, timeout, |_| {}), async {
+        sleep(timeout).await;
+        queue.jobs.remove(&queue.ty, &queue.id("j")).await.unwrap();
+    });
+    assert!(matches!(lost, Error::Halt));
+    let Some(faults) = queue.faults.clone() else {
+        return;
+    };
+    queue.add("j", "", 0).await;
+    let accepted = queue.accept().await.unwrap();
+    faults.set_outage(true);
+    let lost = queue.jobs.keep_alive(&accepted, timeout, |_| {}).await;
+    assert!(matches!(lost, Error::Halt));
+    let elapsed = accepted.claimed_at.elapsed();
+    assert!(
+        elapsed < timeout,
+        "it stops before somebody else may start: {elapsed:?}"
+    );
+    faults.set_outage(false);
+}
+
+/// A policy is no more than data of its type.
+#[test]
+fn policies_are_plain() {
+    let config = TypeConfig {
+        stalls: StallPolicy {
+            stalls_max: Some(1),
+            ..TypeConfig::new(1).stalls
+        },
+        ..TypeConfig::new(1)
+    };
+    assert_eq!(config.stalls.wait_ms(1), Some(0));
+    assert_eq!(config.stalls.wait_ms(2), None);
+}

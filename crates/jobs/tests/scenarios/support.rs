@@ -1,0 +1,245 @@
+//! A queue of its own for each case.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use jobs::{
+    Accepted, Acceptor, AcceptorHandle, Add, Clock, Counts, Entropy, Holder, Job, JobId, JobType,
+    Jobs, Maintenance, Notifier, NotifierHandle, Options, State, TypeConfig,
+};
+use store::{FaultControl, Faults, Store};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+/// Where the queue lives.
+#[allow(non_camel_case_types, reason = "they are the names of test modules")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    memory,
+    faulty,
+    lmdb,
+    fdb,
+}
+
+/// A queue nobody else sees, with one type, and the services of one node.
+pub(crate) struct Queue {
+    pub(crate) jobs: Jobs,
+    pub(crate) ty: JobType,
+    pub(crate) me: Holder,
+    pub(crate) kind: Kind,
+    /// The same rows, without faults and with statistics of its own.
+    pub(crate) store: Store,
+    pub(crate) faults: Option<FaultControl>,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+    _directory: Option<TempDir>,
+}
+
+impl Queue {
+    /// `None` when the store needs a server that is not there.
+    pub(crate) async fn open(kind: Kind) -> Option<Self> {
+        let mut directory = None;
+        let url = match kind {
+            Kind::memory | Kind::faulty => "memory:".to_owned(),
+            Kind::lmdb => {
+                let dir = tempfile::tempdir().unwrap();
+                let url = format!("lmdb:{}", dir.path().display());
+                directory = Some(dir);
+                url
+            }
+            Kind::fdb => fdb_url()?,
+        };
+        let store = Store::open(&url).await.unwrap();
+        let (clock, entropy) = match kind {
+            Kind::memory | Kind::faulty => (Clock::simulated(1_000_000), Entropy::seeded(1)),
+            Kind::lmdb | Kind::fdb => (Clock::system(), Entropy::from_os()),
+        };
+        let (own, faults) = match kind {
+            Kind::faulty => {
+                let (own, control) = store.with_faults(faults());
+                (own, Some(control))
+            }
+            _ => (store.clone(), None),
+        };
+        let queue = Self {
+            jobs: Jobs::new(own, clock, entropy),
+            ty: JobType::new("t1").unwrap(),
+            me: Holder::new("me").unwrap(),
+            kind,
+            store,
+            faults,
+            tasks: JoinSet::new(),
+            stop: CancellationToken::new(),
+            _directory: directory,
+        };
+        let config = queue.config();
+        queue.jobs.set_type(&queue.ty, config).await.unwrap();
+        Some(queue)
+    }
+
+    /// True where time is paused.
+    pub(crate) fn paused(&self) -> bool {
+        matches!(self.kind, Kind::memory | Kind::faulty)
+    }
+
+    /// True where nothing goes wrong by itself, so that costs can be told exactly.
+    pub(crate) fn exact(&self) -> bool {
+        self.kind != Kind::faulty
+    }
+
+    /// The timeout of the type, and the measure of all times.
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_millis(if self.paused() { 2_000 } else { 300 })
+    }
+
+    pub(crate) fn config(&self) -> TypeConfig {
+        TypeConfig::new(u64::try_from(self.timeout().as_millis()).unwrap())
+    }
+
+    #[expect(clippy::unused_self, reason = "reads like the others")]
+    pub(crate) fn id(&self, name: &str) -> JobId {
+        JobId::try_from(name).unwrap()
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            type_check_period_msec: u64::try_from(self.timeout().as_millis()).unwrap(),
+            type_check_max_jitter_msec: 1,
+            ..Options::default()
+        }
+    }
+
+    pub(crate) async fn add(&self, name: &str, data: &str, due_ms: i64) {
+        let add = Add::new(self.id(name), data.to_owned()).due_ms(due_ms);
+        self.jobs.add(&self.ty, add).await.unwrap();
+    }
+
+    pub(crate) async fn accept(&self) -> Option<Accepted> {
+        let claimed = self.jobs.accept(&self.ty, &self.me, 1).await.unwrap();
+        claimed.jobs.into_iter().next()
+    }
+
+    /// Accepts the one job that is due.
+    pub(crate) async fn accept_one(&self) -> Job {
+        self.accept().await.expect("a job is due").job
+    }
+
+    pub(crate) async fn state(&self, name: &str) -> Option<State> {
+        let info = self.jobs.info(&self.ty, &self.id(name)).await.unwrap();
+        info.map(|info| info.state)
+    }
+
+    pub(crate) async fn due_ms(&self, name: &str) -> i64 {
+        let info = self.jobs.info(&self.ty, &self.id(name)).await.unwrap();
+        info.expect("there is such a job").due_ms
+    }
+
+    pub(crate) async fn data(&self, name: &str) -> Bytes {
+        let got = self.jobs.get(&self.ty, &self.id(name)).await.unwrap();
+        got.expect("there is such a job").1
+    }
+
+    pub(crate) async fn counts(&self) -> Counts {
+        self.jobs.counts(&self.ty).await.unwrap()
+    }
+
+    /// Index rows, counters and headers agree.
+    pub(crate) async fn check(&self) {
+        let jobs = Jobs::new(
+            self.store.clone(),
+            self.jobs.clock().clone(),
+            Entropy::seeded(0),
+        );
+        let report = jobs.check(&self.ty).await.unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+
+    /// A token that ends with the case, for a service that the case runs.
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.stop.child_token()
+    }
+
+    pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    pub(crate) fn maintain(&mut self) {
+        let service = Maintenance::new(self.jobs.clone(), self.options());
+        let token = self.token();
+        self.spawn(service.run(token));
+    }
+
+    pub(crate) fn acceptor(&mut self) -> AcceptorHandle {
+        self.acceptor_of(self.jobs.clone())
+    }
+
+    pub(crate) fn acceptor_of(&mut self, jobs: Jobs) -> AcceptorHandle {
+        let (service, handle) = Acceptor::new(jobs, self.ty.clone(), self.me.clone());
+        let token = self.token();
+        self.spawn(service.run(token));
+        handle
+    }
+
+    pub(crate) fn notifier(&mut self) -> NotifierHandle {
+        let (service, handle) = Notifier::new(self.jobs.clone(), self.ty.clone(), self.options());
+        let token = self.token();
+        self.spawn(service.run(token));
+        handle
+    }
+
+    /// Stops the services in order.
+    pub(crate) async fn stop(&mut self) {
+        self.stop.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+    }
+
+    /// Waits until something is so, for up to so many timeouts.
+    pub(crate) async fn until(&self, timeouts: u32, what: &str, so: impl AsyncFn() -> bool) {
+        // A machine that is busy with other tests gets more time, where time is real.
+        let patience = if self.paused() { 1 } else { 10 };
+        let deadline = Instant::now() + self.timeout() * timeouts * patience;
+        while !so().await {
+            assert!(Instant::now() < deadline, "waited in vain: {what}");
+            sleep(self.timeout() / 50).await;
+        }
+    }
+}
+
+/// A bad day, but one on which everything is done in the end.
+fn faults() -> Faults {
+    Faults {
+        seed: 7,
+        conflict: 0.2,
+        unknown_applied: 0.1,
+        unknown_lost: 0.1,
+        too_old: 0.000_5,
+        unavailable: 0.0,
+        delay: 0.1,
+        delay_max: Duration::from_millis(5),
+        watch_lost: 0.5,
+        watch_spurious: 0.2,
+        weaken: None,
+    }
+}
+
+/// A prefix of its own in the cluster that `TEST_FDB_CLUSTER_FILE` names.
+fn fdb_url() -> Option<String> {
+    let Some(file) = std::env::var_os("TEST_FDB_CLUSTER_FILE") else {
+        assert!(
+            std::env::var_os("TEST_FDB_REQUIRED").is_none(),
+            "TEST_FDB_REQUIRED is set, but TEST_FDB_CLUSTER_FILE names no cluster"
+        );
+        println!("skipped: TEST_FDB_CLUSTER_FILE names no cluster");
+        return None;
+    };
+    let unique = uuid();
+    Some(format!("fdb:{}?prefix=jobs-{unique:032x}", file.display()))
+}
+
+fn uuid() -> u128 {
+    Entropy::from_os().bits()
+}
