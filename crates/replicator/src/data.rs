@@ -227,13 +227,10 @@ pub(crate) fn document_job_id(instance: InstanceId, doc_id: &str) -> JobId {
         format!("{instance}|{doc_id}")
     } else {
         let hash = Sha256::digest(doc_id);
-        let hash: String = hash
-            .iter()
-            .take(16)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let (head, _) = hash.split_at(16);
+        let hash = u128::from_be_bytes(head.try_into().expect("sixteen bytes are sixteen bytes"));
         let end = doc_id.floor_char_boundary(DOC_ID_BYTES_MAX);
-        format!("{instance}|{}|{hash}", &doc_id[..end])
+        format!("{instance}|{}|{hash:032x}", &doc_id[..end])
     };
     JobId::new(id).expect("a job id has room for a cut document id")
 }

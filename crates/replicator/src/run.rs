@@ -89,7 +89,7 @@ impl Runner {
             accepted: &accepted,
             stops: &stops,
         };
-        match work.run().await {
+        match Box::pin(work.run()).await {
             Ok(ended) => ended,
             Err(error) => {
                 let id = &accepted.job.id;

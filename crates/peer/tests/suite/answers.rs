@@ -4,14 +4,14 @@ use reqwest::RequestBuilder;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
-pub struct Answer {
-    pub status: u16,
-    pub headers: HeaderMap,
-    pub bytes: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
-    pub async fn read(request: RequestBuilder) -> Self {
+    pub(crate) async fn read(request: RequestBuilder) -> Self {
         let Ok(response) = request.send().await else {
             return Self {
                 status: 0,
@@ -32,32 +32,32 @@ impl Answer {
         }
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|_| Value::String(self.text()))
     }
 
     /// The body's member, or null.
-    pub fn member(&self, name: &str) -> Value {
+    pub(crate) fn member(&self, name: &str) -> Value {
         self.json().get(name).cloned().unwrap_or_default()
     }
 
-    pub fn header(&self, name: &str) -> Value {
+    pub(crate) fn header(&self, name: &str) -> Value {
         self.headers.get(name).map_or(Value::Null, |value| {
             String::from_utf8_lossy(value.as_bytes()).into()
         })
     }
 
     /// Status and body.
-    pub fn whole(&self) -> Value {
+    pub(crate) fn whole(&self) -> Value {
         json!([self.status, self.json()])
     }
 
     /// Status, and of an error its name and reason.
-    pub fn outcome(&self) -> Value {
+    pub(crate) fn outcome(&self) -> Value {
         match self.member("error") {
             Value::Null => json!(self.status),
             error => json!([self.status, error, self.member("reason")]),
@@ -65,20 +65,20 @@ impl Answer {
     }
 
     /// Status, and of an error its name.
-    pub fn kind(&self) -> Value {
+    pub(crate) fn kind(&self) -> Value {
         match self.member("error") {
             Value::Null => json!(self.status),
             error => json!([self.status, error]),
         }
     }
 
-    pub fn rev(&self) -> String {
+    pub(crate) fn rev(&self) -> String {
         self.member("rev").as_str().unwrap_or_default().to_owned()
     }
 }
 
 /// Only these members of an object, in this order.
-pub fn pick(value: &Value, names: &[&str]) -> Value {
+pub(crate) fn pick(value: &Value, names: &[&str]) -> Value {
     let members = names
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), value.get(name)?.clone())));

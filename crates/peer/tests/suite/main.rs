@@ -4,6 +4,8 @@
 //! longer holds fails the test, as does a difference without an entry. PouchDB Server takes part when `TEST_POUCHDB_SERVER` names its script,
 //! CouchDB when `TEST_COUCHDB_URL` names it with an administrator's name and password.
 
+#![cfg(test)]
+
 mod answers;
 mod differences;
 mod scripts;

@@ -1,8 +1,13 @@
-//! The scripts.
+//! The scripts: lists of requests, each with the answer it gets.
 
-pub mod attachments;
-pub mod bulk;
-pub mod changes;
-pub mod databases;
-pub mod documents;
-pub mod revisions;
+#![expect(
+    clippy::too_many_lines,
+    reason = "a script is a list, and reads best as one"
+)]
+
+pub(crate) mod attachments;
+pub(crate) mod bulk;
+pub(crate) mod changes;
+pub(crate) mod databases;
+pub(crate) mod documents;
+pub(crate) mod revisions;

@@ -11,18 +11,18 @@ use tokio::process::{Child, Command};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Peer,
     PouchDb,
     CouchDb,
 }
 
 /// A server that answers.
-pub struct Server {
-    pub kind: Kind,
-    pub url: String,
+pub(crate) struct Server {
+    pub(crate) kind: Kind,
+    pub(crate) url: String,
     /// Name and password of its administrator; none where everybody is one.
-    pub admin: Option<(String, String)>,
+    pub(crate) admin: Option<(String, String)>,
     _running: Running,
 }
 
@@ -38,7 +38,7 @@ enum Running {
 
 impl Server {
     /// Starts or finds a server; none, with one line that says so, if it is not to be had.
-    pub async fn start(kind: Kind) -> Option<Self> {
+    pub(crate) async fn start(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Peer => Some(peer().await),
             Kind::PouchDb => match env::var("TEST_POUCHDB_SERVER") {
@@ -53,7 +53,7 @@ impl Server {
     }
 
     /// Whether it still runs.
-    pub async fn answers(&self) -> bool {
+    pub(crate) async fn answers(&self) -> bool {
         reqwest::get(&self.url).await.is_ok()
     }
 }

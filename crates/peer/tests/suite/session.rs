@@ -15,11 +15,11 @@ use crate::servers::{Kind, Server};
 /// No answer takes longer than this.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Session {
-    pub kind: Kind,
-    pub url: String,
+pub(crate) struct Session {
+    pub(crate) kind: Kind,
+    pub(crate) url: String,
     /// Name of the script's database, which exists.
-    pub db: String,
+    pub(crate) db: String,
     script: String,
     admin: Option<(String, String)>,
     client: Client,
@@ -28,10 +28,12 @@ pub struct Session {
 }
 
 impl Session {
-    pub async fn begin(server: &Server, script: &str) -> Self {
+    pub(crate) async fn begin(server: &Server, script: &str) -> Self {
         let client = Client::builder()
             .timeout(TIMEOUT)
             .no_gzip()
+            // A server may close a connection just when the next request is sent on it.
+            .pool_max_idle_per_host(0)
             .build()
             .unwrap();
         let session = Self {
@@ -50,7 +52,7 @@ impl Session {
     }
 
     /// Deletes the database and tells what was not as expected and not as listed.
-    pub async fn end(self) -> Vec<String> {
+    pub(crate) async fn end(self) -> Vec<String> {
         self.check(
             "the server survives",
             &json!(self.get("/").await.status),
@@ -83,7 +85,7 @@ impl Session {
     }
 
     /// Notes whether a step's outcome is as expected.
-    pub fn check(&self, step: &str, actual: &Value, expected: &Value) {
+    pub(crate) fn check(&self, step: &str, actual: &Value, expected: &Value) {
         let step = format!("{}/{step}", self.script);
         assert!(
             self.steps.borrow_mut().insert(step.clone()),
@@ -96,7 +98,7 @@ impl Session {
     }
 
     /// Whether the server is spared a step, which it cannot take.
-    pub fn spares(&self, step: &str) -> bool {
+    pub(crate) fn spares(&self, step: &str) -> bool {
         let step = format!("{}/{step}", self.script);
         SPARED
             .iter()
@@ -104,7 +106,7 @@ impl Session {
     }
 
     /// A request as administrator; a path without a slash at its front is within the database.
-    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
+    pub(crate) fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let request = self.anonymous(method, path);
         match &self.admin {
             Some((name, password)) => request.basic_auth(name, Some(password)),
@@ -113,7 +115,7 @@ impl Session {
     }
 
     /// The same without a name.
-    pub fn anonymous(&self, method: &str, path: &str) -> RequestBuilder {
+    pub(crate) fn anonymous(&self, method: &str, path: &str) -> RequestBuilder {
         let url = match path.strip_prefix('/') {
             Some(path) => format!("{}/{path}", self.url),
             None if path.is_empty() || path.starts_with('?') => {
@@ -128,14 +130,19 @@ impl Session {
     }
 
     /// A request as administrator that takes another type of answer.
-    pub fn accepting(&self, method: &str, path: &str, accept: &'static str) -> RequestBuilder {
+    pub(crate) fn accepting(
+        &self,
+        method: &str,
+        path: &str,
+        accept: &'static str,
+    ) -> RequestBuilder {
         let accept = [(ACCEPT, HeaderValue::from_static(accept))];
         self.request(method, path)
             .headers(accept.into_iter().collect())
     }
 
     /// The administrator's name and password.
-    pub fn admin(&self) -> (&str, &str) {
+    pub(crate) fn admin(&self) -> (&str, &str) {
         let admin = self
             .admin
             .as_ref()
@@ -152,19 +159,19 @@ impl Session {
         Answer::read(request).await
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, None).await
     }
 
-    pub async fn put(&self, path: &str, body: Option<&Value>) -> Answer {
+    pub(crate) async fn put(&self, path: &str, body: Option<&Value>) -> Answer {
         self.send("PUT", path, body).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         self.send("POST", path, Some(body)).await
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.send("DELETE", path, None).await
     }
 }

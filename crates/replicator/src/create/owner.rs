@@ -61,10 +61,10 @@ impl Replications {
         let body = Json::parse(&edit.body)
             .map_err(|_| docstore::Error::Invalid(document::doc::Invalid::Json))?;
         let mut edit = edit;
-        if !edit.deleted || body.get("owner").is_some() {
-            if let Some(filled) = fill_owner(&body, writer)? {
-                edit.body = filled.to_string();
-            }
+        if (!edit.deleted || body.get("owner").is_some())
+            && let Some(filled) = fill_owner(&body, writer)?
+        {
+            edit.body = filled.to_string();
         }
         let failed = body.get("_replication_state").and_then(Json::as_str) == Some("failed");
         if !edit.deleted && !failed && *writer != Writer::Replicator {

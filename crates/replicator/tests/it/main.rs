@@ -1,5 +1,13 @@
 //! Replications between in-memory peers, over real connections.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    clippy::duration_suboptimal_units,
+    clippy::needless_pass_by_value,
+    reason = "a test may fail, tells a story, and says what it skips"
+)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attachments;
@@ -13,3 +21,4 @@ mod fixture;
 mod limits;
 mod ours;
 mod seeds;
+mod servers;

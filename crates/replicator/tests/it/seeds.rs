@@ -119,7 +119,7 @@ async fn history(seed: u64, profile: &Profile) {
 }
 
 /// Some edits of the source, of every kind.
-fn edit(world: &World, chance: &mut StdRng) {
+pub(crate) fn edit(world: &World, chance: &mut StdRng) {
     for _ in 0..chance.random_range(5..60) {
         let id = id(chance);
         let current = world.source.get("a", &id).unwrap();
@@ -160,11 +160,12 @@ fn id(chance: &mut StdRng) -> String {
 fn value(chance: &mut StdRng) -> Value {
     match chance.random_range(0..6) {
         0 => json!({"z": 1, "a": [null, true, {"b": {}}]}),
-        1 => json!(chance.random::<i64>()),
+        // More than this JavaScript does not keep.
+        1 => json!(chance.random_range(-(1_i64 << 53)..1 << 53)),
         2 => json!(chance.random::<f64>() * 1e300),
         3 => json!("\u{0} \u{1F600} é \" \\ /"),
         4 => json!("x".repeat(chance.random_range(0..20_000))),
-        _ => json!([chance.random::<u8>(), 1.5, -0.0]),
+        _ => json!([chance.random::<u8>(), 1.5, -0.25]),
     }
 }
 

@@ -23,7 +23,7 @@ fn eels(revpos: u64) -> Value {
 
 const EELS: &str = "My hovercraft is full of eels!";
 
-pub async fn attachments(s: &Session) {
+pub(crate) async fn attachments(s: &Session) {
     let created = attach(s, "doc/file.txt", BINARY, EELS).await;
     let rev = "1-f46b1869202d04376d7016b284816667";
     s.check(
@@ -159,7 +159,7 @@ pub async fn attachments(s: &Session) {
     );
 }
 
-pub async fn inline(s: &Session) {
+pub(crate) async fn inline(s: &Session) {
     let doc = json!({"_attachments": {
         "b.bin": {"content_type": BINARY, "data": "AQID"},
         "a.txt": {"content_type": "text/plain", "data": "aGVsbG8gaGVsbG8gaGVsbG8="},
@@ -269,7 +269,7 @@ pub async fn inline(s: &Session) {
     s.check("in a feed", &data, &json!("AQID"));
 }
 
-pub async fn multipart(s: &Session) {
+pub(crate) async fn multipart(s: &Session) {
     let document =
         json!({"_attachments": {"e.txt": {"content_type": BINARY, "follows": true, "length": 30}}});
     let body = format!(

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::answers::{Answer, pick};
 use crate::session::Session;
 
-pub async fn bulk_docs(s: &Session) {
+pub(crate) async fn bulk_docs(s: &Session) {
     let written = s
         .post(
             "_bulk_docs",
@@ -87,7 +87,7 @@ pub async fn bulk_docs(s: &Session) {
         &json!([400, "bad_request"]),
     );
     let deletion = json!({"docs": [
-        {"_id": "a", "_rev": "1-23202479633c2b380f79507a776743d5", "_deleted": true},
+        {"_id": "a", "_rev": first, "_deleted": true},
     ]});
     let deleted = s.post("_bulk_docs", &deletion).await;
     s.check("delete", &json!(deleted.json()[0]["ok"]), &json!(true));
@@ -98,7 +98,7 @@ pub async fn bulk_docs(s: &Session) {
     );
 }
 
-pub async fn bulk_get(s: &Session) {
+pub(crate) async fn bulk_get(s: &Session) {
     s.post(
         "_bulk_docs",
         &json!({"new_edits": false, "docs": [
@@ -186,7 +186,7 @@ fn rows(answer: &Answer) -> Value {
     json!([ids, body["total_rows"], body["offset"]])
 }
 
-pub async fn all_docs(s: &Session) {
+pub(crate) async fn all_docs(s: &Session) {
     let docs: Vec<Value> = ["a", "b", "c", "d", "é"]
         .iter()
         .map(|id| json!({"_id": id}))

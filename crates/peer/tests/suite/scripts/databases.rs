@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::answers::{Answer, pick};
 use crate::session::Session;
 
-pub async fn databases(s: &Session) {
+pub(crate) async fn databases(s: &Session) {
     let other = format!("/{}_other", s.db);
     s.delete(&other).await;
     let created = s.put(&other, None).await;
@@ -18,10 +18,10 @@ pub async fn databases(s: &Session) {
         &json!([412, "file_exists", exists]),
     );
     let info = s.get(&other).await;
-    let some = pick(&info.json(), &["db_name", "doc_count", "doc_del_count"]);
+    let counts = pick(&info.json(), &["db_name", "doc_count", "doc_del_count"]);
     s.check(
         "info",
-        &some,
+        &counts,
         &json!({"db_name": &other[1..], "doc_count": 0, "doc_del_count": 0}),
     );
     let kinds: Vec<bool> = ["update_seq", "instance_start_time"]
@@ -110,7 +110,7 @@ pub async fn databases(s: &Session) {
     s.check("information of several", &json!(shape), &expected);
 }
 
-pub async fn site(s: &Session) {
+pub(crate) async fn site(s: &Session) {
     let welcome = s.get("/").await;
     s.check(
         "welcome",
@@ -176,7 +176,7 @@ pub async fn site(s: &Session) {
     s.check("bad encoding", &bad.kind(), &json!([400, "bad_request"]));
 }
 
-pub async fn security(s: &Session) {
+pub(crate) async fn security(s: &Session) {
     let anonymous = Answer::read(s.anonymous("GET", "")).await;
     let reason = "You are not authorized to access this db.";
     s.check(
@@ -241,7 +241,7 @@ pub async fn security(s: &Session) {
     s.check("nonsense", &json!(bad.status >= 400), &json!(true));
 }
 
-pub async fn sessions(s: &Session) {
+pub(crate) async fn sessions(s: &Session) {
     let (name, password) = s.admin();
     let form = |password: &str| format!("name={name}&password={password}");
     let post = |body: String| {

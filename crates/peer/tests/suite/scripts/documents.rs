@@ -7,7 +7,7 @@ use crate::session::Session;
 
 const FIRST: &str = "1-23202479633c2b380f79507a776743d5";
 
-pub async fn documents(s: &Session) {
+pub(crate) async fn documents(s: &Session) {
     let created = s.put("a", Some(&json!({"a": 1}))).await;
     s.check(
         "create",
@@ -135,7 +135,7 @@ fn etag_of(written: &Answer) -> String {
     format!("\"{}\"", written.rev())
 }
 
-pub async fn refusals(s: &Session) {
+pub(crate) async fn refusals(s: &Session) {
     s.check(
         "missing",
         &s.get("nothing").await.outcome(),
@@ -217,7 +217,7 @@ pub async fn refusals(s: &Session) {
     );
 }
 
-pub async fn deletions(s: &Session) {
+pub(crate) async fn deletions(s: &Session) {
     let first = s.put("a", Some(&json!({}))).await.rev();
     s.check(
         "the empty document",
@@ -309,7 +309,7 @@ fn generation(written: &Answer) -> Value {
     )
 }
 
-pub async fn odd_values(s: &Session) {
+pub(crate) async fn odd_values(s: &Session) {
     let odd = [
         ("a%2Fb", "a/b"),
         ("c%2Bd%20e", "c+d e"),
@@ -365,7 +365,7 @@ pub async fn odd_values(s: &Session) {
     );
 }
 
-pub async fn locals(s: &Session) {
+pub(crate) async fn locals(s: &Session) {
     let created = s.put("_local/x", Some(&json!({"a": 1}))).await;
     s.check(
         "create",

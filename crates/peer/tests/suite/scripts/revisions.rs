@@ -18,7 +18,7 @@ async fn plant(s: &Session) -> Answer {
     .await
 }
 
-pub async fn conflicts(s: &Session) {
+pub(crate) async fn conflicts(s: &Session) {
     let planted = plant(s).await;
     s.check("plant", &planted.whole(), &json!([201, []]));
     let again = plant(s).await;
@@ -111,7 +111,7 @@ pub async fn conflicts(s: &Session) {
     );
 }
 
-pub async fn open_revs(s: &Session) {
+pub(crate) async fn open_revs(s: &Session) {
     plant(s).await;
     let revs = |answer: &Answer| {
         let rows = answer.json();
@@ -190,7 +190,7 @@ pub async fn open_revs(s: &Session) {
     s.check("its parts", &json!(mixed.text()), &json!(expected));
 }
 
-pub async fn revs_diff(s: &Session) {
+pub(crate) async fn revs_diff(s: &Session) {
     plant(s).await;
     let asked = json!({"t": ["3-c", "1-a", "2-q"], "n": ["1-a", "2-b"], "k": [], "u": ["1-a"]});
     let diff = s.post("_revs_diff", &asked).await;
@@ -230,7 +230,7 @@ fn sorted(object: &Value) -> Value {
     Value::Object(members.into_iter().collect())
 }
 
-pub async fn stemming(s: &Session) {
+pub(crate) async fn stemming(s: &Session) {
     s.check(
         "the usual limit",
         &s.get("_revs_limit").await.json(),
