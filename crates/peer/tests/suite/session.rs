@@ -32,8 +32,6 @@ impl Session {
         let client = Client::builder()
             .timeout(TIMEOUT)
             .no_gzip()
-            // A server may close a connection just when the next request is sent on it.
-            .pool_max_idle_per_host(0)
             .build()
             .unwrap();
         let session = Self {
