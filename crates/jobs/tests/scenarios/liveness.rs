@@ -91,7 +91,8 @@ pub(crate) async fn many_acceptors_drain_a_backlog(queue: Queue) {
     }
     assert_eq!(seen.len(), total);
     let accepts = stats(&queue.jobs, "accept");
-    if queue.exact() {
+    // Where time is real, how many meet is a matter of luck.
+    if queue.exact() && queue.paused() {
         let ratio = (accepts.conflicts as f64) / (accepts.calls as f64);
         assert!(ratio < 0.05, "{ratio}: {accepts:?}");
     }
