@@ -237,7 +237,11 @@ fn fdb_url() -> Option<String> {
         return None;
     };
     let unique = uuid();
-    Some(format!("fdb:{}?prefix=jobs-{unique:032x}", file.display()))
+    Some(format!(
+        "fdb:{}?prefix=jobs-{:016x}",
+        file.display(),
+        unique >> 64
+    ))
 }
 
 fn uuid() -> u128 {
