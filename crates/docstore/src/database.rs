@@ -4,7 +4,9 @@ use serde::{Serialize, Serializer};
 use store::{RangeOptions, Transaction};
 
 use crate::rows::{DbRow, decode_text, encode_text};
-use crate::{Db, DbName, DocStore, Error, IdPage, IdRange, InstanceId, Result, Seq, chunks, keys};
+use crate::{
+    Db, DbName, DocStore, Error, IdPage, IdRange, InstanceId, Result, Seq, chunks, keys, seq,
+};
 
 /// Over how many rows a counter is spread.
 pub(crate) const SHARDS: u16 = 8;
@@ -137,8 +139,10 @@ impl DocStore {
             &keys::deleted(db.instance()),
             &encode_text(db.name().as_str()),
         );
-        // Whoever waits for changes looks, and finds that there is no database.
-        tx.clear(&db.keys.update_seq());
+        // Whoever waits for changes looks, and finds that there is no database. The row changes even
+        // if nothing was ever written; the sweep takes it away with the others.
+        let now = seq::template(self.0.store.incarnation(), seq::ordinal(tx));
+        tx.set_versionstamped_value(&db.keys.update_seq(), &now);
         Ok(())
     }
 
@@ -310,5 +314,32 @@ pub(crate) fn add(tx: &Transaction, db: &Db, counter: Counter, id: &str, delta: 
         let shard = (hash >> 32) % u64::from(SHARDS);
         let shard = u16::try_from(shard).unwrap_or_default();
         tx.add(&db.keys.counter(counter as u16, shard), delta);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::Store;
+
+    use super::*;
+    use crate::Options;
+
+    /// A watch fires when a row is another than it was, and this one was never written.
+    #[tokio::test]
+    async fn deleting_an_empty_database_changes_what_is_watched() {
+        let store = Store::open("memory:").await.expect("opened");
+        let docs = DocStore::new(store.clone(), Options::default());
+        let name = DbName::parse("_replicator", &["_replicator"]).expect("a name");
+        let db = docs
+            .create(&name, InstanceId([7; 16]))
+            .await
+            .expect("created");
+        let watched = || async {
+            let read = async |tx: Transaction| tx.get(&db.keys.update_seq()).await;
+            store.transact("read", read).await.expect("read")
+        };
+        let before = watched().await;
+        docs.delete_database(&db).await.expect("deleted");
+        assert_ne!(watched().await, before);
     }
 }

@@ -139,6 +139,17 @@ impl LocalTransaction {
         Ok(stamp)
     }
 
+    /// Ends without writing. What was read may be told: it is durable when this returns.
+    pub(crate) async fn abandon(&self) -> Result<()> {
+        let snapshot = {
+            let mut state = self.lock();
+            state.done = true;
+            state.snapshot.take().map(|(snapshot, _)| snapshot)
+        };
+        let nothing = Pending::default().take(None);
+        self.backend.commit(nothing, snapshot).await.map(|_| ())
+    }
+
     fn usable(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         if let Some(error) = &state.broken {

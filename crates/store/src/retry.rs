@@ -86,7 +86,7 @@ impl Store {
                     Ok(()) => return Ok(value),
                     Err(error) => E::from(error),
                 },
-                Err(error) => error,
+                Err(error) => settle(&tx, deadline, error).await,
             };
             let Some(reason) = error.as_store_error().filter(|e| e.is_retryable()) else {
                 return Err(error);
@@ -116,6 +116,24 @@ impl Store {
         };
         let grown = first.saturating_mul(1 << attempt.saturating_sub(1).min(16));
         grown.min(longest).mul_f64(self.jitter())
+    }
+}
+
+/// An error that ends the call may tell what the body has read, so that has to be durable first.
+async fn settle<E>(tx: &Transaction, deadline: Instant, error: E) -> E
+where
+    E: From<Error> + AsStoreError,
+{
+    if error.as_store_error().is_some() {
+        return error;
+    }
+    match timeout_at(deadline, tx.abandon()).await {
+        Ok(Ok(())) => error,
+        Ok(Err(unsettled)) => E::from(unsettled),
+        Err(_) => E::from(Error::unavailable(format!(
+            "what {} has read is not yet durable",
+            tx.name()
+        ))),
     }
 }
 

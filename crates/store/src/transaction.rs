@@ -253,6 +253,15 @@ impl Transaction {
         Ok(())
     }
 
+    /// Ends without writing, and returns when what was read is durable.
+    pub(crate) async fn abandon(&self) -> Result<()> {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.abandon().await,
+            // What FoundationDB lets anybody read is durable.
+            Kind::Fdb(_) => Ok(()),
+        }
+    }
+
     fn is_read_only(&self) -> bool {
         match &self.0.kind {
             Kind::Local(tx) => tx.is_read_only(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{blind, commit, engine, lmdb, manual, rows, set};
 use crate::lmdb::Lmdb;
 use crate::pending::Mutation;
-use crate::{Durability, Error, KeyRange, OpenOptions};
+use crate::{AsStoreError, Durability, Error, KeyRange, OpenOptions, Store, Transaction};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -181,6 +181,58 @@ async fn what_was_read_is_durable_before_it_is_told() {
     drop(gate);
     told.await.expect("told");
     told_version.await.expect("told");
+    writing.await.expect("committed");
+}
+
+/// A refusal tells what was read, too: "there is such a document already".
+#[tokio::test]
+async fn what_was_read_is_durable_before_a_body_refuses() {
+    #[derive(Debug, thiserror::Error)]
+    enum Refusal {
+        #[error("there is one already")]
+        Exists,
+        #[error(transparent)]
+        Store(#[from] Error),
+    }
+    impl AsStoreError for Refusal {
+        fn as_store_error(&self) -> Option<&Error> {
+            match self {
+                Self::Exists => None,
+                Self::Store(error) => Some(error),
+            }
+        }
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let disk = lmdb(directory.path());
+    let url = format!("lmdb:{}", directory.path().display());
+    let store = Store::open(&url).await.expect("the same store");
+    let refuse = |key: &'static [u8]| {
+        store.transact("refuse", async move |tx: Transaction| {
+            match tx.get(key).await? {
+                Some(_) => Err(Refusal::Exists),
+                None => Ok(()),
+            }
+        })
+    };
+    disk.commit(blind(vec![set("old", "1")]), None)
+        .await
+        .expect("committed");
+    let gate = disk.engine().log.trace.hold_syncs();
+    let writing = disk.commit(blind(vec![set("new", "1")]), None);
+    tokio::pin!(writing);
+    while disk.latest(b"new").expect("read").is_none() {
+        assert!(futures::poll!(writing.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(refuse(b"old").await, Err(Refusal::Exists)));
+    let refused = refuse(b"new");
+    tokio::pin!(refused);
+    for _ in 0..100 {
+        assert!(futures::poll!(refused.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(gate);
+    assert!(matches!(refused.await, Err(Refusal::Exists)));
     writing.await.expect("committed");
 }
 
