@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
@@ -27,7 +27,7 @@ enum Header {
 #[error("{status} {kind}: {reason}")]
 pub struct Error {
     status: StatusCode,
-    kind: &'static str,
+    kind: Cow<'static, str>,
     reason: Cow<'static, str>,
     header: Header,
     #[source]
@@ -38,12 +38,12 @@ impl Error {
     /// An answer of any status; the named ones below are for those that come up again.
     pub fn new(
         status: StatusCode,
-        kind: &'static str,
+        kind: impl Into<Cow<'static, str>>,
         reason: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self {
             status,
-            kind,
+            kind: kind.into(),
             reason: reason.into(),
             header: Header::None,
             cause: None,
@@ -125,6 +125,19 @@ impl Error {
         error
     }
 
+    /// 501: `CouchDB` has it, this has not.
+    pub fn not_implemented(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
+    }
+
+    /// 503: too much is going on.
+    pub fn busy(reason: impl Into<Cow<'static, str>>) -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let mut busy = Self::new(status, "service_unavailable", reason);
+        busy.header = Header::RetryAfter(1);
+        busy
+    }
+
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -138,12 +151,14 @@ impl Error {
     /// The answer. Logs what the client is not told.
     pub fn into_response(self) -> Response<Body> {
         if self.status.is_server_error() {
-            tracing::error!(status = self.status.as_u16(), error = self.kind, cause = %Chain(&self), "request failed");
+            tracing::error!(status = self.status.as_u16(), error = &*self.kind, cause = %Chain(&self), "request failed");
         }
         let mut response = Response::new(Body::from(format!("{}\n", self.to_json())));
         *response.status_mut() = self.status;
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(CONTENT_TYPE, json);
+        let no_cache = HeaderValue::from_static("must-revalidate");
+        response.headers_mut().insert(CACHE_CONTROL, no_cache);
         let headers = response.headers_mut();
         match self.header {
             Header::None => None,
@@ -189,6 +204,64 @@ impl From<store::Error> for Error {
             }
             _ => Self::internal(error),
         }
+    }
+}
+
+impl From<docstore::Error> for Error {
+    fn from(error: docstore::Error) -> Self {
+        let reason = error.to_string();
+        match error {
+            docstore::Error::NoDatabase | docstore::Error::Missing | docstore::Error::Deleted => {
+                Self::not_found(reason)
+            }
+            docstore::Error::DatabaseExists => Self::file_exists(),
+            docstore::Error::IllegalName(_) => {
+                Self::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason)
+            }
+            docstore::Error::Conflict => Self::conflict(),
+            docstore::Error::Invalid(invalid) => {
+                Self::new(StatusCode::BAD_REQUEST, invalid.name(), reason)
+            }
+            docstore::Error::TooLarge { id, what, .. } => {
+                let kind = match what {
+                    "body" => "document_too_large",
+                    _ => "attachment_too_large",
+                };
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, kind, id)
+            }
+            docstore::Error::MissingStub { .. } => {
+                Self::new(StatusCode::PRECONDITION_FAILED, "missing_stub", reason)
+            }
+            docstore::Error::Follows => Self::not_implemented(reason),
+            docstore::Error::BadSeq => Self::bad_request(reason),
+            docstore::Error::BadQuery { error, reason } => {
+                Self::new(StatusCode::BAD_REQUEST, error, reason)
+            }
+            docstore::Error::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<replicator::ServiceError> for Error {
+    /// As of a document: what describes no replication is forbidden there.
+    fn from(error: replicator::ServiceError) -> Self {
+        use replicator::ServiceError as Failed;
+        match error {
+            Failed::Invalid(invalid) => Self::forbidden(invalid.to_string()),
+            Failed::Forbidden(reason) => Self::forbidden(reason),
+            Failed::Unauthorized(reason) => Self::unauthorized(reason),
+            Failed::Missing | Failed::Jobs(jobs::Error::NotFound) => Self::not_found("missing"),
+            Failed::Stopped => Self::busy("The service is stopping; try again."),
+            Failed::Docs(error) => error.into(),
+            Failed::Store(error) | Failed::Jobs(jobs::Error::Store(error)) => error.into(),
+            error @ (Failed::Jobs(_) | Failed::Unreadable(_)) => Self::internal(error),
+        }
+    }
+}
+
+impl From<document::doc::Invalid> for Error {
+    fn from(invalid: document::doc::Invalid) -> Self {
+        docstore::Error::from(invalid).into()
     }
 }
 

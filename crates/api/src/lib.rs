@@ -1,8 +1,39 @@
 //! CouchDB's HTTP API for everything about replication.
+//!
+//! A [`Service`] answers requests; [`listen`] brings them in. Every request takes one way: its path
+//! is a [`route::Route`], its headers prove an [`auth::Identity`], the table of [`route::Access`] says
+//! whether that may, and one function below `endpoints/` answers.
+//!
+//! | what | where |
+//! |---|---|
+//! | settings | [`Options`], the section `[api]` |
+//! | who asks | [`auth`] |
+//! | what a path names, and who may | [`route`] |
+//! | what a failed request is answered with | [`Error`] |
+//! | answers, one file for each family | `endpoints/` |
 
+mod access;
 pub mod auth;
+mod call;
+mod endpoints;
 mod error;
 pub mod listen;
+mod metrics;
+mod options;
+mod pipeline;
+mod query;
+mod reply;
 pub mod route;
+mod service;
+
+/// The version of `CouchDB` whose API this is.
+macro_rules! couchdb_version {
+    () => {
+        "3.5.2"
+    };
+}
+pub(crate) use couchdb_version;
 
 pub use error::Error;
+pub use options::{Cors, Impossible, Options, SameSite};
+pub use service::{Client, Service, Setup};

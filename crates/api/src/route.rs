@@ -75,6 +75,8 @@ pub enum JobAction {
 pub enum DbPart {
     /// `_all_docs`
     AllDocs,
+    /// `_all_docs/queries`
+    AllDocsQueries,
     /// `_design_docs`
     DesignDocs,
     /// `_local_docs`
@@ -85,14 +87,18 @@ pub enum DbPart {
     BulkGet,
     /// `_changes`
     Changes,
-    /// `_revs_diff` and `_missing_revs`
+    /// `_revs_diff`
     RevsDiff,
+    /// `_missing_revs`
+    MissingRevs,
     /// `_security`
     Security,
     /// `_revs_limit`
     RevsLimit,
     /// `_find`
     Find,
+    /// `_explain`
+    Explain,
     /// `_index`
     Index,
     /// `_ensure_full_commit`
@@ -139,6 +145,19 @@ impl Route {
         }
     }
 
+    /// The database it is about, if it is about one.
+    pub fn database(&self) -> Option<&str> {
+        match self {
+            Self::Db(db)
+            | Self::DbPart(db, _)
+            | Self::Document(db, _)
+            | Self::Attachment(db, ..)
+            | Self::Docs(db)
+            | Self::Doc(db, _) => Some(db),
+            _ => None,
+        }
+    }
+
     /// Who may ask for it, by this method.
     pub fn access(&self, method: &Method) -> Access {
         let reads = matches!(*method, Method::GET | Method::HEAD);
@@ -161,7 +180,11 @@ impl Route {
             | Self::Doc(..) => Access::Admin,
             Self::Replicate => Access::Authenticated,
             Self::Db(_) if matches!(*method, Method::PUT | Method::DELETE) => Access::Admin,
-            Self::Document(_, id) if id.starts_with("_design/") && !reads => Access::DbAdmin,
+            Self::Document(_, id) | Self::Attachment(_, id, _)
+                if id.starts_with("_design/") && !reads =>
+            {
+                Access::DbAdmin
+            }
             Self::Db(_) | Self::Attachment(..) | Self::Document(..) => Access::Member,
             Self::DbPart(_, part) => part.access(reads),
         }
@@ -171,15 +194,24 @@ impl Route {
 impl DbPart {
     fn access(self, reads: bool) -> Access {
         match self {
-            // Listing a replicator database shows who replicates what, so members are not enough.
-            Self::AllDocs | Self::DesignDocs | Self::LocalDocs | Self::Changes | Self::Find => {
-                Access::DbAdmin
-            }
             Self::Security if reads => Access::Member,
-            Self::Security | Self::RevsLimit | Self::Compact | Self::Index => Access::DbAdmin,
-            Self::BulkDocs | Self::BulkGet | Self::RevsDiff | Self::EnsureFullCommit => {
-                Access::Member
-            }
+            Self::Security
+            | Self::RevsLimit
+            | Self::Compact
+            | Self::Index
+            // Listing a replicator database shows who replicates what, so members are not enough.
+            | Self::AllDocs
+            | Self::AllDocsQueries
+            | Self::DesignDocs
+            | Self::LocalDocs
+            | Self::Changes
+            | Self::Find => Access::DbAdmin,
+            Self::BulkDocs
+            | Self::BulkGet
+            | Self::RevsDiff
+            | Self::MissingRevs
+            | Self::Explain
+            | Self::EnsureFullCommit => Access::Member,
         }
     }
 
@@ -191,7 +223,9 @@ impl DbPart {
             "_bulk_docs" => Self::BulkDocs,
             "_bulk_get" => Self::BulkGet,
             "_changes" => Self::Changes,
-            "_revs_diff" | "_missing_revs" => Self::RevsDiff,
+            "_revs_diff" => Self::RevsDiff,
+            "_missing_revs" => Self::MissingRevs,
+            "_explain" => Self::Explain,
             "_security" => Self::Security,
             "_revs_limit" => Self::RevsLimit,
             "_find" => Self::Find,
@@ -266,12 +300,13 @@ fn database(parts: &[&str]) -> Result<Route, Error> {
     let document = |id: String| Route::Document(db.clone(), id);
     Ok(match rest {
         [] => Route::Db(db),
+        ["_all_docs", "queries"] => Route::DbPart(db, DbPart::AllDocsQueries),
         ["_design" | "_local", id] => document(format!("{}/{id}", rest[0])),
         ["_design", id, attachment @ ..] => {
             Route::Attachment(db, format!("_design/{id}"), attachment.join("/"))
         }
         [
-            "_bulk_docs" | "_bulk_get" | "_compact" | "_changes" | "_find" | "_index",
+            "_all_docs" | "_bulk_docs" | "_bulk_get" | "_compact" | "_changes" | "_find" | "_index",
             _,
             ..,
         ] => {

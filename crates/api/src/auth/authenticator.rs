@@ -45,6 +45,15 @@ impl User {
     }
 }
 
+/// Where users are found that are not administrators of the configuration.
+pub trait Users: Sync {
+    /// Its own errors, and those of authentication.
+    type Error: From<AuthError> + Send;
+
+    /// The user of this name.
+    fn find(&self, name: &str) -> impl Future<Output = Result<Option<User>, Self::Error>> + Send;
+}
+
 /// How an identity was proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
@@ -85,7 +94,8 @@ pub struct Proven {
 }
 
 impl Proven {
-    fn anonymous() -> Self {
+    /// Nobody in particular.
+    pub fn anonymous() -> Self {
         Self {
             identity: Identity::default(),
             method: Method::None,
@@ -112,16 +122,16 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Proves the caller of a request. `find` looks up users other than the administrators.
-    pub async fn authenticate<E: From<AuthError>>(
+    /// Proves the caller of a request.
+    pub async fn authenticate<U: Users>(
         &self,
         headers: &HeaderMap,
         address: &str,
         now_s: u64,
-        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
-    ) -> Result<Proven, E> {
+        users: &U,
+    ) -> Result<Proven, U::Error> {
         if let Some((name, password)) = basic(headers)? {
-            let identity = self.login(&name, &password, address, find).await?;
+            let identity = self.login(&name, &password, address, users).await?;
             return Ok(Proven {
                 identity,
                 method: Method::Password,
@@ -144,21 +154,21 @@ impl Authenticator {
             });
         }
         match session_cookie(headers) {
-            Some(cookie) => self.resume(cookie, now_s, find).await,
+            Some(cookie) => self.resume(cookie, now_s, users).await,
             None => Ok(Proven::anonymous()),
         }
     }
 
     /// Checks name and password; the same answer whichever of the two is wrong.
-    pub async fn login<E: From<AuthError>>(
+    pub async fn login<U: Users>(
         &self,
         name: &str,
         password: &str,
         address: &str,
-        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
-    ) -> Result<Identity, E> {
+        users: &U,
+    ) -> Result<Identity, U::Error> {
         let keys = [name, address];
-        let user = self.user(name, find).await?;
+        let user = self.user(name, users).await?;
         let hash = user.as_ref().and_then(|user| user.password.as_ref());
         // Guesses at a name must not lock out whoever has been using it.
         if !hash.is_some_and(|hash| self.verifier.remembers(hash, password)) {
@@ -176,24 +186,24 @@ impl Authenticator {
     }
 
     /// A cookie for somebody who has logged in.
-    pub async fn issue_cookie<E>(
+    pub async fn issue_cookie<U: Users>(
         &self,
         name: &str,
         now_s: u64,
-        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
-    ) -> Result<Option<String>, E> {
-        let user = self.user(name, find).await?;
+        users: &U,
+    ) -> Result<Option<String>, U::Error> {
+        let user = self.user(name, users).await?;
         Ok(user.map(|user| self.sessions.issue(name, user.salt(), now_s)))
     }
 
-    async fn resume<E: From<AuthError>>(
+    async fn resume<U: Users>(
         &self,
         cookie: &str,
         now_s: u64,
-        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
-    ) -> Result<Proven, E> {
+        users: &U,
+    ) -> Result<Proven, U::Error> {
         let claim = self.sessions.parse(cookie)?;
-        let Some(user) = self.user(&claim.name, find).await? else {
+        let Some(user) = self.user(&claim.name, users).await? else {
             return Ok(Proven::anonymous());
         };
         let Some(session) = self.sessions.check(&claim, user.salt(), now_s) else {
@@ -210,17 +220,13 @@ impl Authenticator {
         })
     }
 
-    async fn user<E>(
-        &self,
-        name: &str,
-        find: impl AsyncFn(&str) -> Result<Option<User>, E>,
-    ) -> Result<Option<User>, E> {
+    async fn user<U: Users>(&self, name: &str, users: &U) -> Result<Option<User>, U::Error> {
         match self.admins.get(name) {
             Some(hash) => Ok(Some(User {
                 password: Some(hash.clone()),
                 roles: vec![ADMIN_ROLE.to_owned()],
             })),
-            None => find(name).await,
+            None => users.find(name).await,
         }
     }
 

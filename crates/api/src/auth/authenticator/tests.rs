@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue};
 use serde_json::json;
 
-use super::{Authenticator, Method, Proven, User};
+use super::{Authenticator, Method, Proven, User, Users};
 use crate::auth::cookie::Sessions;
 use crate::auth::jwt::Jwt;
 use crate::auth::password::{PasswordHash, Verifier};
@@ -27,12 +27,21 @@ fn authenticator() -> Authenticator {
     }
 }
 
-async fn anna(name: &str) -> Result<Option<User>, AuthError> {
-    Ok((name == "anna").then(|| User {
-        password: Some(PasswordHash::make("pässword", [2; 16], 10)),
-        roles: vec!["writers".to_owned()],
-    }))
+/// There is only one user, or nobody.
+struct Only(&'static str);
+
+impl Users for Only {
+    type Error = AuthError;
+
+    async fn find(&self, name: &str) -> Result<Option<User>, AuthError> {
+        Ok((name == self.0).then(|| User {
+            password: Some(PasswordHash::make("pässword", [2; 16], 10)),
+            roles: vec!["writers".to_owned()],
+        }))
+    }
 }
+
+const ANNA: Only = Only("anna");
 
 fn header(name: &'static str, value: &str) -> HeaderMap {
     HeaderMap::from_iter([(
@@ -47,7 +56,7 @@ fn basic(pair: &str) -> HeaderMap {
 
 async fn proven(headers: &HeaderMap) -> Result<Proven, AuthError> {
     authenticator()
-        .authenticate(headers, "127.0.0.1", NOW, anna)
+        .authenticate(headers, "127.0.0.1", NOW, &ANNA)
         .await
 }
 
@@ -81,35 +90,39 @@ async fn names_and_passwords() {
 #[tokio::test]
 async fn sessions_are_for_those_who_exist() {
     let auth = authenticator();
-    let cookie = auth.issue_cookie("anna", NOW, anna).await.unwrap().unwrap();
+    let cookie = auth
+        .issue_cookie("anna", NOW, &ANNA)
+        .await
+        .unwrap()
+        .unwrap();
     let headers = header("cookie", &format!("a=b; AuthSession={cookie}; c=d"));
     let fresh = auth
-        .authenticate(&headers, "", NOW + 1, anna)
+        .authenticate(&headers, "", NOW + 1, &ANNA)
         .await
         .unwrap();
     assert_eq!((fresh.method, fresh.cookie), (Method::Cookie, None));
     let late = auth
-        .authenticate(&headers, "", NOW + 120, anna)
+        .authenticate(&headers, "", NOW + 120, &ANNA)
         .await
         .unwrap();
     assert!(late.cookie.is_some_and(|renewed| renewed != cookie));
     let over = auth
-        .authenticate(&headers, "", NOW + 600, anna)
+        .authenticate(&headers, "", NOW + 600, &ANNA)
         .await
         .unwrap();
     assert_eq!(over.method, Method::None);
-    let gone = async |_: &str| Ok::<_, AuthError>(None);
+    let gone = Only("");
     assert_eq!(
-        auth.authenticate(&headers, "", NOW, gone)
+        auth.authenticate(&headers, "", NOW, &gone)
             .await
             .unwrap()
             .method,
         Method::None
     );
-    assert_eq!(auth.issue_cookie("nobody", NOW, gone).await.unwrap(), None);
+    assert_eq!(auth.issue_cookie("nobody", NOW, &gone).await.unwrap(), None);
     let junk = header("cookie", "AuthSession=junk");
     assert!(matches!(
-        auth.authenticate(&junk, "", NOW, anna).await,
+        auth.authenticate(&junk, "", NOW, &ANNA).await,
         Err(AuthError::BadRequest(_))
     ));
 }
@@ -127,14 +140,14 @@ async fn nobody_is_vouched_for_or_believed_without_a_key() {
 async fn guessing_is_slowed_down_and_locks_nobody_out() {
     let auth = authenticator();
     let root = "s3cret:with:colons";
-    auth.login("root", root, "10.0.0.9", anna).await.unwrap();
+    auth.login("root", root, "10.0.0.9", &ANNA).await.unwrap();
     for _ in 0..6 {
-        let _ = auth.login("anna", "x", "10.0.0.1", anna).await;
-        let _ = auth.login("root", "x", "10.0.0.3", anna).await;
+        let _ = auth.login("anna", "x", "10.0.0.1", &ANNA).await;
+        let _ = auth.login("root", "x", "10.0.0.3", &ANNA).await;
     }
-    let right = auth.login("anna", "pässword", "10.0.0.2", anna).await;
+    let right = auth.login("anna", "pässword", "10.0.0.2", &ANNA).await;
     assert!(matches!(right, Err(AuthError::Throttled { .. })));
-    auth.login("root", root, "10.0.0.9", anna).await.unwrap();
+    auth.login("root", root, "10.0.0.9", &ANNA).await.unwrap();
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! Whether a caller may: the one place that reads the table of [`Access`].
+
+use docstore::Db;
+use document::json::Json;
+use http::Method;
+
+use crate::Error;
+use crate::auth::{ADMIN_ROLE, Identity};
+use crate::call::Call;
+use crate::route::{Access, Route};
+
+const NO_SERVER_ADMIN: &str = "You are not a server admin.";
+const NO_DB_ADMIN: &str = "You are not a db or server admin.";
+/// What documents of `_users` begin their ids with.
+pub(crate) const USER_PREFIX: &str = "org.couchdb.user:";
+
+/// A database that the caller may use.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) db: Db,
+    /// The caller is an administrator of it, or of the server.
+    pub(crate) is_admin: bool,
+}
+
+impl Opened {
+    /// It is made of users, not of replications.
+    pub(crate) fn has_users(&self) -> bool {
+        self.db.name().kind() == "_users"
+    }
+}
+
+/// Lets a caller in, or not. Opens the database that the request is about, if it is about one that
+/// has to exist.
+pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
+    let caller = call.caller();
+    let access = call.route.access(&call.method);
+    if access != Access::Public && call.options().require_valid_user && caller.name.is_none() {
+        return Err(Error::unauthorized("Authentication required."));
+    }
+    match access {
+        Access::Public | Access::Anybody => Ok(None),
+        Access::Authenticated if caller.name.is_some() || caller.is_admin() => Ok(None),
+        Access::Authenticated => Err(Error::unauthorized("You are not an authenticated user")),
+        Access::Metrics if caller.roles.iter().any(|role| role == "_metrics") => Ok(None),
+        Access::Metrics | Access::Admin if caller.is_admin() => Ok(None),
+        Access::Metrics | Access::Admin => Err(Error::unauthorized(NO_SERVER_ADMIN)),
+        Access::Member | Access::DbAdmin => {
+            let name = call.route.database().unwrap_or_default();
+            let opened = open(call, name).await?;
+            if access == Access::DbAdmin && !opened.is_admin {
+                return Err(Error::unauthorized(NO_DB_ADMIN));
+            }
+            Ok(Some(opened))
+        }
+    }
+}
+
+/// Opens a database for a caller who is a member of it.
+pub(crate) async fn open(call: &Call, name: &str) -> Result<Opened, Error> {
+    let docs = call.docs();
+    // What can be no database's name is none's, as in CouchDB.
+    let name = docs.name(name).map_err(|_| docstore::Error::NoDatabase)?;
+    let name = &name;
+    let (db, security) = docs
+        .store()
+        .transact("open_for_caller", |tx| async move {
+            let db = docs.open_in(&tx, name).await?;
+            let security = docs.security_in(&tx, &db).await?;
+            Ok::<_, docstore::Error>((db, security))
+        })
+        .await?;
+    let caller = call.caller();
+    let security = Security::read(security.as_deref());
+    let is_admin = caller.is_admin() || security.admins.has(caller);
+    let opened = Opened { db, is_admin };
+    if is_admin {
+        return Ok(opened);
+    }
+    if opened.has_users() {
+        return own_user(call).map(|()| opened);
+    }
+    if security.members.is_everybody() || security.members.has(caller) {
+        return Ok(opened);
+    }
+    match caller.name {
+        None => Err(Error::unauthorized(
+            "You are not authorized to access this db.",
+        )),
+        Some(_) => Err(Error::forbidden("You are not allowed to access this db.")),
+    }
+}
+
+/// Who is not an administrator may read and change the own document, and nothing else.
+fn own_user(call: &Call) -> Result<(), Error> {
+    let Some(name) = &call.caller().name else {
+        return Err(Error::unauthorized(
+            "You are not authorized to access this db.",
+        ));
+    };
+    match &call.route {
+        Route::Document(_, id) if id.strip_prefix(USER_PREFIX) == Some(name) => Ok(()),
+        Route::Document(..) if call.method == Method::GET => Err(Error::not_found("missing")),
+        Route::Document(..) => Err(Error::forbidden(
+            "You may only update your own user document.",
+        )),
+        _ => Err(Error::unauthorized(NO_DB_ADMIN)),
+    }
+}
+
+/// Administrators and members of a database, as its `_security` has them.
+#[derive(Debug, Default)]
+pub(crate) struct Security {
+    admins: Group,
+    members: Group,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    names: Vec<String>,
+    roles: Vec<String>,
+}
+
+impl Security {
+    /// What is shown of a database whose security was never set.
+    pub(crate) const DEFAULT: &str =
+        r#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
+
+    /// Reads what [`Self::check`] has let through.
+    fn read(stored: Option<&str>) -> Self {
+        let json = stored.and_then(|stored| Json::parse(stored).ok());
+        // What cannot be read lets nobody in but administrators.
+        let json = json.filter(|json| json.as_object().is_some());
+        let json = json.unwrap_or_else(|| Json::parse(Self::DEFAULT).expect("it is JSON"));
+        let group = |name| Group::read(json.get(name).unwrap_or(&Json::Null));
+        let mut security = Self {
+            admins: group("admins"),
+            members: group("members"),
+        };
+        if json.get("members").is_none() {
+            security.members = group("readers");
+        }
+        security
+    }
+
+    /// Checks what a client wants to set.
+    pub(crate) fn check(json: &Json) -> Result<(), Error> {
+        for group in ["admins", "members", "readers"] {
+            let Some(group) = json.get(group) else {
+                continue;
+            };
+            if group.as_object().is_none() {
+                return Err(Error::bad_request(
+                    "admins and members must be JSON objects",
+                ));
+            }
+            for list in ["names", "roles"] {
+                let Some(list_json) = group.get(list) else {
+                    continue;
+                };
+                let texts = |list: &[Json]| list.iter().all(|entry| entry.as_str().is_some());
+                if !list_json.as_array().is_some_and(texts) {
+                    let reason = format!("{list} must be a JSON list of strings");
+                    return Err(Error::bad_request(reason));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    fn read(json: &Json) -> Self {
+        let list = |name| {
+            let list = json.get(name).and_then(Json::as_array).unwrap_or_default();
+            list.iter()
+                .filter_map(Json::as_str)
+                .map(str::to_owned)
+                .collect()
+        };
+        Self {
+            names: list("names"),
+            roles: list("roles"),
+        }
+    }
+
+    fn is_everybody(&self) -> bool {
+        self.names.is_empty() && self.roles.is_empty()
+    }
+
+    fn has(&self, caller: &Identity) -> bool {
+        // The role of server administrators is not to be had by name.
+        let role = |role: &String| role != ADMIN_ROLE && self.roles.contains(role);
+        caller.roles.iter().any(role)
+            || caller
+                .name
+                .as_ref()
+                .is_some_and(|name| self.names.contains(name))
+    }
+}

@@ -1,0 +1,231 @@
+//! A request on its way to its answer: head read, caller proven.
+
+use std::io::Read as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use docstore::DocStore;
+use document::json::Json;
+use flate2::read::GzDecoder;
+use futures::StreamExt as _;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::auth::Identity;
+use crate::auth::authenticator::Proven;
+use crate::query::Query;
+use crate::route::Route;
+use crate::service::{Client, Shared};
+use crate::{Error, Options};
+
+/// What room for bodies is counted in.
+pub(crate) const ROOM_UNIT_BYTES: usize = 1024;
+
+/// A request.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) client: Client,
+    /// `HEAD` counts as `GET`.
+    pub(crate) method: Method,
+    pub(crate) route: Route,
+    pub(crate) query: Query,
+    pub(crate) headers: HeaderMap,
+    /// Who asks, and how that was proven.
+    pub(crate) proven: Proven,
+    /// Only whoever has the call alone reads it; the lock lets others look at the rest meanwhile.
+    body: Mutex<Option<Body>>,
+    /// Room that the body takes, as long as the request does.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Call {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        client: Client,
+        route: Route,
+        proven: Proven,
+        parts: http::request::Parts,
+        body: Body,
+    ) -> Self {
+        let method = match parts.method {
+            Method::HEAD => Method::GET,
+            method => method,
+        };
+        Self {
+            shared,
+            client,
+            method,
+            route,
+            query: Query::parse(parts.uri.query().unwrap_or_default()),
+            headers: parts.headers,
+            proven,
+            body: Mutex::new(Some(body)),
+            room: None,
+        }
+    }
+
+    pub(crate) fn caller(&self) -> &Identity {
+        &self.proven.identity
+    }
+
+    pub(crate) fn docs(&self) -> &DocStore {
+        self.shared.docs()
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// Refuses other methods than these, which are named as CouchDB names them: `GET,HEAD`.
+    pub(crate) fn allow(&self, methods: &'static str) -> Result<(), Error> {
+        if methods
+            .split(',')
+            .any(|method| method == self.method.as_str())
+        {
+            return Ok(());
+        }
+        Err(Error::method_not_allowed(methods))
+    }
+
+    /// The text of a header.
+    pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The absolute URL of a path on this service.
+    pub(crate) fn absolute(&self, path: &str) -> String {
+        let scheme = if self.client.tls { "https" } else { "http" };
+        let host = self.header(&HOST).unwrap_or("localhost");
+        format!("{scheme}://{host}{path}")
+    }
+
+    /// The type of the body, without parameters.
+    pub(crate) fn content_type(&self) -> &str {
+        let given = self.header(&CONTENT_TYPE).unwrap_or_default();
+        given.split(';').next().unwrap_or_default().trim()
+    }
+
+    /// Refuses bodies that are not declared to be JSON: what a form of another site cannot do.
+    pub(crate) fn check_json(&self) -> Result<(), Error> {
+        if self.content_type().eq_ignore_ascii_case("application/json") {
+            return Ok(());
+        }
+        Err(Error::content_type())
+    }
+
+    /// The body, whole.
+    pub(crate) async fn body(&mut self) -> Result<Bytes, Error> {
+        let bytes_max = self.options().request_bytes_max;
+        let declared = self
+            .header(&CONTENT_LENGTH)
+            .and_then(|length| length.parse().ok());
+        let declared: usize = declared.unwrap_or(0);
+        if declared > bytes_max {
+            return Err(too_large());
+        }
+        let patience = Duration::from_secs(self.options().body_timeout_sec);
+        let body = self
+            .body
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let mut pieces = body.unwrap_or_else(Body::empty).into_data_stream();
+        let mut whole = BytesMut::new();
+        loop {
+            let piece = match timeout(patience, pieces.next()).await {
+                Ok(Some(Ok(piece))) => piece,
+                Ok(Some(Err(_))) => return Err(Error::bad_request("The request ended early.")),
+                Ok(None) => return Ok(whole.freeze()),
+                Err(_) => {
+                    let reason = "The request's body does not come.";
+                    return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason));
+                }
+            };
+            if whole.len() + piece.len() > bytes_max {
+                return Err(too_large());
+            }
+            self.make_room(whole.len() + piece.len())?;
+            if whole.is_empty() {
+                whole.reserve(declared.max(piece.len()));
+            }
+            whole.extend_from_slice(&piece);
+        }
+    }
+
+    /// Takes room for a body of so many bytes, or has the client come again.
+    fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
+        let held = self
+            .room
+            .as_ref()
+            .map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = bytes.div_ceil(ROOM_UNIT_BYTES).saturating_sub(held);
+        if more == 0 {
+            return Ok(());
+        }
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let room = Semaphore::try_acquire_many_owned(Arc::clone(&self.shared.room), more)
+            .map_err(|_| Error::busy("Too many large requests at a time."))?;
+        match &mut self.room {
+            Some(held) => held.merge(room),
+            none => *none = Some(room),
+        }
+        Ok(())
+    }
+
+    /// The body as text, uncompressed.
+    pub(crate) async fn text(&mut self) -> Result<String, Error> {
+        let body = self.body().await?;
+        let plain = match self.header(&CONTENT_ENCODING).unwrap_or("identity") {
+            "identity" | "" => Vec::from(body),
+            "gzip" => self.gunzip(&body)?,
+            other => {
+                let reason = format!("{other} is not a supported content encoding.");
+                let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+                return Err(Error::new(status, "bad_content_encoding", reason));
+            }
+        };
+        String::from_utf8(plain).map_err(|_| not_json())
+    }
+
+    fn gunzip(&mut self, body: &[u8]) -> Result<Vec<u8>, Error> {
+        let bytes_max = self.options().request_bytes_max;
+        let mut plain = Vec::new();
+        let mut decoder = GzDecoder::new(body).take(bytes_max as u64 + 1);
+        let mut piece = vec![0; 64 * ROOM_UNIT_BYTES];
+        loop {
+            let read = decoder
+                .read(&mut piece)
+                .map_err(|_| Error::bad_request("Request body is not properly gzipped."))?;
+            if read == 0 {
+                return Ok(plain);
+            }
+            if plain.len() + read > bytes_max {
+                return Err(too_large());
+            }
+            self.make_room(body.len() + plain.len() + read)?;
+            plain.extend_from_slice(&piece[..read]);
+        }
+    }
+
+    /// The body as a JSON object, its members in order.
+    pub(crate) async fn json_object(&mut self) -> Result<Json, Error> {
+        let json = Json::parse(&self.text().await?).map_err(|_| not_json())?;
+        match json {
+            Json::Object(_) => Ok(json),
+            _ => Err(Error::bad_request("Request body must be a JSON object")),
+        }
+    }
+}
+
+pub(crate) fn not_json() -> Error {
+    Error::bad_request("invalid UTF-8 JSON")
+}
+
+fn too_large() -> Error {
+    Error::too_large("the request entity is too large")
+}

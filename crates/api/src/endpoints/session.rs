@@ -1,0 +1,201 @@
+//! Who the caller is: proving it, `_session`, and cookies.
+
+use std::sync::Arc;
+
+use docstore::ReadOptions;
+use http::header::{LOCATION, SET_COOKIE};
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::json;
+
+use crate::access::USER_PREFIX;
+use crate::auth::WRONG;
+use crate::auth::authenticator::{Proven, User, Users};
+use crate::call::Call;
+use crate::reply::{self, Reply};
+use crate::service::{Client, Shared};
+use crate::{Error, Options};
+
+/// Users are documents of the database `_users`.
+pub(crate) struct UserDocuments<'a>(pub(crate) &'a Shared);
+
+impl Users for UserDocuments<'_> {
+    type Error = Error;
+
+    async fn find(&self, name: &str) -> Result<Option<User>, Error> {
+        let docs = self.0.docs();
+        let Ok(users) = docs.name("_users") else {
+            return Ok(None);
+        };
+        let id = format!("{USER_PREFIX}{name}");
+        let (users, id) = (&users, id.as_str());
+        let found = docs
+            .store()
+            .transact("find_user", |tx| async move {
+                let db = docs.open_in(&tx, users).await?;
+                docs.get_in(&tx, &db, id, &ReadOptions::default()).await
+            })
+            .await;
+        match found {
+            Ok(document) => {
+                let body = serde_json::from_str(&document.body);
+                Ok(body.ok().map(|body| User::from_document(&body)))
+            }
+            Err(
+                docstore::Error::NoDatabase | docstore::Error::Missing | docstore::Error::Deleted,
+            ) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Proves who sends these headers.
+pub(crate) async fn prove(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    client: Client,
+) -> Result<Proven, Error> {
+    let address = client.address.ip().to_string();
+    let users = UserDocuments(shared);
+    let auth = &shared.authenticator;
+    auth.authenticate(headers, &address, shared.now_s(), &users)
+        .await
+}
+
+/// `/_session`
+pub(crate) async fn session(call: &mut Call) -> Result<Reply, Error> {
+    call.allow("GET,HEAD,POST,DELETE")?;
+    match call.method {
+        Method::POST => log_in(call).await,
+        Method::DELETE => {
+            let mut reply = reply::ok(&json!({"ok": true}));
+            set_cookie(call, &mut reply, "");
+            Ok(reply)
+        }
+        _ => show(call),
+    }
+}
+
+fn show(call: &Call) -> Result<Reply, Error> {
+    let caller = call.caller();
+    if caller.name.is_none() && call.query.get("basic") == Some("true") {
+        return Err(Error::unauthorized("Please login."));
+    }
+    let mut handlers = vec!["cookie", "default"];
+    if !call.shared.authenticator.jwt.is_empty() {
+        handlers.push("jwt");
+    }
+    if !call.shared.authenticator.proxy_secrets.is_empty() {
+        handlers.push("proxy");
+    }
+    let mut info = json!({"authentication_handlers": handlers});
+    if let Some(proof) = call.proven.method.name() {
+        info["authenticated"] = json!(proof);
+    }
+    Ok(reply::ok(&json!({
+        "ok": true,
+        "userCtx": {"name": caller.name, "roles": caller.roles},
+        "info": info,
+    })))
+}
+
+async fn log_in(call: &mut Call) -> Result<Reply, Error> {
+    let (name, password) = credentials(call).await?;
+    let address = call.client.address.ip().to_string();
+    let shared = Arc::clone(&call.shared);
+    let (auth, users) = (&shared.authenticator, UserDocuments(&shared));
+    let identity = match auth.login(&name, &password, &address, &users).await {
+        Ok(identity) => identity,
+        Err(refused) => {
+            let mut reply = refused.into_response();
+            set_cookie(call, &mut reply, "");
+            return Ok(reply);
+        }
+    };
+    let cookie = auth.issue_cookie(&name, shared.now_s(), &users).await?;
+    let cookie = cookie.ok_or_else(|| Error::from(WRONG))?;
+    let done = json!({"ok": true, "name": identity.name, "roles": identity.roles});
+    let mut reply = reply::ok(&done);
+    if let Some(next) = call.query.get("next").filter(|next| is_local(next)) {
+        let next = call.absolute(next);
+        *reply.status_mut() = StatusCode::FOUND;
+        reply::set(&mut reply, LOCATION, &next);
+    }
+    set_cookie(call, &mut reply, &cookie);
+    Ok(reply)
+}
+
+/// Name and password of a form or of JSON.
+async fn credentials(call: &mut Call) -> Result<(String, String), Error> {
+    let is_json = call.content_type().eq_ignore_ascii_case("application/json");
+    let text = call.text().await?;
+    let (name, password) = if is_json {
+        let body: serde_json::Value =
+            serde_json::from_str(&text).map_err(|_| crate::call::not_json())?;
+        if !body.is_object() {
+            return Err(Error::bad_request("Request body must be a JSON object"));
+        }
+        let text = |names: [&str; 2]| {
+            let found = names.iter().find_map(|name| body.get(name)?.as_str());
+            found.unwrap_or_default().to_owned()
+        };
+        (text(["name", "username"]), text(["password", "password"]))
+    } else {
+        let form = crate::query::Query::parse(&text);
+        let field = |name| form.get(name).unwrap_or_default().to_owned();
+        (field("name"), field("password"))
+    };
+    Ok((name, password))
+}
+
+/// Whether a path stays on this service, whoever reads it.
+fn is_local(path: &str) -> bool {
+    path.starts_with('/')
+        && !path.starts_with("//")
+        && path
+            .bytes()
+            .all(|byte| byte > b' ' && byte != b'\\' && byte < 0x7f)
+}
+
+/// Sends a fresh cookie along, unless the answer has one of its own.
+pub(crate) fn renew(call: &Call, reply: &mut Reply, cookie: &str) {
+    if !reply.headers().contains_key(SET_COOKIE) {
+        set_cookie(call, reply, cookie);
+    }
+}
+
+fn set_cookie(call: &Call, reply: &mut Reply, value: &str) {
+    let timeout_s = call.shared.authenticator.sessions.timeout().as_secs();
+    let options: &Options = call.options();
+    let age = if value.is_empty() { 0 } else { timeout_s };
+    let secure = if call.client.tls || options.secure_cookies {
+        "; Secure"
+    } else {
+        ""
+    };
+    let same_site = options.same_site.name();
+    let cookie = format!(
+        "AuthSession={value}; Version=1; Max-Age={age}; Path=/; HttpOnly; SameSite={same_site}{secure}"
+    );
+    reply::set(reply, SET_COOKIE, &cookie);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_local;
+
+    #[test]
+    fn redirects_stay_here() {
+        assert!(is_local("/_utils") && is_local("/a?b=c#d"));
+        for elsewhere in [
+            "",
+            "x",
+            "//evil.example",
+            "/\\evil.example",
+            "http://evil",
+            "/\t/evil",
+            "/a\r\nb",
+        ] {
+            assert!(!is_local(elsewhere), "{elsewhere:?}");
+        }
+    }
+}

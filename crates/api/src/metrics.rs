@@ -1,0 +1,29 @@
+//! Counters of this crate, named as CouchDB's exporter names them.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use metrics::{counter, histogram};
+
+/// A request was answered.
+pub(crate) fn answered(method: &Method, status: StatusCode, took: Duration) {
+    // Methods are the client's choice: only known ones make a series.
+    let method = match method.as_str() {
+        known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "OPTIONS") => known.to_owned(),
+        _ => "other".to_owned(),
+    };
+    counter!("couchdb_httpd_requests_total").increment(1);
+    counter!("couchdb_httpd_request_methods", "method" => method).increment(1);
+    counter!("couchdb_httpd_status_codes", "code" => status.as_str().to_owned()).increment(1);
+    histogram!("couchdb_request_time_seconds").record(took.as_secs_f64());
+}
+
+/// A request was turned away because there were too many.
+pub(crate) fn turned_away() {
+    counter!("davenport_httpd_turned_away_total").increment(1);
+}
+
+/// A request panicked.
+pub(crate) fn panicked() {
+    counter!("davenport_httpd_panics_total").increment(1);
+}

@@ -1,0 +1,267 @@
+//! What an operator can set of the service.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::listen::ListenOptions;
+
+/// The section `[api]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// What clients see as the name of this node.
+    pub node_name: String,
+    /// Whether anonymous callers are refused everywhere but at `/`, `/_up` and `/_session`.
+    pub require_valid_user: bool,
+    /// The largest body of a request, in bytes.
+    pub request_bytes_max: usize,
+    /// How many bytes of bodies are held at a time, all requests together.
+    pub bodies_bytes_max: usize,
+    /// Seconds until a request is given up that waits for nobody.
+    pub request_timeout_sec: u64,
+    /// Seconds that a client may be silent in the middle of a body it sends or reads.
+    pub body_timeout_sec: u64,
+    /// The most requests that are worked on at a time; more wait a little, and get 503 then.
+    pub requests_max: usize,
+    /// The most requests that wait at a time, for changes or for a replication.
+    pub waits_max: usize,
+    /// The most connections; more wait to be accepted.
+    pub connections_max: usize,
+    /// Seconds that the head of a request may take.
+    pub head_timeout_sec: u64,
+    /// Seconds that running requests may take to end when the service stops.
+    pub stop_timeout_sec: u64,
+    /// Default of `timeout` of a feed of changes, in milliseconds, and its maximum.
+    pub changes_timeout: u64,
+    /// The most that `count` of `_uuids` may be.
+    pub uuids_max: usize,
+    /// The attribute `SameSite` of session cookies.
+    pub same_site: SameSite,
+    /// Whether session cookies are for TLS alone even when a request came without, as behind a proxy
+    /// that ends TLS.
+    pub secure_cookies: bool,
+    /// Origins (as `https://admin.example.com`) that may change something with a session cookie,
+    /// beside the service's own: what a proxy in front calls it.
+    pub trusted_origins: Vec<String>,
+    /// Other origins whose scripts may read answers.
+    pub cors: Cors,
+}
+
+/// Cross-origin requests. Nobody's are allowed by default.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cors {
+    /// Origins, as `https://app.example.com`; `*` is any.
+    pub origins: Vec<String>,
+    /// Whether cookies and passwords may be sent along. Never with `*`.
+    pub credentials: bool,
+    /// Methods that scripts may use.
+    pub methods: Vec<String>,
+    /// Headers that scripts may send.
+    pub headers: Vec<String>,
+    /// Seconds that browsers may remember all this.
+    pub max_age: u64,
+}
+
+/// When browsers send session cookies with requests that other sites made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SameSite {
+    /// Never.
+    #[default]
+    Strict,
+    /// When somebody follows a link.
+    Lax,
+    /// Always: needs TLS.
+    None,
+}
+
+impl SameSite {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "Strict",
+            Self::Lax => "Lax",
+            Self::None => "None",
+        }
+    }
+}
+
+/// A value that cannot be worked with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` {problem}")]
+pub struct Impossible {
+    /// The setting.
+    pub name: &'static str,
+    /// What is wrong with it, and what to do.
+    pub problem: &'static str,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            node_name: "davenport@127.0.0.1".to_owned(),
+            require_valid_user: false,
+            request_bytes_max: 64 * 1024 * 1024,
+            bodies_bytes_max: 512 * 1024 * 1024,
+            request_timeout_sec: 60,
+            body_timeout_sec: 60,
+            requests_max: 500,
+            waits_max: 10_000,
+            connections_max: 12_000,
+            head_timeout_sec: 30,
+            stop_timeout_sec: 10,
+            changes_timeout: 60_000,
+            uuids_max: 1000,
+            same_site: SameSite::Strict,
+            secure_cookies: false,
+            trusted_origins: Vec::new(),
+            cors: Cors::default(),
+        }
+    }
+}
+
+impl Default for Cors {
+    fn default() -> Self {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            origins: Vec::new(),
+            credentials: false,
+            methods: texts(&["GET", "HEAD", "POST", "PUT", "DELETE"]),
+            headers: texts(&[
+                "accept",
+                "authorization",
+                "content-type",
+                "if-match",
+                "if-none-match",
+                "origin",
+                "referer",
+                "x-couch-request-id",
+            ]),
+            max_age: 600,
+        }
+    }
+}
+
+impl Options {
+    /// Whether the values can be worked with.
+    pub fn validate(&self) -> Result<(), Impossible> {
+        let positive = [
+            ("request_bytes_max", self.request_bytes_max),
+            ("requests_max", self.requests_max),
+            ("waits_max", self.waits_max),
+            ("connections_max", self.connections_max),
+            ("uuids_max", self.uuids_max),
+        ];
+        let seconds = [
+            ("request_timeout_sec", self.request_timeout_sec),
+            ("body_timeout_sec", self.body_timeout_sec),
+            ("head_timeout_sec", self.head_timeout_sec),
+            ("changes_timeout", self.changes_timeout),
+        ];
+        let zero = (positive.into_iter().find(|(_, value)| *value == 0)).map(|(name, _)| name);
+        let zero = zero
+            .or_else(|| (seconds.into_iter().find(|(_, value)| *value == 0)).map(|(name, _)| name));
+        if let Some(name) = zero {
+            return Err(Impossible {
+                name,
+                problem: "must be at least 1",
+            });
+        }
+        if self.bodies_bytes_max < self.request_bytes_max {
+            return Err(Impossible {
+                name: "bodies_bytes_max",
+                problem: "must be at least `request_bytes_max`",
+            });
+        }
+        let all = ["requests_max", "waits_max", "connections_max"];
+        let numbers = [self.requests_max, self.waits_max, self.connections_max];
+        for (name, number) in all.into_iter().zip(numbers) {
+            if number > tokio::sync::Semaphore::MAX_PERMITS {
+                return Err(Impossible {
+                    name,
+                    problem: "is too large",
+                });
+            }
+        }
+        if self.cors.credentials && self.cors.origins.iter().any(|origin| origin == "*") {
+            return Err(Impossible {
+                name: "cors.origins",
+                problem: "must name its origins when `cors.credentials` is true: `*` would give \
+                          every site the rights of whoever visits it",
+            });
+        }
+        let bad = |origins: &[String]| origins.iter().any(|origin| !is_origin(origin));
+        for (name, origins) in [
+            ("cors.origins", &self.cors.origins),
+            ("trusted_origins", &self.trusted_origins),
+        ] {
+            if bad(origins) {
+                return Err(Impossible {
+                    name,
+                    problem: "has to be made of origins, as `https://app.example.com`, without a path",
+                });
+            }
+        }
+        if self.trusted_origins.iter().any(|origin| origin == "*") {
+            return Err(Impossible {
+                name: "trusted_origins",
+                problem: "must name its origins",
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn listen(&self) -> ListenOptions {
+        ListenOptions {
+            connections_max: self.connections_max,
+            head_timeout: Duration::from_secs(self.head_timeout_sec),
+            stop_timeout: Duration::from_secs(self.stop_timeout_sec),
+        }
+    }
+}
+
+fn is_origin(text: &str) -> bool {
+    text == "*"
+        || url::Url::parse(text).is_ok_and(|url| {
+            matches!(url.scheme(), "http" | "https") && url.origin().ascii_serialization() == text
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    #[test]
+    fn values_are_checked() {
+        assert_eq!(Options::default().validate(), Ok(()));
+        let parse = |json| serde_json::from_str::<Options>(json).unwrap();
+        for (json, expected) in [
+            (r#"{"requests_max":0}"#, "`requests_max` must be at least 1"),
+            (r#"{"body_timeout_sec":0}"#, "`body_timeout_sec` must be"),
+            (r#"{"bodies_bytes_max":7}"#, "`bodies_bytes_max`"),
+            (
+                r#"{"cors":{"origins":["*"],"credentials":true}}"#,
+                "`cors.origins` must name",
+            ),
+            (
+                r#"{"cors":{"origins":["https://a/"]}}"#,
+                "`cors.origins` has",
+            ),
+            (r#"{"trusted_origins":["a"]}"#, "`trusted_origins` has"),
+            (r#"{"trusted_origins":["*"]}"#, "`trusted_origins` must"),
+        ] {
+            let problem = parse(json).validate().unwrap_err().to_string();
+            assert!(problem.starts_with(expected), "{json}: {problem}");
+        }
+        let open = parse(r#"{"cors":{"origins":["*"]},"same_site":"lax"}"#);
+        assert_eq!(open.validate(), Ok(()));
+        for unknown in [
+            r#"{"requests":1}"#,
+            r#"{"cors":{"origin":[]}}"#,
+            r#"{"same_site":"any"}"#,
+        ] {
+            assert!(serde_json::from_str::<Options>(unknown).is_err());
+        }
+    }
+}

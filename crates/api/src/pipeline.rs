@@ -1,0 +1,122 @@
+//! From a request to its answer, whatever happens on the way.
+//!
+//! Outermost is what every answer needs: a request id, a line in the access log, a figure in the
+//! metrics, and an answer even when something panics. Then comes what needs no caller, then who is
+//! calling, whether the call may have been forged, whether there is room for it, whether the caller
+//! may, and at last what was asked for.
+
+mod cors;
+mod finish;
+mod forgery;
+mod places;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use futures::FutureExt as _;
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+use tokio::time::{Instant, timeout};
+use tracing::Instrument as _;
+
+use crate::auth::authenticator::Proven;
+use crate::call::Call;
+use crate::endpoints::{self, session};
+use crate::reply::Reply;
+use crate::route::Route;
+use crate::service::{Client, Shared};
+use crate::{Error, access, metrics};
+
+/// The longest path with its query.
+const URI_BYTES_MAX: usize = 32 * 1024;
+
+/// Answers a request.
+pub(crate) async fn answer(
+    shared: &Arc<Shared>,
+    request: Request<Body>,
+    client: Client,
+) -> Response<Body> {
+    let began = Instant::now();
+    let (parts, body) = request.into_parts();
+    let id = finish::request_id(&parts.headers, shared.bits());
+    let span = tracing::info_span!("request", request.id = %id);
+    let seen = finish::Seen::of(&parts, client, id);
+    let mut user = None;
+    let outcome = respond(shared, parts, body, client, &mut user);
+    let caught = AssertUnwindSafe(outcome)
+        .catch_unwind()
+        .instrument(span.clone());
+    let outcome = caught.await.unwrap_or_else(|_| {
+        metrics::panicked();
+        let reason = "Something went wrong here; the log says what.";
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Err(Error::new(status, "internal_server_error", reason))
+    });
+    let _entered = span.enter();
+    let reply = outcome.unwrap_or_else(Error::into_response);
+    let reply = finish::finish(shared, &seen, reply);
+    let took = began.elapsed();
+    metrics::answered(&seen.method, reply.status(), took);
+    finish::log(&seen, user.as_deref(), &reply, took);
+    reply
+}
+
+async fn respond(
+    shared: &Arc<Shared>,
+    parts: Parts,
+    body: Body,
+    client: Client,
+    user: &mut Option<String>,
+) -> Result<Reply, Error> {
+    let uri_bytes = parts
+        .uri
+        .path_and_query()
+        .map_or(0, |uri| uri.as_str().len());
+    if uri_bytes > URI_BYTES_MAX {
+        let reason = "The URL is too long.";
+        return Err(Error::new(StatusCode::URI_TOO_LONG, "too_long", reason));
+    }
+    if parts.method == Method::OPTIONS
+        && let Some(reply) = cors::preflight(&shared.options.cors, &parts.headers)
+    {
+        return Ok(reply);
+    }
+    let route = Route::parse(parts.uri.path())?;
+    // Whoever looks whether the service lives wants no more than that.
+    let proven = match route {
+        Route::Up => Proven::anonymous(),
+        _ => session::prove(shared, &parts.headers, client).await?,
+    };
+    user.clone_from(&proven.identity.name);
+    let cookie = proven.cookie.clone();
+    let mut call = Call::new(Arc::clone(shared), client, route, proven, parts, body);
+    forgery::check(&call)?;
+    let place = places::take(&call).await?;
+    let mut reply = match within(&mut call).await {
+        Ok(reply) => reply,
+        Err(error) => error.into_response(),
+    };
+    if let Some(cookie) = cookie {
+        session::renew(&call, &mut reply, &cookie);
+    }
+    Ok(places::hold(place, reply))
+}
+
+/// Answers in time.
+async fn within(call: &mut Call) -> Result<Reply, Error> {
+    if matches!(call.route, Route::Replicate) {
+        return permitted(call).await;
+    }
+    let patience = Duration::from_secs(call.options().request_timeout_sec);
+    match timeout(patience, permitted(call)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Error::busy("It takes too long; try again.")),
+    }
+}
+
+async fn permitted(call: &mut Call) -> Result<Reply, Error> {
+    let opened = access::admit(call).await?;
+    endpoints::answer(call, opened).await
+}

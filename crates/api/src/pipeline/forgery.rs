@@ -1,0 +1,67 @@
+//! Requests that a browser was tricked into: it sends the session cookie of its own accord.
+//!
+//! A request that changes something and comes with a cookie, or asks for one, has to come from a page
+//! of this service, of a trusted origin or of one that CORS lets send credentials. Browsers say so in
+//! `Origin`. What has no `Origin` comes from no script and no form of a browser, but must not be what
+//! an old one lets forms send: a body with cookie has to be declared as JSON.
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
+use http::{HeaderName, Method};
+
+use super::cors;
+use crate::Error;
+use crate::auth::authenticator::Method as Proof;
+use crate::call::Call;
+use crate::route::{DbPart, Route};
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+pub(super) fn check(call: &Call) -> Result<(), Error> {
+    let logs_in = call.route == Route::Session;
+    if call.method == Method::GET || (call.proven.method != Proof::Cookie && !logs_in) {
+        return Ok(());
+    }
+    let refuse = || Err(Error::forbidden("The request comes from another site."));
+    match call.headers.get(ORIGIN) {
+        Some(origin) => {
+            let trusted = |text: &str| {
+                let trusted = &call.options().trusted_origins;
+                is_own(call, text) || trusted.iter().any(|known| known.eq_ignore_ascii_case(text))
+            };
+            let cors = &call.options().cors;
+            let shared = cors.credentials && cors::allows(cors, origin);
+            if !shared && !origin.to_str().is_ok_and(trusted) {
+                return refuse();
+            }
+        }
+        None => match call.header(&FETCH_SITE) {
+            None | Some("same-origin" | "none") => {}
+            Some(_) => return refuse(),
+        },
+    }
+    let has_body = match call.header(&CONTENT_LENGTH) {
+        Some(length) => length != "0",
+        None => call.headers.contains_key(TRANSFER_ENCODING),
+    };
+    // Attachments are of any type; their method is one that no form has.
+    let form = call.method == Method::POST
+        && !logs_in
+        && (has_body || call.headers.contains_key(CONTENT_TYPE));
+    let harmless = matches!(
+        call.route,
+        Route::DbPart(_, DbPart::EnsureFullCommit | DbPart::Compact)
+    );
+    if form && !harmless {
+        return call.check_json();
+    }
+    Ok(())
+}
+
+/// Whether an origin is that of this service, as the client names it.
+fn is_own(call: &Call, origin: &str) -> bool {
+    let Some((_, authority)) = origin.split_once("://") else {
+        return false;
+    };
+    call.header(&HOST)
+        .is_some_and(|host| host.eq_ignore_ascii_case(authority))
+}

@@ -1,0 +1,63 @@
+//! How many requests there are at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody as _};
+use futures::StreamExt as _;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use crate::call::Call;
+use crate::reply::Reply;
+use crate::route::{DbPart, Route};
+use crate::{Error, metrics};
+
+/// How long a request may wait for a place.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Takes a place. Those who wait for something to happen have places of their own, of which there are
+/// many more.
+pub(super) async fn take(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Error> {
+    let shared = &call.shared;
+    let refused = || {
+        metrics::turned_away();
+        Error::busy("Too many requests at a time.")
+    };
+    if call.route == Route::Up {
+        return Ok(None);
+    }
+    if waits(call) {
+        let place = Arc::clone(&shared.waiting).try_acquire_owned();
+        return place.map(Some).map_err(|_| refused());
+    }
+    let place = timeout(PATIENCE, Arc::clone(&shared.places).acquire_owned()).await;
+    match place {
+        Ok(Ok(place)) => Ok(Some(place)),
+        Ok(Err(_)) | Err(_) => Err(refused()),
+    }
+}
+
+fn waits(call: &Call) -> bool {
+    match call.route {
+        Route::Replicate => true,
+        Route::DbPart(_, DbPart::Changes) => {
+            (call.query.get("feed")).is_some_and(|feed| feed != "normal")
+        }
+        _ => false,
+    }
+}
+
+/// Keeps a place until the answer is read, when that is made while it is read.
+pub(super) fn hold(place: Option<OwnedSemaphorePermit>, reply: Reply) -> Reply {
+    if reply.body().size_hint().exact().is_some() {
+        return reply;
+    }
+    reply.map(|body| {
+        let held = body.into_data_stream().map(move |piece| {
+            let _ = &place;
+            piece
+        });
+        Body::from_stream(held)
+    })
+}

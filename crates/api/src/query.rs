@@ -1,0 +1,85 @@
+//! The part of a URL after the question mark.
+
+use document::json::Json;
+
+use crate::Error;
+
+/// Parameters in the order given. Of two with one name the first counts, as in CouchDB.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Reads a query.
+    pub(crate) fn parse(text: &str) -> Self {
+        Self(
+            url::form_urlencoded::parse(text.as_bytes())
+                .into_owned()
+                .collect(),
+        )
+    }
+
+    /// The value of a parameter.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let mut found = self.0.iter().filter(|(given, _)| given == name);
+        found.next().map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a parameter is `true`.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Error> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => Err(Error::query(format!(
+                "Invalid boolean parameter: {other:?}"
+            ))),
+        }
+    }
+
+    /// A number that is not below zero.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Error> {
+        let Some(text) = self.get(name) else {
+            return Ok(None);
+        };
+        let text = text.trim();
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            return Err(Error::query(format!("Invalid value for integer: {text:?}")));
+        }
+        if digits != text && digits.bytes().any(|digit| digit != b'0') {
+            return Err(Error::query(format!(
+                "Invalid value for positive integer: {text:?}"
+            )));
+        }
+        // More than there can be of anything.
+        Ok(Some(digits.parse().unwrap_or(u64::MAX)))
+    }
+
+    /// A JSON value.
+    pub(crate) fn json(&self, name: &str) -> Result<Option<Json>, Error> {
+        let parse = |text| Json::parse(text).map_err(|_| Error::bad_request("invalid UTF-8 JSON"));
+        self.get(name).map(parse).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Query;
+
+    #[test]
+    fn parameters_are_read() {
+        let query = Query::parse("a=true&a=false&b=%7B%22x%22:1%7D&c=12&d=&e=a+b&f=-1&g=-0");
+        assert!(query.flag("a").unwrap() && !query.flag("none").unwrap());
+        assert!(query.flag("c").is_err());
+        assert_eq!(query.json("b").unwrap().unwrap().to_string(), r#"{"x":1}"#);
+        assert!(query.json("e").is_err());
+        assert_eq!(query.number("c").unwrap(), Some(12));
+        assert_eq!(query.number("g").unwrap(), Some(0));
+        assert_eq!(query.number("none").unwrap(), None);
+        for bad in ["d", "e", "f", "b"] {
+            assert!(query.number(bad).is_err(), "{bad}");
+        }
+        assert_eq!(query.get("e"), Some("a b"));
+        let huge = Query::parse("n=99999999999999999999999999");
+        assert_eq!(huge.number("n").unwrap(), Some(u64::MAX));
+    }
+}

@@ -1,0 +1,62 @@
+//! Making answers.
+
+use axum::body::Body;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, IntoHeaderName, LOCATION};
+use http::{HeaderValue, Response, StatusCode};
+use serde::Serialize;
+
+/// An answer.
+pub(crate) type Reply = Response<Body>;
+
+/// JSON text, with the line end that CouchDB has too.
+pub(crate) fn text(status: StatusCode, json: impl Into<String>) -> Reply {
+    let mut json = json.into();
+    json.push('\n');
+    body(status, "application/json", Body::from(json))
+}
+
+/// Anything that makes JSON.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+    text(
+        status,
+        serde_json::to_string(value).expect("answers can be written"),
+    )
+}
+
+/// 200, with JSON.
+pub(crate) fn ok(value: &impl Serialize) -> Reply {
+    json(StatusCode::OK, value)
+}
+
+/// Bytes of any type.
+pub(crate) fn body(status: StatusCode, content_type: &'static str, body: Body) -> Reply {
+    let mut reply = Response::new(body);
+    *reply.status_mut() = status;
+    set(&mut reply, CONTENT_TYPE, content_type);
+    set(&mut reply, CACHE_CONTROL, "must-revalidate");
+    reply
+}
+
+/// Sets a header. What no header can hold is left out: a name that a client chose, perhaps.
+pub(crate) fn set(reply: &mut Reply, name: impl IntoHeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        reply.headers_mut().insert(name, value);
+    }
+}
+
+/// With where to find what was made.
+pub(crate) fn with_location(mut reply: Reply, url: &str) -> Reply {
+    set(&mut reply, LOCATION, url);
+    reply
+}
+
+/// Encodes a part of a path, as CouchDB writes `Location`.
+pub(crate) fn quote(part: &str) -> String {
+    use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'_')
+        .remove(b'.')
+        .remove(b'-')
+        .remove(b':');
+    utf8_percent_encode(part, PLAIN).to_string()
+}

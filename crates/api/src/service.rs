@@ -1,0 +1,153 @@
+//! The service: what it needs, and how it is run.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use docstore::DocStore;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use jobs::NotifierHandle;
+use replicator::Replications;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::authenticator::Authenticator;
+use crate::listen::{self, Answer};
+use crate::options::{Impossible, Options};
+use crate::{call, pipeline};
+
+/// What a service needs. Clock and random bits are those of the queue.
+#[derive(Debug)]
+pub struct Setup {
+    /// Replications, with their jobs and databases.
+    pub replications: Replications,
+    /// What proves callers.
+    pub authenticator: Authenticator,
+    /// Follows jobs for `_replicate`; without it nobody can wait there.
+    pub follow: Option<NotifierHandle>,
+    /// The section `[api]`.
+    pub options: Options,
+}
+
+/// Answers requests. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Service(Arc<Shared>);
+
+/// What all requests share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) replications: Replications,
+    pub(crate) authenticator: Authenticator,
+    #[expect(dead_code, reason = "who waits for a replication needs it")]
+    pub(crate) follow: Option<NotifierHandle>,
+    pub(crate) options: Options,
+    /// Places for requests that are worked on, and for those that wait.
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) waiting: Arc<Semaphore>,
+    /// Room for bodies, in KiB.
+    pub(crate) room: Arc<Semaphore>,
+    /// Ends what waits: feeds, and clients of `_replicate`.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Shared {
+    pub(crate) fn docs(&self) -> &DocStore {
+        self.replications.docs()
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn now_s(&self) -> u64 {
+        u64::try_from(self.replications.jobs().clock().now_ms() / 1000).unwrap_or_default()
+    }
+
+    /// 128 random bits.
+    pub(crate) fn bits(&self) -> u128 {
+        self.replications.jobs().entropy().bits()
+    }
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    /// The other end of the connection.
+    pub address: SocketAddr,
+    /// The connection is encrypted.
+    pub tls: bool,
+}
+
+impl Service {
+    /// The service that answers with all this.
+    pub fn new(setup: Setup) -> Result<Self, Impossible> {
+        let Setup {
+            replications,
+            authenticator,
+            follow,
+            options,
+        } = setup;
+        options.validate()?;
+        let room = (options.bodies_bytes_max / call::ROOM_UNIT_BYTES).min(u32::MAX as usize);
+        Ok(Self(Arc::new(Shared {
+            replications,
+            authenticator,
+            follow,
+            places: Arc::new(Semaphore::new(options.requests_max)),
+            waiting: Arc::new(Semaphore::new(options.waits_max)),
+            room: Arc::new(Semaphore::new(room)),
+            options,
+            stop: CancellationToken::new(),
+        })))
+    }
+
+    /// Answers one request.
+    pub async fn handle(&self, request: Request<Body>, client: Client) -> Response<Body> {
+        pipeline::answer(&self.0, request, client).await
+    }
+
+    /// Serves a listener until `stop`.
+    pub async fn run(self, listener: TcpListener, stop: CancellationToken) {
+        self.serve(listener, None, stop).await;
+    }
+
+    /// Serves a listener of TLS connections until `stop`.
+    pub async fn run_tls(self, listener: TcpListener, tls: TlsAcceptor, stop: CancellationToken) {
+        self.serve(listener, Some(tls), stop).await;
+    }
+
+    async fn serve(self, listener: TcpListener, tls: Option<TlsAcceptor>, stop: CancellationToken) {
+        let answering = Answering {
+            tls: tls.is_some(),
+            service: self.clone(),
+        };
+        let served = listen::serve(
+            listener,
+            tls,
+            self.0.options.listen(),
+            answering,
+            stop.clone(),
+        );
+        let end_waits = async {
+            stop.cancelled().await;
+            self.0.stop.cancel();
+        };
+        tokio::join!(served, end_waits);
+    }
+}
+
+#[derive(Clone)]
+struct Answering {
+    service: Service,
+    tls: bool,
+}
+
+impl Answer for Answering {
+    async fn answer(&self, request: Request<Incoming>, address: SocketAddr) -> Response<Body> {
+        let client = Client {
+            address,
+            tls: self.tls,
+        };
+        self.service.handle(request.map(Body::new), client).await
+    }
+}

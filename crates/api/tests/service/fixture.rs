@@ -1,0 +1,228 @@
+//! A service on a store in memory, and clients of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use api::auth::authenticator::Authenticator;
+use api::auth::cookie::Sessions;
+use api::auth::jwt::Jwt;
+use api::auth::password::{PasswordHash, Verifier};
+use api::auth::throttle::Throttle;
+use api::{Client, Options, Service, Setup};
+use axum::body::{Body, to_bytes};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use docstore::DocStore;
+use http::{HeaderMap, Method, Request, StatusCode};
+use jobs::{Clock, Entropy, Jobs};
+use replicator::Replications;
+use serde_json::{Value, json};
+use store::Store;
+
+/// The time the service lives at: clocks stand still.
+const NOW_MS: i64 = 1_700_000_000_000;
+
+/// A service, and what it was made of.
+pub(crate) struct Fixture {
+    pub(crate) service: Service,
+    pub(crate) replications: Replications,
+    pub(crate) clock: Clock,
+}
+
+/// An answer, read to its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    /// The text of a header, empty when there is none.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The body as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {:?}", self.text))
+    }
+
+    /// Makes sure of status, error and reason.
+    #[track_caller]
+    pub(crate) fn refuses(&self, status: u16, error: &str, reason: &str) {
+        let expected = json!({"error": error, "reason": reason});
+        assert_eq!((self.status.as_u16(), self.json()), (status, expected));
+    }
+
+    /// Makes sure of the status, and returns the JSON.
+    #[track_caller]
+    pub(crate) fn gives(&self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        self.json()
+    }
+}
+
+/// Somebody who sends requests.
+#[derive(Clone)]
+pub(crate) struct User<'a> {
+    of: &'a Fixture,
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Fixture {
+    pub(crate) async fn new() -> Self {
+        Self::with(Options::default(), Setting::default()).await
+    }
+
+    pub(crate) async fn with(options: Options, setting: Setting) -> Self {
+        let store = Store::open("memory:").await.unwrap();
+        let clock = Clock::simulated(NOW_MS);
+        let jobs = Jobs::new(store.clone(), clock.clone(), Entropy::seeded(7));
+        let docs = docstore::Options {
+            kinds: vec!["_replicator".to_owned(), "_users".to_owned()],
+            ..docstore::Options::default()
+        };
+        let docs = DocStore::new(store, docs);
+        let replications = Replications::open(jobs, docs, setting.replications)
+            .await
+            .unwrap();
+        for name in ["_replicator", "_users"] {
+            replications.create_database(name).await.unwrap();
+        }
+        let authenticator = Authenticator {
+            admins: BTreeMap::from([(
+                "root".to_owned(),
+                PasswordHash::make("s3cret", [1; 16], 10),
+            )]),
+            sessions: Sessions::new(vec![b"cookie secret".to_vec()], Duration::from_mins(10)),
+            jwt: Jwt::new(&BTreeMap::new(), Vec::new(), "_couchdb\\.roles").unwrap(),
+            proxy_secrets: setting.proxy_secrets,
+            verifier: Verifier::new([9; 32]),
+            throttle: Throttle::default(),
+        };
+        let service = Service::new(Setup {
+            replications: replications.clone(),
+            authenticator,
+            follow: None,
+            options,
+        });
+        Self {
+            service: service.unwrap(),
+            replications,
+            clock,
+        }
+    }
+
+    /// Nobody in particular.
+    pub(crate) fn nobody(&self) -> User<'_> {
+        User {
+            of: self,
+            headers: vec![("host", "here.example".to_owned())],
+        }
+    }
+
+    /// The server's administrator.
+    pub(crate) fn root(&self) -> User<'_> {
+        self.user("root", "s3cret")
+    }
+
+    /// Somebody with a password.
+    pub(crate) fn user(&self, name: &str, password: &str) -> User<'_> {
+        let pair = BASE64_STANDARD.encode(format!("{name}:{password}"));
+        self.nobody()
+            .with("authorization", &format!("Basic {pair}"))
+    }
+
+    /// Makes a user whose password hashes fast.
+    pub(crate) async fn add_user(&self, name: &str, password: &str, roles: &[&str]) {
+        let hash = PasswordHash::make(password, [3; 16], 10).to_config();
+        let mut parts = hash.strip_prefix("-pbkdf2:sha256-").unwrap().split(',');
+        let (key, salt) = (parts.next().unwrap(), parts.next().unwrap());
+        let body = json!({
+            "type": "user", "name": name, "roles": roles, "password_scheme": "pbkdf2",
+            "pbkdf2_prf": "sha256", "iterations": 10, "salt": salt, "derived_key": key,
+        });
+        let docs = self.replications.docs();
+        let db = docs.open(&docs.name("_users").unwrap()).await.unwrap();
+        let body = body.to_string();
+        let doc = document::doc::Doc::parse(&body).unwrap();
+        let edit = docstore::Edit::new(format!("org.couchdb.user:{name}"), doc).unwrap();
+        docs.put(&db, &edit, docstore::EditMode::NewEdits, &docstore::NoHook)
+            .await
+            .unwrap();
+    }
+}
+
+/// What a fixture may have beside the usual.
+#[derive(Default)]
+pub(crate) struct Setting {
+    pub(crate) replications: replicator::Setup,
+    pub(crate) proxy_secrets: Vec<Vec<u8>>,
+}
+
+impl User<'_> {
+    /// The same with another header.
+    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.retain(|(given, _)| *given != name);
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    /// Sends a request with any body.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
+        let response = self.open(method, path, body).await;
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap();
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            text: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+
+    /// Sends a request, and leaves its answer to be read.
+    pub(crate) async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<Body>,
+    ) -> http::Response<Body> {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        let client = Client {
+            address: SocketAddr::from(([10, 0, 0, 1], 40_000)),
+            tls: false,
+        };
+        let request = request.body(body.into()).unwrap();
+        self.of.service.handle(request, client).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, Body::empty()).await
+    }
+
+    pub(crate) async fn head(&self, path: &str) -> Answer {
+        self.send(Method::HEAD, path, Body::empty()).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send(Method::DELETE, path, Body::empty()).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Answer {
+        let json = self.clone().with("content-type", "application/json");
+        json.send(Method::PUT, path, body.to_string()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        let json = self.clone().with("content-type", "application/json");
+        json.send(Method::POST, path, body.to_string()).await
+    }
+}

@@ -1,0 +1,113 @@
+//! Too much of everything.
+
+use std::io::Write as _;
+
+use api::Options;
+use axum::body::Body;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::{StreamExt as _, stream};
+use http::Method;
+
+use crate::fixture::{Fixture, Setting};
+
+fn options() -> Options {
+    Options {
+        request_bytes_max: 100_000,
+        bodies_bytes_max: 150_000,
+        body_timeout_sec: 5,
+        request_timeout_sec: 60,
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn bodies_have_an_end() {
+    let options = Options {
+        bodies_bytes_max: 1_000_000,
+        ..options()
+    };
+    let fixture = Fixture::with(options, Setting::default()).await;
+    let root = fixture.root().with("content-type", "application/json");
+    let fits = format!("{{\"keys\":[]{}}}", " ".repeat(99_989));
+    assert_eq!(fits.len(), 100_000);
+    let answer = root.send(Method::POST, "/_dbs_info", fits.clone()).await;
+    assert_eq!(answer.status, 200);
+    let large = root
+        .send(Method::POST, "/_dbs_info", format!("{fits} "))
+        .await;
+    large.refuses(413, "too_large", "the request entity is too large");
+    let declared = root.clone().with("content-length", "100001");
+    assert_eq!(
+        declared.send(Method::POST, "/_dbs_info", "").await.status,
+        413
+    );
+    // A hundred kilobytes that become a hundred megabytes.
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+    for _ in 0..100 {
+        bomb.write_all(&vec![b' '; 1_000_000]).unwrap();
+    }
+    let bomb = bomb.finish().unwrap();
+    assert!(bomb.len() <= 100_000);
+    let zipped = root.clone().with("content-encoding", "gzip");
+    assert_eq!(
+        zipped.send(Method::POST, "/_dbs_info", bomb).await.status,
+        413
+    );
+    let mut small = GzEncoder::new(Vec::new(), Compression::fast());
+    small.write_all(b"{\"keys\":[]}").unwrap();
+    let small = small.finish().unwrap();
+    assert_eq!(
+        zipped.send(Method::POST, "/_dbs_info", small).await.status,
+        200
+    );
+    assert_eq!(
+        zipped.send(Method::POST, "/_dbs_info", "{}").await.status,
+        400
+    );
+    let odd = root.clone().with("content-encoding", "br");
+    assert_eq!(odd.send(Method::POST, "/_dbs_info", "{}").await.status, 415);
+    // All room is free again.
+    assert_eq!(
+        root.send(Method::POST, "/_dbs_info", fits).await.status,
+        200
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_go_on_is_given_up() {
+    let fixture = Fixture::with(options(), Setting::default()).await;
+    let root = fixture.root().with("content-type", "application/json");
+    let stuck = stream::iter([Ok::<_, std::io::Error>("{\"keys\"")]).chain(stream::pending());
+    let answer = root
+        .send(Method::POST, "/_dbs_info", Body::from_stream(stuck))
+        .await;
+    answer.refuses(408, "timeout", "The request's body does not come.");
+}
+
+#[tokio::test]
+async fn bodies_share_room() {
+    let fixture = Fixture::with(options(), Setting::default()).await;
+    let root = fixture.root().with("content-type", "application/json");
+    let (sender, receiver) = tokio::sync::oneshot::channel::<&str>();
+    let first = stream::iter([Ok::<_, std::io::Error>(" ".repeat(90_000))]);
+    let rest = stream::once(async move { Ok(receiver.await.unwrap().to_owned()) });
+    let slow = root.send(
+        Method::POST,
+        "/_dbs_info",
+        Body::from_stream(first.chain(rest)),
+    );
+    let other = async {
+        // The slow one holds most of the room by now.
+        tokio::task::yield_now().await;
+        let busy = root
+            .send(Method::POST, "/_dbs_info", " ".repeat(90_000))
+            .await;
+        sender.send("{\"keys\":[]}").unwrap();
+        busy
+    };
+    let (slow, busy) = tokio::join!(slow, other);
+    assert_eq!(slow.status, 200);
+    assert_eq!(busy.status, 503);
+    assert_eq!(busy.header("retry-after"), "1");
+}
