@@ -1,0 +1,43 @@
+# syntax=docker/dockerfile:1
+# Davenport's three programs, nothing else, for a user who is not root.
+#
+#   docker build -t davenport .
+#   docker build -t davenport --build-arg FDB_CLIENT=no .      for lmdb: stores: without FoundationDB's client library
+
+ARG RUST_VERSION=1.95.0
+ARG FDB_VERSION=7.3.63
+ARG FDB_CLIENT=yes
+
+FROM docker.io/library/rust:${RUST_VERSION}-slim-bookworm AS build
+RUN apt-get update && apt-get install -y --no-install-recommends gcc g++ libc6-dev make && rm -rf /var/lib/apt/lists/*
+WORKDIR /davenport
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/davenport/target \
+    cargo build --release --locked --workspace --bins \
+    && mkdir -p /out/bin /out/state \
+    && cp target/release/davenport target/release/davenport-api-frontend target/release/davenport-replication /out/bin/
+
+# The client library is opened at run time, by who chooses an fdb: store. It has to fit the cluster's version.
+FROM docker.io/foundationdb/foundationdb:${FDB_VERSION} AS client-yes
+USER root
+RUN mkdir -p /client && cp /usr/lib/libfdb_c.so /client/
+
+FROM docker.io/library/debian:bookworm-slim AS client-no
+RUN mkdir -p /client
+
+# hadolint ignore=DL3006
+FROM client-${FDB_CLIENT} AS client
+
+# Has glibc and certificates of public authorities, no shell, and a user who owns nothing.
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=client /client/ /usr/lib/
+COPY --from=build /out/bin/ /usr/local/bin/
+COPY --from=build --chown=65532:65532 /out/state/ /var/lib/davenport/
+ENV DAVENPORT_STORE=lmdb:/var/lib/davenport/data \
+    DAVENPORT_KEYS_FILE=/var/lib/davenport/davenport.keys \
+    DAVENPORT_HTTP_LISTEN=0.0.0.0:5985 \
+    DAVENPORT_LOG_FORMAT=json
+VOLUME /var/lib/davenport
+EXPOSE 5985
+ENTRYPOINT ["davenport"]
+CMD ["serve"]
