@@ -1,16 +1,18 @@
 //! Waiting for work: one service for a process and type, whatever the number of its workers.
 //!
-//! Workers ask through a handle. The service claims for all of them in one transaction. When
-//! nothing is due it writes a row that says that it sleeps, looks once more, and waits until a
+//! Workers ask through a handle. The service claims for all of them in one transaction, which also
+//! ends the runs of those who have done their work. When nothing is due it writes a row that says that it sleeps, looks once more, and waits until a
 //! creator clears the row, the next scheduled job falls due, or it is time to look anyway. A creator
 //! that reads the rows of sleepers just before one is written does not see it; so a sleeper looks
 //! again soon after it has gone to sleep, and then ever more rarely.
+
+mod handle;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use store::Watch;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -19,10 +21,16 @@ use crate::effects::POLL_MS;
 use crate::pause::Pause;
 use crate::planted::Bug;
 use crate::type_watcher::{changed_or_never, watch_or_poll};
-use crate::{Accepted, Claim, Claimed, Error, Finish, Holder, Job, JobType, Jobs, Result};
+use crate::{Accepted, Claim, Claimed, Error, Finish, Held, Holder, Job, JobType, Jobs, Result};
+
+use handle::{Delivery, Ended, Request, Wanted};
+
+pub use handle::AcceptorHandle;
 
 /// The most jobs that one transaction accepts.
-const CLAIM_JOBS_MAX: usize = 256;
+const CLAIM_JOBS_MAX: usize = 500;
+/// The most runs that one transaction ends.
+const ENDED_MAX: usize = 250;
 /// How many requests wait before the next one does.
 const REQUESTS: usize = 1_024;
 /// When a sleeper looks again by itself; then every [`POLL_MS`], at most.
@@ -38,74 +46,14 @@ pub struct Acceptor {
     /// Jobs that were delivered to nobody.
     returned: mpsc::Receiver<Vec<Accepted>>,
     returns: mpsc::Sender<Vec<Accepted>>,
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<Wanted>,
+    ended: VecDeque<Ended>,
     /// A claim of which the store could not say what became.
     unsure: Option<Claim>,
     /// The row that says that this service sleeps.
     bell: Option<u64>,
     /// How often it has looked since it went to sleep.
     looks: usize,
-}
-
-/// A handle on the service, cheap to clone.
-#[derive(Debug, Clone)]
-pub struct AcceptorHandle(mpsc::Sender<Request>);
-
-#[derive(Debug)]
-struct Request {
-    count: usize,
-    reply: oneshot::Sender<Delivery>,
-}
-
-/// Accepted jobs on their way to a worker; when nobody takes them they go back.
-#[derive(Debug)]
-struct Delivery {
-    jobs: Vec<Accepted>,
-    returns: mpsc::Sender<Vec<Accepted>>,
-}
-
-impl Drop for Delivery {
-    fn drop(&mut self) {
-        let jobs = std::mem::take(&mut self.jobs);
-        if !jobs.is_empty() && self.returns.try_send(jobs).is_err() {
-            // They come back by the activity monitor.
-            tracing::warn!("accepted jobs were left to time out");
-        }
-    }
-}
-
-impl AcceptorHandle {
-    /// Up to `count` jobs, at least one, as soon as any are due; none when `wait` is over. Dropping
-    /// the future loses no job.
-    pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
-        let (reply, mut delivered) = oneshot::channel();
-        let deadline = Instant::now() + wait;
-        let request = Request {
-            count: count.max(1),
-            reply,
-        };
-        match tokio::time::timeout_at(deadline, self.0.send(request)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(Error::Stopped),
-            Err(_) => return Ok(Vec::new()),
-        }
-        match tokio::time::timeout_at(deadline, &mut delivered).await {
-            Ok(Ok(delivery)) => Ok(delivery.take()),
-            Ok(Err(_)) => Err(Error::Stopped),
-            Err(_) => {
-                delivered.close();
-                Ok(delivered
-                    .try_recv()
-                    .map_or_else(|_| Vec::new(), Delivery::take))
-            }
-        }
-    }
-}
-
-impl Delivery {
-    fn take(mut self) -> Vec<Accepted> {
-        std::mem::take(&mut self.jobs)
-    }
 }
 
 /// What ends a sleep.
@@ -121,6 +69,7 @@ impl Acceptor {
     pub fn new(jobs: Jobs, ty: JobType, holder: Holder) -> (Self, AcceptorHandle) {
         let (send, requests) = mpsc::channel(REQUESTS);
         let (returns, returned) = mpsc::channel(REQUESTS);
+        let handle = AcceptorHandle::new(jobs.clone(), send);
         let acceptor = Self {
             jobs,
             ty,
@@ -129,19 +78,26 @@ impl Acceptor {
             returned,
             returns,
             waiting: VecDeque::new(),
+            ended: VecDeque::new(),
             unsure: None,
             bell: None,
             looks: 0,
         };
-        (acceptor, AcceptorHandle(send))
+        (acceptor, handle)
     }
 
     /// Works until the token is cancelled or every handle is dropped.
     pub async fn run(mut self, token: CancellationToken) {
         let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
         while !token.is_cancelled() {
+            // Those who were answered just now may have something to ask again.
+            tokio::task::yield_now().await;
             self.gather();
             if self.waiting.is_empty() && self.unsure.is_none() {
+                if !self.ended.is_empty() {
+                    self.end_runs().await;
+                    continue;
+                }
                 if self.idle(&token).await {
                     continue;
                 }
@@ -167,9 +123,16 @@ impl Acceptor {
     /// Takes in what was asked since, and forgets who does not wait any more.
     fn gather(&mut self) {
         while let Ok(request) = self.requests.try_recv() {
-            self.waiting.push_back(request);
+            self.take_in(request);
         }
-        self.waiting.retain(|request| !request.reply.is_closed());
+        self.waiting.retain(|wanted| !wanted.reply.is_closed());
+    }
+
+    fn take_in(&mut self, request: Request) {
+        match request {
+            Request::Accept(wanted) => self.waiting.push_back(wanted),
+            Request::Finish(ended) => self.ended.push_back(ended),
+        }
     }
 
     /// Nobody waits: waits for somebody who does. False when nobody ever will.
@@ -186,7 +149,7 @@ impl Acceptor {
             }
             request = requests.recv() => match request {
                 Some(request) => {
-                    self.waiting.push_back(request);
+                    self.take_in(request);
                     true
                 }
                 None => false,
@@ -194,7 +157,8 @@ impl Acceptor {
         }
     }
 
-    /// Claims for all who wait. When nothing is due: what to wait for.
+    /// Claims for all who wait, and ends the runs that are over. When nothing is due: what to wait
+    /// for.
     async fn look(&mut self) -> Result<Option<(Option<i64>, Option<Watch>)>> {
         if let Some(claim) = &self.unsure {
             let jobs = self.jobs.recall_claim(claim).await?;
@@ -202,10 +166,20 @@ impl Acceptor {
             self.deliver(jobs).await;
             return Ok(None);
         }
-        let wanted: usize = self.waiting.iter().map(|request| request.count).sum();
+        let wanted: usize = self.waiting.iter().map(|wanted| wanted.count).sum();
         let claim = (self.jobs).claim(&self.ty, &self.holder, wanted.min(CLAIM_JOBS_MAX));
-        let bell = self.bell;
-        let result = self.claim_or_watch(&claim, bell).await;
+        let (bell, ended) = (self.bell, self.take_ended());
+        let result = self.claim_or_watch(&claim, bell, &finishes(&ended)).await;
+        let result = match result {
+            Ok((claimed, watch, answers)) => {
+                answer(ended, answers);
+                Ok((claimed, watch))
+            }
+            Err(error) => {
+                self.end_apart(ended, &error).await;
+                Err(error)
+            }
+        };
         match result {
             Ok((claimed, watch)) if claimed.jobs.is_empty() => {
                 if bell.is_some() && watch.is_none() {
@@ -233,30 +207,68 @@ impl Acceptor {
         }
     }
 
-    /// Accepts; when nothing is due, watches the bell in the same transaction. The watch is `None`
-    /// when there is no bell any more, and `Some(None)` when the store has no watch left.
+    /// Accepts, and ends runs; when nothing is due, watches the bell in the same transaction. The
+    /// watch is `None` when there is no bell any more, and `Some(None)` when the store has no watch
+    /// left.
     async fn claim_or_watch(
         &self,
         claim: &Claim,
         bell: Option<u64>,
-    ) -> Result<(Claimed, Option<Option<Watch>>)> {
+        ended: &[(Job, Finish)],
+    ) -> Result<(Claimed, Option<Option<Watch>>, Vec<Result<Held>>)> {
+        let op = &self.jobs.op();
         (self.jobs)
             .transact_claim(claim, |tx| async move {
                 let claimed = self.jobs.accept_in(&tx, claim).await?;
+                let answers = if ended.is_empty() {
+                    Vec::new()
+                } else {
+                    self.jobs.finish_many_in(&tx, op, ended).await?
+                };
                 let Some(key) = bell.map(|bell| self.jobs.keys().sleeper(&self.ty, bell)) else {
-                    return Ok((claimed, None));
+                    return Ok((claimed, None, answers));
                 };
                 if !claimed.jobs.is_empty() {
                     tx.clear(&key);
-                    return Ok((claimed, None));
+                    return Ok((claimed, None, answers));
                 }
                 if tx.get(&key).await?.is_none() {
-                    return Ok((claimed, None));
+                    return Ok((claimed, None, answers));
                 }
                 let watch = watch_or_poll(tx.watch(&key).await)?;
-                Ok((claimed, Some(watch)))
+                Ok((claimed, Some(watch), answers))
             })
             .await
+    }
+
+    fn take_ended(&mut self) -> Vec<Ended> {
+        let count = self.ended.len().min(ENDED_MAX);
+        self.ended.drain(..count).collect()
+    }
+
+    /// Ends the runs that are over.
+    async fn end_runs(&mut self) {
+        while !self.ended.is_empty() {
+            let ended = self.take_ended();
+            match self.jobs.finish_many(&finishes(&ended)).await {
+                Ok(answers) => answer(ended, answers),
+                Err(error) => self.end_apart(ended, &error).await,
+            }
+        }
+    }
+
+    /// A transaction has failed for all of them: what is wrong with one is not to keep the others
+    /// from being ended. When the store cannot be reached, each hears of it.
+    async fn end_apart(&self, ended: Vec<Ended>, error: &Error) {
+        for run in ended {
+            let answer = if error.is_retryable() {
+                Err(error.clone())
+            } else {
+                self.jobs.finish(&run.job, run.finish).await
+            };
+            // Whoever asked may have gone away.
+            let _ = run.reply.send(answer);
+        }
     }
 
     /// Says that this service sleeps.
@@ -286,13 +298,16 @@ impl Acceptor {
                 () = &mut ring => Woken::Look,
                 () = sleep_until(until) => Woken::Look,
                 Some(request) = self.requests.recv() => {
-                    self.waiting.push_back(request);
+                    self.take_in(request);
                     Woken::Requested
                 }
             };
             match woken {
                 Woken::Stop => return false,
-                Woken::Requested => {}
+                Woken::Requested => {
+                    self.gather();
+                    self.end_runs().await;
+                }
                 Woken::Returned(jobs) => self.give_back(jobs).await,
                 Woken::Look => break,
             }
@@ -359,8 +374,11 @@ impl Acceptor {
         }
     }
 
-    /// Stops waiting: what was delivered to nobody goes back.
+    /// Stops waiting: runs that are over are ended, what was delivered to nobody goes back.
     async fn leave(&mut self) {
+        self.requests.close();
+        self.gather();
+        self.end_runs().await;
         self.returned.close();
         while let Ok(jobs) = self.returned.try_recv() {
             self.give_back(jobs).await;
@@ -376,5 +394,17 @@ impl Acceptor {
         if let Err(error) = self.jobs.take_bell_down(&self.ty, bell).await {
             tracing::debug!(job.ty = %self.ty, error = %error.chain(), "stop waiting for jobs");
         }
+    }
+}
+
+fn finishes(ended: &[Ended]) -> Vec<(Job, Finish)> {
+    let finish = |run: &Ended| (run.job.clone(), run.finish.clone());
+    ended.iter().map(finish).collect()
+}
+
+fn answer(ended: Vec<Ended>, answers: Vec<Result<Held>>) {
+    for (run, answer) in ended.into_iter().zip(answers) {
+        // Whoever asked may have gone away.
+        let _ = run.reply.send(answer);
     }
 }

@@ -23,8 +23,10 @@ use crate::machine::Event;
 use crate::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result};
 
-/// How many rows a claim reads for each job it wants, and at least.
+/// How many rows a claim reads, for each job it wants, and how many more than it wants at most: from
+/// a random shard on it meets few others anyway. And at least.
 const WINDOW_PER_JOB: usize = 4;
+const WINDOW_MORE_MAX: usize = 64;
 const WINDOW_MIN: usize = 16;
 /// About how much data one claim takes along.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -305,12 +307,13 @@ impl Jobs {
         claim: &Claim,
     ) -> Result<(Vec<Candidate>, Option<i64>)> {
         let wanted = claim.locks.len();
-        let window = WINDOW_MIN.max(WINDOW_PER_JOB * wanted);
+        let window = (WINDOW_PER_JOB * wanted).min(wanted + WINDOW_MORE_MAX);
+        let window = window.max(WINDOW_MIN);
         let mut rng = claim.rng(tx.attempt());
         let (after, before) = self.keys().ready(&claim.ty, rng.random_range(0..SHARDS));
         let first = rng.random_range(0..BUCKETS);
         let (mut due, (timed, mut next_due_ms)) = try_join(
-            self.ready(tx, claim, after, window),
+            self.candidates(tx, claim, after, window),
             self.timed(tx, claim, first, window),
         )
         .await?;
@@ -319,7 +322,8 @@ impl Jobs {
             let others = (1..BUCKETS).map(|n| (first + n) % BUCKETS);
             let others = others.map(|bucket| self.timed(tx, claim, bucket, window));
             let others = try_join_all(others);
-            let (ready, others) = try_join(self.ready(tx, claim, before, window), others).await?;
+            let (ready, others) =
+                try_join(self.candidates(tx, claim, before, window), others).await?;
             due.extend(ready);
             for (timed, next) in others {
                 due.extend(timed);
@@ -332,8 +336,8 @@ impl Jobs {
         Ok((due, next_due_ms))
     }
 
-    /// The first ready jobs of a range of shards.
-    async fn ready(
+    /// The first jobs of a range of pending ones.
+    async fn candidates(
         &self,
         tx: &Transaction,
         claim: &Claim,
@@ -347,7 +351,7 @@ impl Jobs {
             .collect()
     }
 
-    /// The first scheduled jobs of a bucket that are due, and when the first that is not will be.
+    /// The first scheduled jobs of a bucket that are due; if there are none, when the first one is.
     async fn timed(
         &self,
         tx: &Transaction,
@@ -355,21 +359,23 @@ impl Jobs {
         bucket: u16,
         limit: usize,
     ) -> Result<(Vec<Candidate>, Option<i64>)> {
-        let range = self.keys().timed(&claim.ty, bucket);
-        let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
-        let mut due = Vec::new();
-        for row in rows.collect().await? {
-            let candidate = Candidate::of(self, &claim.ty, &row)?;
-            match candidate.position {
-                Position::Timed(due_ms)
-                    if due_ms > claim.horizon_ms && !self.planted().is(Bug::IgnoresSchedule) =>
-                {
-                    return Ok((due, Some(due_ms)));
-                }
-                _ => due.push(candidate),
+        let all = self.keys().timed(&claim.ty, bucket);
+        let due = if self.planted().is(Bug::IgnoresSchedule) {
+            all.clone()
+        } else {
+            (self.keys()).due(&claim.ty, bucket, claim.horizon_ms)
+        };
+        let head = tx.snapshot().get_range(all, RangeOptions::limit(1));
+        match head.collect().await?.first() {
+            None => Ok((Vec::new(), None)),
+            Some(head) if head.key < due.end => {
+                Ok((self.candidates(tx, claim, due, limit).await?, None))
             }
+            Some(head) => match Candidate::of(self, &claim.ty, head)?.position {
+                Position::Timed(due_ms) => Ok((Vec::new(), Some(due_ms))),
+                _ => Ok((Vec::new(), None)),
+            },
         }
-        Ok((due, None))
     }
 }
 

@@ -107,6 +107,52 @@ pub(crate) async fn a_stopped_acceptor_says_so(mut queue: Queue) {
     assert!(matches!(answer, Err(Error::Stopped)), "{answer:?}");
     let answer = handle.accept(1, Duration::ZERO).await;
     assert!(matches!(answer, Err(Error::Stopped)) || answer.unwrap().is_empty());
+    // What was begun can be ended all the same.
+    queue.add("j", "", 0).await;
+    let job = queue.accept_one().await;
+    assert!(!handle.finish(&job, Finish::done()).await.unwrap().again);
+    assert_eq!(queue.state("j").await, Some(State::Finished));
+}
+
+/// The workers of a process end their runs together, each with an answer of its own.
+pub(crate) async fn acceptors_end_runs(mut queue: Queue) {
+    let (handle, long) = (queue.acceptor(), queue.timeout() * 100);
+    let mut held = Vec::new();
+    for name in ["a", "b", "c", "large"] {
+        queue.add(name, "", 0).await;
+        held.push(handle.accept(1, long).await.unwrap().remove(0).job);
+    }
+    queue.jobs.remove(&queue.ty, &queue.id("a")).await.unwrap();
+    let data = vec![b'.'; 100_000];
+    let (lost, done, again, large) = tokio::join!(
+        handle.finish(&held[0], Finish::done()),
+        handle.finish(&held[1], Finish::done()),
+        handle.finish(&held[2], Finish::again(0)),
+        handle.finish(&held[3], Finish::done().data(data.clone())),
+    );
+    assert!(matches!(lost, Err(Error::Halt)), "{lost:?}");
+    assert!(!done.unwrap().again);
+    assert!(again.unwrap().again);
+    assert!(!large.unwrap().again);
+    assert!(queue.data("large").await == data);
+    // The next job is asked for in the same breath.
+    let c = handle.accept(1, long).await.unwrap().remove(0).job;
+    queue.add("d", "", 0).await;
+    let (ended, next) = tokio::join!(
+        handle.finish(&c, Finish::failed("why not")),
+        handle.accept(1, long),
+    );
+    assert!(!ended.unwrap().again);
+    let d = next.unwrap().remove(0).job;
+    // A run is ended while another worker waits for a job: here it makes it.
+    let (waited, ()) = tokio::join!(handle.accept(1, long), async {
+        sleep(queue.timeout() / 4).await;
+        assert!(handle.finish(&d, Finish::again(0)).await.unwrap().again);
+    });
+    let waited = waited.unwrap().remove(0).job;
+    assert_eq!((waited.id, waited.attempt), (queue.id("d"), 2));
+    queue.stop().await;
+    queue.check().await;
 }
 
 /// 18.
