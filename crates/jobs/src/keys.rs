@@ -40,6 +40,9 @@
 //!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are spread
 //!   over the buckets.
 
+#[cfg(test)]
+mod tests;
+
 use bytes::Bytes;
 use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, TuplePack, pack_into, unpack};
@@ -182,7 +185,10 @@ impl Keys {
     /// The scheduled jobs of a bucket that are due.
     pub(crate) fn due(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
         let all = self.timed(ty, bucket);
-        let end = (ty.as_str(), TIMED, bucket, now_ms.saturating_add(1));
+        let Some(later_ms) = now_ms.checked_add(1) else {
+            return all;
+        };
+        let end = (ty.as_str(), TIMED, bucket, later_ms);
         KeyRange::new(all.begin, self.pack(Table::Pending, &end))
     }
 

@@ -29,6 +29,7 @@
 
 mod acceptor;
 mod bells;
+pub mod bench;
 mod check;
 mod claim;
 mod clock;
@@ -36,6 +37,8 @@ mod codec;
 mod counts;
 mod effects;
 mod error;
+#[cfg(test)]
+mod golden;
 mod header;
 mod ids;
 mod info;

@@ -1,5 +1,7 @@
 //! `davenport bench`: how fast it is here. Compare figures of one run only.
 
+mod queue;
+
 use std::process::Command as Process;
 use std::time::Duration;
 
@@ -7,6 +9,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use store::bench::{Bench, Figure};
+use tempfile::TempDir;
 
 use super::output;
 
@@ -17,6 +20,14 @@ pub(crate) enum Command {
     /// The second process of `bench store`
     #[command(hide = true)]
     StoreEcho {
+        #[arg(long)]
+        store: String,
+    },
+    /// Jobs added, accepted and finished
+    Queue(queue::QueueBench),
+    /// The second process of `bench queue`
+    #[command(hide = true)]
+    QueueSecond {
         #[arg(long)]
         store: String,
     },
@@ -43,7 +54,21 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         })
         .await?),
+        Command::Queue(bench) => queue::run(bench).await,
+        Command::QueueSecond { store } => queue::second(&store).await,
     }
+}
+
+/// A store for one run: the one that is named, or a new one in `directory`.
+fn url_or_new(url: Option<String>, directory: &TempDir) -> String {
+    url.unwrap_or_else(|| format!("lmdb:{}", directory.path().join("store").display()))
+}
+
+/// This program once more, as the second process of a benchmark.
+fn second_process(command: &str, url: &str) -> anyhow::Result<Process> {
+    let mut second = Process::new(std::env::current_exe().context("find this program")?);
+    second.args(["bench", command, "--store", url]);
+    Ok(second)
 }
 
 async fn store(bench: StoreBench) -> anyhow::Result<()> {
@@ -53,10 +78,8 @@ async fn store(bench: StoreBench) -> anyhow::Result<()> {
     if let Some(bare) = &bare {
         std::fs::create_dir(bare).context("make a directory for bare LMDB")?;
     }
-    let url = (bench.store)
-        .unwrap_or_else(|| format!("lmdb:{}", directory.path().join("store").display()));
-    let mut second = Process::new(std::env::current_exe().context("find this program")?);
-    second.args(["bench", "store-echo", "--store", &url]);
+    let url = url_or_new(bench.store, &directory);
+    let second = second_process("store-echo", &url)?;
     let measured = Bench {
         url,
         bare,

@@ -1,0 +1,182 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn ty(name: &str) -> JobType {
+    JobType::new(name).unwrap()
+}
+
+fn id(bytes: &[u8]) -> JobId {
+    JobId::new(bytes.to_vec()).unwrap()
+}
+
+fn state_of(position: Position) -> State {
+    match position {
+        Position::Ready(_) | Position::Timed(_) => State::Pending,
+        Position::Active => State::Running,
+        Position::Finished(_) => State::Finished,
+    }
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    (any::<u32>(), any::<u64>()).prop_map(|(incarnation, version)| Order {
+        incarnation,
+        version,
+    })
+}
+
+fn position() -> impl Strategy<Value = Position> {
+    prop_oneof![
+        order().prop_map(Position::Ready),
+        any::<i64>().prop_map(Position::Timed),
+        Just(Position::Active),
+        any::<i64>().prop_map(Position::Finished),
+    ]
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    // Zeros are escaped in keys, and so they are what goes wrong.
+    proptest::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 0..20)
+}
+
+/// Where a job of this type, position and id lies in its index: what its key has to be ordered by.
+fn place(position: Position, id: &JobId) -> (u16, u32, u64, i64, Vec<u8>) {
+    let (first, incarnation, version, time) = match position {
+        Position::Ready(order) => (id.shard(), order.incarnation, order.version, 0),
+        Position::Timed(due_ms) => (id.bucket(), 0, 0, due_ms),
+        Position::Active => (id.bucket(), 0, 0, 0),
+        Position::Finished(expires_ms) => (id.bucket(), 0, 0, expires_ms),
+    };
+    (first, incarnation, version, time, id.as_bytes().to_vec())
+}
+
+proptest! {
+    #[test]
+    fn index_rows_say_what_they_were_made_of(position in position(), bytes in bytes()) {
+        let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
+        let key = keys.index(&ty, &id, position);
+        let state = state_of(position);
+        prop_assert_eq!(keys.position(&ty, state, &key).unwrap(), (position, id));
+        let range = keys.state(&ty, state);
+        prop_assert!(*range.begin < *key && *key < *range.end);
+    }
+
+    #[test]
+    fn index_rows_are_in_order(
+        positions in (position(), position()),
+        ids in (bytes(), bytes()),
+    ) {
+        let (keys, ty) = (Keys::new(), ty("mail"));
+        let (a, b) = ((positions.0, id(&ids.0)), (positions.1, id(&ids.1)));
+        // Two rows of one kind: rows of different kinds are never compared.
+        prop_assume!(std::mem::discriminant(&a.0) == std::mem::discriminant(&b.0));
+        let key = |row: &(Position, JobId)| keys.index(&ty, &row.1, row.0);
+        prop_assert_eq!(key(&a).cmp(&key(&b)), place(a.0, &a.1).cmp(&place(b.0, &b.1)));
+    }
+
+    #[test]
+    fn jobs_are_in_the_order_of_their_ids(a in bytes(), b in bytes()) {
+        let (keys, ty) = (Keys::new(), ty("mail"));
+        let key = |bytes: &[u8]| keys.job(&ty, &id(bytes));
+        prop_assert_eq!(key(&a).cmp(&key(&b)), a.cmp(&b));
+        let range = keys.jobs(&ty);
+        prop_assert_eq!(Keys::id(&range, &key(&a)).unwrap(), id(&a));
+        // The rows of one job are not among those of another, whatever their ids begin with.
+        let chunk = keys.chunk(&ty, &id(&a), 1, 0);
+        let others = keys.chunks(&ty, &id(&b), 1);
+        prop_assert_eq!(*others.begin < *chunk && *chunk < *others.end, a == b);
+        let attempt = keys.attempt(&ty, &id(&a), 3);
+        let others = keys.attempts(&ty, &id(&b));
+        prop_assert_eq!(*others.begin < *attempt && *attempt < *others.end, a == b);
+    }
+
+    #[test]
+    fn due_is_what_is_due(due_ms: i64, now_ms: i64, bytes in bytes()) {
+        let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
+        let timed = keys.index(&ty, &id, Position::Timed(due_ms));
+        let due = keys.due(&ty, id.bucket(), now_ms);
+        prop_assert_eq!(*due.begin <= *timed && *timed < *due.end, due_ms <= now_ms);
+        // What expires at the end of time never does.
+        prop_assume!(due_ms < i64::MAX);
+        let finished = keys.index(&ty, &id, Position::Finished(due_ms));
+        let expired = keys.expired(&ty, id.bucket(), now_ms);
+        prop_assert_eq!(*expired.begin <= *finished && *finished < *expired.end, due_ms <= now_ms);
+    }
+
+    #[test]
+    fn the_two_parts_of_ready_rows_are_all_of_them(order in order(), bytes in bytes(), shard in 0..1024_u16) {
+        let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
+        let key = keys.index(&ty, &id, Position::Ready(order));
+        let within = |range: &KeyRange| *range.begin <= *key && *key < *range.end;
+        let (after, before) = keys.ready(&ty, shard);
+        prop_assert_eq!(within(&after), id.shard() >= shard);
+        prop_assert_eq!(within(&before), id.shard() < shard);
+    }
+
+    #[test]
+    fn types_do_not_meet(bytes in bytes(), position in position()) {
+        let keys = Keys::new();
+        let (a, b) = (ty("mail"), ty("mail2"));
+        let key = keys.index(&b, &id(&bytes), position);
+        let range = keys.state(&a, state_of(position));
+        prop_assert!(!(*range.begin <= *key && *key < *range.end));
+    }
+
+    #[test]
+    fn rubbish_is_refused_not_fatal(rest: Vec<u8>) {
+        let (keys, ty) = (Keys::new(), ty("mail"));
+        for state in [State::Pending, State::Running, State::Finished] {
+            let key = [&*keys.state(&ty, state).begin, &*rest].concat();
+            let _ = keys.position(&ty, state, &key);
+            prop_assert!(keys.position(&ty, state, &rest).is_err());
+        }
+    }
+}
+
+/// Bytes that are stored and can never change.
+#[test]
+fn keys_are_pinned() {
+    let (keys, ty, id) = (Keys::new(), ty("mail"), id(b"a\x00b"));
+    let order = Order {
+        incarnation: 1,
+        version: 300,
+    };
+    let rows = [
+        keys.job(&ty, &id),
+        keys.index(&ty, &id, Position::Ready(order)),
+        keys.index(&ty, &id, Position::Timed(1_000)),
+        keys.sleeper(&ty, 7),
+        keys.notifier(&ty, 7),
+        keys.type_row(&ty),
+        keys.index(&ty, &id, Position::Active),
+        keys.chunk(&ty, &id, 2, 0),
+        keys.index(&ty, &id, Position::Finished(i64::MAX)),
+        keys.attempt(&ty, &id, 9),
+        keys.count(&ty, 31, edge(Some(State::Pending), Some(State::Running))),
+        keys.lease(&ty, 5),
+        keys.note(&ty, 7, &id),
+        keys.types(),
+    ];
+    let shown: Vec<_> = rows
+        .iter()
+        .map(|key| key.escape_ascii().to_string())
+        .collect();
+    assert_eq!(shown, PINNED);
+}
+
+const PINNED: [&str; 14] = [
+    r"\x153\x15\x01\x02mail\x00\x01a\x00\xffb\x00",
+    r"\x153\x15\x02\x02mail\x00\x14\x16\x02\x0e\x15\x01\x16\x01,\x01a\x00\xffb\x00",
+    r"\x153\x15\x02\x02mail\x00\x15\x01\x15\x10\x16\x03\xe8\x01a\x00\xffb\x00",
+    r"\x153\x15\x03\x02mail\x00\x15\x07",
+    r"\x153\x15\x04\x02mail\x00\x15\x07",
+    r"\x153\x15\x05\x02mail\x00",
+    r"\x153\x15\x06\x02mail\x00\x15\x10\x01a\x00\xffb\x00",
+    r"\x153\x15\x07\x02mail\x00\x01a\x00\xffb\x00\x15\x02\x14",
+    r"\x153\x15\x08\x02mail\x00\x15\x10\x1c\x7f\xff\xff\xff\xff\xff\xff\xff\x01a\x00\xffb\x00",
+    r"\x153\x15\t\x02mail\x00\x01a\x00\xffb\x00\x15\t",
+    r"\x153\x15\n\x02mail\x00\x15\x1f\x15\x06",
+    r"\x153\x15\x0b\x02mail\x00\x15\x05",
+    r"\x153\x15\x0c\x02mail\x00\x15\x07\x01a\x00\xffb\x00",
+    r"\x153\x15\r",
+];
