@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::route::{Access, Route};
 
 const NO_SERVER_ADMIN: &str = "You are not a server admin.";
-const NO_DB_ADMIN: &str = "You are not a db or server admin.";
+pub(crate) const NO_DB_ADMIN: &str = "You are not a db or server admin.";
 /// What documents of `_users` begin their ids with.
 pub(crate) const USER_PREFIX: &str = "org.couchdb.user:";
 

@@ -10,7 +10,7 @@ use docstore::DocStore;
 use document::json::Json;
 use flate2::read::GzDecoder;
 use futures::StreamExt as _;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -102,6 +102,11 @@ impl Call {
         let scheme = if self.client.tls { "https" } else { "http" };
         let host = self.header(&HOST).unwrap_or("localhost");
         format!("{scheme}://{host}{path}")
+    }
+
+    /// Whether the client takes an answer of this type.
+    pub(crate) fn accepts(&self, content_type: &str) -> bool {
+        accepts(self.header(&ACCEPT).unwrap_or("*/*"), content_type)
     }
 
     /// The type of the body, without parameters.
@@ -226,6 +231,43 @@ pub(crate) fn not_json() -> Error {
     Error::bad_request("invalid UTF-8 JSON")
 }
 
+/// Whether a header `Accept` takes a type.
+fn accepts(header: &str, content_type: &str) -> bool {
+    let group = content_type.split('/').next().unwrap_or_default();
+    let mut accepted = false;
+    for range in header.split(',') {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        let weight = parts.find_map(|part| part.strip_prefix("q="));
+        let refused = weight.map_or(Ok(1.0), str::parse::<f64>).unwrap_or(0.0) <= 0.0;
+        let specific = kind == content_type || kind.strip_suffix("/*") == Some(group);
+        if specific && refused {
+            return false;
+        }
+        accepted |= !refused && (specific || kind == "*/*");
+    }
+    accepted
+}
+
 fn too_large() -> Error {
     Error::too_large("the request entity is too large")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::accepts;
+
+    #[test]
+    fn accept_headers() {
+        for (header, content_type, expected) in [
+            ("*/*", "multipart/mixed", true),
+            ("application/json", "multipart/mixed", false),
+            ("multipart/*", "multipart/mixed", true),
+            ("a/b, application/json;q=0.5", "application/json", true),
+            ("*/*, application/json;q=0", "application/json", false),
+            ("", "application/json", false),
+        ] {
+            assert_eq!(accepts(header, content_type), expected, "{header}");
+        }
+    }
 }

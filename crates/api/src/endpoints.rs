@@ -1,9 +1,20 @@
 //! What answers requests: one file for each family.
 
+mod all_docs;
+mod attachment;
+mod bulk;
+mod changes;
+mod config;
 mod database;
+mod document;
+mod find;
+mod multipart;
+mod reading;
 mod replication;
 pub(crate) mod server;
 pub(crate) mod session;
+mod users;
+mod writing;
 
 use http::Method;
 
@@ -12,6 +23,7 @@ use crate::access::Opened;
 use crate::call::Call;
 use crate::reply::Reply;
 use crate::route::{DbPart, Route};
+use all_docs::Among;
 
 /// Answers a caller who may ask; `opened` is the database, of routes that need one.
 pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Reply, Error> {
@@ -23,15 +35,21 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
         (Route::AllDbs, _) => server::all_dbs(call).await,
         (Route::DbsInfo, _) => server::dbs_info(call).await,
         (Route::Membership, _) => server::membership(call),
+        (Route::Config(path), _) => config::config(call, &path),
         (Route::Db(name), None) => match call.method {
             Method::PUT => database::create(call, &name).await,
             _ => database::delete(call, &name).await,
         },
         (Route::Db(_), Some(opened)) => match call.method {
             Method::GET => database::info(call, &opened).await,
+            Method::POST => document::post(call, &opened).await,
             _ => Err(Error::method_not_allowed("DELETE,GET,HEAD,POST")),
         },
         (Route::DbPart(_, part), Some(opened)) => db_part(call, &opened, part).await,
+        (Route::Document(_, id), Some(opened)) => document::document(call, &opened, &id).await,
+        (Route::Attachment(_, id, name), Some(opened)) => {
+            attachment::attachment(call, &opened, &id, &name).await
+        }
         (
             Route::Replicate
             | Route::ActiveTasks
@@ -49,10 +67,23 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
 
 async fn db_part(call: &mut Call, opened: &Opened, part: DbPart) -> Result<Reply, Error> {
     match part {
+        DbPart::AllDocs => all_docs::all_docs(call, opened, Among::All).await,
+        DbPart::AllDocsQueries => all_docs::queries(call, opened).await,
+        DbPart::DesignDocs => all_docs::all_docs(call, opened, Among::Designs).await,
+        DbPart::LocalDocs => Err(Error::not_implemented(
+            "`_local` documents are not listed here; ask for them by id.",
+        )),
+        DbPart::BulkDocs => bulk::bulk_docs(call, opened).await,
+        DbPart::BulkGet => bulk::bulk_get(call, opened).await,
+        DbPart::Changes => changes::changes(call, opened).await,
+        DbPart::RevsDiff => bulk::revs_diff(call, opened).await,
+        DbPart::MissingRevs => bulk::missing_revs(call, opened).await,
         DbPart::Security => database::security(call, opened).await,
         DbPart::RevsLimit => database::revs_limit(call, opened).await,
+        DbPart::Find => find::find(call, opened).await,
+        DbPart::Explain => find::explain(call, opened).await,
+        DbPart::Index => find::index(call),
         DbPart::EnsureFullCommit => database::ensure_full_commit(call),
         DbPart::Compact => database::compact(call),
-        _ => Err(Error::not_found("missing")),
     }
 }

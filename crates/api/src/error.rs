@@ -148,11 +148,16 @@ impl Error {
         json!({"error": self.kind, "reason": self.reason})
     }
 
+    /// Logs what the client is not told.
+    pub(crate) fn log(&self) {
+        if self.status.is_server_error() {
+            tracing::error!(status = self.status.as_u16(), error = &*self.kind, cause = %Chain(self), "request failed");
+        }
+    }
+
     /// The answer. Logs what the client is not told.
     pub fn into_response(self) -> Response<Body> {
-        if self.status.is_server_error() {
-            tracing::error!(status = self.status.as_u16(), error = &*self.kind, cause = %Chain(&self), "request failed");
-        }
+        self.log();
         let mut response = Response::new(Body::from(format!("{}\n", self.to_json())));
         *response.status_mut() = self.status;
         let json = HeaderValue::from_static("application/json");

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use tokio::time::{Instant, timeout};
@@ -118,5 +119,7 @@ async fn within(call: &mut Call) -> Result<Reply, Error> {
 
 async fn permitted(call: &mut Call) -> Result<Reply, Error> {
     let opened = access::admit(call).await?;
-    endpoints::answer(call, opened).await
+    // What all endpoints have to keep is large, and most requests keep little of it.
+    let answer: BoxFuture<'_, _> = Box::pin(endpoints::answer(call, opened));
+    answer.await
 }

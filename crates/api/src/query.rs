@@ -24,6 +24,16 @@ impl Query {
         found.next().map(|(_, value)| value.as_str())
     }
 
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        (self.0.iter()).map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Whether a parameter is `true`, where CouchDB ignores any other value.
+    pub(crate) fn is_true(&self, name: &str) -> bool {
+        self.get(name) == Some("true")
+    }
+
     /// Whether a parameter is `true`.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Error> {
         match self.get(name) {

@@ -1,9 +1,13 @@
 //! Making answers.
 
 use axum::body::Body;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, IntoHeaderName, LOCATION};
+use bytes::Bytes;
+use futures::TryStream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IntoHeaderName, LOCATION};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
+
+use crate::Error;
 
 /// An answer.
 pub(crate) type Reply = Response<Body>;
@@ -37,11 +41,25 @@ pub(crate) fn body(status: StatusCode, content_type: &'static str, body: Body) -
     reply
 }
 
+/// 200, with JSON that comes piece by piece.
+pub(crate) fn stream<S>(content_type: &'static str, pieces: S) -> Reply
+where
+    S: TryStream<Ok = Bytes, Error = Error> + Send + 'static,
+{
+    body(StatusCode::OK, content_type, Body::from_stream(pieces))
+}
+
 /// Sets a header. What no header can hold is left out: a name that a client chose, perhaps.
 pub(crate) fn set(reply: &mut Reply, name: impl IntoHeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         reply.headers_mut().insert(name, value);
     }
+}
+
+/// With the revision of what was read or written.
+pub(crate) fn with_etag(mut reply: Reply, rev: &str) -> Reply {
+    set(&mut reply, ETAG, &format!("\"{rev}\""));
+    reply
 }
 
 /// With where to find what was made.

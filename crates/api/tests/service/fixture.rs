@@ -226,3 +226,8 @@ impl User<'_> {
         json.send(Method::POST, path, body.to_string()).await
     }
 }
+
+/// A replication that nobody runs.
+pub(crate) fn replication() -> Value {
+    json!({"source": "http://src.example/a", "target": "http://tgt.example/b"})
+}

@@ -1,0 +1,372 @@
+//! Documents by id: `_all_docs`, `_all_docs/queries`, `_design_docs`.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use docstore::{AllDocsCounts, AllDocsPage, AllDocsQuery, AllDocsRow, IdRange, ReadOptions};
+use document::doc::push_string;
+use document::json::Json;
+use futures::stream;
+use http::Method;
+
+use super::reading::Reading;
+use crate::Error;
+use crate::access::Opened;
+use crate::call::Call;
+use crate::query::Query;
+use crate::reply::{self, Reply};
+
+/// Which documents one listing is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// All of them.
+    All,
+    /// Design documents.
+    Designs,
+}
+
+/// What one listing is asked for.
+#[derive(Debug, Clone)]
+struct Listing {
+    query: AllDocsQuery,
+    among: Among,
+    conflicts: bool,
+    update_seq: bool,
+}
+
+/// `/{db}/_all_docs` and `/{db}/_design_docs`
+pub(crate) async fn all_docs(
+    call: &mut Call,
+    opened: &Opened,
+    among: Among,
+) -> Result<Reply, Error> {
+    call.allow("GET,HEAD,POST")?;
+    let mut listing = Listing::new(among);
+    listing.read_query(&call.query)?;
+    if call.method == Method::POST {
+        call.check_json()?;
+        let body = call.json_object().await?;
+        if let Some(queries) = body.get("queries") {
+            return several(call, opened, among, queries).await;
+        }
+        listing.read_object(&body)?;
+    }
+    answer(call, opened, vec![listing], false).await
+}
+
+/// `POST /{db}/_all_docs/queries`
+pub(crate) async fn queries(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    call.check_json()?;
+    let body = call.json_object().await?;
+    let queries = body.get("queries").unwrap_or(&Json::Null);
+    several(call, opened, Among::All, queries).await
+}
+
+async fn several(
+    call: &Call,
+    opened: &Opened,
+    among: Among,
+    queries: &Json,
+) -> Result<Reply, Error> {
+    let invalid = || Error::bad_request("`queries` must be an array of objects.");
+    let mut listings = Vec::new();
+    for query in queries.as_array().ok_or_else(invalid)? {
+        let mut listing = Listing::new(among);
+        listing.read_query(&call.query)?;
+        query.as_object().ok_or_else(invalid)?;
+        listing.read_object(query)?;
+        listings.push(listing);
+    }
+    answer(call, opened, listings, true).await
+}
+
+async fn answer(
+    call: &Call,
+    opened: &Opened,
+    listings: Vec<Listing>,
+    several: bool,
+) -> Result<Reply, Error> {
+    let at = if listings.is_empty() {
+        At::Tail
+    } else {
+        At::Head
+    };
+    let mut pages = Pages {
+        reading: Reading::new(call, opened),
+        listings: listings.into(),
+        at,
+        told: false,
+        several,
+    };
+    // What goes wrong at once gets a status of its own.
+    let mut first = String::from(if several { "{\"results\":[\n" } else { "" });
+    first.push_str(&pages.next().await?.unwrap_or_default());
+    let rest = stream::try_unfold(pages, |mut pages| async move {
+        Ok(pages.next().await?.map(|page| (Bytes::from(page), pages)))
+    });
+    let first = stream::once(async move { Ok(Bytes::from(first)) });
+    let all = futures::StreamExt::chain(first, Box::pin(rest));
+    Ok(reply::stream("application/json", Box::pin(all)))
+}
+
+impl Listing {
+    fn new(among: Among) -> Self {
+        Self {
+            query: AllDocsQuery::default(),
+            among,
+            conflicts: false,
+            update_seq: false,
+        }
+    }
+
+    fn read_query(&mut self, query: &Query) -> Result<(), Error> {
+        for (name, text) in query.iter() {
+            let json = match name {
+                "key" | "keys" | "startkey" | "start_key" | "endkey" | "end_key" => {
+                    Json::parse(text).map_err(|_| crate::call::not_json())?
+                }
+                _ => match text {
+                    "true" | "false" => Json::Bool(text == "true"),
+                    _ => match query.number(name) {
+                        Ok(Some(number)) => Json::Number(number.to_string().into()),
+                        // Most texts belong to parameters that mean nothing here.
+                        Err(error) if matches!(name, "limit" | "skip") => return Err(error),
+                        _ => Json::String(text.to_owned()),
+                    },
+                },
+            };
+            self.set(name, &json)?;
+        }
+        self.finish();
+        Ok(())
+    }
+
+    fn read_object(&mut self, object: &Json) -> Result<(), Error> {
+        for (name, value) in object.as_object().unwrap_or_default() {
+            self.set(name, value)?;
+        }
+        self.finish();
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: &Json) -> Result<(), Error> {
+        let flag = || {
+            let reason = format!("Invalid boolean parameter: {value}");
+            value.as_bool().ok_or_else(|| Error::query(reason))
+        };
+        let number = || {
+            let number = value
+                .as_integer()
+                .and_then(|number| u64::try_from(number).ok());
+            let reason = format!("Invalid value for positive integer: {value}");
+            number.ok_or_else(|| Error::query(reason))
+        };
+        let range = &mut self.query.range;
+        match name {
+            "key" => {
+                range.start = start_key(value);
+                range.end.clone_from(&range.start);
+                if range.start.is_none() {
+                    range.limit = Some(0);
+                }
+            }
+            "keys" => {
+                let bad = || Error::bad_request("`keys` body member must be an array.");
+                let keys = value.as_array().ok_or_else(bad)?.iter().map(|key| {
+                    let bad = || Error::bad_request("`keys` must be strings.");
+                    key.as_str().map(str::to_owned).ok_or_else(bad)
+                });
+                self.query.keys = Some(keys.collect::<Result<_, _>>()?);
+            }
+            "startkey" | "start_key" => range.start = Some(start_key(value).unwrap_or_default()),
+            "endkey" | "end_key" => range.end = Some(start_key(value).unwrap_or_default()),
+            "inclusive_end" => range.inclusive_end = flag()?,
+            "descending" => range.descending = flag()?,
+            "skip" => range.skip = number()?,
+            "limit" => range.limit = Some(number()?),
+            "include_docs" => self.query.include_docs = flag()?.then(ReadOptions::default),
+            "conflicts" => self.conflicts = flag()?,
+            "update_seq" => self.update_seq = flag()?,
+            // Parameters of views and of clusters change nothing here.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        if let Some(options) = &mut self.query.include_docs {
+            options.conflicts = self.conflicts;
+        }
+        if self.among == Among::Designs && self.query.keys.is_none() {
+            // Whatever keys say, it stays among these.
+            let (low, high) = ("_design/".to_owned(), "_design0".to_owned());
+            let range = &mut self.query.range;
+            let (start, end) = if range.descending {
+                (high, low)
+            } else {
+                (low, high)
+            };
+            range.start = Some(range.start.take().map_or(start.clone(), |given| {
+                if range.descending {
+                    given.min(start)
+                } else {
+                    given.max(start)
+                }
+            }));
+            range.end = Some(range.end.take().map_or(end.clone(), |given| {
+                if range.descending {
+                    given.max(end)
+                } else {
+                    given.min(end)
+                }
+            }));
+        }
+    }
+}
+
+/// A key of ids. What is no text comes before all texts, as the empty one does.
+fn start_key(value: &Json) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// Where an answer stands.
+struct Pages {
+    reading: Reading,
+    /// What is left, the first one being told.
+    listings: VecDeque<Listing>,
+    at: At,
+    /// A row of the first listing was told.
+    told: bool,
+    several: bool,
+}
+
+/// What comes next.
+enum At {
+    /// What stands before the rows of a listing.
+    Head,
+    /// Rows.
+    Rows(AllDocsQuery),
+    /// What stands behind the rows.
+    Foot,
+    /// What stands behind all listings.
+    Tail,
+    End,
+}
+
+impl Pages {
+    async fn next(&mut self) -> Result<Option<String>, Error> {
+        let mut page = String::new();
+        match std::mem::replace(&mut self.at, At::End) {
+            At::Head => {
+                let listing = self.listings.front().cloned();
+                let listing = listing.expect("there is no head without a listing");
+                self.begin(&listing, &mut page).await?;
+                self.at = At::Rows(listing.query);
+            }
+            At::Rows(query) => {
+                let docs = self.reading.docs();
+                let AllDocsPage { rows, rest } =
+                    docs.all_docs_page(self.reading.db(), &query).await?;
+                for row in rows {
+                    page.push_str(if self.told { ",\n" } else { "" });
+                    self.told = true;
+                    self.push(&mut page, row, query.include_docs.is_some());
+                }
+                self.at = rest.map_or(At::Foot, At::Rows);
+            }
+            At::Foot => {
+                page.push_str("\n]}");
+                self.listings.pop_front();
+                let last = self.listings.is_empty();
+                page.push_str(if last { "" } else { ",\n" });
+                self.at = if last { At::Tail } else { At::Head };
+            }
+            At::Tail => page.push_str(if self.several { "\n]}\n" } else { "\n" }),
+            At::End => return Ok(None),
+        }
+        Ok(Some(page))
+    }
+
+    /// Writes what stands before the rows.
+    async fn begin(&mut self, listing: &Listing, page: &mut String) -> Result<(), Error> {
+        let (docs, db) = (self.reading.docs(), self.reading.db());
+        let counts = match listing.among {
+            Among::All => docs.all_docs_counts(db, &listing.query).await?,
+            Among::Designs => self.count_designs(&listing.query).await?,
+        };
+        let _ = write!(page, "{{\"total_rows\":{},\"offset\":", counts.total_rows);
+        match counts.offset {
+            Some(offset) => {
+                let _ = write!(page, "{offset}");
+            }
+            None => page.push_str("null"),
+        }
+        if listing.update_seq {
+            let _ = write!(
+                page,
+                ",\"update_seq\":\"{}\"",
+                docs.info(db).await?.update_seq
+            );
+        }
+        page.push_str(",\"rows\":[\n");
+        self.told = false;
+        Ok(())
+    }
+
+    /// There are few design documents, and nobody counts them.
+    async fn count_designs(&self, query: &AllDocsQuery) -> Result<AllDocsCounts, Error> {
+        let mut all = Listing::new(Among::Designs);
+        all.finish();
+        let mut total_rows = 0;
+        let mut rest = Some(all.query);
+        while let Some(query) = rest {
+            let page = self
+                .reading
+                .docs()
+                .all_docs_page(self.reading.db(), &query)
+                .await?;
+            total_rows += page.rows.len() as u64;
+            rest = page.rest;
+        }
+        let IdRange { skip, .. } = query.range;
+        Ok(AllDocsCounts {
+            total_rows,
+            offset: query.keys.is_none().then_some(skip.min(total_rows)),
+        })
+    }
+
+    fn push(&self, page: &mut String, row: AllDocsRow, with_docs: bool) {
+        let Some(value) = row.value else {
+            page.push_str("{\"key\":");
+            push_string(page, &row.id);
+            page.push_str(",\"error\":\"not_found\"}");
+            return;
+        };
+        let shown = value.doc.map(|stored| self.reading.view(stored));
+        let rev = shown
+            .as_ref()
+            .map_or(&value.rev, |shown| &shown.rev)
+            .to_string();
+        page.push_str("{\"id\":");
+        push_string(page, &row.id);
+        page.push_str(",\"key\":");
+        push_string(page, &row.id);
+        page.push_str(",\"value\":{\"rev\":");
+        push_string(page, &rev);
+        page.push_str(if value.deleted {
+            ",\"deleted\":true}"
+        } else {
+            "}"
+        });
+        if with_docs {
+            page.push_str(",\"doc\":");
+            match &shown {
+                Some(shown) => page.push_str(&shown.to_json()),
+                None => page.push_str("null"),
+            }
+        }
+        page.push('}');
+    }
+}

@@ -1,0 +1,284 @@
+//! Many documents at a time: `_bulk_docs`, `_bulk_get`, `_revs_diff`, `_missing_revs`.
+
+use bytes::Bytes;
+use docstore::{Attachments, BulkGet, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
+use document::json::Json;
+use futures::stream;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::reading::{self, Reading, parse_rev, revs_of};
+use super::server::uuid;
+use super::writing::{Writing, edit};
+use crate::Error;
+use crate::access::Opened;
+use crate::call::{Call, not_json};
+use crate::reply::{self, Reply};
+
+#[derive(Deserialize)]
+struct BulkDocs<'a> {
+    #[serde(borrow)]
+    docs: Option<&'a RawValue>,
+    #[serde(borrow)]
+    new_edits: Option<&'a RawValue>,
+}
+
+/// `POST /{db}/_bulk_docs`
+pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    call.check_json()?;
+    let text = call.text().await?;
+    check_object(&text)?;
+    let body: BulkDocs<'_> = serde_json::from_str(&text).map_err(|_| not_json())?;
+    let docs = body
+        .docs
+        .ok_or_else(|| Error::bad_request("POST body must include `docs` parameter."))?;
+    let docs: Vec<&RawValue> = serde_json::from_str(docs.get())
+        .map_err(|_| Error::bad_request("`docs` parameter must be an array."))?;
+    let mode = match body.new_edits.map(RawValue::get) {
+        None | Some("true") => EditMode::NewEdits,
+        Some("false") => EditMode::Replicated,
+        Some(_) => {
+            return Err(Error::bad_request(
+                "`new_edits` parameter must be a boolean.",
+            ));
+        }
+    };
+    let edits = docs
+        .into_iter()
+        .map(|doc| edit(None, doc.get(), || uuid(call)));
+    let edits = edits.collect::<Result<Vec<_>, _>>()?;
+    let no_rev = |edit: &docstore::Edit| edit.rev().is_none() && !edit.is_local();
+    if mode == EditMode::Replicated && edits.iter().any(no_rev) {
+        let reason = "When `new_edits: false`, the document needs `_rev` or `_revisions` specified";
+        return Err(Error::bad_request(reason));
+    }
+    let named: Vec<_> = edits
+        .iter()
+        .map(|edit| (edit.id.clone(), edit.rev()))
+        .collect();
+    let answers = Writing::new(call, opened).bulk(edits, mode).await?;
+    let mut rows = Vec::new();
+    for ((id, sent), answer) in named.into_iter().zip(answers) {
+        match answer {
+            Ok(rev) if mode == EditMode::NewEdits => {
+                rows.push(json!({"ok": true, "id": id, "rev": rev.to_string()}));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let rev = sent.filter(|_| mode == EditMode::Replicated);
+                rows.push(refusal(&id, rev, &error));
+            }
+        }
+    }
+    Ok(reply::json(StatusCode::CREATED, &rows))
+}
+
+fn refusal(id: &str, rev: Option<Rev>, error: &Error) -> Value {
+    let mut row = Map::new();
+    row.insert("id".to_owned(), json!(id));
+    if let Some(rev) = rev {
+        row.insert("rev".to_owned(), json!(rev.to_string()));
+    }
+    if let Value::Object(said) = error.to_json() {
+        row.extend(said);
+    }
+    error.log();
+    Value::Object(row)
+}
+
+fn check_object(text: &str) -> Result<(), Error> {
+    if text.trim_start().starts_with('{') {
+        return Ok(());
+    }
+    let valid = serde_json::from_str::<&RawValue>(text).is_ok();
+    Err(if valid {
+        Error::bad_request("Request body must be a JSON object")
+    } else {
+        not_json()
+    })
+}
+
+/// What a row of `_bulk_get` is about.
+enum Wanted {
+    Revs(BulkGet),
+    /// It cannot be given: an error in place of documents.
+    Refused(Value),
+}
+
+/// `POST /{db}/_bulk_get`
+pub(crate) async fn bulk_get(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    call.check_json()?;
+    let body = call.json_object().await?;
+    let missing = || Error::bad_request("Missing JSON list of 'docs'.");
+    let docs = body
+        .get("docs")
+        .and_then(Json::as_array)
+        .ok_or_else(missing)?;
+    let options = reading::options(&call.query)?;
+    let latest = call.query.is_true("latest");
+    let wanted = docs
+        .iter()
+        .map(|doc| wanted(doc, &options))
+        .collect::<Result<Vec<_>, _>>()?;
+    let state = Pages {
+        reading: Reading::new(call, opened),
+        latest,
+        wanted: wanted.into_iter().collect(),
+        begun: false,
+        ended: false,
+    };
+    let pages = stream::try_unfold(state, |mut state| async move {
+        Ok(state.next().await?.map(|page| (Bytes::from(page), state)))
+    });
+    Ok(reply::stream("application/json", Box::pin(pages)))
+}
+
+fn wanted(doc: &Json, options: &ReadOptions) -> Result<Wanted, Error> {
+    if doc.as_object().is_none() {
+        return Err(Error::bad_request("`docs` must be a list of objects."));
+    }
+    let refuse = |id: Value, rev: Value, reason: &str| {
+        Wanted::Refused(json!({"id": id, "docs": [{"error": {
+            "id": id, "rev": rev, "error": "bad_request", "reason": reason,
+        }}]}))
+    };
+    let id = match doc.get("id") {
+        None => return Ok(refuse(Value::Null, Value::Null, "document id missed")),
+        Some(Json::String(id)) => id,
+        Some(_) => return Err(Error::bad_request("Document id must be a string")),
+    };
+    let revs = match doc.get("rev") {
+        None => OpenRevs::All,
+        Some(rev) => match rev.as_str().map(parse_rev) {
+            Some(Ok(rev)) => OpenRevs::These(vec![rev]),
+            _ => return Ok(refuse(json!(id), rev.to_value(), "Invalid rev format")),
+        },
+    };
+    let mut options = options.clone();
+    if let Some(since) = doc.get("atts_since") {
+        options.attachments = Attachments::Since(revs_of(since)?);
+    }
+    Ok(Wanted::Revs(BulkGet {
+        id: id.clone(),
+        revs,
+        options,
+    }))
+}
+
+/// Where an answer to `_bulk_get` stands.
+struct Pages {
+    reading: Reading,
+    latest: bool,
+    wanted: std::collections::VecDeque<Wanted>,
+    begun: bool,
+    ended: bool,
+}
+
+impl Pages {
+    async fn next(&mut self) -> Result<Option<String>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut page = String::new();
+        let mut separator = if self.begun { "," } else { "{\"results\":[" };
+        self.begun = true;
+        if let Some(Wanted::Refused(row)) = self.wanted.front() {
+            page = format!("{separator}{row}");
+            self.wanted.pop_front();
+            return Ok(Some(page));
+        }
+        let asked = self.wanted.iter().map_while(|wanted| match wanted {
+            Wanted::Revs(wanted) => Some(wanted.clone()),
+            Wanted::Refused(_) => None,
+        });
+        let asked: Vec<_> = asked.take(PAGE).collect();
+        if asked.is_empty() {
+            self.ended = true;
+            let end = if separator == "," {
+                "]}\n"
+            } else {
+                "{\"results\":[]}\n"
+            };
+            return Ok(Some(end.to_owned()));
+        }
+        let (docs, db) = (self.reading.docs(), self.reading.db());
+        let found = docs.bulk_get_page(db, &asked, self.latest).await?;
+        for (asked, found) in asked.iter().zip(found) {
+            self.wanted.pop_front();
+            page.push_str(std::mem::replace(&mut separator, ","));
+            page.push_str("{\"id\":");
+            document::doc::push_string(&mut page, &asked.id);
+            page.push_str(",\"docs\":[");
+            self.push(&mut page, asked, found);
+            page.push_str("]}");
+        }
+        Ok(Some(page))
+    }
+
+    fn push(&self, page: &mut String, asked: &BulkGet, found: Vec<Found>) {
+        let missing = |rev: &str| {
+            json!({"error": {
+                "id": asked.id, "rev": rev, "error": "not_found", "reason": "missing",
+            }})
+            .to_string()
+        };
+        if found.is_empty() {
+            page.push_str(&missing("undefined"));
+        }
+        for (index, found) in found.into_iter().enumerate() {
+            page.push_str(if index == 0 { "" } else { "," });
+            match found {
+                Ok(stored) => {
+                    page.push_str("{\"ok\":");
+                    page.push_str(&self.reading.view(stored).to_json());
+                    page.push('}');
+                }
+                Err(rev) => page.push_str(&missing(&rev.to_string())),
+            }
+        }
+    }
+}
+
+/// How many documents one page asks for at most.
+const PAGE: usize = 320;
+
+/// `POST /{db}/_revs_diff`
+pub(crate) async fn revs_diff(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
+    let mut answer = Map::new();
+    for diff in missing(call, opened).await? {
+        let mut row = json!({"missing": texts(&diff.missing)});
+        if !diff.possible_ancestors.is_empty() {
+            row["possible_ancestors"] = json!(texts(&diff.possible_ancestors));
+        }
+        answer.insert(diff.id, row);
+    }
+    Ok(reply::ok(&answer))
+}
+
+/// `POST /{db}/_missing_revs`
+pub(crate) async fn missing_revs(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
+    let mut answer = Map::new();
+    for diff in missing(call, opened).await? {
+        answer.insert(diff.id, json!(texts(&diff.missing)));
+    }
+    Ok(reply::ok(&json!({"missing_revs": answer})))
+}
+
+async fn missing(call: &mut Call, opened: &Opened) -> Result<Vec<docstore::RevsDiff>, Error> {
+    call.allow("POST")?;
+    call.check_json()?;
+    let body = call.json_object().await?;
+    let mut named = Vec::new();
+    for (id, revs) in body.as_object().unwrap_or_default() {
+        named.push((id.clone(), revs_of(revs)?));
+    }
+    Ok(call.docs().revs_diff(&opened.db, &named).await?)
+}
+
+fn texts(revs: &[Rev]) -> Vec<String> {
+    revs.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,220 @@
+//! `_changes`: telling it, page by page, and waiting for more.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use docstore::{ChangeRow, ChangesQuery, Listener, Seq};
+use futures::{StreamExt as _, stream};
+use http::header::CACHE_CONTROL;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::endpoints::reading::Reading;
+use crate::reply::{self, Reply};
+
+/// How a feed is told, and when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One JSON object, ending where the changes end.
+    Normal,
+    /// The same, but not before there is a change.
+    LongPoll,
+    /// A line for each change, as they come.
+    Continuous,
+    /// The same as server-sent events.
+    EventSource,
+}
+
+/// Where a feed stands.
+pub(super) struct Feed {
+    reading: Reading,
+    kind: Kind,
+    /// What to ask for after a wait, its `limit` being what is left.
+    query: ChangesQuery,
+    /// What to ask for next; none is to wait.
+    next: Option<ChangesQuery>,
+    last_seq: Seq,
+    heartbeat: Option<Duration>,
+    timeout: Duration,
+    /// When there has been nothing to tell for too long.
+    deadline: Instant,
+    stop: CancellationToken,
+    listener: Option<Listener>,
+    told: bool,
+    ended: bool,
+}
+
+impl Feed {
+    pub(super) fn new(reading: Reading, kind: Kind, query: ChangesQuery) -> Self {
+        Self {
+            reading,
+            kind,
+            next: Some(query.clone()),
+            query,
+            last_seq: Seq::ZERO,
+            heartbeat: None,
+            timeout: Duration::ZERO,
+            deadline: Instant::now(),
+            stop: CancellationToken::new(),
+            listener: None,
+            told: false,
+            ended: false,
+        }
+    }
+
+    /// How it waits. With a heartbeat it does so for ever.
+    pub(super) fn waiting(
+        self,
+        heartbeat: Option<Duration>,
+        timeout: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            heartbeat,
+            timeout,
+            stop,
+            ..self
+        }
+    }
+
+    pub(super) async fn answer(mut self) -> Result<Reply, Error> {
+        // What goes wrong at once gets a status of its own.
+        let mut first = self.head();
+        if let Some(query) = self.next.take() {
+            first.push_str(&self.page(query).await?);
+        }
+        let (kind, is_events) = match self.kind {
+            Kind::EventSource => ("text/event-stream", true),
+            _ => ("application/json", false),
+        };
+        let first = stream::once(async move { Ok(Bytes::from(first)) });
+        let rest = stream::try_unfold(self, |mut feed| async move {
+            Ok(feed.next().await?.map(|piece| (Bytes::from(piece), feed)))
+        });
+        let mut reply = reply::stream(kind, Box::pin(first.chain(Box::pin(rest))));
+        if is_events {
+            reply::set(&mut reply, CACHE_CONTROL, "no-cache");
+        }
+        Ok(reply)
+    }
+
+    fn head(&self) -> String {
+        match self.kind {
+            Kind::Normal | Kind::LongPoll => "{\"results\":[\n".to_owned(),
+            Kind::Continuous | Kind::EventSource => String::new(),
+        }
+    }
+
+    /// The next piece; `None` at the end.
+    async fn next(&mut self) -> Result<Option<String>, Error> {
+        loop {
+            if self.ended {
+                return Ok(None);
+            }
+            let piece = match self.next.take() {
+                Some(query) => self.page(query).await?,
+                None if self.is_over() => self.end().await?,
+                None => self.wait().await?,
+            };
+            if !piece.is_empty() {
+                return Ok(Some(piece));
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.query.limit == Some(0)
+            || match self.kind {
+                Kind::Normal => true,
+                Kind::LongPoll => self.told,
+                Kind::Continuous | Kind::EventSource => self.query.descending,
+            }
+    }
+
+    /// Tells a page.
+    async fn page(&mut self, query: ChangesQuery) -> Result<String, Error> {
+        let reading = &self.reading;
+        let view = |stored| reading.view(stored);
+        let page = reading
+            .docs()
+            .changes_page(reading.db(), &query, &view)
+            .await?;
+        let mut piece = String::new();
+        let told = page.rows.len() as u64;
+        for row in &page.rows {
+            self.push(&mut piece, row);
+        }
+        self.query.limit = self.query.limit.map(|left| left.saturating_sub(told));
+        self.last_seq = page.last_seq;
+        self.next = page.rest;
+        self.deadline = Instant::now() + self.timeout;
+        Ok(piece)
+    }
+
+    fn push(&mut self, piece: &mut String, row: &ChangeRow) {
+        match self.kind {
+            Kind::Normal | Kind::LongPoll => {
+                piece.push_str(if self.told { ",\n" } else { "" });
+                piece.push_str(&row.to_json());
+            }
+            Kind::Continuous => {
+                piece.push_str(&row.to_json());
+                piece.push('\n');
+            }
+            Kind::EventSource => {
+                piece.push_str("data: ");
+                piece.push_str(&row.to_json());
+                let _ = write!(piece, "\nid: \"{}\"\n\n", row.seq);
+            }
+        }
+        self.told = true;
+    }
+
+    /// Waits for a change, and for the next heart-beat at most.
+    async fn wait(&mut self) -> Result<String, Error> {
+        let (docs, db) = (self.reading.docs(), self.reading.db());
+        let listener = self.listener.get_or_insert_with(|| docs.listen(db));
+        let until = match self.heartbeat {
+            Some(heartbeat) => Instant::now() + heartbeat,
+            None => self.deadline,
+        };
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => self.end().await,
+            news = listener.changed_since(self.last_seq) => match news {
+                Ok(()) => {
+                    self.next = Some(ChangesQuery {
+                        since: self.last_seq.into(),
+                        ..self.query.clone()
+                    });
+                    Ok(String::new())
+                }
+                // The database is gone; what was told holds.
+                Err(docstore::Error::NoDatabase) => self.end().await,
+                Err(error) => Err(error.into()),
+            },
+            () = sleep_until(until) => match (self.heartbeat, self.kind) {
+                (None, _) => self.end().await,
+                (Some(_), Kind::EventSource) => Ok("event: heartbeat\ndata: \n\n".to_owned()),
+                (Some(_), _) => Ok("\n".to_owned()),
+            },
+        }
+    }
+
+    async fn end(&mut self) -> Result<String, Error> {
+        self.ended = true;
+        let (docs, db) = (self.reading.docs(), self.reading.db());
+        let pending = match self.query.limit {
+            Some(0) if !self.query.descending => docs.changes_pending(db, self.last_seq).await?,
+            _ => 0,
+        };
+        let last = format!("\"last_seq\":\"{}\",\"pending\":{pending}", self.last_seq);
+        Ok(match self.kind {
+            Kind::Normal | Kind::LongPoll => format!("\n],\n{last}}}\n"),
+            Kind::Continuous => format!("{{{last}}}\n"),
+            Kind::EventSource => String::new(),
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! One document: `/{db}/{docid}`, and `POST /{db}` for one that has no id yet.
+
+use docstore::{EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
+use http::header::{IF_MATCH, IF_NONE_MATCH};
+use http::{Method, StatusCode};
+use serde_json::json;
+
+use super::multipart;
+use super::reading::{self, Reading, parse_rev, revs_of};
+use super::server::uuid;
+use super::writing::{Writing, edit};
+use crate::Error;
+use crate::access::Opened;
+use crate::call::Call;
+use crate::reply::{self, Reply, quote};
+
+/// `/{db}/{docid}`
+pub(crate) async fn document(call: &mut Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
+    match call.method {
+        Method::GET => read(call, opened, id).await,
+        Method::PUT => put(call, opened, id).await,
+        Method::DELETE => delete(call, opened, id).await,
+        _ => Err(Error::method_not_allowed("DELETE,GET,HEAD,PUT")),
+    }
+}
+
+async fn read(call: &Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
+    let reading = Reading::new(call, opened);
+    let (docs, db) = (reading.docs(), reading.db());
+    if id.starts_with("_local/") {
+        let document = docs.local_doc(db, id).await?;
+        return Ok(show(
+            call,
+            &document.rev.to_string(),
+            true,
+            document.to_json(),
+        ));
+    }
+    let options = reading::options(&call.query)?;
+    let latest = call.query.is_true("latest");
+    if let Some(revs) = call.query.get("open_revs") {
+        return open_revs(call, &reading, id, revs, latest, &options).await;
+    }
+    let stored = match call.query.get("rev") {
+        Some(rev) => {
+            docs.get_rev(db, id, &parse_rev(rev)?, latest, &options)
+                .await?
+        }
+        None => docs.get(db, id, &options).await?,
+    };
+    let shown = reading.view(stored);
+    let plain =
+        !(options.revs_info || options.conflicts || options.deleted_conflicts || options.local_seq);
+    Ok(show(call, &shown.rev.to_string(), plain, shown.to_json()))
+}
+
+/// A document, unless the client has it. `plain` is one that its revision says all about.
+fn show(call: &Call, rev: &str, plain: bool, json: String) -> Reply {
+    if !plain {
+        return reply::text(StatusCode::OK, json);
+    }
+    let known = call.header(&IF_NONE_MATCH).unwrap_or_default();
+    let mut known = known.split(',').map(|etag| {
+        let etag = etag.trim();
+        etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"')
+    });
+    if known.any(|etag| etag == rev || etag == "*") {
+        let mut reply = Reply::default();
+        *reply.status_mut() = StatusCode::NOT_MODIFIED;
+        return reply::with_etag(reply, rev);
+    }
+    reply::with_etag(reply::text(StatusCode::OK, json), rev)
+}
+
+async fn open_revs(
+    call: &Call,
+    reading: &Reading,
+    id: &str,
+    revs: &str,
+    latest: bool,
+    options: &ReadOptions,
+) -> Result<Reply, Error> {
+    let revs = match revs {
+        "all" => OpenRevs::All,
+        _ => OpenRevs::These(revs_of(
+            &call
+                .query
+                .json("open_revs")?
+                .unwrap_or(document::json::Json::Null),
+        )?),
+    };
+    let found = reading
+        .docs()
+        .open_revs(reading.db(), id, &revs, latest, options)
+        .await?;
+    if found.is_empty() && revs == OpenRevs::All {
+        return Err(Error::not_found("missing"));
+    }
+    let found = found
+        .into_iter()
+        .map(|found| found.map(|stored| reading.view(stored)));
+    if call.accepts("multipart/mixed") {
+        return Ok(multipart::mixed(&uuid(call), found));
+    }
+    let rows: Vec<_> = found.map(|found| row(&found)).collect();
+    Ok(reply::text(StatusCode::OK, format!("[{}]", rows.join(","))))
+}
+
+fn row(found: &Found) -> String {
+    match found {
+        Ok(document) => format!("{{\"ok\":{}}}", document.to_json()),
+        Err(rev) => json!({"missing": rev.to_string()}).to_string(),
+    }
+}
+
+/// The revision that the query or `If-Match` names. They must not contradict each other, nor `other`.
+pub(crate) fn named_rev(call: &Call, other: Option<&Rev>) -> Result<Option<Rev>, Error> {
+    let query = call.query.get("rev").map(parse_rev).transpose()?;
+    if let (Some(query), Some(other)) = (&query, other)
+        && query != other
+    {
+        return Err(Error::bad_request(
+            "Document rev from request body and query string have different values",
+        ));
+    }
+    let given = query.or_else(|| other.cloned());
+    let etag = call
+        .header(&IF_MATCH)
+        .map(|etag| parse_rev(etag.trim().trim_matches('"')));
+    let etag = etag.transpose()?;
+    match (given, etag) {
+        (Some(given), Some(etag)) if given != etag => Err(Error::bad_request(
+            "Document rev and etag have different values",
+        )),
+        (given, etag) => Ok(given.or(etag)),
+    }
+}
+
+async fn put(call: &mut Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
+    let mode = edit_mode(call)?;
+    let text = if call
+        .content_type()
+        .eq_ignore_ascii_case("multipart/related")
+    {
+        multipart::document(call).await?
+    } else {
+        call.text().await?
+    };
+    let mut edit = edit(Some(id), &text, String::new)?;
+    let given = edit.rev();
+    if let Some(rev) = named_rev(call, given.as_ref())?
+        && given.is_none()
+    {
+        edit.revisions = Some(rev.into());
+    }
+    let deleted = edit.deleted;
+    let rev = Writing::new(call, opened).put(edit, mode).await?;
+    let status = if deleted {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    Ok(written(call, opened, id, &rev, status, true))
+}
+
+fn edit_mode(call: &Call) -> Result<EditMode, Error> {
+    match call.query.get("new_edits") {
+        None | Some("true") => Ok(EditMode::NewEdits),
+        Some("false") => Ok(EditMode::Replicated),
+        Some(_) => Err(Error::bad_request(
+            "`new_edits` parameter must be a boolean.",
+        )),
+    }
+}
+
+/// `POST /{db}`
+pub(crate) async fn post(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
+    call.check_json()?;
+    let text = call.text().await?;
+    let edit = edit(None, &text, || uuid(call))?;
+    // Anybody may change the own user, but not as a new document.
+    if opened.has_users() && !opened.is_admin {
+        return Err(Error::forbidden(
+            "You may only update your own user document.",
+        ));
+    }
+    let id = edit.id.clone();
+    let mode = edit_mode(call)?;
+    let rev = Writing::new(call, opened).put(edit, mode).await?;
+    Ok(written(call, opened, &id, &rev, StatusCode::CREATED, false))
+}
+
+async fn delete(call: &Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
+    let rev = named_rev(call, None);
+    // Whether there is a document is looked at before the revision, as in CouchDB.
+    if let Err(bad) = rev {
+        call.docs()
+            .get(&opened.db, id, &ReadOptions::default())
+            .await?;
+        return Err(bad);
+    }
+    let rev = rev?;
+    let rev = Writing::new(call, opened).delete(id, rev.as_ref()).await?;
+    Ok(written(call, opened, id, &rev, StatusCode::OK, true))
+}
+
+/// Tells of a write.
+pub(crate) fn written(
+    call: &Call,
+    opened: &Opened,
+    id: &str,
+    rev: &Rev,
+    status: StatusCode,
+    etag: bool,
+) -> Reply {
+    if call.query.get("batch") == Some("ok") {
+        return reply::json(StatusCode::ACCEPTED, &json!({"ok": true, "id": id}));
+    }
+    let rev = rev.to_string();
+    let mut reply = reply::json(status, &json!({"ok": true, "id": id, "rev": rev}));
+    if call.method != Method::DELETE {
+        let url = format!("/{}/{}", quote(opened.db.name().as_str()), quote(id));
+        reply = reply::with_location(reply, &call.absolute(&url));
+    }
+    if etag {
+        reply = reply::with_etag(reply, &rev);
+    }
+    reply
+}

@@ -1,0 +1,118 @@
+//! Documents of `_users`: CouchDB's rules for them, and passwords that become hashes.
+
+use docstore::{Change, Db, Document, Edit, WriteHook};
+use serde_json::{Map, Value, json};
+use store::Transaction;
+
+use crate::Error;
+use crate::access::USER_PREFIX;
+use crate::auth::password::{ITERATIONS, PasswordHash};
+use crate::service::Shared;
+
+/// Checks a document, and puts a hash in place of its password.
+pub(crate) async fn prepare(shared: &Shared, mut edit: Edit) -> Result<Edit, Error> {
+    if edit.is_local() || edit.id.starts_with("_design/") || edit.deleted {
+        return Ok(edit);
+    }
+    let body: Value = serde_json::from_str(&edit.body).map_err(|_| crate::call::not_json())?;
+    let Value::Object(mut members) = body else {
+        return Err(Error::forbidden("doc.type must be user"));
+    };
+    check(&edit.id, &members).map_err(Error::forbidden)?;
+    let Some(password) = members.remove("password") else {
+        return Ok(edit);
+    };
+    if let Value::String(password) = password {
+        let salt = shared.bits().to_be_bytes();
+        let make = move || PasswordHash::make(&password, salt, ITERATIONS);
+        // Slow on purpose.
+        let hash = tokio::task::spawn_blocking(make)
+            .await
+            .map_err(Error::internal)?;
+        store_hash(&mut members, &hash);
+    } else if !password.is_null() {
+        return Err(Error::bad_request("`password` must be a string"));
+    }
+    edit.body = Value::Object(members).to_string();
+    Ok(edit)
+}
+
+fn store_hash(members: &mut Map<String, Value>, hash: &PasswordHash) {
+    let text = hash.to_config();
+    let fields = text.strip_prefix("-pbkdf2:sha256-").unwrap_or_default();
+    let mut fields = fields.split(',');
+    let key = fields.next().unwrap_or_default();
+    members.remove("password_sha");
+    members.insert("password_scheme".to_owned(), json!("pbkdf2"));
+    members.insert("pbkdf2_prf".to_owned(), json!("sha256"));
+    members.insert("iterations".to_owned(), json!(ITERATIONS));
+    members.insert("salt".to_owned(), json!(hash.salt()));
+    members.insert("derived_key".to_owned(), json!(key));
+}
+
+fn check(id: &str, members: &Map<String, Value>) -> Result<(), &'static str> {
+    if members.get("type").and_then(Value::as_str) != Some("user") {
+        return Err("doc.type must be user");
+    }
+    let Some(name) = members.get("name").and_then(Value::as_str) else {
+        return Err("doc.name is required");
+    };
+    if id.strip_prefix(USER_PREFIX) != Some(name) {
+        return Err("Doc ID must be of the form org.couchdb.user:name");
+    }
+    if name.starts_with('_') {
+        return Err("Username may not start with underscore.");
+    }
+    if name.contains(':') {
+        return Err("Character `:` is not allowed in usernames.");
+    }
+    let Some(roles) = members.get("roles") else {
+        return Err("doc.roles must exist");
+    };
+    let Some(roles) = roles.as_array() else {
+        return Err("doc.roles must be an array");
+    };
+    for role in roles {
+        match role.as_str() {
+            None => return Err("doc.roles can only contain strings"),
+            Some(role) if role.starts_with('_') => {
+                return Err("No system roles (starting with underscore) in users db.");
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Keeps users from giving themselves roles.
+pub(crate) struct UserHook {
+    pub(crate) is_admin: bool,
+}
+
+impl WriteHook for UserHook {
+    type Error = Error;
+
+    fn watches(&self, _: &Db, id: &str) -> bool {
+        !self.is_admin && !id.starts_with("_design/")
+    }
+
+    async fn changed(&self, _: &Transaction, change: &Change<'_>) -> Result<(), Error> {
+        if change.written.deleted {
+            return Ok(());
+        }
+        let roles = |document: &Document| {
+            let body: Value = serde_json::from_str(&document.body).unwrap_or_default();
+            body.get("roles").cloned().unwrap_or_else(|| json!([]))
+        };
+        let before = change.before.filter(|before| !before.deleted);
+        match before.map(roles) {
+            Some(before) if before == roles(change.written) => Ok(()),
+            Some(_) => Err(Error::forbidden("Only _admin may edit roles.")),
+            None => Err(Error::forbidden("Only _admin may create users.")),
+        }
+    }
+
+    async fn dropped(&self, _: &Transaction, _: &Db, _: &str) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Writing documents on behalf of a caller: validated, owned, sealed, and with the jobs they make.
+
+use std::sync::Arc;
+
+use docstore::{Edit, EditMode, Rev};
+use document::doc::Doc;
+use document::json::Json;
+use replicator::{ServiceError, Writer};
+
+use super::users::{self, UserHook};
+use crate::Error;
+use crate::access::{self, Opened};
+use crate::call::Call;
+use crate::service::Shared;
+
+/// Who writes where.
+pub(crate) struct Writing<'a> {
+    shared: Arc<Shared>,
+    opened: &'a Opened,
+    writer: Writer,
+}
+
+impl<'a> Writing<'a> {
+    pub(crate) fn new(call: &Call, opened: &'a Opened) -> Self {
+        Self {
+            shared: Arc::clone(&call.shared),
+            opened,
+            writer: Writer::User {
+                name: call.caller().name.clone(),
+                is_admin: opened.is_admin,
+            },
+        }
+    }
+
+    /// Writes a document and returns its new revision.
+    pub(crate) async fn put(&self, edit: Edit, mode: EditMode) -> Result<Rev, Error> {
+        let edit = self.prepare(edit).await?;
+        let (docs, db) = (self.shared.docs(), &self.opened.db);
+        if self.opened.has_users() {
+            let hook = UserHook {
+                is_admin: self.opened.is_admin,
+            };
+            return docs.put(db, &edit, mode, &hook).await;
+        }
+        let hook = self.shared.replications.hook(self.writer.clone());
+        Ok(docs.put(db, &edit, mode, &hook).await?)
+    }
+
+    /// Deletes a document, which has to be there.
+    pub(crate) async fn delete(&self, id: &str, rev: Option<&Rev>) -> Result<Rev, Error> {
+        self.check_id(id)?;
+        let (docs, db) = (self.shared.docs(), &self.opened.db);
+        if self.opened.has_users() {
+            let hook = UserHook {
+                is_admin: self.opened.is_admin,
+            };
+            return docs.delete(db, id, rev, &hook).await;
+        }
+        let hook = self.shared.replications.hook(self.writer.clone());
+        Ok(docs.delete(db, id, rev, &hook).await?)
+    }
+
+    /// Writes documents, each for itself; answers in order.
+    pub(crate) async fn bulk(
+        &self,
+        edits: Vec<Edit>,
+        mode: EditMode,
+    ) -> Result<Vec<Result<Rev, Error>>, Error> {
+        let mut answers = Vec::with_capacity(edits.len());
+        let mut accepted = Vec::new();
+        for edit in edits {
+            match self.prepare(edit).await {
+                Ok(edit) => {
+                    answers.push(None);
+                    accepted.push(edit);
+                }
+                Err(error) => answers.push(Some(error)),
+            }
+        }
+        let (docs, db) = (self.shared.docs(), &self.opened.db);
+        let written: Vec<Result<Rev, Error>> = if self.opened.has_users() {
+            let hook = UserHook {
+                is_admin: self.opened.is_admin,
+            };
+            docs.bulk_docs(db, &accepted, mode, &hook).await?
+        } else {
+            let hook = self.shared.replications.hook(self.writer.clone());
+            let written = docs.bulk_docs(db, &accepted, mode, &hook).await?;
+            let written = written.into_iter();
+            written
+                .map(|answer| answer.map_err(|error: ServiceError| error.into()))
+                .collect()
+        };
+        let mut written = written.into_iter();
+        let answers = answers.into_iter().map(|refused| match refused {
+            Some(error) => Err(error),
+            None => written.next().expect("one answer to one edit"),
+        });
+        Ok(answers.collect())
+    }
+
+    /// What can be said before the transaction.
+    async fn prepare(&self, edit: Edit) -> Result<Edit, Error> {
+        self.check_id(&edit.id)?;
+        if edit.id.starts_with("_design/") && !edit.deleted {
+            check_design(&edit)?;
+        }
+        if self.opened.has_users() {
+            return users::prepare(&self.shared, edit).await;
+        }
+        let prepared = self
+            .shared
+            .replications
+            .prepare(&self.opened.db, edit, &self.writer);
+        Ok(prepared?)
+    }
+
+    /// Bulk requests bring documents that are for administrators alone.
+    fn check_id(&self, id: &str) -> Result<(), Error> {
+        if id.starts_with("_design/") && !self.opened.is_admin {
+            return Err(Error::unauthorized(access::NO_DB_ADMIN));
+        }
+        Ok(())
+    }
+}
+
+/// Nobody shall believe that a function protects a database when it is not run.
+fn check_design(edit: &Edit) -> Result<(), Error> {
+    let body = Json::parse(&edit.body).map_err(|_| crate::call::not_json())?;
+    if body.get("validate_doc_update").is_some() {
+        return Err(Error::forbidden(
+            "Design documents with `validate_doc_update` are refused: functions are not run here. \
+             Use `_security` to say who may write.",
+        ));
+    }
+    Ok(())
+}
+
+/// A document of a client's text, under its own id or another.
+pub(crate) fn edit(
+    id: Option<&str>,
+    text: &str,
+    new_id: impl FnOnce() -> String,
+) -> Result<Edit, Error> {
+    let doc = Doc::parse(text)?;
+    let id = match (id, &doc.id) {
+        (Some(id), _) => id.to_owned(),
+        (None, Some(id)) => id.clone(),
+        (None, None) => new_id(),
+    };
+    Ok(Edit::new(id, doc)?)
+}

@@ -1,0 +1,136 @@
+//! Documents of `_users`.
+
+use serde_json::{Value, json};
+
+use crate::fixture::Fixture;
+
+const JOE: &str = "/_users/org.couchdb.user:joe";
+
+fn user(name: &str) -> Value {
+    json!({"type": "user", "name": name, "roles": [], "password": "joes password"})
+}
+
+#[tokio::test]
+async fn passwords_become_hashes() {
+    let fixture = Fixture::new().await;
+    let root = fixture.root();
+    root.put(JOE, &user("joe")).await.gives(201);
+    let stored = root.get(JOE).await;
+    assert!(!stored.text.contains("joes password"));
+    let stored = stored.gives(200);
+    assert_eq!(stored.get("password"), None);
+    let scheme = (
+        &stored["password_scheme"],
+        &stored["pbkdf2_prf"],
+        &stored["iterations"],
+    );
+    assert_eq!(
+        scheme,
+        (&json!("pbkdf2"), &json!("sha256"), &json!(600_000))
+    );
+    let joe = fixture.user("joe", "joes password");
+    assert_eq!(
+        joe.get("/_session").await.gives(200)["userCtx"]["name"],
+        "joe"
+    );
+
+    // The own document, and nothing else.
+    assert_eq!(joe.get(JOE).await.gives(200)["_rev"], stored["_rev"]);
+    root.put("/_users/org.couchdb.user:eve", &user("eve"))
+        .await
+        .gives(201);
+    let eves = "/_users/org.couchdb.user:eve";
+    joe.get(eves).await.refuses(404, "not_found", "missing");
+    let refused = joe.put(eves, &user("eve")).await;
+    refused.refuses(
+        403,
+        "forbidden",
+        "You may only update your own user document.",
+    );
+    for path in [
+        "/_users",
+        "/_users/_all_docs",
+        "/_users/_changes",
+        "/_users/_security",
+    ] {
+        assert!(
+            matches!(joe.get(path).await.status.as_u16(), 401 | 403),
+            "{path}"
+        );
+        assert_eq!(fixture.nobody().get(path).await.status, 401, "{path}");
+    }
+    let docs = json!({"docs": [{"id": "org.couchdb.user:eve"}]});
+    assert_eq!(joe.post("/_users/_bulk_get", &docs).await.status, 401);
+    assert_eq!(joe.post("/_users", &user("x")).await.status, 401);
+
+    // A new password, but no new roles.
+    let mut changed = stored.clone();
+    changed["roles"] = json!(["boss"]);
+    joe.put(JOE, &changed)
+        .await
+        .refuses(403, "forbidden", "Only _admin may edit roles.");
+    changed["roles"] = json!([]);
+    changed["password"] = json!("a new one");
+    joe.put(JOE, &changed).await.gives(201);
+    assert_eq!(joe.get("/_session").await.status, 401);
+    let joe = fixture.user("joe", "a new one");
+    assert_eq!(joe.get("/_session").await.status, 200);
+    let rev = joe.get(JOE).await.json()["_rev"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    joe.delete(&format!("{JOE}?rev={rev}")).await.gives(200);
+    assert_eq!(joe.get("/_session").await.status, 401);
+}
+
+#[tokio::test]
+async fn what_describes_no_user_is_forbidden() {
+    let fixture = Fixture::new().await;
+    let root = fixture.root();
+    let with = |name: &str, value: Value| {
+        let mut doc = user("joe");
+        doc[name] = value;
+        doc
+    };
+    let without = |name: &str| {
+        let mut doc = user("joe");
+        doc.as_object_mut().unwrap().remove(name);
+        doc
+    };
+    for (doc, reason) in [
+        (without("type"), "doc.type must be user"),
+        (without("name"), "doc.name is required"),
+        (without("roles"), "doc.roles must exist"),
+        (with("roles", json!("x")), "doc.roles must be an array"),
+        (
+            with("roles", json!([7])),
+            "doc.roles can only contain strings",
+        ),
+        (
+            with("roles", json!(["_admin"])),
+            "No system roles (starting with underscore) in users db.",
+        ),
+        (
+            with("name", json!("eve")),
+            "Doc ID must be of the form org.couchdb.user:name",
+        ),
+    ] {
+        root.put(JOE, &doc).await.refuses(403, "forbidden", reason);
+        // Of two members of one name there is but one reading, in every layer.
+        let rows = root
+            .post("/_users/_bulk_docs", &json!({"docs": [with_id(&doc)]}))
+            .await;
+        assert_eq!(rows.gives(201)[0]["reason"], reason);
+    }
+    let twice = "{\"type\":\"user\",\"name\":\"joe\",\"roles\":[\"_admin\"],\"roles\":[]}";
+    root.send(http::Method::PUT, JOE, twice).await.gives(201);
+    let text = root.get(JOE).await.text;
+    let session = fixture.user("joe", "x").get("/_session").await;
+    assert_eq!(session.status, 401, "{text}");
+}
+
+fn with_id(doc: &Value) -> Value {
+    let mut doc = doc.clone();
+    doc["_id"] = json!("org.couchdb.user:joe");
+    doc
+}
