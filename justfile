@@ -11,9 +11,9 @@ check:
 test *args:
     cargo nextest run --workspace {{args}}
 
-# Run the fleet simulation over many seeds: `just simulate 10000`
-simulate seeds="1000":
-    SIM_SEEDS={{seeds}} cargo nextest run -p jobs simulation --no-capture
+# Run the fleet simulation over many seeds: `just simulate 10000`, from another on: `just simulate 100 4711`
+simulate seeds="1000" first="1":
+    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p jobs --lib -- --nocapture simulation::promises
 
 # Known vulnerabilities; needs the network
 audit:

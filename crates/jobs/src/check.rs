@@ -96,7 +96,8 @@ impl Jobs {
         Ok(())
     }
 
-    async fn rows(&self, mut range: KeyRange) -> Result<Vec<KeyValue>> {
+    /// All rows of a range, in as many transactions as it takes.
+    pub(crate) async fn rows(&self, mut range: KeyRange) -> Result<Vec<KeyValue>> {
         let mut all = Vec::new();
         loop {
             let from = &range;

@@ -311,6 +311,26 @@ impl Keys {
         self.range(Table::Lease, &(ty.as_str(),))
     }
 
+    /// The notes of all notifiers of a type.
+    #[cfg(test)]
+    pub(crate) fn all_notes(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Note, &(ty.as_str(),))
+    }
+
+    /// The histories of all jobs of a type.
+    #[cfg(test)]
+    pub(crate) fn all_attempts(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::History, &(ty.as_str(),))
+    }
+
+    /// The id at the beginning of what follows a range.
+    #[cfg(test)]
+    pub(crate) fn first_id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (id, _) = unpack::<(TupleBytes<'_>, u32)>(rest).map_err(|_| foreign(key))?;
+        JobId::new(id.into_owned())
+    }
+
     /// The id at the end of a key of JOB or NOTE.
     pub(crate) fn id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();

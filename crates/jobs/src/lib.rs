@@ -54,6 +54,8 @@ mod notifier;
 mod options;
 mod pause;
 mod planted;
+#[cfg(test)]
+mod simulation;
 mod subscription;
 mod sweep;
 mod type_watcher;

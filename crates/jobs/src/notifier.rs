@@ -87,7 +87,7 @@ impl NotifierHandle {
                 .await?;
         }
         self.table.deliver(id, version, &notice);
-        subscription.catch_up();
+        self.table.begin(&mut subscription);
         self.table.made.notify_one();
         Ok(subscription)
     }

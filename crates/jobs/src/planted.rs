@@ -48,6 +48,11 @@ pub(crate) struct Planted(#[cfg(test)] Option<Bug>);
 
 impl Planted {
     #[cfg(test)]
+    pub(crate) fn bug(bug: Bug) -> Self {
+        Self(Some(bug))
+    }
+
+    #[cfg(test)]
     pub(crate) fn is(self, bug: Bug) -> bool {
         self.0 == Some(bug)
     }

@@ -63,6 +63,8 @@ pub struct Subscription {
 struct Seen {
     version: u64,
     notice: Option<Notice>,
+    /// The subscriber knows how the job was at first; until then, nothing is the last it hears.
+    begun: bool,
 }
 
 /// The subscriptions of one process to jobs of one type.
@@ -167,6 +169,7 @@ impl Table {
         let (sender, receiver) = watch::channel(Seen {
             version: 0,
             notice: None,
+            begun: false,
         });
         let mut jobs = self.lock();
         jobs.as_mut()?.entry(id.clone()).or_default().push(sender);
@@ -191,12 +194,30 @@ impl Table {
                 }
                 seen.version = version;
                 let known = seen.notice.as_ref();
-                let new = known.is_none_or(|known| !notice.same_as(known) && !known.is_last());
+                let over = |known: &Notice| seen.begun && known.is_last();
+                let new = known.is_none_or(|known| !notice.same_as(known) && !over(known));
                 if new {
                     seen.notice = Some(notice.clone());
                 }
                 new
             });
+        }
+    }
+
+    /// Takes what a new subscription was told so far as what it knows from the beginning.
+    pub(crate) fn begin(&self, subscription: &mut Subscription) {
+        let jobs = self.lock();
+        let senders = jobs.as_ref().and_then(|jobs| jobs.get(&subscription.id));
+        let own =
+            |sender: &&watch::Sender<Seen>| sender.subscribe().same_channel(&subscription.receiver);
+        if let Some(sender) = senders.into_iter().flatten().find(own) {
+            sender.send_if_modified(|seen| {
+                seen.begun = true;
+                false
+            });
+        }
+        if let Some(notice) = &subscription.receiver.borrow_and_update().notice {
+            subscription.last = notice.clone();
         }
     }
 
@@ -234,11 +255,23 @@ impl Table {
     }
 }
 
-impl Subscription {
-    /// Takes what was delivered so far as known.
-    pub(crate) fn catch_up(&mut self) {
-        if let Some(notice) = &self.receiver.borrow_and_update().notice {
-            self.last = notice.clone();
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A notifier that looks at a job which is not there yet, for somebody who is just subscribing,
+    /// does not end the subscription.
+    #[test]
+    fn nothing_is_last_before_the_first() {
+        let id = JobId::try_from("j").unwrap();
+        let table = Arc::new(Table::new(1));
+        let mut subscription = table.register(&id).unwrap();
+        table.deliver(&id, 1, &Notice::Removed);
+        table.deliver(&id, 2, &Notice::TypeCleared);
+        table.begin(&mut subscription);
+        assert_eq!(*subscription.now(), Notice::TypeCleared);
+        table.deliver(&id, 3, &Notice::Removed);
+        table.begin(&mut subscription);
+        assert_eq!(*subscription.now(), Notice::TypeCleared);
     }
 }

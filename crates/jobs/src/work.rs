@@ -104,6 +104,9 @@ impl Jobs {
     ) -> Result<Held> {
         check_data(data.as_ref())?;
         let mut header = self.header(tx, &job.ty, &job.id).await?;
+        if let Some(held) = self.was_done(tx, job, header.as_deref()).await? {
+            return Ok(held);
+        }
         let event = Event::Update {
             lock: job.lock,
             data,
@@ -130,6 +133,9 @@ impl Jobs {
     ) -> Result<Held> {
         check_data(data.as_ref())?;
         let mut header = self.header(tx, &job.ty, &job.id).await?;
+        if let Some(held) = self.was_done(tx, job, header.as_deref()).await? {
+            return Ok(held);
+        }
         let mut effects = self.effects(tx, op.now_ms).await?;
         let event = Event::Resubmit {
             lock: job.lock,
@@ -237,6 +243,21 @@ impl Jobs {
             Err(store::Error::Misuse(_)) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The answer, when an earlier try of this very transaction was committed and ended the run:
+    /// since then somebody else may have accepted the job.
+    async fn was_done(
+        &self,
+        tx: &Transaction,
+        job: &Job,
+        header: Option<&Header>,
+    ) -> Result<Option<Held>> {
+        let held_by = header.and_then(Header::lock);
+        if !tx.maybe_committed() || held_by == Some(job.lock) || !self.has_ended(tx, job).await? {
+            return Ok(None);
+        }
+        Ok(Some(held(Reply::Repeated, header, job.lock)))
     }
 
     /// True when the run of this lock is in the history, ended.

@@ -57,6 +57,11 @@ impl FaultControl {
         self.0.outage.store(outage, Ordering::Relaxed);
     }
 
+    /// Fills the store up, as seen by this handle, or makes room: what writes is refused.
+    pub fn set_full(&self, full: bool) {
+        self.0.full.store(full, Ordering::Relaxed);
+    }
+
     /// Stops and starts random faults; a simulation ends with a quiet time in which all must heal.
     pub fn set_quiet(&self, quiet: bool) {
         self.0.quiet.store(quiet, Ordering::Relaxed);
@@ -68,6 +73,7 @@ pub(crate) struct FaultState {
     faults: Faults,
     rng: Mutex<SmallRng>,
     outage: AtomicBool,
+    full: AtomicBool,
     quiet: AtomicBool,
 }
 
@@ -87,6 +93,7 @@ impl FaultState {
             faults,
             rng,
             outage: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
         })
     }
@@ -111,6 +118,12 @@ impl FaultState {
         }
         self.delay().await;
         self.reachable()?;
+        if self.full.load(Ordering::Relaxed) {
+            return Err(Error::Full {
+                message: "simulated".into(),
+                source: None,
+            });
+        }
         Ok(if self.happens(self.faults.conflict) {
             CommitFate::Conflict
         } else if self.happens(self.faults.unknown_lost) {

@@ -151,6 +151,34 @@ pub(crate) async fn effects_happen_exactly_once(queue: Queue) {
     queue.check().await;
 }
 
+/// A transaction of several steps that ends a run was committed, nobody said so, and before it is
+/// tried again somebody else has accepted the job: every step knows that it was done.
+pub(crate) async fn every_step_recognises_its_success(queue: Queue) {
+    let (store, control) = queue.store.with_faults(no_answers(true));
+    let jobs = &Jobs::new(store, queue.jobs.clock().clone(), Entropy::seeded(11));
+    queue.add("j", "", 0).await;
+    let job = &queue.accept_one().await;
+    let (ops, queue_ref, control) = (&[jobs.op(), jobs.op(), jobs.op()], &queue, &control);
+    let held = (jobs.store())
+        .transact("test", |tx: Transaction| async move {
+            if tx.attempt() == 2 {
+                control.set_quiet(true);
+                queue_ref.accept_one().await;
+            }
+            let beat = jobs.update_in(&tx, &ops[0], job, None).await?;
+            let again = jobs.run_again_in(&tx, &ops[1], job, 0, None).await?;
+            let finish = jobs.finish_in(&tx, &ops[2], job, Finish::done()).await?;
+            Ok::<_, Error>([beat, again, finish])
+        })
+        .await;
+    let held = held.unwrap();
+    assert!(
+        held.iter().all(|held| held.again && held.repeated),
+        "{held:?}"
+    );
+    queue.check().await;
+}
+
 /// Scenario 8: Each operation, its commit applied or lost without an answer, is done once.
 pub(crate) async fn unknown_commits_of_every_operation(queue: Queue) {
     for (seed, (applied, lost)) in (0..).zip([(0.7, 0.0), (0.0, 0.7), (0.4, 0.4)].repeat(4)) {

@@ -1,0 +1,246 @@
+//! Those who make work: they add jobs, add them again, resubmit, remove and replace them.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use rand::RngExt;
+use rand::rngs::SmallRng;
+use store::Transaction;
+use tokio::time::sleep;
+
+use super::history::{Ask, CallId, Entry, Glimpse, Kept, What, data_of};
+use super::node::{Node, some_time};
+use crate::{Add, Added, Error, JobId, Op, Result, Retention};
+
+/// Makes work until everything heals.
+pub(super) async fn create(node: Node, mut rng: SmallRng) {
+    let rng = &mut rng;
+    loop {
+        sleep(some_time(rng, node.world.plan.creators_gap)).await;
+        if node.world.healing() {
+            return;
+        }
+        let ty = rng.random_range(0..node.world.types.len());
+        let what = rng.random_range(0..100);
+        let Some(id) = node.world.known_id(ty, rng).filter(|_| what >= 38) else {
+            let id = node.world.fresh_id(ty, rng);
+            let ask = draw_ask(&node, ty, rng);
+            add(&node, ty, &[(id, ask)]).await;
+            continue;
+        };
+        match what {
+            0..55 => {
+                let ask = draw_ask(&node, ty, rng);
+                add(&node, ty, &[(id, ask)]).await;
+            }
+            55..63 => {
+                let fresh = rng.random_range(1..20);
+                let mut asks: Vec<_> = (0..fresh)
+                    .map(|_| (node.world.fresh_id(ty, rng), draw_ask(&node, ty, rng)))
+                    .collect();
+                asks.push((id, draw_ask(&node, ty, rng)));
+                add(&node, ty, &asks).await;
+            }
+            63..78 => {
+                let ask = Ask {
+                    create: None,
+                    due_ms: rng.random_bool(0.5).then(|| draw_due_ms(&node, rng)),
+                    data: rng.random_bool(0.5).then(|| node.world.token()),
+                };
+                resubmit(&node, ty, &id, &ask).await;
+            }
+            78..86 => remove(&node, ty, &id, None).await,
+            86..90 => {
+                let ask = draw_ask(&node, ty, rng);
+                remove(&node, ty, &id, Some(&ask)).await;
+            }
+            _ => look(&node, ty, &id).await,
+        }
+    }
+}
+
+fn draw_due_ms(node: &Node, rng: &mut SmallRng) -> i64 {
+    let now_ms = node.jobs.clock().now_ms();
+    match rng.random_range(0..100) {
+        0..60 => 0,
+        60..65 => -5,
+        65..72 => now_ms - 60_000,
+        72..92 => now_ms + rng.random_range(0..20_000),
+        92..98 => now_ms + rng.random_range(0..7_200_000),
+        _ => i64::MAX,
+    }
+}
+
+fn draw_ask(node: &Node, ty: usize, rng: &mut SmallRng) -> Ask {
+    Ask {
+        create: Some(Kept(match rng.random_range(0..10) {
+            0 => None,
+            1 => Some(rng.random_range(0..90_000)),
+            _ => node.world.plan.types[ty].config.retention_ms,
+        })),
+        due_ms: Some(draw_due_ms(node, rng)),
+        data: Some(node.world.token()),
+    }
+}
+
+impl Ask {
+    fn add(&self, node: &Node, ty: usize, id: &JobId) -> Add {
+        let kept_ms = self.create.and_then(|Kept(ms)| ms);
+        let of_type = kept_ms == node.world.plan.types[ty].config.retention_ms;
+        let data = data_of(self.data.unwrap_or_default());
+        Add::new(id.clone(), data)
+            .due_ms(self.due_ms.unwrap_or_default())
+            .retention(match kept_ms {
+                _ if of_type => Retention::OfType,
+                None => Retention::Forever,
+                Some(ms) => Retention::Ms(ms),
+            })
+    }
+}
+
+/// Notes what a creator's call does, or that it does nothing.
+#[expect(clippy::too_many_arguments, reason = "all of it makes the entry")]
+async fn note(
+    node: &Node,
+    tx: &Transaction,
+    call: CallId,
+    ty: usize,
+    id: &JobId,
+    before: Option<Glimpse>,
+    ask: &Ask,
+    added: Added,
+) -> Result<()> {
+    let entry = Entry {
+        call: Some(call),
+        at: node.history().now(),
+        ty,
+        id: id.clone(),
+        before,
+        what: What::Ask(ask.clone(), added),
+    };
+    match added {
+        Added::Repeated => {}
+        Added::Unchanged => node.history().saw(tx.read_version().await?, entry),
+        _ => node.history().done(tx, entry),
+    }
+    Ok(())
+}
+
+async fn add(node: &Node, ty: usize, asks: &[(JobId, Ask)]) {
+    let (history, jobs, op) = (node.history(), &node.jobs, &node.jobs.op());
+    let adds: Vec<Add> = (asks.iter().map(|(id, ask)| ask.add(node, ty, id))).collect();
+    let (adds, call) = (&adds, history.call("add", node.index));
+    let result = (jobs.store())
+        .transact("add", |tx| async move {
+            history.attempt(call, &tx);
+            let before = asks.iter().map(|(id, _)| node.glimpse(&tx, ty, id));
+            let before = try_join_all(before).await?;
+            let added = jobs.add_many_in(&tx, op, node.ty(ty), adds).await?;
+            for (((id, ask), before), added) in asks.iter().zip(before).zip(&added) {
+                note(node, &tx, call, ty, id, Some(before), ask, *added).await?;
+            }
+            Ok(added)
+        })
+        .await;
+    history.end(call, &result, |added: &Vec<Added>| {
+        added.iter().any(|added| *added != Added::Unchanged)
+    });
+}
+
+async fn resubmit(node: &Node, ty: usize, id: &JobId, ask: &Ask) {
+    let (history, jobs, op) = (node.history(), &node.jobs, &node.jobs.op());
+    let call = history.call("resubmit", node.index);
+    let result = (jobs.store())
+        .transact("resubmit", |tx| async move {
+            history.attempt(call, &tx);
+            let before = Some(node.glimpse(&tx, ty, id).await?);
+            let data = ask.data.map(data_of);
+            let added = (jobs.resubmit_in(&tx, op, node.ty(ty), id, ask.due_ms, data)).await?;
+            note(node, &tx, call, ty, id, before, ask, added).await?;
+            Ok(added)
+        })
+        .await;
+    history.end(call, &result, |added| *added != Added::Unchanged);
+}
+
+/// Removes a job, and perhaps makes another of the same id in the same transaction. A removal leaves
+/// nothing to be recognised by, so the transaction leaves a mark of its own.
+async fn remove(node: &Node, ty: usize, id: &JobId, replace: Option<&Ask>) {
+    let (history, jobs, op) = (node.history(), &node.jobs, &node.jobs.op());
+    let call = history.call("remove", node.index);
+    let result = (jobs.store())
+        .transact("remove", |tx| async move {
+            history.attempt(call, &tx);
+            let mark = format!("mark/{call}");
+            if tx.maybe_committed() && tx.get(mark.as_bytes()).await?.is_some() {
+                return Ok(());
+            }
+            let before = node.glimpse(&tx, ty, id).await?;
+            remove_once(node, &tx, op, ty, id).await?;
+            tx.set(mark.as_bytes(), &[]);
+            history.done(
+                &tx,
+                Entry {
+                    call: Some(call),
+                    at: history.now(),
+                    ty,
+                    id: id.clone(),
+                    before: Some(before),
+                    what: What::Remove,
+                },
+            );
+            if let Some(ask) = replace {
+                let add = ask.add(node, ty, id);
+                let added = jobs.add_in(&tx, op, node.ty(ty), add).await?;
+                note(node, &tx, call, ty, id, None, ask, added).await?;
+            }
+            Ok(())
+        })
+        .await;
+    history.end(call, &result, |()| true);
+}
+
+/// There is a job, or it is not found.
+async fn remove_once(node: &Node, tx: &Transaction, op: &Op, ty: usize, id: &JobId) -> Result<()> {
+    if (node.jobs.info_in(tx, node.ty(ty), id).await?).is_none() {
+        return Err(Error::NotFound);
+    }
+    node.jobs.remove_in(tx, op, node.ty(ty), id).await
+}
+
+/// Looks at a job, and at its history.
+async fn look(node: &Node, ty: usize, id: &JobId) {
+    let (history, jobs) = (node.history(), &node.jobs);
+    let result: Result<()> = (jobs.store())
+        .transact("look", |tx| async move {
+            let before = node.glimpse(&tx, ty, id).await?;
+            let entry = Entry {
+                call: None,
+                at: history.now(),
+                ty,
+                id: id.clone(),
+                before: Some(before),
+                what: What::Look,
+            };
+            history.saw(tx.read_version().await?, entry);
+            Ok(())
+        })
+        .await;
+    if result.is_err() || node.world.healing() {
+        return;
+    }
+    if let Ok(attempts) = jobs.history(node.ty(ty), id).await {
+        let numbers = attempts
+            .windows(2)
+            .all(|pair| pair[0].number + 1 == pair[1].number);
+        let ends = attempts
+            .iter()
+            .rev()
+            .skip(1)
+            .all(|attempt| attempt.end.is_some());
+        if !numbers || !ends || attempts.len() > 11 {
+            history.problem(format!("the history of {id} has gaps: {attempts:?}"));
+        }
+    }
+    sleep(Duration::from_millis(1)).await;
+}

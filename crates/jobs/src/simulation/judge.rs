@@ -1,0 +1,483 @@
+//! Says whether a history is one that the queue may have: each job's part of it is followed through
+//! the model, in the order of commits.
+//!
+//! Three things happen to a job that no actor sees happen, and are only accepted where the rules
+//! have a place for them: the acceptor accepts it, gives it back because nobody waited for it any
+//! more, and it is forgotten when its time is up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::history::{Answer, Delivered, Entry, Followed, Glimpse, Record, Token, Told, What};
+use super::model::Model;
+use super::plan::Plan;
+use crate::{Counts, JobId, JobLock, State};
+
+/// Which job: type and id.
+type Key = (usize, JobId);
+
+/// The judge, and what was found.
+pub(super) struct Judge<'a> {
+    plan: &'a Plan,
+    record: &'a Record,
+    jobs: BTreeMap<Key, Model>,
+    /// What workers got, by lock.
+    delivered: BTreeMap<JobLock, &'a Delivered>,
+    /// Which lock has held which job.
+    accepted: BTreeSet<(Key, JobLock)>,
+    /// What each claim has taken, and at which version.
+    claims: BTreeMap<usize, Vec<(u64, Key, JobLock)>>,
+    problems: Vec<String>,
+    /// The job of the first problem.
+    suspect: Option<Key>,
+}
+
+/// What a judge says.
+pub(super) struct Verdict {
+    pub(super) problems: Vec<String>,
+    /// All that is known of the job of the first problem.
+    pub(super) story: Vec<String>,
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn new(plan: &'a Plan, record: &'a Record) -> Self {
+        Self {
+            plan,
+            record,
+            jobs: BTreeMap::new(),
+            delivered: BTreeMap::new(),
+            accepted: BTreeSet::new(),
+            claims: BTreeMap::new(),
+            problems: Vec::new(),
+            suspect: None,
+        }
+    }
+
+    /// Follows the history, up to how everything is in the end.
+    pub(super) fn judge(
+        mut self,
+        committed: &[(u64, usize)],
+        last: &BTreeMap<Key, Glimpse>,
+        counts: &[Counts],
+    ) -> Verdict {
+        self.deliveries();
+        self.answers(committed);
+        let mut seen: Vec<&(u64, Entry)> = self.record.seen.iter().collect();
+        seen.sort_by_key(|(version, _)| *version);
+        let mut seen = seen.into_iter().peekable();
+        for (version, number) in committed {
+            while let Some((_, entry)) = seen.next_if(|(seen_at, _)| seen_at < version) {
+                self.follow(*version, entry);
+            }
+            self.follow(*version, &self.record.entries[*number]);
+        }
+        for (version, entry) in seen {
+            self.follow(*version, entry);
+        }
+        self.ends(last);
+        self.totals(counts);
+        for followed in &self.record.followed {
+            self.told(followed);
+        }
+        Verdict {
+            story: self.story(committed),
+            problems: self.problems,
+        }
+    }
+
+    /// All that is known of the job of the first problem.
+    fn story(&self, committed: &[(u64, usize)]) -> Vec<String> {
+        let Some(key) = &self.suspect else {
+            return Vec::new();
+        };
+        let of_key = |entry: &Entry| (entry.ty, &entry.id) == (key.0, &key.1);
+        let done = committed
+            .iter()
+            .map(|(version, number)| (version, &self.record.entries[*number]));
+        let done = done.filter(|(_, entry)| of_key(entry));
+        let seen = self
+            .record
+            .seen
+            .iter()
+            .map(|(version, entry)| (version, entry));
+        let seen = seen.filter(|(_, entry)| of_key(entry));
+        let mut story: Vec<_> = (done
+            .map(|(version, entry)| (*version, format!("did  {entry:?}"))))
+        .chain(seen.map(|(version, entry)| (*version, format!("saw  {entry:?}"))))
+        .collect();
+        story.sort_by_key(|(version, _)| *version);
+        let mut story: Vec<_> = (story.into_iter())
+            .map(|(version, entry)| format!("{version:>7} {entry}"))
+            .collect();
+        let mine = |ty, id: &JobId| (ty, id) == (key.0, &key.1);
+        let delivered = self.record.delivered.iter();
+        story.extend(
+            (delivered.filter(|got| mine(got.ty, &got.accepted.job.id)))
+                .map(|got| format!("{got:?}")),
+        );
+        let followed = self.record.followed.iter();
+        story.extend(
+            (followed.filter(|followed| mine(followed.ty, &followed.id)))
+                .map(|followed| format!("{followed:?}")),
+        );
+        story
+    }
+
+    fn say(&mut self, key: &Key, problem: impl std::fmt::Display) {
+        self.suspect.get_or_insert_with(|| key.clone());
+        // One mistake is followed by many; the first ones say most.
+        if self.problems.len() < 20 {
+            let ty = key.0;
+            self.problems
+                .push(format!("job {} of type {ty}: {problem}", key.1));
+        }
+    }
+
+    /// Nobody gets the same run twice.
+    fn deliveries(&mut self) {
+        for delivered in &self.record.delivered {
+            let lock = delivered.accepted.job.lock;
+            if self.delivered.insert(lock, delivered).is_some() {
+                let key = (delivered.ty, delivered.accepted.job.id.clone());
+                self.say(&key, format!("one run was handed out twice: {delivered:?}"));
+            }
+        }
+    }
+
+    /// What callers were told is what was done, and nothing was done twice.
+    fn answers(&mut self, committed: &[(u64, usize)]) {
+        let mut times: BTreeMap<usize, BTreeMap<u64, &Entry>> = BTreeMap::new();
+        let mut removed: BTreeMap<Key, u64> = BTreeMap::new();
+        for (version, number) in committed {
+            let entry = &self.record.entries[*number];
+            if let Some(call) = entry.call {
+                times.entry(call).or_default().insert(*version, entry);
+            }
+            if matches!(entry.what, What::Remove) {
+                removed.insert((entry.ty, entry.id.clone()), *version);
+            }
+        }
+        let mut refused: BTreeMap<usize, &Glimpse> = BTreeMap::new();
+        for (_, entry) in &self.record.seen {
+            if let (What::Halt(_), Some(call), Some(before)) =
+                (&entry.what, entry.call, &entry.before)
+            {
+                refused.insert(call, before);
+            }
+        }
+        for (number, call) in self.record.calls.iter().enumerate() {
+            let done = times.remove(&number).unwrap_or_default();
+            let was_done = done.first_key_value();
+            // What an unsure attempt did may be undone before the next one looks.
+            let gone = was_done.is_some_and(|(version, entry)| {
+                let removed = removed.get(&(entry.ty, entry.id.clone()));
+                let refused = refused.get(&number);
+                let beat = matches!(entry.what, What::Beat { .. });
+                call.unsure
+                    && (removed.is_some_and(|at| at > version)
+                        || refused.is_some_and(|before| beat || before.state.is_none()))
+            });
+            let wrong = match call.answer {
+                Some(Answer::Done) if done.is_empty() => "was said to be done, and was not",
+                Some(Answer::Failed) if !done.is_empty() && !call.unsure => {
+                    "was said not to be done, and was"
+                }
+                Some(Answer::NotFound) if !done.is_empty() && !call.unsure => {
+                    "was not found, and was done"
+                }
+                Some(Answer::Halt) if !done.is_empty() && !gone => "was refused, and was done",
+                // A claim may come to nothing, and is then another one: see `claimed`.
+                _ if done.len() > 1 && call.name != "accept" => "was done twice",
+                _ => continue,
+            };
+            if let Some((_, entry)) = was_done {
+                let key = (entry.ty, entry.id.clone());
+                let done: Vec<_> = done.iter().collect();
+                self.say(
+                    &key,
+                    format!("a call of {} {wrong}: {call:?} {done:?}", call.name),
+                );
+            } else {
+                let name = call.name;
+                self.problems
+                    .push(format!("a call of {name} {wrong}: {call:?}"));
+            }
+        }
+    }
+
+    /// A claim that is tried again has either what it had before, or has lost all of that.
+    fn claimed(&mut self, version: u64, key: &Key, entry: &Entry) {
+        let lock = entry.before.as_ref().and_then(|before| before.lock);
+        let (Some(call), Some(lock)) = (entry.call, lock) else {
+            return;
+        };
+        let earlier = self.claims.entry(call).or_default();
+        let held = earlier.iter().find(|(at, key, lock)| {
+            let model = self.jobs.get(key);
+            let holds =
+                |model: &Model| model.state == Some(State::Running) && model.lock == Some(*lock);
+            *at < version && model.is_some_and(holds)
+        });
+        let held = held.map(|(_, key, _)| key.1.clone());
+        earlier.push((version, key.clone(), lock));
+        if let Some(held) = held {
+            self.say(
+                key,
+                format!("was claimed, and the same claim had job {held} before: {entry:?}"),
+            );
+        }
+    }
+
+    /// One thing that was done to a job, or seen of it.
+    fn follow(&mut self, version: u64, entry: &Entry) {
+        let key = (entry.ty, entry.id.clone());
+        if matches!(entry.what, What::Accept) {
+            let lock = entry.before.as_ref().and_then(|before| before.lock);
+            if lock.is_some_and(|lock| self.accepted.contains(&(key.clone(), lock))) {
+                // Recalled by a call that was not told that it had it already.
+                return;
+            }
+            self.claimed(version, &key, entry);
+        }
+        if let Some(before) = &entry.before {
+            let reached = self.reach(&key, before, matches!(entry.what, What::Accept));
+            if let Err(problem) = reached {
+                return self.say(&key, format!("{problem}, at {entry:?}"));
+            }
+        }
+        if let Err(problem) = self.apply(&key, entry) {
+            self.say(&key, format!("{problem}, at {entry:?}"));
+        }
+    }
+
+    /// Explains how the job came to be as it was seen.
+    fn reach(&mut self, key: &Key, seen: &Glimpse, before_accept: bool) -> Result<(), String> {
+        for _ in 0..100 {
+            let model = self.jobs.entry(key.clone()).or_default();
+            let running = model.state == Some(State::Running);
+            if model.state == seen.state
+                && (model.attempts == seen.attempts || seen.state.is_none())
+            {
+                if running && model.lock.is_none() && !before_accept {
+                    model.lock = seen.lock;
+                    return self.check_delivered(key);
+                }
+                if running && model.lock != seen.lock {
+                    return Err("is held by somebody else".into());
+                }
+                if let Some(problem) = model.differs(seen) {
+                    return Err(problem);
+                }
+                model.due_ms = seen.state.map(|_| seen.due_ms);
+                return Ok(());
+            }
+            let more = seen.attempts > model.attempts;
+            match model.state {
+                Some(State::Pending) if more && seen.state.is_some() => {
+                    let this = seen.attempts == model.attempts + 1 && !before_accept;
+                    let lock = seen.lock.filter(|_| this);
+                    model.accept(lock);
+                    self.accepted.extend(lock.map(|lock| (key.clone(), lock)));
+                    if lock.is_some() {
+                        self.check_delivered(key)?;
+                    }
+                }
+                Some(State::Running) => {
+                    let held_by = (model.lock).and_then(|lock| self.delivered.get(&lock));
+                    if let Some(held_by) = held_by {
+                        let who = held_by.node;
+                        return Err(format!(
+                            "was taken from its holder on node {who} by nobody, and is {seen:?}"
+                        ));
+                    }
+                    let due_ms = model.due_ms;
+                    model.run_again(due_ms, None);
+                    model.finish(None);
+                }
+                Some(State::Finished) if seen.state.is_none() && model.kept_ms.is_some() => {
+                    model.remove();
+                }
+                _ => {
+                    let should = (model.state, model.attempts);
+                    return Err(format!("is {seen:?} and should be {should:?}"));
+                }
+            }
+        }
+        Err(format!("cannot have become {seen:?}"))
+    }
+
+    /// What the holder got is what the job was.
+    fn check_delivered(&mut self, key: &Key) -> Result<(), String> {
+        let model = self.jobs.entry(key.clone()).or_default();
+        let Some(delivered) = model.lock.and_then(|lock| self.delivered.get(&lock)) else {
+            return Ok(());
+        };
+        let accepted = &delivered.accepted;
+        let got = Glimpse {
+            state: Some(State::Running),
+            attempts: accepted.job.attempt,
+            lock: Some(accepted.job.lock),
+            due_ms: accepted.due_ms,
+            data: Some(Token::of(&accepted.data)),
+        };
+        if accepted.job.id != key.1 || delivered.ty != key.0 {
+            return Err("was handed out as another job".into());
+        }
+        if accepted.stalls != model.stalls {
+            let (is, should) = (accepted.stalls, model.stalls);
+            return Err(format!(
+                "was handed out with {is} stalls and not with {should}"
+            ));
+        }
+        if let Some(problem) = model.differs(&got) {
+            return Err(format!("was handed out wrong: {problem}"));
+        }
+        model.due_ms = Some(accepted.due_ms);
+        Ok(())
+    }
+
+    fn apply(&mut self, key: &Key, entry: &Entry) -> Result<(), String> {
+        let policy = self.plan.types[key.0].config.stalls;
+        let model = self.jobs.entry(key.clone()).or_default();
+        let holds = |lock: JobLock| {
+            if model.state == Some(State::Running) && model.lock == Some(lock) {
+                Ok(())
+            } else {
+                Err("a lock that does not hold it wrote")
+            }
+        };
+        match &entry.what {
+            What::Ask(ask, added) => {
+                let should = model.ask(ask)?;
+                if *added != should {
+                    return Err(format!("was answered {added:?} and not {should:?}"));
+                }
+            }
+            What::Remove => model.remove(),
+            What::Accept => {
+                let lock = entry.before.as_ref().and_then(|before| before.lock);
+                model.accept(lock);
+                model.heard = Some(entry.at);
+                self.accepted.extend(lock.map(|lock| (key.clone(), lock)));
+                return self.check_delivered(key);
+            }
+            What::Beat { lock, data, again } => {
+                holds(*lock)?;
+                model.heard = Some(entry.at);
+                if model.update(*data) != *again {
+                    return Err("a heart-beat was told wrong about another run".into());
+                }
+            }
+            What::RunAgain { lock, due_ms, data } => {
+                holds(*lock)?;
+                model.run_again(Some(*due_ms), *data);
+            }
+            What::Finish {
+                lock,
+                again_ms,
+                data,
+                again,
+            } => {
+                holds(*lock)?;
+                if let Some(due_ms) = again_ms {
+                    model.run_again(Some(*due_ms), None);
+                }
+                if model.finish(*data) != *again {
+                    return Err("its holder was told wrong about another run".into());
+                }
+            }
+            What::Stall(verdict) => {
+                if model.state != Some(State::Running) {
+                    return Err("nobody held it, and nobody can have been silent".into());
+                }
+                let timeout = Duration::from_millis(self.plan.types[key.0].config.timeout_ms);
+                if let Some(heard) = model.heard.filter(|heard| entry.at < *heard + timeout) {
+                    return Err(format!("was taken from a holder heard of at {heard:?}"));
+                }
+                model.stall(verdict, &policy);
+            }
+            What::Look => {}
+            What::Halt(lock) => {
+                if holds(*lock).is_ok() {
+                    return Err("its holder was refused".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// In the end everything is as it should be, and every run that anybody had is accounted for.
+    fn ends(&mut self, last: &BTreeMap<Key, Glimpse>) {
+        let keys: BTreeSet<Key> = self.jobs.keys().chain(last.keys()).cloned().collect();
+        for key in keys {
+            let seen = last.get(&key).cloned().unwrap_or_default();
+            if let Err(problem) = self.reach(&key, &seen, false) {
+                self.say(&key, format!("in the end it {problem}"));
+            }
+        }
+        let lost: Vec<_> = (self.delivered.iter())
+            .filter(|(lock, delivered)| {
+                let key = (delivered.ty, delivered.accepted.job.id.clone());
+                !self.accepted.contains(&(key, **lock))
+            })
+            .map(|(_, delivered)| *delivered)
+            .collect();
+        for delivered in lost {
+            let key = (delivered.ty, delivered.accepted.job.id.clone());
+            self.say(&key, format!("a run left no trace: {delivered:?}"));
+        }
+    }
+
+    /// The counters have counted every change of state once.
+    fn totals(&mut self, counts: &[Counts]) {
+        for (ty, counts) in counts.iter().enumerate() {
+            let jobs = || (self.jobs.iter()).filter(|((of, _), _)| *of == ty);
+            let changes = |from: &[Option<State>], to: Option<State>| -> u64 {
+                let of_job = |model: &Model| -> u64 {
+                    let times = from.iter().map(|from| model.changes.get(&(*from, to)));
+                    times.flatten().sum()
+                };
+                jobs().map(|(_, model)| of_job(model)).sum()
+            };
+            let in_state = |state| {
+                let there = jobs().filter(|(_, model)| model.state == Some(state));
+                there.count() as u64
+            };
+            let (pending, running, finished) = (
+                Some(State::Pending),
+                Some(State::Running),
+                Some(State::Finished),
+            );
+            let should = Counts {
+                pending: in_state(State::Pending),
+                running: in_state(State::Running),
+                finished: in_state(State::Finished),
+                created_total: changes(&[None], pending),
+                accepted_total: changes(&[pending], running),
+                finished_total: changes(&[running], finished),
+                again_total: changes(&[running], pending),
+                revived_total: changes(&[finished], pending),
+                removed_total: changes(&[pending, running, finished], None),
+            };
+            if self.problems.is_empty() && *counts != should {
+                let problem = format!("type {ty} counts {counts:?} and should {should:?}");
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    /// A subscriber was told what there was, in order, and the last of it.
+    fn told(&mut self, followed: &Followed) {
+        let key = (followed.ty, followed.id.clone());
+        let Some(model) = self.jobs.get(&key) else {
+            return;
+        };
+        let mut trail = model.trail.iter();
+        for told in &followed.told {
+            if *told != Told::End && !trail.any(|was| was == told) {
+                let problem = format!("{followed:?} is not how it was: {:?}", model.trail);
+                return self.say(&key, problem);
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What a seed decides: who is there, what they do, and what befalls them.
+
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use store::Faults;
+
+use crate::{Options, StallPolicy, TypeConfig};
+
+/// One run, drawn from a seed.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    /// How long things go wrong.
+    pub(super) troubled: Duration,
+    pub(super) nodes: Vec<NodePlan>,
+    pub(super) types: Vec<TypePlan>,
+    pub(super) options: Options,
+    pub(super) faults: Faults,
+    pub(super) fates: Fates,
+    /// How long one creator waits between two operations, on average.
+    pub(super) creators_gap: Duration,
+    /// The most jobs that a worker accepts at once.
+    pub(super) batch: usize,
+    pub(super) schedule: Vec<(Duration, Act)>,
+}
+
+/// What a node does.
+#[derive(Debug, Clone)]
+pub(super) struct NodePlan {
+    pub(super) creators: usize,
+    /// Workers of each type that ask the acceptor.
+    pub(super) workers: usize,
+    /// Workers of each type that claim by themselves.
+    pub(super) claimers: usize,
+    /// Followers of jobs of each type.
+    pub(super) followers: usize,
+    pub(super) maintains: bool,
+    pub(super) skew_ms: i64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct TypePlan {
+    pub(super) config: TypeConfig,
+    /// An operator changes it to this, and back.
+    pub(super) other_timeout_ms: u64,
+}
+
+/// What workers do with a job, in percent; the rest is done well.
+#[derive(Debug, Clone)]
+pub(super) struct Fates {
+    /// Never heard of again.
+    pub(super) silent: u32,
+    /// Silent for longer than the timeout, then going on as if nothing had happened.
+    pub(super) hang: u32,
+    /// Held for several timeouts, with heart-beats.
+    pub(super) hog: u32,
+    /// Heart-beats that come early and late.
+    pub(super) late: u32,
+}
+
+/// Something that befalls a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Act {
+    /// The store cannot be reached, or can again.
+    Outage(usize, bool),
+    /// The store has no room, or has again.
+    Full(usize, bool),
+    /// The process is stopped in the middle of whatever it does, and goes on.
+    Pause(usize, bool),
+    Crash(usize),
+    Stop(usize),
+    Start(usize),
+    Skew(usize, i64),
+    /// The timeout of a type is the other one, or the first again.
+    Retime(usize, bool),
+}
+
+impl Plan {
+    pub(super) fn draw(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let rng = &mut rng;
+        let types: Vec<_> = (0..rng.random_range(1..=2))
+            .map(|_| TypePlan::draw(rng))
+            .collect();
+        let longest = types.iter().map(|ty| ty.config.timeout_ms).max();
+        let timeout = Duration::from_millis(longest.unwrap_or(0));
+        let troubled = timeout * rng.random_range(6..=14);
+        let mut nodes: Vec<_> = (0..rng.random_range(2..=6))
+            .map(|_| NodePlan::draw(rng))
+            .collect();
+        // Somebody has to do everything.
+        nodes[0].creators = nodes[0].creators.max(1);
+        nodes[0].workers = nodes[0].workers.max(2);
+        nodes[0].maintains = true;
+        let creators: usize = nodes.iter().map(|node| node.creators).sum();
+        let calls = 10_f64.powf(rng.random_range(2.3..3.2));
+        let mut plan = Self {
+            seed,
+            troubled,
+            nodes,
+            types,
+            options: Options {
+                activity_monitor_max_jitter_msec: rng.random_range(1..5_000),
+                type_monitor_holdoff_msec: 50,
+                type_check_period_msec: rng.random_range(2_000..15_000),
+                type_check_max_jitter_msec: rng.random_range(1..5_000),
+            },
+            faults: faults(rng),
+            fates: Fates::draw(rng),
+            creators_gap: troubled.mul_f64(f64::from(u32::try_from(creators).unwrap()) / calls),
+            batch: rng.random_range(1..=8),
+            schedule: Vec::new(),
+        };
+        plan.draw_schedule(timeout, rng);
+        plan
+    }
+
+    fn draw_schedule(&mut self, timeout: Duration, rng: &mut SmallRng) {
+        let mut schedule = Schedule {
+            acts: Vec::new(),
+            troubled: self.troubled,
+            rng,
+        };
+        for node in 0..self.nodes.len() {
+            schedule.befall(node, timeout);
+        }
+        if schedule.rng.random_bool(0.4) {
+            // The whole cluster is away.
+            let at = schedule.moment();
+            let length = Duration::from_mins(1).mul_f64(schedule.rng.random());
+            for node in 0..self.nodes.len() {
+                schedule.acts.push((at, Act::Outage(node, true)));
+                schedule.acts.push((at + length, Act::Outage(node, false)));
+            }
+        }
+        for ty in 0..self.types.len() {
+            schedule.some(1, timeout, Act::Retime(ty, true), Act::Retime(ty, false));
+        }
+        let mut acts = schedule.acts;
+        acts.retain(|(at, _)| *at < self.troubled);
+        acts.sort_by_key(|(at, _)| *at);
+        self.schedule = acts;
+    }
+
+    /// How long after everything works again the last due job may take to be done.
+    pub(super) fn healed_within(&self) -> Duration {
+        let longest = |of: fn(&TypePlan) -> u64| self.types.iter().map(of).max().unwrap_or(0);
+        let timeout = longest(|ty| ty.config.timeout_ms);
+        let backoff = longest(|ty| ty.config.stalls.backoff_ms_max);
+        let jitter = self.options.activity_monitor_max_jitter_msec;
+        // Hearing of the type, taking over leases, two timeouts to be judged silent, and a queue.
+        Duration::from_millis(5 * (timeout + jitter) + 2 * backoff) + Duration::from_mins(2)
+    }
+}
+
+/// A schedule in the making.
+struct Schedule<'a> {
+    acts: Vec<(Duration, Act)>,
+    troubled: Duration,
+    rng: &'a mut SmallRng,
+}
+
+impl Schedule<'_> {
+    fn moment(&mut self) -> Duration {
+        self.troubled.mul_f64(self.rng.random())
+    }
+
+    /// Something that lasts for a while, up to so many times.
+    fn some(&mut self, most: u32, longest: Duration, begin: Act, end: Act) {
+        for _ in 0..self.rng.random_range(0..=most) {
+            let at = self.moment();
+            let length = longest.mul_f64(self.rng.random());
+            self.acts.push((at, begin));
+            self.acts.push((at + length, end));
+        }
+    }
+
+    /// All that befalls one node.
+    fn befall(&mut self, node: usize, timeout: Duration) {
+        let (outage, full) = (Duration::from_secs(90), Duration::from_mins(1));
+        self.some(2, outage, Act::Outage(node, true), Act::Outage(node, false));
+        self.some(1, full, Act::Full(node, true), Act::Full(node, false));
+        self.some(
+            3,
+            timeout * 3,
+            Act::Pause(node, true),
+            Act::Pause(node, false),
+        );
+        let down = timeout * 2;
+        self.some(2, down, Act::Crash(node), Act::Start(node));
+        self.some(1, down, Act::Stop(node), Act::Start(node));
+        for _ in 0..self.rng.random_range(0..=3) {
+            let (at, skew_ms) = (self.moment(), skew_ms(self.rng));
+            self.acts.push((at, Act::Skew(node, skew_ms)));
+        }
+        if self.rng.random_bool(0.1) {
+            // A clock that stands still for a while, and then catches up.
+            let at = self.moment();
+            for step in 0..40 {
+                let since = Duration::from_millis(500) * step;
+                let behind = i64::from(step) * -500;
+                self.acts.push((at + since, Act::Skew(node, behind)));
+            }
+            let caught_up = at + Duration::from_secs(20);
+            self.acts.push((caught_up, Act::Skew(node, 0)));
+        }
+    }
+}
+
+impl NodePlan {
+    fn draw(rng: &mut SmallRng) -> Self {
+        let api = rng.random_bool(0.7);
+        let works = !api || rng.random_bool(0.6);
+        let some = |rng: &mut SmallRng, yes: bool, most: usize| {
+            if yes { rng.random_range(1..=most) } else { 0 }
+        };
+        let claims = works && rng.random_bool(0.4);
+        Self {
+            creators: some(rng, api, 3),
+            workers: some(rng, works, 5),
+            claimers: some(rng, claims, 2),
+            followers: some(rng, api, 6),
+            maintains: rng.random_bool(0.7),
+            skew_ms: skew_ms(rng),
+        }
+    }
+}
+
+impl TypePlan {
+    fn draw(rng: &mut SmallRng) -> Self {
+        let timeout_ms = rng.random_range(8_000..40_000);
+        let config = TypeConfig {
+            timeout_ms,
+            retention_ms: (rng.random_bool(0.5)).then(|| rng.random_range(1_000..120_000)),
+            stalls: StallPolicy {
+                stalls_max: (rng.random_bool(0.5)).then(|| rng.random_range(1..6)),
+                backoff_ms: if rng.random_bool(0.5) { 0 } else { 700 },
+                backoff_ms_max: 10_000,
+                healthy_ms: 0,
+            },
+        };
+        Self {
+            config,
+            other_timeout_ms: timeout_ms + rng.random_range(1..20_000),
+        }
+    }
+}
+
+impl Fates {
+    fn draw(rng: &mut SmallRng) -> Self {
+        Self {
+            silent: rng.random_range(0..10),
+            hang: rng.random_range(0..12),
+            hog: rng.random_range(0..8),
+            late: rng.random_range(0..20),
+        }
+    }
+}
+
+/// Half of the clocks are right; the others are off by up to an hour.
+fn skew_ms(rng: &mut SmallRng) -> i64 {
+    match rng.random_range(0..6) {
+        0..3 => 0,
+        3..5 => rng.random_range(-2_000..2_000),
+        _ => rng.random_range(-3_600_000..3_600_000),
+    }
+}
+
+fn faults(rng: &mut SmallRng) -> Faults {
+    let often = |rng: &mut SmallRng, most: f64| {
+        if rng.random_bool(0.3) {
+            0.0
+        } else {
+            rng.random_range(0.0..most)
+        }
+    };
+    Faults {
+        seed: 0,
+        conflict: often(rng, 0.2),
+        unknown_applied: often(rng, 0.15),
+        unknown_lost: often(rng, 0.15),
+        too_old: often(rng, 0.001),
+        unavailable: often(rng, 0.001),
+        delay: often(rng, 0.1),
+        delay_max: Duration::from_millis(*[3, 30, 300, 1_500].get(rng.random_range(0..4)).unwrap()),
+        watch_lost: if rng.random_bool(0.15) {
+            1.0
+        } else {
+            often(rng, 0.5)
+        },
+        watch_spurious: often(rng, 0.3),
+        weaken: None,
+    }
+}
