@@ -12,6 +12,7 @@ mod tls;
 use std::fmt;
 
 use base64::Engine as _;
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -262,6 +263,24 @@ impl Endpoint {
     /// rules, or a token file of the node.
     pub fn is_privileged(&self) -> bool {
         self.tls != TlsOverrides::default() || matches!(self.method, Some(AuthMethod::JwtFile(_)))
+    }
+
+    /// The server of a database, with the same credentials, and the name of the database there.
+    pub fn server(&self) -> Option<(Self, String)> {
+        let mut url = self.url.clone();
+        let mut segments = url.path_segments()?.filter(|segment| !segment.is_empty());
+        let name = percent_decode_str(segments.next_back()?);
+        let name = name.decode_utf8().ok()?.into_owned();
+        url.path_segments_mut().ok()?.pop_if_empty().pop().push("");
+        url.set_query(None);
+        url.set_fragment(None);
+        let server = Self {
+            text: url.as_str().to_owned(),
+            path: url.path().to_owned(),
+            url,
+            ..self.clone()
+        };
+        Some((server, name))
     }
 
     /// Everything, **with credentials**, in a form that [`Endpoint::from_stored`] reads back: for

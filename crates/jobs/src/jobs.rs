@@ -8,6 +8,7 @@ use futures::future::try_join_all;
 use store::{Call, Store, Transaction};
 
 use crate::header::{Header, State, check_data};
+use crate::keep_alive::Beats;
 use crate::keys::Keys;
 use crate::machine::{Create, Event, Reply};
 use crate::planted::Planted;
@@ -32,6 +33,7 @@ struct Inner {
     clock: Clock,
     entropy: Entropy,
     planted: Planted,
+    beats: Beats,
 }
 
 /// A job to be added.
@@ -119,6 +121,7 @@ impl Jobs {
             clock,
             entropy,
             planted,
+            beats: Beats::default(),
         }))
     }
 
@@ -135,6 +138,10 @@ impl Jobs {
     /// The source of locks, operation ids and jitter.
     pub fn entropy(&self) -> &Entropy {
         &self.0.entropy
+    }
+
+    pub(crate) fn beats(&self) -> &Beats {
+        &self.0.beats
     }
 
     /// What an operation in the caller's transaction needs; draw it before the transaction.

@@ -1,11 +1,51 @@
 //! Keeping a job while it is worked on.
+//!
+//! Heart-beats are not urgent, so those of a process go out together: the first whose patience ends takes all that wait
+//! into one transaction. Ten thousand jobs that wait for something cost a few transactions a second.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use store::Call;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::{Accepted, Error, Held, Jobs};
+use crate::{Accepted, Error, Held, Job, Jobs, Result};
+
+/// Heart-beats in one transaction at most.
+const TOGETHER_MAX: usize = 100;
+
+/// The heart-beats that wait for others to go out with.
+#[derive(Debug, Default)]
+pub(crate) struct Beats(Mutex<Vec<Waiting>>);
+
+#[derive(Debug)]
+struct Waiting {
+    job: Job,
+    answer: oneshot::Sender<Beat>,
+}
+
+/// What became of a heart-beat.
+#[derive(Debug, Clone, Copy)]
+enum Beat {
+    Held(Held),
+    Lost,
+    /// It may be tried again.
+    Failed,
+}
+
+impl Beats {
+    /// Adds one; all that wait, if they fill a transaction now.
+    fn join(&self, waiting: Waiting) -> Option<Vec<Waiting>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(waiting);
+        (all.len() >= TOGETHER_MAX).then(|| std::mem::take(&mut *all))
+    }
+
+    fn take(&self) -> Vec<Waiting> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 impl Jobs {
     /// Sends heart-beats for a job of a type with this timeout, until the job is lost: returns
@@ -23,28 +63,68 @@ impl Jobs {
         let mut heard = accepted.claimed_at;
         loop {
             let lost = heard + timeout / 4 * 3;
-            let wait = timeout / 6 + self.entropy().up_to(timeout / 6);
+            let wait = timeout / 6 + self.entropy().up_to(timeout / 12);
             sleep_until((Instant::now() + wait).min(lost)).await;
+            // It says that the job was held at this time or later.
             let sent = Instant::now();
             if sent >= lost {
                 return Error::Halt;
             }
-            let op = self.op();
-            let call = Call::new("update").deadline(lost - sent);
-            let beat = (self.store()).transact(call, |tx| async move {
-                self.update_in(&tx, &op, &accepted.job, None).await
-            });
+            let patience = (timeout / 12).min((lost - sent) / 4);
+            let beat = self.beat(&accepted.job, patience, lost);
             match timeout_at(lost, beat).await {
-                Ok(Ok(held)) => {
+                Ok(Beat::Held(held)) => {
                     heard = sent;
                     told(held);
                 }
-                Ok(Err(Error::Halt)) | Err(_) => return Error::Halt,
-                Ok(Err(error)) => {
-                    let id = &accepted.job.id;
-                    tracing::warn!(job.id = %id, error = %error.chain(), "send a heart-beat");
-                }
+                Ok(Beat::Lost) | Err(_) => return Error::Halt,
+                Ok(Beat::Failed) => {}
             }
+        }
+    }
+
+    async fn beat(&self, job: &Job, patience: Duration, lost: Instant) -> Beat {
+        let (answer, mut told) = oneshot::channel();
+        let job = job.clone();
+        let together = match self.beats().join(Waiting { job, answer }) {
+            Some(all) => all,
+            None => tokio::select! {
+                biased;
+                beat = &mut told => return beat.unwrap_or(Beat::Failed),
+                () = sleep(patience) => self.beats().take(),
+            },
+        };
+        if !together.is_empty() {
+            self.beat_together(together, lost).await;
+        }
+        // Without an answer somebody else took it along and was stopped.
+        told.await.unwrap_or(Beat::Failed)
+    }
+
+    async fn beat_together(&self, mut all: Vec<Waiting>, lost: Instant) {
+        all.retain(|waiting| !waiting.answer.is_closed());
+        let (op, beating) = (self.op(), &all);
+        let call = Call::new("update").deadline(lost.saturating_duration_since(Instant::now()));
+        let beats: Result<Vec<Beat>> = (self.store())
+            .transact(call, |tx| async move {
+                let mut beats = Vec::with_capacity(beating.len());
+                for Waiting { job, .. } in beating {
+                    beats.push(match self.update_in(&tx, &op, job, None).await {
+                        Ok(held) => Beat::Held(held),
+                        Err(Error::Halt) => Beat::Lost,
+                        Err(error) => return Err(error),
+                    });
+                }
+                Ok(beats)
+            })
+            .await;
+        let beats = beats.unwrap_or_else(|error| {
+            tracing::warn!(jobs = all.len(), error = %error.chain(), "send heart-beats");
+            vec![Beat::Failed; all.len()]
+        });
+        for (waiting, beat) in all.into_iter().zip(beats) {
+            // Who has gone away meanwhile needs no answer.
+            let _ = waiting.answer.send(beat);
         }
     }
 }

@@ -29,6 +29,9 @@ pub struct Options {
     pub accept_jitter: Option<u64>,
     /// Seconds that a job runs at least before it makes room for another one.
     pub min_run_time_sec: u64,
+    /// Seconds after which a continuous job that has caught up gives up its place until its source has changed, if the
+    /// source tells; sooner when others wait. 0 is never.
+    pub park_after_sec: u64,
     /// Seconds after which a run counts as healthy: its errors are forgotten.
     pub health_threshold_sec: u64,
     /// Seconds that a job waits after its first error, half of it.
@@ -92,6 +95,7 @@ impl Default for Options {
             startup_jitter: 5_000,
             accept_jitter: None,
             min_run_time_sec: 60,
+            park_after_sec: 10,
             health_threshold_sec: 120,
             min_backoff_penalty_sec: 32,
             max_backoff_penalty_sec: 172_800,

@@ -5,12 +5,13 @@
 //! anybody else may begin. Every end is one transaction: queue, document, and the rows of the replication id together.
 
 mod end;
+mod park;
 mod start;
 mod watch;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use couch::{Endpoint, Network};
@@ -21,12 +22,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::create::{JOB_TIMEOUT_MS, Replications};
 use crate::data::{JobData, Live};
-use crate::engine::{self, Budget, Ending, Handles, Outcome, Run, Settings};
+use crate::engine::{self, Budget, Ending, Handles, Outcome, Progress, Run, Settings};
 use crate::error::Error;
 use crate::fault::ServiceError;
 use crate::id::Identity;
+use crate::idle::{Ear, Sources};
 use crate::keys;
 use crate::params::Replication;
+use crate::slots::{Seat, Slots};
 use crate::stats::Stats;
 
 use end::End;
@@ -44,6 +47,8 @@ pub(crate) struct Runner {
     pub(crate) network: Network,
     pub(crate) budget: Budget,
     pub(crate) secrets: Secrets,
+    pub(crate) sources: Sources,
+    pub(crate) slots: Slots,
     pub(crate) node: Holder,
     /// Tells this process from those of the same name before.
     pub(crate) process: String,
@@ -61,6 +66,8 @@ pub(crate) struct Stops {
     pub(crate) again: CancellationToken,
     /// The job is somebody else's: nothing more may be written.
     pub(crate) lost: CancellationToken,
+    /// Whether the run waits for changes and takes no seat.
+    pub(crate) parked: Arc<AtomicBool>,
 }
 
 /// How a run ended, for counters.
@@ -74,6 +81,13 @@ pub(crate) enum Ended {
     Halted,
 }
 
+/// What became of a run of the engine.
+enum Driven {
+    Ended(End),
+    /// It has caught up and was stopped; changes will be heard.
+    Idle(Box<Progress>, Ear),
+}
+
 /// A job in work.
 struct Work<'a> {
     runner: &'a Runner,
@@ -83,13 +97,18 @@ struct Work<'a> {
 
 impl Runner {
     /// Runs an accepted job until it has ended in whatever way.
-    pub(crate) async fn run(self: Arc<Self>, accepted: Accepted, stops: Stops) -> Ended {
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        accepted: Accepted,
+        stops: Stops,
+        seat: Seat,
+    ) -> Ended {
         let work = Work {
             runner: &self,
             accepted: &accepted,
             stops: &stops,
         };
-        match Box::pin(work.run()).await {
+        match Box::pin(work.run(seat)).await {
             Ok(ended) => ended,
             Err(error) => {
                 let id = &accepted.job.id;
@@ -109,7 +128,7 @@ impl Runner {
 }
 
 impl Work<'_> {
-    async fn run(&self) -> Result<Ended, ServiceError> {
+    async fn run(&self, seat: Seat) -> Result<Ended, ServiceError> {
         let mut data = JobData::decode(&self.accepted.data)?;
         let timeout = Duration::from_millis(JOB_TIMEOUT_MS);
         let jobs = &self.runner.of.0.jobs;
@@ -122,7 +141,7 @@ impl Work<'_> {
             biased;
             _ = beats => return Ok(Ended::Halted),
             () = self.stops.lost.cancelled() => return Ok(Ended::Halted),
-            end = self.work(&mut data) => end?,
+            end = self.work(&mut data, seat) => end?,
         };
         if end == End::Halted {
             return Ok(Ended::Halted);
@@ -135,7 +154,7 @@ impl Work<'_> {
     }
 
     /// Everything that may take long.
-    async fn work(&self, data: &mut JobData) -> Result<End, ServiceError> {
+    async fn work(&self, data: &mut JobData, seat: Seat) -> Result<End, ServiceError> {
         let replication = match self.replication(data)? {
             Ok(replication) => replication,
             Err(end) => return Ok(end),
@@ -173,7 +192,7 @@ impl Work<'_> {
             network: self.runner.network.clone(),
             settings,
         };
-        Ok(self.drive(run, data).await)
+        Ok(self.keep_running(run, data, seat).await)
     }
 
     /// What the user asked for, ready to run.
@@ -219,15 +238,16 @@ impl Work<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Runs the engine, and keeps what it says of its progress.
-    async fn drive(&self, run: Run, data: &mut JobData) -> End {
+    /// Runs the engine until it has ended, or has nothing to do and somebody else listens for changes.
+    async fn drive(&self, run: Run, data: &mut JobData) -> Driven {
         let (control, handles) = Handles::new(self.gate());
         let progress = control.progress();
-        let engine = engine::run(run, handles);
-        tokio::pin!(engine);
+        let settled = self.settled(&run.replication, progress.clone());
+        let engine = engine::run(run.clone(), handles);
         let watching = self.watch(progress.clone(), data);
-        tokio::pin!(watching);
+        tokio::pin!(engine, watching, settled);
         let mut watched = false;
+        let mut ear = None;
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -235,18 +255,23 @@ impl Work<'_> {
                 lost = &mut watching, if !watched => {
                     watched = true;
                     if lost {
-                        return End::Halted;
+                        return Driven::Ended(End::Halted);
                     }
                 }
                 () = self.stopped() => {
+                    ear = None;
                     control.stop();
                     // A stop waits for batches in work, and one checkpoint.
                     break tokio::time::timeout(STOP_MAX, &mut engine).await.ok();
                 }
+                heard = &mut settled, if ear.is_none() => {
+                    ear = Some(heard);
+                    control.stop();
+                }
             }
         };
         let last = progress.borrow().clone();
-        match outcome {
+        Driven::Ended(match outcome {
             None => {
                 control.abort();
                 self.stop_end().with(last)
@@ -257,19 +282,23 @@ impl Work<'_> {
                 ending,
                 result,
                 progress,
-            })) => match ending {
-                Ending::Completed => End::Complete {
+            })) => match (ending, ear) {
+                (Ending::Stopped, Some(ear)) => return Driven::Idle(Box::new(progress), ear),
+                (Ending::Completed, _) => End::Complete {
                     result,
                     progress: Box::new(progress),
                 },
-                Ending::Stopped => self.stop_end().with(progress),
-                Ending::FilterChanged => {
-                    let wait = self.runner.of.options().interval();
-                    let due_ms = self.runner.now_ms().saturating_add(millis(wait));
-                    End::Reschedule { due_ms }.with(progress)
-                }
+                (Ending::Stopped, None) => self.stop_end().with(progress),
+                (Ending::FilterChanged, _) => self.another_filter().with(progress),
             },
-        }
+        })
+    }
+
+    /// The replication has another id now.
+    fn another_filter(&self) -> End {
+        let wait = self.runner.of.options().interval();
+        let due_ms = self.runner.now_ms().saturating_add(millis(wait));
+        End::Reschedule { due_ms }
     }
 
     /// Somebody wants the run to stop.

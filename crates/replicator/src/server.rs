@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,9 +23,11 @@ use crate::create::{Replications, Scanned};
 use crate::data::JobData;
 use crate::engine::Budget;
 use crate::fault::ServiceError;
+use crate::idle::Sources;
 use crate::job_metrics;
 use crate::keys;
 use crate::run::{Ended, Runner, Secrets, Stops, chain};
+use crate::slots::Slots;
 
 /// Jobs that are asked for at a time.
 const ACCEPT_MAX: usize = 64;
@@ -63,6 +65,8 @@ pub struct Load {
     pub running: usize,
     /// Those of them that never end by themselves.
     pub continuous: usize,
+    /// Those of these that wait for changes, and take no place.
+    pub parked: usize,
 }
 
 /// Runs jobs.
@@ -121,6 +125,8 @@ impl Server {
         let (load, loaded) = watch::channel(Load::default());
         let process = format!("{:08x}", of.entropy().bits() >> 96);
         let runner = Runner {
+            sources: Sources::new(setup.network.clone()),
+            slots: Slots::new(of.options().max_jobs),
             of,
             network: setup.network,
             budget: setup.budget,
@@ -159,6 +165,7 @@ impl Server {
             None.into();
         let mut waits = false;
         let mut turn = self.next_turn();
+        let mut room = self.runner.slots.room();
         let of = self.runner.of.clone();
         let mut bell: BoxFuture<'static, Option<Bytes>> = Box::pin(rung(of.clone(), None));
         loop {
@@ -199,7 +206,12 @@ impl Server {
                     self.turn().await;
                     turn = self.next_turn();
                 }
-                Ok(()) = options.changed() => turn = turn.min(self.next_turn()),
+                // Somebody waits for changes now, or does not any more.
+                Ok(()) = room.changed() => self.show_load(),
+                Ok(()) = options.changed() => {
+                    self.runner.slots.set_max(self.runner.of.options().max_jobs);
+                    turn = turn.min(self.next_turn());
+                }
             }
         }
     }
@@ -211,8 +223,7 @@ impl Server {
 
     /// How many jobs to ask for.
     fn wanted(&self) -> usize {
-        let max = self.runner.of.options().max_jobs;
-        let room = max.saturating_sub(self.workers.len());
+        let room = *self.runner.slots.room().borrow();
         room.max(self.excess).min(ACCEPT_MAX)
     }
 
@@ -228,7 +239,8 @@ impl Server {
                 ..Stops::default()
             };
             let (job, created_ms) = (accepted.job.clone(), accepted.created_ms);
-            let run = Arc::clone(&self.runner).run(accepted, stops.clone());
+            let seat = self.runner.slots.take();
+            let run = Arc::clone(&self.runner).run(accepted, stops.clone(), seat);
             let task = self.tasks.spawn(run);
             let since = Instant::now();
             let worker = Worker {
@@ -263,10 +275,14 @@ impl Server {
             .filter(|worker| worker.continuous)
             .count();
         let running = self.workers.len();
+        let parked = (self.workers.values())
+            .filter(|worker| worker.stops.parked.load(Ordering::Relaxed))
+            .count();
         self.load.send_if_modified(|load| {
             let new = Load {
                 running,
                 continuous,
+                parked,
             };
             std::mem::replace(load, new) != new
         });
@@ -276,8 +292,13 @@ impl Server {
     async fn turn(&mut self) {
         let options = self.runner.of.options();
         let min_run_time = Duration::from_secs(options.min_run_time_sec);
-        let surplus = self.workers.len().saturating_sub(options.max_jobs);
-        let stopped = self.trim(surplus, min_run_time);
+        self.runner.slots.set_max(options.max_jobs);
+        let working = self.runner.slots.taken();
+        let surplus = working.saturating_sub(options.max_jobs);
+        let mut stopped = self.trim(surplus, min_run_time);
+        if options.max_jobs == 0 {
+            stopped += self.trim_parked();
+        }
         self.churn += stopped;
         job_metrics::stopped(stopped);
         let waiting = match self.waiting(options.max_churn).await {
@@ -288,7 +309,7 @@ impl Server {
             }
         };
         let budget = options.max_churn.saturating_sub(self.churn);
-        let room = (options.max_jobs + options.max_churn).saturating_sub(self.workers.len());
+        let room = (options.max_jobs + options.max_churn).saturating_sub(working);
         self.excess = budget.min(waiting).min(room);
         self.churn = 0;
     }
@@ -296,7 +317,8 @@ impl Server {
     /// Stops the continuous jobs that have run longest, up to `surplus` of those that have had their time.
     fn trim(&mut self, surplus: usize, min_run_time: Duration) -> usize {
         let mut workers: Vec<&Worker> = (self.workers.values())
-            .filter(|worker| worker.continuous && worker.since.elapsed() >= min_run_time)
+            .filter(|worker| worker.continuous && !worker.stops.parked.load(Ordering::Relaxed))
+            .filter(|worker| worker.since.elapsed() >= min_run_time)
             .collect();
         workers.sort_by_key(|worker| worker.since);
         let victims = workers.into_iter().take(surplus);
@@ -308,6 +330,14 @@ impl Server {
             worker.stops.rotate.cancel();
         }
         stopped
+    }
+
+    /// A node that is to run nothing gives back what waits for changes, too.
+    fn trim_parked(&self) -> usize {
+        let parked = (self.workers.values())
+            .filter(|worker| worker.stops.parked.load(Ordering::Relaxed))
+            .filter(|worker| !worker.stops.rotate.is_cancelled());
+        parked.map(|worker| worker.stops.rotate.cancel()).count()
     }
 
     /// Jobs that are due, counting no more than needed.
@@ -349,6 +379,7 @@ impl Server {
             self.tasks.shutdown().await;
         }
         self.workers.clear();
+        self.runner.sources.close().await;
         self.show_load();
     }
 }

@@ -317,3 +317,19 @@ fn nothing_prints_credentials() {
     let wrong = parse(&json!("http://user:hunter22@h:x/db")).unwrap_err();
     assert!(!format!("{wrong} {wrong:?}").contains("hunter22"));
 }
+
+#[test]
+fn a_database_has_a_server() {
+    let server = |url: &str| {
+        let (server, name) = Endpoint::from_url(url).unwrap().server()?;
+        assert_eq!(server.username(), Some("adm"));
+        Some((server.url_text().to_owned(), name))
+    };
+    let at = |url: &str, name: &str| Some((url.to_owned(), name.to_owned()));
+    assert_eq!(server("http://adm:p@h:1/db"), at("http://h:1/", "db"));
+    assert_eq!(
+        server("https://adm:p@h/proxied/a%2Fb%20c/?x=y"),
+        at("https://h/proxied/", "a/b c")
+    );
+    assert_eq!(server("http://adm:p@h/"), None);
+}

@@ -170,16 +170,20 @@ fn data(body: Body) -> impl Stream<Item = Bytes> {
         .filter_map(|piece| async { piece.ok() })
 }
 
-/// The first bytes of a body.
+/// The first bytes of a body. Ends with the last of them, whether there will be more or not.
 fn take(body: Body, bytes: usize) -> impl Stream<Item = Bytes> {
-    data(body).scan(bytes, |left, mut piece| {
-        let next = (*left > 0).then(|| {
-            piece.truncate(*left);
-            *left -= piece.len();
-            piece
-        });
-        async { next }
-    })
+    stream::unfold(
+        (Box::pin(data(body)), bytes),
+        |(mut pieces, left)| async move {
+            if left == 0 {
+                return None;
+            }
+            let mut piece = pieces.next().await?;
+            piece.truncate(left);
+            let left = left - piece.len();
+            Some((piece, (pieces, left)))
+        },
+    )
 }
 
 /// A body in pieces of a size.
@@ -193,4 +197,23 @@ fn split(body: Body, bytes: usize) -> impl Stream<Item = Bytes> {
             Some((next, rest))
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_cut_does_not_wait_for_what_is_cut_off() {
+        let piece = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"0123456789"))]);
+        let body = Body::from_stream(piece.chain(stream::pending()));
+        let mut taken = Box::pin(take(body, 3));
+        assert_eq!(
+            taken.next().now_or_never(),
+            Some(Some(Bytes::from_static(b"012")))
+        );
+        assert_eq!(taken.next().now_or_never(), Some(None));
+    }
 }

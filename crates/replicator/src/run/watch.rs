@@ -103,7 +103,11 @@ impl Work<'_> {
         healed && sick
     }
 
-    async fn tell(&self, now: &Progress, data: Option<&JobData>) -> Result<(), ServiceError> {
+    pub(super) async fn tell(
+        &self,
+        now: &Progress,
+        data: Option<&JobData>,
+    ) -> Result<(), ServiceError> {
         let jobs = &self.runner.of.0.jobs;
         let op = jobs.op();
         let live = &live(now, op.now_ms).encode();

@@ -41,14 +41,10 @@ pub(crate) struct Node {
     _acceptor: AbortOnDropHandle<()>,
 }
 
-async fn service(store: &Store) -> Replications {
+async fn service(store: &Store, options: Options) -> Replications {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
     let docs = DocStore::new(store.clone(), docstore::Options::default());
     let sealer = Sealer::new(vec![("k".to_owned(), [9; 32])]).unwrap();
-    let options = Options {
-        stats_update_interval_sec: 0,
-        ..Options::default()
-    };
     let setup = Setup {
         sealer,
         options,
@@ -57,10 +53,17 @@ async fn service(store: &Store) -> Replications {
     Replications::open(jobs, docs, setup).await.unwrap()
 }
 
+fn plain() -> Options {
+    Options {
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    }
+}
+
 impl World {
     pub(crate) async fn new() -> Self {
         let store = Store::open("memory:").await.unwrap();
-        let of = service(&store).await;
+        let of = service(&store, plain()).await;
         let db = of.create_database("_replicator").await.unwrap();
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         peer.create_database("a").unwrap();
@@ -82,7 +85,11 @@ impl World {
     }
 
     pub(crate) async fn node(&self, name: &str) -> Node {
-        let of = service(&self.store).await;
+        self.node_with(name, plain()).await
+    }
+
+    pub(crate) async fn node_with(&self, name: &str, options: Options) -> Node {
+        let of = service(&self.store, options).await;
         let holder = Holder::new(name).unwrap();
         let (acceptor, handle) =
             Acceptor::new(of.jobs().clone(), of.job_type().clone(), holder.clone());
@@ -253,6 +260,14 @@ impl World {
 impl Node {
     pub(crate) async fn until_running(&mut self, jobs: usize) {
         let wait = self.load.wait_for(|load| load.running == jobs);
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .expect("the load stays")
+            .unwrap();
+    }
+
+    pub(crate) async fn until_parked(&mut self, jobs: usize) {
+        let wait = self.load.wait_for(|load| load.parked == jobs);
         tokio::time::timeout(PATIENCE, wait)
             .await
             .expect("the load stays")

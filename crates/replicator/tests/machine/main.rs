@@ -11,5 +11,6 @@
 
 mod documents;
 mod fixture;
+mod idle;
 mod nodes;
 mod requests;

@@ -42,6 +42,8 @@ async fn the_longest_running_make_room_for_others() {
         max_jobs,
         max_churn: 1,
         interval_sec: 1,
+        // They keep their places, although nothing changes.
+        park_after_sec: 0,
         min_run_time_sec: 0,
         stats_update_interval_sec: 0,
         ..Options::default()

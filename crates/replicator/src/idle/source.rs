@@ -1,0 +1,388 @@
+//! One server that is listened to.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use couch::{Endpoint, FeedKind, Idle, ListedDatabase, Network, RequestOptions, Seq, Server};
+use futures::future::join;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at `_dbs_info` where nothing else tells.
+const POLL_PAUSE: Duration = Duration::from_secs(3);
+/// Between two looks where there is a feed.
+const CHECK_PAUSE: Duration = Duration::from_mins(1);
+/// New ears are looked at together.
+const GATHER_PAUSE: Duration = Duration::from_millis(200);
+/// After a failure, and after many.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// A server that does not know or allow something is asked again after so long.
+const REFUSED_PAUSE: Duration = Duration::from_mins(10);
+/// Databases in one `_dbs_info`: as many as CouchDB takes.
+const NAMES_MAX: usize = 100;
+/// A feed may tell of a change so much later than the database.
+const FEED_DELAY: Duration = Duration::from_secs(5);
+/// Nobody listens to a server any more that nobody has listened to for so long.
+const DESERTED_PAUSE: Duration = Duration::from_mins(5);
+/// A feed that has not told so many changes is not believed any more.
+const MISSES_MAX: u32 = 3;
+const HEARTBEAT_MS: u64 = 30_000;
+
+/// Whether something tells of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// Not known yet, or not at the moment.
+    Not,
+    /// From now on.
+    Live,
+    /// The server does not.
+    Never,
+}
+
+/// A server, and who listens to it.
+pub(super) struct Source {
+    endpoint: Endpoint,
+    ears: Mutex<Ears>,
+    feed: watch::Sender<Told>,
+    polls: watch::Sender<Told>,
+    /// There is a new ear.
+    listened: Notify,
+}
+
+#[derive(Default)]
+struct Ears {
+    next: u64,
+    /// By the name of the database.
+    of: HashMap<String, Vec<Listening>>,
+    /// Changes that the feed has not told.
+    misses: u32,
+    /// There will be no more.
+    closed: bool,
+}
+
+struct Listening {
+    id: u64,
+    /// The sequence that the server named first.
+    seen: Option<Seq>,
+    armed: CancellationToken,
+    heard: CancellationToken,
+}
+
+/// Hears of changes of one database, from when it is armed until it has heard of one.
+pub(crate) struct Ear {
+    id: u64,
+    database: String,
+    source: Weak<Source>,
+    feed: watch::Receiver<Told>,
+    polls: watch::Receiver<Told>,
+    armed: CancellationToken,
+    heard: CancellationToken,
+}
+
+impl Ear {
+    /// Waits until changes will be heard; false when they will not.
+    pub(super) async fn armed(&self) -> bool {
+        let (mut feed, mut polls) = (self.feed.clone(), self.polls.clone());
+        let never = async {
+            let refused = |told: &Told| *told == Told::Never;
+            drop(feed.wait_for(refused).await);
+            drop(polls.wait_for(refused).await);
+        };
+        let mut feed = self.feed.clone();
+        let live = async { feed.wait_for(|told| *told == Told::Live).await.is_ok() };
+        tokio::select! {
+            biased;
+            true = live => true,
+            () = self.armed.cancelled() => true,
+            () = never => false,
+        }
+    }
+
+    /// Waits until the database may have changed.
+    pub(crate) async fn heard(&self) {
+        self.heard.cancelled().await;
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        let Some(source) = self.source.upgrade() else {
+            return;
+        };
+        let mut ears = source.ears();
+        if let Some(all) = ears.of.get_mut(&self.database) {
+            all.retain(|ear| ear.id != self.id);
+            if all.is_empty() {
+                ears.of.remove(&self.database);
+            }
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            ears: Mutex::default(),
+            feed: watch::Sender::new(Told::Not),
+            polls: watch::Sender::new(Told::Not),
+            listened: Notify::new(),
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// A new ear, unless listening has ended.
+    pub(super) fn ear(self: &Arc<Self>, database: &str) -> Option<Ear> {
+        let (armed, heard) = (CancellationToken::new(), CancellationToken::new());
+        let mut ears = self.ears();
+        if ears.closed {
+            return None;
+        }
+        ears.next += 1;
+        let id = ears.next;
+        ears.of
+            .entry(database.to_owned())
+            .or_default()
+            .push(Listening {
+                id,
+                seen: None,
+                armed: armed.clone(),
+                heard: heard.clone(),
+            });
+        drop(ears);
+        self.listened.notify_one();
+        Some(Ear {
+            id,
+            database: database.to_owned(),
+            source: Arc::downgrade(self),
+            feed: self.feed.subscribe(),
+            polls: self.polls.subscribe(),
+            armed,
+            heard,
+        })
+    }
+
+    /// Listens until nobody wants to know any more.
+    pub(super) async fn serve(self: Arc<Self>, network: Network) {
+        tokio::select! {
+            () = self.listen(&network) => {}
+            () = self.deserted() => {}
+        }
+    }
+
+    async fn deserted(&self) {
+        let mut was_empty = false;
+        loop {
+            sleep(DESERTED_PAUSE).await;
+            let mut ears = self.ears();
+            if was_empty && ears.of.is_empty() {
+                ears.closed = true;
+                return;
+            }
+            was_empty = ears.of.is_empty();
+        }
+    }
+
+    async fn listen(&self, network: &Network) {
+        let options = RequestOptions {
+            http_connections: 2,
+            ..RequestOptions::default()
+        };
+        let mut pause = RETRY_PAUSES.0;
+        let server = loop {
+            match network.server(self.endpoint.clone(), options.clone()).await {
+                Ok(server) => break server,
+                Err(error) => {
+                    tracing::debug!(server = %self.endpoint, %error, "listen to a server");
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_PAUSES.1);
+                }
+            }
+        };
+        join(self.follow(&server), self.poll(&server)).await;
+    }
+
+    /// Follows the feed of updates.
+    async fn follow(&self, server: &Server) {
+        let mut since = None;
+        let mut pause = RETRY_PAUSES.0;
+        loop {
+            let error = match self.follow_once(server, &mut since).await {
+                Ok(()) => {
+                    pause = RETRY_PAUSES.0;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            tracing::debug!(server = %self.endpoint, %error, "follow updates of databases");
+            self.feed.send_replace(Told::Not);
+            if !is_refusal(&error) {
+                sleep(pause).await;
+                pause = (pause * 2).min(RETRY_PAUSES.1);
+            } else if since.take().is_some() {
+                // It does not know that sequence any more, so nobody knows what happened meanwhile.
+                self.all_heard();
+            } else {
+                self.feed.send_replace(Told::Never);
+                sleep(REFUSED_PAUSE).await;
+            }
+        }
+    }
+
+    /// One connection, from where the last one ended.
+    async fn follow_once(
+        &self,
+        server: &Server,
+        since: &mut Option<Seq>,
+    ) -> Result<(), couch::Error> {
+        let from = match since {
+            Some(seq) => seq.clone(),
+            None => now(server).await?,
+        };
+        let idle = Idle::HeartbeatMs(HEARTBEAT_MS);
+        let mut updates = server.db_updates(FeedKind::Continuous, &from, idle).await?;
+        *since = Some(from);
+        if self.ears().misses < MISSES_MAX {
+            self.feed.send_replace(Told::Live);
+        }
+        while let Some(update) = updates.next().await? {
+            self.heard(&update.db_name);
+            if !update.seq.is_null() {
+                *since = Some(update.seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for sequences: at once for new ears, and again and again.
+    async fn poll(&self, server: &Server) {
+        let mut pause = RETRY_PAUSES.0;
+        loop {
+            match self.poll_once(server).await {
+                Ok(()) => {
+                    pause = RETRY_PAUSES.0;
+                    self.polls.send_replace(Told::Live);
+                    let again = if *self.feed.borrow() == Told::Live {
+                        CHECK_PAUSE
+                    } else {
+                        POLL_PAUSE
+                    };
+                    if timeout(again, self.listened.notified()).await.is_ok() {
+                        sleep(GATHER_PAUSE).await;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(server = %self.endpoint, %error, "ask for sequences of databases");
+                    if is_refusal(&error) {
+                        self.polls.send_replace(Told::Never);
+                        sleep(REFUSED_PAUSE).await;
+                    } else {
+                        sleep(pause).await;
+                        pause = (pause * 2).min(RETRY_PAUSES.1);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn poll_once(&self, server: &Server) -> Result<(), couch::Error> {
+        let names: Vec<String> = self.ears().of.keys().cloned().collect();
+        let mut changed = Vec::new();
+        for names in names.chunks(NAMES_MAX) {
+            for listed in server.dbs_info(names).await? {
+                changed.extend(self.changed(&listed));
+            }
+        }
+        if *self.feed.borrow() == Told::Live && !changed.is_empty() {
+            sleep(FEED_DELAY).await;
+            if changed.iter().any(|heard| !heard.is_cancelled()) {
+                self.missed();
+            }
+        }
+        for heard in changed {
+            heard.cancel();
+        }
+        Ok(())
+    }
+
+    /// Those who ought to hear about what a server says of a database, or to have heard.
+    fn changed(&self, listed: &ListedDatabase) -> Vec<CancellationToken> {
+        let mut ears = self.ears();
+        let of = ears.of.get_mut(&listed.name).into_iter().flatten();
+        let changed = of.filter_map(|ear| match (&ear.seen, &listed.update_seq) {
+            (None, Some(seq)) => {
+                ear.seen = Some(seq.clone());
+                ear.armed.cancel();
+                None
+            }
+            (Some(seen), Some(seq)) if is_same(seen, seq) => None,
+            // Also when it is gone: whoever runs next says so.
+            _ => Some(ear.heard.clone()),
+        });
+        changed.collect()
+    }
+
+    /// The feed has not told of a change.
+    fn missed(&self) {
+        let mut ears = self.ears();
+        ears.misses += 1;
+        if ears.misses == MISSES_MAX {
+            tracing::warn!(server = %self.endpoint, "_db_updates does not tell of all updates: _dbs_info is asked often");
+            self.feed.send_replace(Told::Not);
+        }
+    }
+
+    fn heard(&self, database: &str) {
+        for ear in self.ears().of.get(database).into_iter().flatten() {
+            ear.heard.cancel();
+        }
+    }
+
+    fn all_heard(&self) {
+        for ear in self.ears().of.values().flatten() {
+            ear.heard.cancel();
+        }
+    }
+
+    fn ears(&self) -> MutexGuard<'_, Ears> {
+        self.ears.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the feed of updates stands.
+async fn now(server: &Server) -> Result<Seq, couch::Error> {
+    let from_now = Seq::from_value(&"now".into());
+    let mut updates = server
+        .db_updates(FeedKind::Normal, &from_now, Idle::Default)
+        .await?;
+    while updates.next().await?.is_some() {}
+    Ok(updates.last_seq().cloned().unwrap_or(from_now))
+}
+
+/// A cluster spells one sequence in many ways, but the number in front of it is the same.
+fn is_same(one: &Seq, other: &Seq) -> bool {
+    fn number(seq: &Seq) -> Option<String> {
+        let text = seq.to_query();
+        let (number, _) = text.split_once('-')?;
+        number
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then(|| number.to_owned())
+    }
+    one == other || number(one).is_some_and(|one| number(other) == Some(one))
+}
+
+fn is_refusal(error: &couch::Error) -> bool {
+    error
+        .status()
+        .is_some_and(|status| (400..500).contains(&status))
+        || matches!(
+            error,
+            couch::Error::BadAnswer { .. } | couch::Error::Auth { .. }
+        )
+}

@@ -1,0 +1,147 @@
+//! Jobs that have caught up: they give their seat and their engine away until their source has changed.
+//!
+//! Such a job is still this node's, and heart-beats go on. It costs its data, a place in the line of those who listen, and
+//! no connection. As soon as it hears of a change it takes a seat and runs from its checkpoint, as it would on another node.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::end::End;
+use super::{Driven, Work};
+use crate::data::JobData;
+use crate::engine::{self, Phase, Progress, Run};
+use crate::idle::Ear;
+use crate::params::{Filter, Replication};
+use crate::slots::Seat;
+
+/// Even who has heard nothing looks now and then, half of it or more.
+const LOOK_PAUSE: Duration = Duration::from_hours(1);
+
+impl Work<'_> {
+    /// Runs and waits in turns, until there is a reason to end.
+    pub(super) async fn keep_running(&self, mut run: Run, data: &mut JobData, seat: Seat) -> End {
+        let mut seat = Some(seat);
+        loop {
+            // Boxed, so that a job that waits does not keep room for what it did before.
+            let (last, ear) = match Box::pin(self.drive(run.clone(), data)).await {
+                Driven::Ended(end) => return end,
+                Driven::Idle(last, ear) => (last, ear),
+            };
+            self.stops.parked.store(true, Ordering::Relaxed);
+            seat.take();
+            let parked = Box::pin(self.parked(&last, ear, data)).await;
+            self.stops.parked.store(false, Ordering::Relaxed);
+            match parked {
+                Ok(again) => seat = Some(again),
+                Err(end) => return end.with(*last),
+            }
+            if let Some(end) = Box::pin(self.renamed(&run)).await {
+                return end.with(*last);
+            }
+            run.stats = last.stats;
+            run.session_id = format!("{:032x}", self.runner.of.entropy().bits());
+        }
+    }
+
+    /// Waits until a run has had nothing to do for a while, or for a moment if others want its seat, and until its source
+    /// is listened to.
+    pub(super) async fn settled(
+        &self,
+        replication: &Replication,
+        mut progress: watch::Receiver<Progress>,
+    ) -> Ear {
+        let options = &replication.options;
+        // Without a checkpoint the next run would begin where the first one did.
+        if !options.continuous || !options.use_checkpoints {
+            return std::future::pending().await;
+        }
+        loop {
+            let idle = |now: &Progress| now.phase == Phase::CaughtUp;
+            if progress.wait_for(idle).await.is_err() {
+                return std::future::pending().await;
+            }
+            let ear = async {
+                let pause_s = self.runner.of.options().park_after_sec;
+                if pause_s == 0 {
+                    return std::future::pending().await;
+                }
+                let mut room = self.runner.slots.room();
+                let wanted = room.wait_for(|room| *room == 0);
+                drop(timeout(Duration::from_secs(pause_s), wanted).await);
+                match self.runner.sources.listen(&replication.source).await {
+                    Some(ear) => ear,
+                    None => std::future::pending().await,
+                }
+            };
+            let mut busy = progress.clone();
+            tokio::select! {
+                biased;
+                _ = busy.wait_for(|now| now.phase != Phase::CaughtUp) => {}
+                ear = ear => return ear,
+            }
+        }
+    }
+
+    /// Waits until the source has changed and there is a seat.
+    async fn parked(&self, last: &Progress, ear: Ear, data: &mut JobData) -> Result<Seat, End> {
+        let waits = Progress {
+            phase: Phase::CaughtUp,
+            ..last.clone()
+        };
+        let changed = async {
+            let look = LOOK_PAUSE / 2 + self.runner.of.entropy().up_to(LOOK_PAUSE / 2);
+            let told = async {
+                self.tell_parked(&waits, data).await;
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = ear.heard() => {}
+                () = sleep(look) => {}
+                () = told => {}
+            }
+            self.runner.slots.wait().await
+        };
+        tokio::select! {
+            biased;
+            () = self.stopped() => Err(self.stop_end()),
+            seat = changed => Ok(seat),
+        }
+    }
+
+    /// Shows that the job waits, and that it is healthy when it has been for long enough.
+    async fn tell_parked(&self, waits: &Progress, data: &mut JobData) {
+        let mut healed = self.heal(data);
+        loop {
+            match self.tell(waits, healed.then_some(&*data)).await {
+                Ok(()) if data.error_count == 0 => return,
+                Ok(()) => {
+                    let threshold_s = self.runner.of.options().health_threshold_sec;
+                    sleep(Duration::from_secs(threshold_s)).await;
+                    healed |= self.heal(data);
+                }
+                Err(error) if error.is_halt() => return self.stops.lost.cancel(),
+                Err(error) => {
+                    let id = &self.accepted.job.id;
+                    tracing::warn!(job.id = %id, error = %super::chain(&error), "show an idle job");
+                    sleep(Duration::from_secs(5)).await;
+                }
+            }
+        }
+    }
+
+    /// A filter function may have changed with the source, and the replication's id with it.
+    async fn renamed(&self, run: &Run) -> Option<End> {
+        if !matches!(run.replication.options.filter, Filter::User { .. }) {
+            return None;
+        }
+        let service = &self.runner.of.0.service;
+        let now = engine::identify(&run.replication, service, &run.network, &run.settings);
+        match now.await {
+            Ok((identity, _)) => (identity != run.identity).then(|| self.another_filter()),
+            Err(error) => Some(End::of_error(&error)),
+        }
+    }
+}
