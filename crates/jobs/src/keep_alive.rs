@@ -86,13 +86,14 @@ impl Jobs {
     async fn beat(&self, job: &Job, patience: Duration, lost: Instant) -> Beat {
         let (answer, mut told) = oneshot::channel();
         let job = job.clone();
-        let together = match self.beats().join(Waiting { job, answer }) {
-            Some(all) => all,
-            None => tokio::select! {
+        let together = if let Some(all) = self.beats().join(Waiting { job, answer }) {
+            all
+        } else {
+            tokio::select! {
                 biased;
                 beat = &mut told => return beat.unwrap_or(Beat::Failed),
                 () = sleep(patience) => self.beats().take(),
-            },
+            }
         };
         if !together.is_empty() {
             self.beat_together(together, lost).await;

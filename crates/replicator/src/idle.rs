@@ -65,8 +65,9 @@ impl Sources {
         same.push(Arc::clone(&source));
         let (network, closed) = (self.network.clone(), self.closed.clone());
         let listening = Arc::clone(&source);
+        let serving = Box::pin(listening.serve(network));
         self.tasks.spawn(async move {
-            closed.run_until_cancelled(listening.serve(network)).await;
+            closed.run_until_cancelled(serving).await;
         });
         source.ear(database)
     }

@@ -95,7 +95,7 @@ impl Work<'_> {
             let look = LOOK_PAUSE / 2 + self.runner.of.entropy().up_to(LOOK_PAUSE / 2);
             let told = async {
                 self.tell_parked(&waits, data).await;
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             tokio::select! {
                 () = ear.heard() => {}
