@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod one;
 mod output;
 mod replicate;
 mod store;

@@ -1,6 +1,7 @@
 //! `davenport bench`: how fast it is here. Compare figures of one run only.
 
 mod queue;
+mod replicate;
 
 use std::process::Command as Process;
 use std::time::Duration;
@@ -15,6 +16,14 @@ use super::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// A replication, next to the server's own replicator
+    Replicate(replicate::Command),
+    /// Our replication of `bench replicate`
+    #[command(hide = true)]
+    ReplicateOne,
+    /// The server of `bench replicate`
+    #[command(hide = true)]
+    ReplicatePeer,
     /// Commits, reads and watches, next to bare LMDB
     Store(StoreBench),
     /// The second process of `bench store`
@@ -48,6 +57,9 @@ pub(crate) struct StoreBench {
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Replicate(bench) => replicate::run(bench).await,
+        Command::ReplicateOne => replicate::one().await,
+        Command::ReplicatePeer => replicate::serve_peer().await,
         Command::Store(bench) => store(bench).await,
         Command::StoreEcho { store } => Ok(::store::bench::echo(&store, |line| {
             output::line(line);

@@ -10,16 +10,12 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
-use replicator::engine::{
-    self, Control, Ending, Gate, Handles, Outcome, Phase, Progress, Run, Settings,
-};
-use replicator::id::Service;
-use replicator::params::{Defaults, Replication};
-use replicator::{Error, Stats};
+use replicator::Error;
+use replicator::engine::{self, Control, Ending, Gate, Handles, Outcome, Phase, Progress};
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::output;
+use super::{one, output};
 
 /// Names the checkpoints of runs from the command line, so that the next run goes on where one ended.
 const UUID: &str = "0000000000000000davenport000cli0";
@@ -73,34 +69,11 @@ pub(crate) struct Command {
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let document = document(&command)?;
-    let replication = Replication::from_document(&document, &Defaults::default())?;
-    let network = network(&command)?;
-    let settings = Settings::default();
-    let service = Service {
-        uuid: command.uuid.clone(),
-        legacy_host: None,
-    };
-    let identified = Box::pin(engine::identify(
-        &replication,
-        &service,
-        &network,
-        &settings,
-    ))
-    .await;
-    let (identity, filter_code) = identified.map_err(|error| failure(&error))?;
-    let run = Run {
-        replication,
-        identity,
-        filter_code,
-        stats: Stats::default(),
-        session_id: super::random_hex(),
-        network,
-        settings,
-    };
+    let run = one::prepare(&document, &command.uuid, network(&command)?).await?;
     let (control, handles) = Handles::new(Gate::open());
     let reporter = Reporter::new(command.json);
     let outcome = attend(Box::pin(engine::run(run, handles)), &control, &reporter).await;
-    reporter.end(&outcome.map_err(|error| failure(&error))?)
+    reporter.end(&outcome.map_err(|error| one::failure(&error))?)
 }
 
 /// Waits for the run, shows its progress, and stops it in good order on Ctrl-C.
@@ -163,10 +136,6 @@ fn network(command: &Command) -> anyhow::Result<Network> {
         ..NetworkOptions::default()
     };
     Ok(Network::new(options, super::random())?)
-}
-
-fn failure(error: &Error) -> anyhow::Error {
-    anyhow::anyhow!("{}: {}", error.tag(), error.reason())
 }
 
 /// Shows a run: a bar on a terminal, lines of JSON on request, else nothing but the end.

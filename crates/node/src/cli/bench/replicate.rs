@@ -1,0 +1,310 @@
+//! `davenport bench replicate`: a replication by us, and the same one by the server's own replicator, on the same server.
+//!
+//! Ours runs in a process of its own, so that its processor time and memory are its own. What the server itself spends on
+//! it is read from the system where the server runs on this machine. A server with a replicator does the same work again,
+//! into another database.
+
+mod client;
+mod data;
+mod process;
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
+use couch::{EgressOptions, Network, NetworkOptions};
+use document::json::Json;
+use peer::{Options, Peer};
+use replicator::engine::{self, Gate, Handles};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, Command as Process};
+
+use super::super::{one, output, random_hex};
+use client::Client;
+use data::Case;
+use process::Processes;
+
+#[derive(Debug, Args)]
+pub(crate) struct Command {
+    /// An empty CouchDB with its administrator, as `http://admin:password@127.0.0.1:5984`; a server in memory when left out
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Only these cases, separated by commas
+    #[arg(long, value_name = "CASE,CASE…", value_delimiter = ',')]
+    cases: Vec<Case>,
+    /// A part of the documents, to see whether it works; figures are comparable with all of them only
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Print a line of JSON a figure
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    ensure!(
+        command.scale > 0.0 && command.scale <= 1.0,
+        "--scale is more than 0 and at most 1"
+    );
+    let mut own = None;
+    let url = match command.server {
+        Some(url) => url,
+        None => {
+            let (child, url) = start_peer().await?;
+            own = Some(child);
+            url
+        }
+    };
+    let client = Client::new(&url)?;
+    let bench = Bench {
+        server: match &own {
+            Some(child) => child.id().map(Processes::of),
+            None => client.local_port().and_then(Processes::listening),
+        },
+        has_replicator: client.has_replicator().await?,
+        client,
+        scale: command.scale,
+        json: command.json,
+    };
+    let cases = if command.cases.is_empty() {
+        Case::value_variants()
+    } else {
+        &command.cases[..]
+    };
+    for case in cases {
+        bench.case(*case).await?;
+    }
+    if let Some(mut child) = own {
+        // It ends with its input.
+        drop(child.stdin.take());
+        child.wait().await.context("wait for the server")?;
+    }
+    Ok(())
+}
+
+/// A server, and how to report.
+struct Bench {
+    client: Client,
+    /// Its processes, when they are on this machine.
+    server: Option<Processes>,
+    has_replicator: bool,
+    scale: f64,
+    json: bool,
+}
+
+/// What one replication took.
+#[derive(Default)]
+struct Measured {
+    wall_s: f64,
+    cpu_s: f64,
+    server_cpu_s: Option<f64>,
+    peak_rss_mb: Option<f64>,
+}
+
+impl Bench {
+    async fn case(&self, case: Case) -> anyhow::Result<()> {
+        let run = random_hex();
+        let name = |what: &str| {
+            format!(
+                "bench-{}-{}-{what}",
+                case.name().replace('_', "-"),
+                &run[..8]
+            )
+        };
+        let (source, ours, theirs) = (name("source"), name("ours"), name("theirs"));
+        let databases = if case.target_is_full() {
+            vec![&source, &ours]
+        } else if self.has_replicator {
+            vec![&source, &ours, &theirs]
+        } else {
+            vec![&source, &ours]
+        };
+        let measured = async {
+            for database in &databases {
+                self.client.create(database).await?;
+            }
+            self.fill(case, &source).await?;
+            if case.target_is_full() {
+                self.fill(case, &ours).await?;
+            }
+            let measured = self.ours(&source, &ours).await?;
+            self.check(case, &source, &ours).await?;
+            self.report(case, "davenport", &measured);
+            if self.has_replicator {
+                let target = if case.target_is_full() {
+                    &ours
+                } else {
+                    &theirs
+                };
+                let measured = self.theirs(&source, target).await?;
+                self.check(case, &source, target).await?;
+                self.report(case, "server", &measured);
+            }
+            anyhow::Ok(())
+        };
+        let measured = measured.await;
+        for database in databases {
+            // What is left behind does no harm; what went wrong before is the news.
+            let _ = self.client.delete(database).await;
+        }
+        measured.with_context(|| format!("case {}", case.name()))
+    }
+
+    async fn fill(&self, case: Case, database: &str) -> anyhow::Result<()> {
+        let count = case.documents(self.scale);
+        for batch in data::batches(case, count) {
+            self.client.bulk_docs(database, batch).await?;
+        }
+        // What the server still does with all that is no part of any replication.
+        if let Some(server) = &self.server {
+            server.settle().await;
+        }
+        Ok(())
+    }
+
+    /// Both databases have the same documents.
+    async fn check(&self, case: Case, source: &str, target: &str) -> anyhow::Result<()> {
+        let (source, target) = (
+            self.client.counts(source).await?,
+            self.client.counts(target).await?,
+        );
+        ensure!(
+            source == target && source.0 == case.documents(self.scale),
+            "{source:?} documents at the source and {target:?} at the target"
+        );
+        Ok(())
+    }
+
+    async fn ours(&self, source: &str, target: &str) -> anyhow::Result<Measured> {
+        let mut child = myself(&["bench", "replicate-one"])?;
+        let document = json!({
+            "source": self.client.url(source),
+            "target": self.client.url(target),
+        });
+        let (before, begun) = (self.server_cpu(), Instant::now());
+        let mut stdin = child.stdin.take().context("write to a new process")?;
+        stdin.write_all(document.to_string().as_bytes()).await?;
+        drop(stdin);
+        let line = first_line(&mut child).await?;
+        let status = child.wait().await?;
+        let wall_s = begun.elapsed().as_secs_f64();
+        ensure!(status.success(), "the replication failed");
+        let said: Value = serde_json::from_str(&line).context("read what a process measured")?;
+        Ok(Measured {
+            wall_s,
+            cpu_s: said["cpu_s"].as_f64().unwrap_or_default(),
+            server_cpu_s: self.cpu_since(before),
+            peak_rss_mb: said["peak_rss_mb"].as_f64(),
+        })
+    }
+
+    async fn theirs(&self, source: &str, target: &str) -> anyhow::Result<Measured> {
+        if let Some(server) = &self.server {
+            server.settle().await;
+        }
+        let document = json!({
+            "source": self.client.url(source),
+            "target": self.client.url(target),
+        });
+        let (before, begun) = (self.server_cpu(), Instant::now());
+        self.client.replicate(&document).await?;
+        Ok(Measured {
+            wall_s: begun.elapsed().as_secs_f64(),
+            server_cpu_s: self.cpu_since(before),
+            // The replicator is a part of the server; no other process took part.
+            cpu_s: 0.0,
+            peak_rss_mb: None,
+        })
+    }
+
+    fn server_cpu(&self) -> Option<f64> {
+        self.server.as_ref()?.cpu_s()
+    }
+
+    fn cpu_since(&self, before: Option<f64>) -> Option<f64> {
+        Some(self.server_cpu()? - before?)
+    }
+
+    fn report(&self, case: Case, who: &str, measured: &Measured) {
+        let figures = [
+            ("wall_s", Some(measured.wall_s), "s"),
+            ("cpu_s", Some(measured.cpu_s), "s"),
+            ("server_cpu_s", measured.server_cpu_s, "s"),
+            ("peak_rss_mb", measured.peak_rss_mb, "MB"),
+        ];
+        for (metric, value, unit) in figures {
+            let Some(value) = value else { continue };
+            let case = case.name();
+            output::line(&if self.json {
+                let line = json!({
+                    "bench": "replicate", "case": case, "who": who, "metric": metric, "value": value, "unit": unit,
+                });
+                line.to_string()
+            } else {
+                format!("{case:<24} {who:<10} {metric:<20} {value:>14.3} {unit}")
+            });
+        }
+    }
+}
+
+async fn start_peer() -> anyhow::Result<(Child, String)> {
+    let mut child = myself(&["bench", "replicate-peer"])?;
+    let url = first_line(&mut child).await?;
+    Ok((child, url))
+}
+
+/// This program again, with other arguments. What it is told comes by its input, so that no list of processes shows it.
+fn myself(args: &[&str]) -> anyhow::Result<Child> {
+    Process::new(std::env::current_exe().context("find this program")?)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("start another process")
+}
+
+async fn first_line(child: &mut Child) -> anyhow::Result<String> {
+    let stdout = child.stdout.take().context("read from a new process")?;
+    let line = BufReader::new(stdout).lines().next_line().await?;
+    line.context("the other process said nothing")
+}
+
+/// The process of our own replication: does what its input says and prints what it took.
+pub(crate) async fn one() -> anyhow::Result<()> {
+    let document = tokio::io::stdin();
+    let mut document = BufReader::new(document).lines();
+    let Some(document) = document.next_line().await? else {
+        bail!("there is no replication document on the input");
+    };
+    let options = NetworkOptions {
+        egress: EgressOptions::open(),
+        ..NetworkOptions::default()
+    };
+    let network = Network::new(options, super::super::random())?;
+    let run = one::prepare(&Json::parse(&document)?, &random_hex(), network).await?;
+    let (_control, handles) = Handles::new(Gate::open());
+    Box::pin(engine::run(run, handles))
+        .await
+        .map_err(|error| one::failure(&error))?;
+    output::line(
+        &json!({"cpu_s": process::own_cpu_s(), "peak_rss_mb": process::own_peak_mb()}).to_string(),
+    );
+    Ok(())
+}
+
+/// The process of the server in memory: prints its URL and serves until its input ends.
+pub(crate) async fn serve_peer() -> anyhow::Result<()> {
+    let password = random_hex();
+    let options = Options {
+        admin: Some(("admin".to_owned(), password.clone())),
+        ..Options::default()
+    };
+    let peer = Peer::start(options).await?;
+    output::line(&format!("http://admin:{password}@{}", peer.address()));
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    while input.next_line().await?.is_some() {}
+    peer.stop().await;
+    Ok(())
+}

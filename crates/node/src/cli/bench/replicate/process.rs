@@ -1,0 +1,177 @@
+//! Processor time and memory of processes, read from the system. Where it does not tell, nothing is known.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// In which Linux counts processor time, on every machine that Rust runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// A server that uses less of a processor has nothing left to do.
+const QUIET: f64 = 0.1;
+const QUIET_WINDOW: Duration = Duration::from_millis(500);
+const SETTLE_WINDOWS_MAX: u32 = 120;
+
+/// A process and those that it started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Processes {
+    root: u32,
+}
+
+impl Processes {
+    /// Those of this process.
+    pub(crate) fn of(root: u32) -> Self {
+        Self { root }
+    }
+
+    /// Those of the process that listens on a port of this machine.
+    pub(crate) fn listening(port: u16) -> Option<Self> {
+        let mut sockets = HashSet::new();
+        for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+            let table = fs::read_to_string(table).unwrap_or_default();
+            sockets.extend(table.lines().filter_map(|line| listener(line, port)));
+        }
+        let owns = |pid: &u32| {
+            let links = fs::read_dir(format!("/proc/{pid}/fd"))
+                .into_iter()
+                .flatten();
+            links
+                .flatten()
+                .filter_map(|link| fs::read_link(link.path()).ok())
+                .any(|target| sockets.contains(target.to_string_lossy().as_ref()))
+        };
+        pids().find(owns).map(Self::of)
+    }
+
+    /// Processor seconds so far.
+    pub(crate) fn cpu_s(self) -> Option<f64> {
+        let all: Vec<Stat> = pids().filter_map(Stat::read).collect();
+        let mut family = HashSet::from([self.root]);
+        loop {
+            let before = family.len();
+            let children = all.iter().filter(|stat| family.contains(&stat.parent));
+            let children: Vec<u32> = children.map(|stat| stat.pid).collect();
+            family.extend(children);
+            if family.len() == before {
+                break;
+            }
+        }
+        let ticks = all
+            .iter()
+            .filter(|stat| family.contains(&stat.pid))
+            .map(|stat| stat.ticks);
+        all.iter()
+            .any(|stat| stat.pid == self.root)
+            .then(|| seconds(ticks.sum()))
+    }
+
+    /// Waits until there is nothing going on in them, or for a minute.
+    pub(crate) async fn settle(self) {
+        for _ in 0..SETTLE_WINDOWS_MAX {
+            let before = self.cpu_s();
+            tokio::time::sleep(QUIET_WINDOW).await;
+            match (before, self.cpu_s()) {
+                (Some(before), Some(after))
+                    if after - before > QUIET * QUIET_WINDOW.as_secs_f64() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Processor seconds of this process so far.
+pub(crate) fn own_cpu_s() -> Option<f64> {
+    Stat::read(std::process::id()).map(|stat| seconds(stat.ticks))
+}
+
+/// The most memory that this process had, in millions of bytes.
+pub(crate) fn own_peak_mb() -> Option<f64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0 / 1e6)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / TICKS_PER_SECOND
+}
+
+/// A line of `/proc/PID/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    pid: u32,
+    parent: u32,
+    /// Its own, and those of children that have ended.
+    ticks: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(
+            &fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?,
+        )
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        // The name stands in brackets and may hold anything, brackets too.
+        let (head, rest) = line.rsplit_once(')')?;
+        let pid = head.split_once(' ')?.0.parse().ok()?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let number = |place: usize| fields.get(place)?.parse::<u64>().ok();
+        Some(Self {
+            pid,
+            parent: u32::try_from(number(1)?).ok()?,
+            ticks: number(11)? + number(12)? + number(13)? + number(14)?,
+        })
+    }
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The socket of a line of `/proc/net/tcp` that listens on a port, as links to it are written.
+fn listener(line: &str, port: u16) -> Option<String> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (address, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+    let (_, listens_on) = address.rsplit_once(':')?;
+    let listens = *state == "0A" && u16::from_str_radix(listens_on, 16) == Ok(port);
+    listens.then(|| format!("socket:[{inode}]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_system() {
+        let line = "4242 (a) b) S 17 4242 4242 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 9 0 77 1 2";
+        let expected = Stat {
+            pid: 4242,
+            parent: 17,
+            ticks: 124,
+        };
+        assert_eq!(Stat::parse(line), Some(expected));
+        assert_eq!(Stat::parse("nonsense"), None);
+        let line = "   0: 0100007F:1760 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 9876 1 0";
+        assert_eq!(listener(line, 5984), Some("socket:[9876]".to_owned()));
+        assert_eq!(listener(line, 5985), None);
+        assert_eq!(listener(&line.replace(" 0A ", " 01 "), 5984), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_finds_itself() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let found = Processes::listening(port).unwrap();
+        assert_eq!(found.root, std::process::id());
+        assert!(found.cpu_s().unwrap() >= 0.0);
+        assert!(own_cpu_s().is_some());
+        assert!(own_peak_mb().unwrap() > 1.0);
+    }
+}
