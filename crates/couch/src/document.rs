@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -51,6 +53,8 @@ pub struct Attachment {
     pub length: u64,
     /// How it is compressed.
     pub encoding: Option<String>,
+    /// The MD5 of its bytes on the wire, if the source says.
+    pub digest: Option<[u8; 16]>,
 }
 
 impl Document {
@@ -167,6 +171,13 @@ struct RawAttachment {
     length: Option<u64>,
     encoding: Option<String>,
     encoded_length: Option<u64>,
+    digest: Option<String>,
+}
+
+/// The digest in CouchDB's form. Others say nothing that could be checked.
+fn md5(digest: &str) -> Option<[u8; 16]> {
+    let encoded = digest.strip_prefix("md5-")?;
+    BASE64.decode(encoded).ok()?.try_into().ok()
 }
 
 fn attachments(raw: &RawValue) -> Result<Attachments, serde_json::Error> {
@@ -207,6 +218,7 @@ fn attachments(raw: &RawValue) -> Result<Attachments, serde_json::Error> {
         following.push(Attachment {
             length: length.ok_or_else(unknown)?,
             content_type: attachment.content_type.unwrap_or_default(),
+            digest: attachment.digest.as_deref().and_then(md5),
             encoding: attachment.encoding,
             name,
         });

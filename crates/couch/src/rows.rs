@@ -21,7 +21,19 @@ pub(crate) enum Layout {
     Array,
     /// Values one after the other.
     Values,
+    /// Values on lines that begin with `data:`, among other lines (`text/event-stream`).
+    Events,
 }
+
+impl Layout {
+    /// Whether the rows are all there is, and may end at any time.
+    fn is_bare(self) -> bool {
+        matches!(self, Self::Values | Self::Events)
+    }
+}
+
+/// What begins a line of an event stream that has a row.
+const DATA: &[u8] = b"data:";
 
 /// Why an answer is not what its layout promises.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +56,10 @@ enum Place {
     Head,
     /// Between rows; `comma` when the next thing may be one.
     Between { comma: bool },
+    /// At the beginning of a line of an event stream, so many bytes of `data:` having been there.
+    Line { matched: usize },
+    /// In a line of an event stream that has no row, or none any more.
+    Rest,
     /// Within a row.
     Row,
     /// After the rows.
@@ -80,6 +96,7 @@ impl Splitter {
     pub(crate) fn new(layout: Layout, row_bytes_max: usize) -> Self {
         let place = match layout {
             Layout::Values => Place::Between { comma: false },
+            Layout::Events => Place::Line { matched: 0 },
             Layout::Member(_) | Layout::Array => Place::Head,
         };
         Self {
@@ -113,6 +130,8 @@ impl Splitter {
             match self.place {
                 Place::Head => self.head()?,
                 Place::Between { comma } => self.between(comma)?,
+                Place::Line { matched } => self.line(matched),
+                Place::Rest => self.rest(),
                 Place::Tail => {
                     let rest = std::mem::take(&mut self.chunk);
                     self.keep(&rest)?;
@@ -129,7 +148,8 @@ impl Splitter {
     /// Says that there are no more chunks, and returns the envelope with its rows left out.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>, Broken> {
         match self.place {
-            Place::Between { .. } if self.layout == Layout::Values => Ok(self.envelope),
+            Place::Between { .. } if self.layout.is_bare() => Ok(self.envelope),
+            Place::Line { .. } | Place::Rest => Ok(self.envelope),
             Place::Row | Place::Between { .. } => Err(Broken::Truncated),
             Place::Head if self.envelope.iter().all(u8::is_ascii_whitespace) => {
                 Err(Broken::Truncated)
@@ -185,7 +205,34 @@ impl Splitter {
                     && colon == Some(&b':')
                     && self.envelope.get(start..end) == Some(name.as_bytes())
             }
-            Layout::Values => false,
+            Layout::Values | Layout::Events => false,
+        }
+    }
+
+    /// Reads the beginning of a line of an event stream.
+    fn line(&mut self, matched: usize) {
+        let byte = self.chunk[0];
+        self.place = match byte {
+            b'\n' | b'\r' => Place::Line { matched: 0 },
+            _ if DATA.get(matched) != Some(&byte) => Place::Rest,
+            _ if matched + 1 == DATA.len() => Place::Between { comma: false },
+            _ => Place::Line {
+                matched: matched + 1,
+            },
+        };
+        if self.place != Place::Rest {
+            self.chunk = self.chunk.slice(1..);
+        }
+    }
+
+    /// Skips to the end of a line of an event stream.
+    fn rest(&mut self) {
+        match memchr2(b'\n', b'\r', &self.chunk) {
+            None => self.chunk = Bytes::new(),
+            Some(end) => {
+                self.chunk = self.chunk.slice(end + 1..);
+                self.place = Place::Line { matched: 0 };
+            }
         }
     }
 
@@ -223,9 +270,14 @@ impl Splitter {
     fn between(&mut self, mut comma: bool) -> Result<(), Broken> {
         for (index, &byte) in self.chunk.iter().enumerate() {
             match byte {
+                b'\n' | b'\r' if self.layout == Layout::Events => {
+                    self.chunk = self.chunk.slice(index + 1..);
+                    self.place = Place::Line { matched: 0 };
+                    return Ok(());
+                }
                 b' ' | b'\n' | b'\r' | b'\t' => {}
                 b',' if comma => comma = false,
-                b']' if self.layout != Layout::Values => {
+                b']' if !self.layout.is_bare() => {
                     self.chunk = self.chunk.slice(index + 1..);
                     self.place = Place::Tail;
                     return self.keep(b"]");
@@ -255,8 +307,11 @@ impl Splitter {
             self.chunk = Bytes::new();
             return Ok(None);
         };
-        self.place = Place::Between {
-            comma: self.layout != Layout::Values,
+        self.place = match self.layout {
+            Layout::Events => Place::Rest,
+            layout => Place::Between {
+                comma: !layout.is_bare(),
+            },
         };
         let part = self.chunk.split_to(end);
         if self.carry.is_empty() {

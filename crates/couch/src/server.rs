@@ -11,7 +11,6 @@ use crate::error::Error;
 use crate::feed::Feed;
 use crate::payload::Payload;
 use crate::peer::{Call, Peer};
-use crate::rows::Layout;
 use crate::traffic::Traffic;
 use crate::types::Seq;
 
@@ -189,13 +188,8 @@ impl Server {
         since: &Seq,
         idle: Idle,
     ) -> Result<DatabaseUpdates, Error> {
-        let (feed, layout) = match kind {
-            FeedKind::Normal => ("normal", Layout::Member("results")),
-            FeedKind::Longpoll => ("longpoll", Layout::Member("results")),
-            FeedKind::Continuous => ("continuous", Layout::Values),
-        };
         let mut call = Call::get("_db_updates")
-            .param("feed", feed)
+            .param("feed", kind.name())
             .param("since", &since.to_query())
             .stream();
         match idle {
@@ -204,7 +198,7 @@ impl Server {
             Idle::HeartbeatMs(ms) => call = call.param("heartbeat", &ms.to_string()),
         }
         let reply = self.peer.send(&call).await?.success().await?;
-        let feed = Feed::new(reply, layout);
+        let feed = Feed::new(reply, kind.layout());
         Ok(DatabaseUpdates {
             feed,
             kind,
@@ -231,7 +225,7 @@ impl DatabaseUpdates {
             last_seq: Option<Seq>,
         }
         let Some(row) = self.feed.next_row().await? else {
-            if self.kind != FeedKind::Continuous {
+            if self.kind.has_envelope() {
                 self.last_seq = self.feed.envelope::<End>()?.last_seq;
             }
             return Ok(None);

@@ -23,8 +23,10 @@ use crate::types::{DocId, Rev};
 pub struct WantedRev {
     /// The document.
     pub id: DocId,
-    /// The revision; a newer one on the same branch will do.
-    pub rev: Rev,
+    /// The revision; a newer one on the same branch will do. `None` is for all leaves, which some
+    /// servers take for the winner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rev: Option<Rev>,
     /// Revisions whose attachments need not come again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub atts_since: Vec<Rev>,
@@ -43,7 +45,8 @@ pub struct Fetched {
 /// another order is an error, and what has not come by then is to be fetched in another way.
 pub struct BulkGet {
     feed: Feed,
-    wanted: Vec<DocId>,
+    /// Which documents, and whether with all their leaves.
+    wanted: Vec<(DocId, bool)>,
     next: usize,
     /// Documents of the current row that are still to be handed out.
     ready: VecDeque<Fetched>,
@@ -84,7 +87,9 @@ impl Database {
         let reply = success(self.peer.send(&call).await?).await?;
         Ok(BulkGet {
             feed: Feed::new(reply, Layout::Member("results")),
-            wanted: wanted.iter().map(|wanted| wanted.id.clone()).collect(),
+            wanted: (wanted.iter())
+                .map(|wanted| (wanted.id.clone(), wanted.rev.is_none()))
+                .collect(),
             next: 0,
             ready: VecDeque::new(),
         })
@@ -162,14 +167,18 @@ impl BulkGet {
             Ok(parsed) => parsed,
             Err(error) => return Err(self.feed.bad_row(&error)),
         };
+        let all_leaves = self.wanted.get(self.next).is_some_and(|(_, all)| *all);
+        let count = if all_leaves { 1 } else { parsed.docs.len() };
         let next = self
             .wanted
-            .get(self.next..self.next + parsed.docs.len())
+            .get(self.next..self.next + count)
             .unwrap_or_default();
-        if next.is_empty() || next.iter().any(|id| id.as_str() != parsed.id) {
+        if next.is_empty() || next.iter().any(|(id, _)| id.as_str() != parsed.id) {
             return Err(self.feed.bad("results in another order than wanted"));
         }
-        for doc in parsed.docs {
+        let first = self.next;
+        self.next += count;
+        for (place, doc) in parsed.docs.into_iter().enumerate() {
             let result = match doc {
                 RowDoc { ok: Some(raw), .. } => {
                     let json = row.slice_ref(raw.get().as_bytes());
@@ -189,10 +198,9 @@ impl BulkGet {
                 }
             };
             self.ready.push_back(Fetched {
-                index: self.next,
+                index: if all_leaves { first } else { first + place },
                 result,
             });
-            self.next += 1;
         }
         Ok(())
     }

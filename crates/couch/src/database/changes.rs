@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use http::{Method, header};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::Database;
@@ -58,6 +59,32 @@ pub enum FeedKind {
     Longpoll,
     /// When nothing happens for the time-out.
     Continuous,
+    /// The same as events for browsers, which some proxies let through that hold back other streams.
+    EventSource,
+}
+
+impl FeedKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Longpoll => "longpoll",
+            Self::Continuous => "continuous",
+            Self::EventSource => "eventsource",
+        }
+    }
+
+    pub(crate) fn layout(self) -> Layout {
+        match self {
+            Self::Normal | Self::Longpoll => Layout::Member("results"),
+            Self::Continuous => Layout::Values,
+            Self::EventSource => Layout::Events,
+        }
+    }
+
+    /// Whether what comes around the rows belongs to one JSON value.
+    pub(crate) fn has_envelope(self) -> bool {
+        matches!(self, Self::Normal | Self::Longpoll)
+    }
 }
 
 /// What a server does while nothing happens.
@@ -167,6 +194,8 @@ struct Row<'a> {
     pending: Option<u64>,
     error: Option<String>,
     reason: Option<String>,
+    /// There only when the server does not know this kind of feed and answers with a normal one.
+    results: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -201,13 +230,8 @@ impl Database {
 impl Call {
     /// Adds everything but the filter.
     fn with(self, request: &ChangesRequest) -> Self {
-        let feed = match request.feed {
-            FeedKind::Normal => "normal",
-            FeedKind::Longpoll => "longpoll",
-            FeedKind::Continuous => "continuous",
-        };
         let mut call = self
-            .param("feed", feed)
+            .param("feed", request.feed.name())
             .param(
                 "style",
                 if request.all_leaves {
@@ -290,11 +314,7 @@ fn filtered_call(request: &ChangesRequest) -> Call {
 
 impl Changes {
     fn new(reply: Reply, kind: FeedKind) -> Self {
-        let layout = match kind {
-            FeedKind::Normal | FeedKind::Longpoll => Layout::Member("results"),
-            FeedKind::Continuous => Layout::Values,
-        };
-        let feed = Feed::new(reply, layout);
+        let feed = Feed::new(reply, kind.layout());
         Self {
             feed,
             kind,
@@ -322,7 +342,7 @@ impl Changes {
     async fn read_next(&mut self) -> Result<Option<Change>, Error> {
         while !self.is_done {
             let Some(row) = self.feed.next_row().await? else {
-                if self.kind != FeedKind::Continuous {
+                if self.kind.has_envelope() {
                     let end: End = self.feed.envelope()?;
                     (self.last_seq, self.pending) = (end.last_seq, end.pending);
                 }
@@ -380,6 +400,9 @@ impl Changes {
 
     /// A row that is no change: the end of a continuous feed, or an error in the middle of one.
     fn read_other(&mut self, row: Row<'_>) -> Result<Option<Change>, Error> {
+        if row.results.is_some() {
+            return Err(self.feed.bad("it is another kind of feed"));
+        }
         if row.last_seq.is_some() {
             (self.last_seq, self.pending) = (row.last_seq, row.pending);
             self.is_done = true;

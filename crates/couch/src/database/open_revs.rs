@@ -184,7 +184,15 @@ impl Revisions {
 
     /// The error of attachments that are not those of the document.
     pub(super) fn attachments_missing(&mut self) -> Error {
-        let problem = "attachments are not those that the document announced";
+        self.bad("attachments are not those that the document announced")
+    }
+
+    /// The error of an attachment whose bytes are not those that its digest was made of.
+    pub(super) fn attachment_damaged(&mut self) -> Error {
+        self.bad("an attachment has another digest than the document says")
+    }
+
+    fn bad(&mut self, problem: &str) -> Error {
         let error = match &mut self.place {
             Place::Multipart(stream) => stream.bad(problem),
             Place::Json(feed) => feed.bad(problem),

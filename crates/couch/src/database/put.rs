@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use http::Method;
+use md5::{Digest as _, Md5};
 use tokio::sync::mpsc;
 
 use super::open_revs::Revisions;
@@ -86,17 +87,30 @@ async fn pump(
             return Ok(());
         }
     }
-    for head in heads {
+    let following = match &document.attachments {
+        Attachments::Following(following) => &following[..],
+        _ => &[],
+    };
+    for (head, attachment) in heads.zip(following) {
         if revisions.next_attachment().await?.is_none() {
             return Err(revisions.attachments_missing());
         }
         if sender.send(head).await.is_err() {
             return Ok(());
         }
+        let mut hash = Md5::new();
         while let Some(chunk) = revisions.attachment_chunk().await? {
+            hash.update(&chunk);
             if sender.send(chunk).await.is_err() {
                 return Ok(());
             }
+        }
+        // The target has not heard the end yet, so it keeps nothing of what is damaged.
+        if attachment
+            .digest
+            .is_some_and(|digest| digest != hash.finalize()[..])
+        {
+            return Err(revisions.attachment_damaged());
         }
     }
     // A fault of this kind turns up only after the last attachment, so it is looked for before the

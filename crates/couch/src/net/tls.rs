@@ -227,11 +227,23 @@ async fn client_config(identity: &TlsIdentity) -> Result<ClientConfig, Error> {
         }
     };
     let chain = certificates(&cert, &"client certificate")?;
-    let key = PrivateKeyDer::from_pem_slice(&key)
-        .map_err(|_| Error::Config("client key is not an unencrypted PEM key".to_owned()))?;
+    let key = private_key(&key)?;
     builder
         .with_client_auth_cert(chain, key)
         .map_err(|error| Error::Config(format!("client certificate is not usable: {error}")))
+}
+
+fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
+    // Both forms say so in clear: PKCS #8 in its label, the older one in a header.
+    if memchr::memmem::find(pem, b"ENCRYPTED").is_some() {
+        return Err(Error::Config(
+            "client key is encrypted, which is not supported: write it without a password, with \
+             `openssl pkey -in KEY -out PLAIN_KEY`, to a file that only this service can read"
+                .to_owned(),
+        ));
+    }
+    PrivateKeyDer::from_pem_slice(pem)
+        .map_err(|_| Error::Config("client key is not an unencrypted PEM key".to_owned()))
 }
 
 async fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
@@ -307,5 +319,21 @@ impl ServerCertVerifier for AcceptAny {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_cannot_be_used_say_why() {
+        let problem = |pem: &str| private_key(pem.as_bytes()).unwrap_err().to_string();
+        let pkcs8 =
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        assert!(problem(pkcs8).contains("openssl pkey"));
+        let older = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIB\n-----END RSA PRIVATE KEY-----\n";
+        assert!(problem(older).contains("is encrypted"));
+        assert!(problem("junk").contains("is not an unencrypted PEM key"));
     }
 }

@@ -55,6 +55,25 @@ fn layouts_of_all_servers() {
 }
 
 #[test]
+fn events_for_browsers() {
+    let text = concat!(
+        ": a comment\n\n",
+        "data: {\"a\":\"data: x\\n\"}\nid: 1-x\n\n",
+        "event: heartbeat\ndata: \n\n",
+        "data:{\"b\":[2]}\r\nid: 2\r\n\r\n",
+        "datum: {\"c\":3}\n",
+        "data\n\ndata:  7 \nretry: 10\n",
+    );
+    for size in [1, 2, 3, 7, 1000] {
+        let (found, envelope) = split(Layout::Events, text.as_bytes(), size).unwrap();
+        assert_eq!(found, [r#"{"a":"data: x\n"}"#, r#"{"b":[2]}"#, "7"]);
+        assert_eq!(envelope, "");
+        let cut = split(Layout::Events, b"data: {\"a\":", size);
+        assert_eq!(cut.unwrap_err(), Broken::Truncated);
+    }
+}
+
+#[test]
 fn broken_answers() {
     for size in [1, 5, 1000] {
         for (layout, text, broken) in [

@@ -8,14 +8,18 @@
 
 mod auth;
 mod changes;
+mod copies;
 mod documents;
 mod egress;
+mod failures;
 mod fake;
+mod feeds;
 mod limits;
 mod nonsense;
 mod pool;
 mod proxies;
 mod redirects;
 mod requests;
+mod revisions;
 mod secrets;
 mod tls;

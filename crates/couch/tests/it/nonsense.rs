@@ -10,8 +10,8 @@ use couch::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::documents::{MIXED, mixed};
 use crate::fake::{Fake, Step, answer, chunk, chunked_head, json, last_chunk, network};
+use crate::revisions::{MIXED, mixed};
 
 /// One way of damaging an answer.
 #[derive(Debug, Clone)]
@@ -136,7 +136,7 @@ fn damaged_answers() {
 async fn ask(db: &Database, which: usize) -> Result<(), Error> {
     let wanted = [WantedRev {
         id: "a".into(),
-        rev: "1-x".into(),
+        rev: Some("1-x".into()),
         atts_since: Vec::new(),
     }];
     match which {

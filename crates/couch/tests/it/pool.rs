@@ -87,7 +87,7 @@ async fn connections_with_unread_requests_are_not_used_again() {
     assert!(matches!(error, Error::TooLarge(_)));
     let wanted = [WantedRev {
         id: "a".into(),
-        rev: "1-a".into(),
+        rev: Some("1-a".into()),
         atts_since: Vec::new(),
     }];
     assert!(matches!(
