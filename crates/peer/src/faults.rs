@@ -67,7 +67,7 @@ impl Faults {
 pub struct On {
     /// The method; any if there is none. `HEAD` is told from `GET`.
     pub method: Option<String>,
-    /// The decoded path, in which `*` stands for anything.
+    /// The decoded path, in which `*` stands for anything. With a `?` the query follows, as it was sent.
     pub path: String,
     /// Which of the requests with this method and path, counted from 1: the first of them.
     pub from: u64,
@@ -140,8 +140,14 @@ impl On {
         }
     }
 
-    fn concerns(&self, method: &str, path: &str) -> bool {
-        self.method.as_ref().is_none_or(|only| only == method) && matches(&self.path, path)
+    fn concerns(&self, method: &str, path: &str, query: &str) -> bool {
+        if self.method.as_ref().is_some_and(|only| only != method) {
+            return false;
+        }
+        match self.path.split_once('?') {
+            None => matches(&self.path, path),
+            Some((pattern, wanted)) => matches(pattern, path) && matches(wanted, query),
+        }
     }
 }
 
@@ -280,7 +286,7 @@ impl Injector {
     }
 
     /// What a request meets.
-    pub(crate) fn decide(&self, method: &str, path: &str) -> Vec<Fault> {
+    pub(crate) fn decide(&self, method: &str, path: &str, query: &str) -> Vec<Fault> {
         if self.idle.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -288,7 +294,7 @@ impl Injector {
         let state = &mut *state;
         let mut faults = Vec::new();
         for ((on, fault), count) in state.plan.script.iter().zip(&mut state.concerned) {
-            if on.concerns(method, path) {
+            if on.concerns(method, path, query) {
                 *count += 1;
                 if *count >= on.from && on.to.is_none_or(|to| *count <= to) {
                     faults.push(fault.clone());

@@ -54,7 +54,9 @@ pub(crate) async fn handle(
         query: parts.uri.query().unwrap_or_default().to_owned(),
         status: 0,
     };
-    let faults = server.faults.decide(&recorded.method, &recorded.path);
+    let faults = server
+        .faults
+        .decide(&recorded.method, &recorded.path, &recorded.query);
     let mut reply = None;
     for fault in &faults {
         match fault.before(server, &mut body).await {

@@ -1,13 +1,9 @@
 //! The servers, started where they are not running.
 
 use std::env;
-use std::net::TcpListener;
 use std::path::Path;
-use std::time::Duration;
 
-use peer::{Options, Peer};
-use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use peer::{Options, Peer, PouchDb};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +28,7 @@ pub(crate) struct Server {
 )]
 enum Running {
     Peer(Peer),
-    Child(Child, TempDir),
+    PouchDb(PouchDb),
     Elsewhere,
 }
 
@@ -100,44 +96,11 @@ fn couchdb(url: &str) -> Server {
 }
 
 async fn pouchdb(script: &str) -> Server {
-    let script = Path::new(script)
-        .canonicalize()
-        .expect("TEST_POUCHDB_SERVER names a file");
-    let dir = tempfile::tempdir().unwrap();
-    // Whoever takes the port between here and there makes this test fail loudly, not wrongly.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let child = Command::new("node")
-        .arg(script)
-        .args([
-            "--in-memory",
-            "--no-stdout-logs",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            &port.to_string(),
-        ])
-        .current_dir(dir.path())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("node is installed");
-    let url = format!("http://127.0.0.1:{port}");
-    let client = reqwest::Client::new();
-    let mut patience = 600;
-    while client.get(&url).send().await.is_err() {
-        patience -= 1;
-        assert!(patience > 0, "PouchDB Server does not start");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let server = PouchDb::start(Path::new(script)).await.unwrap();
     Server {
         kind: Kind::PouchDb,
-        url,
+        url: server.url().to_owned(),
         admin: None,
-        _running: Running::Child(child, dir),
+        _running: Running::PouchDb(server),
     }
 }

@@ -32,6 +32,8 @@ impl Session {
         let client = Client::builder()
             .timeout(TIMEOUT)
             .no_gzip()
+            // CouchDB closes an idle connection at times just when it is used again.
+            .pool_max_idle_per_host(0)
             .build()
             .unwrap();
         let session = Self {

@@ -2,18 +2,16 @@
 //! CouchDB when `TEST_COUCHDB_URL` names it with an administrator's name and password. A peer takes part always.
 
 use std::env;
-use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
 
-use peer::{Contents, Difference, Options, Peer, compare};
+use peer::{Contents, Difference, Options, Peer, PouchDb, compare};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use replicator::Stats;
 use replicator::engine::{Gate, Handles, Outcome, Phase, StartedFrom, run};
 use replicator::id::{Identity, Service};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::process::{Child, Command};
 
 use crate::fixture::{World, counts};
 use crate::seeds::edit;
@@ -31,7 +29,7 @@ struct Server {
 )]
 enum Running {
     Peer(Peer),
-    Child(Child, TempDir),
+    PouchDb(PouchDb),
     Elsewhere,
 }
 
@@ -60,42 +58,8 @@ impl Server {
         let Ok(script) = env::var("TEST_POUCHDB_SERVER") else {
             return skip("PouchDB Server: TEST_POUCHDB_SERVER names no script");
         };
-        let script = std::path::Path::new(&script)
-            .canonicalize()
-            .expect("TEST_POUCHDB_SERVER names a file");
-        let dir = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let child = Command::new("node")
-            .arg(script)
-            .args([
-                "--in-memory",
-                "--no-stdout-logs",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                &port.to_string(),
-            ])
-            .current_dir(dir.path())
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("node is installed");
-        let server = Self::new(
-            format!("http://127.0.0.1:{port}"),
-            Running::Child(child, dir),
-        );
-        for _ in 0..600 {
-            if server.client.get(&server.url).send().await.is_ok() {
-                return Some(server);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("PouchDB Server does not start");
+        let server = PouchDb::start(Path::new(&script)).await.unwrap();
+        Some(Self::new(server.url().to_owned(), Running::PouchDb(server)))
     }
 
     fn database(&self, name: &str) -> String {
