@@ -35,6 +35,8 @@ struct State {
     failures: Vec<FailedDoc>,
     revs_diff: Ratio,
     bulk_get: Ratio,
+    /// Whether `_bulk_get` gives all leaves of a document that is asked for without a revision.
+    gives_leaves: bool,
     /// The share of changes whose documents could be taken from the feed.
     feed_docs: FeedDocs,
     /// Bytes of a document, lately.
@@ -65,6 +67,7 @@ impl Context {
             failures: Vec::new(),
             revs_diff: Ratio::new(unknown, 0.4, 0.95, now),
             bulk_get: Ratio::new(0.0, 0.25, 0.5, now),
+            gives_leaves: true,
             feed_docs: FeedDocs {
                 share: unknown,
                 observed: false,
@@ -158,6 +161,18 @@ impl Context {
         state.stats.bulk_get_attempts += attempts as u64;
     }
 
+    /// Whether a document with all its leaves is asked for at once, which spares the source a search for each.
+    pub(super) fn asks_leaves(&self) -> bool {
+        self.state().gives_leaves
+    }
+
+    /// Takes note of how many leaves came of those that were asked for by their document.
+    pub(super) fn observe_leaves(&self, found: usize, wanted: usize) {
+        if found < wanted.div_ceil(2) {
+            self.state().gives_leaves = false;
+        }
+    }
+
     /// How many documents to ask for at once.
     pub(super) fn fetch_docs_max(&self) -> usize {
         (GROUP_BYTES_MAX / self.state().doc_bytes.max(1)).clamp(1, 10_000)
@@ -203,6 +218,13 @@ impl Context {
             docs.wanted = docs.share > if docs.wanted { 0.4 } else { 0.6 };
         }
         docs.wanted && self.options.use_bulk_get
+    }
+
+    /// Takes note of how many documents of a feed could be used at most, before any of them was.
+    pub(super) fn expect_feed_docs(&self, usable: usize, changes: usize) {
+        if !self.state().feed_docs.observed && usable * 10 < changes * 4 {
+            self.observe_feed_docs(usable, changes);
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of a batch are small")]

@@ -52,7 +52,7 @@ async fn read_bulk(
     outbox: &mut Outbox<'_>,
 ) -> Result<(), Error> {
     while !wanted.is_empty() {
-        let rest = wanted.split_off(cx.fetch_docs_max().min(wanted.len()));
+        let rest = wanted.split_off(whole_documents(&wanted, cx.fetch_docs_max()));
         let group = std::mem::replace(&mut wanted, rest);
         let mut successes = 0;
         let attempts = group.len();
@@ -68,8 +68,10 @@ async fn read_bulk(
                 singles.push(wanted);
             }
         }
-        cx.observe_bulk_get(successes, attempts);
-        singles.extend(answer.left());
+        let (again, left) = answer.left();
+        cx.observe_bulk_get(successes, attempts - again.len());
+        wanted.extend(again);
+        singles.extend(left);
     }
     Ok(())
 }
@@ -95,37 +97,70 @@ async fn read_inline(
         while let Some((_, document)) = answer.next().await? {
             outbox.push(document).await;
         }
-        singles.extend(answer.left());
+        singles.extend(answer.left().1);
     }
     Ok(())
+}
+
+/// How many revisions a request has, about `max`, so that leaves of one document stay together.
+fn whole_documents(wanted: &[Wanted], max: usize) -> usize {
+    let Some(last) = max.checked_sub(1).and_then(|last| wanted.get(last)) else {
+        return wanted.len();
+    };
+    let more = wanted[max..].iter().take_while(|next| next.id == last.id);
+    max + more.count()
 }
 
 /// An answer of `_bulk_get`. Whatever goes wrong with it concerns only what did not come.
 struct BulkRead<'a> {
     cx: &'a Context,
     answer: Option<BulkGet>,
-    group: Vec<Option<Wanted>>,
+    parts: Vec<Part>,
+    /// Leaves that were asked for by their document, and those that came.
+    leaves: (usize, usize),
+}
+
+/// What a part of a request is for: one revision, or all leaves of a document.
+struct Part {
+    wanted: Vec<Wanted>,
+    is_all_leaves: bool,
 }
 
 impl<'a> BulkRead<'a> {
-    async fn open(cx: &'a Context, group: Vec<Wanted>, attachments: bool) -> Result<Self, Error> {
-        let request: Vec<WantedRev> = group
+    async fn open(cx: &'a Context, wanted: Vec<Wanted>, attachments: bool) -> Result<Self, Error> {
+        let gathers = !attachments && cx.asks_leaves();
+        let mut parts: Vec<Part> = Vec::with_capacity(wanted.len());
+        for wanted in wanted {
+            match parts.last_mut() {
+                Some(part) if gathers && wanted.is_one_of_all && part.wanted[0].id == wanted.id => {
+                    part.is_all_leaves = true;
+                    part.wanted.push(wanted);
+                }
+                _ => parts.push(Part {
+                    wanted: vec![wanted],
+                    is_all_leaves: false,
+                }),
+            }
+        }
+        let request: Vec<WantedRev> = parts
             .iter()
-            .map(|wanted| WantedRev {
-                id: wanted.id.clone(),
-                rev: wanted.rev.clone(),
+            .map(|part| WantedRev {
+                id: part.wanted[0].id.clone(),
+                rev: (!part.is_all_leaves).then(|| part.wanted[0].rev.clone()),
                 // With this CouchDB sends attachments whether they are wanted or not.
                 atts_since: if attachments {
-                    wanted.ancestors.clone()
+                    part.wanted[0].ancestors.clone()
                 } else {
                     Vec::new()
                 },
             })
             .collect();
+        let gathered = parts.iter().filter(|part| part.is_all_leaves);
         let mut read = Self {
             cx,
             answer: None,
-            group: group.into_iter().map(Some).collect(),
+            leaves: (gathered.map(|part| part.wanted.len()).sum(), 0),
+            parts,
         };
         match cx.source.bulk_get(&request, attachments).await {
             Ok(answer) => read.answer = Some(answer),
@@ -146,25 +181,38 @@ impl<'a> BulkRead<'a> {
             };
             let Some(Fetched { index, result }) = fetched else {
                 self.answer = None;
+                self.cx.observe_leaves(self.leaves.1, self.leaves.0);
                 break;
             };
-            let Some(place) = self.group.get_mut(index) else {
-                continue;
-            };
             match result {
-                Ok(document) if is_wanted(&document, place.as_ref()) => {
-                    self.cx.observe_doc(document.json().len());
-                    if let Some(wanted) = place.take() {
+                Ok(document) => {
+                    if let Some(wanted) = self.take(index, &document) {
+                        self.cx.observe_doc(document.json().len());
                         return Ok(Some((wanted, document)));
                     }
                 }
-                Ok(_) => {}
                 Err(error) => {
                     tracing::debug!(error = error.error, "a revision cannot be read in bulk");
                 }
             }
         }
         Ok(None)
+    }
+
+    /// What a document was wanted for. In place of one revision a newer one will do, an older one not; of leaves that came
+    /// together it is not known which of them a newer one replaces.
+    fn take(&mut self, index: usize, document: &Document) -> Option<Wanted> {
+        let rev = document.rev.as_ref()?;
+        let part = self.parts.get_mut(index)?;
+        let newer_will_do = !part.is_all_leaves;
+        let fits = |wanted: &Wanted| {
+            document.id == wanted.id
+                && (*rev == wanted.rev
+                    || newer_will_do && rev.generation() >= wanted.rev.generation())
+        };
+        let place = part.wanted.iter().position(fits)?;
+        self.leaves.1 += usize::from(part.is_all_leaves);
+        Some(part.wanted.swap_remove(place))
     }
 
     fn fail(&mut self, error: couch::Error) -> Result<(), Error> {
@@ -176,21 +224,20 @@ impl<'a> BulkRead<'a> {
         Ok(())
     }
 
-    /// The revisions that did not come.
-    fn left(self) -> impl Iterator<Item = Wanted> {
-        self.group.into_iter().flatten()
+    /// The revisions that did not come: those that can be asked for in bulk again, one by one, and the others.
+    fn left(self) -> (Vec<Wanted>, Vec<Wanted>) {
+        let (leaves, others): (Vec<_>, Vec<_>) =
+            (self.parts.into_iter()).partition(|part| part.is_all_leaves);
+        let again = |mut wanted: Wanted| {
+            wanted.is_one_of_all = false;
+            wanted
+        };
+        let wanted = |part: Part| part.wanted;
+        (
+            leaves.into_iter().flat_map(wanted).map(again).collect(),
+            others.into_iter().flat_map(wanted).collect(),
+        )
     }
-}
-
-/// A newer revision of the same document will do, an older one not.
-fn is_wanted(document: &Document, wanted: Option<&Wanted>) -> bool {
-    wanted.is_some_and(|wanted| {
-        document.id == wanted.id
-            && document
-                .rev
-                .as_ref()
-                .is_some_and(|rev| rev.generation() >= wanted.rev.generation())
-    })
 }
 
 /// What other ways of reading would meet as well.
@@ -237,6 +284,7 @@ pub(super) async fn copy_again(cx: &Context, singles: Vec<Single>) -> Result<(),
             id,
             rev,
             ancestors: Vec::new(),
+            is_one_of_all: false,
         })
         .collect();
     let (out, groups) = mpsc::channel(1);

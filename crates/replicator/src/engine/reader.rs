@@ -26,10 +26,15 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 const CHANGE_BYTES: usize = 160;
 /// How long a batch waits for more when the feed has nothing.
 const LINGER: Duration = Duration::from_millis(20);
+/// After so many rows a feed with documents is given up if they are of no use.
+const JUDGE_CHANGES: usize = 200;
 /// A feed is not reopened for documents before so many rows.
 const REOPEN_CHANGES_MIN: usize = 1000;
 /// A feed that was open for so long is no failure.
 const LONG: Duration = Duration::from_secs(5);
+/// How long a stream is given up that was silent once; twice as long each time.
+const POLLS_FOR_MIN: Duration = Duration::from_mins(1);
+const POLLS_FOR_MAX: Duration = Duration::from_hours(1);
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
@@ -61,7 +66,8 @@ pub(super) async fn read(cx: &Context, since: Seq, out: mpsc::Sender<Event>) -> 
         last_position: None,
         is_exact: true,
         failures: 0,
-        heartbeat: true,
+        polls_until: None,
+        polls_for: POLLS_FOR_MIN,
     };
     reader.catch_up().await?;
     if cx.options.continuous {
@@ -85,7 +91,10 @@ struct Reader<'a> {
     is_exact: bool,
     /// Failures since anything was read.
     failures: u32,
-    heartbeat: bool,
+    /// Streams do not come through: until then news are asked for one answer at a time.
+    polls_until: Option<Instant>,
+    /// For how long that is done the next time.
+    polls_for: Duration,
 }
 
 /// Why reading a feed stopped without an error.
@@ -123,17 +132,26 @@ impl Reader<'_> {
 
     async fn read_normal(&mut self, request: &ChangesRequest) -> Result<Stopped, couch::Error> {
         let mut feed = self.cx.source.changes(request).await?;
-        let mut read = 0;
+        let (mut read, mut first_revs) = (0, 0);
         while let Some(change) = feed.next().await? {
             read += 1;
+            first_revs += usize::from(is_first_rev(&change));
             self.add(change).await;
+            if read == JUDGE_CHANGES && request.include_docs {
+                self.cx.expect_feed_docs(first_revs, read);
+            }
             let at_position = if self.changes.is_empty() {
                 self.is_exact
             } else {
                 self.covers_all()
             };
             if at_position
-                && read >= REOPEN_CHANGES_MIN
+                && read
+                    >= if request.include_docs {
+                        JUDGE_CHANGES
+                    } else {
+                        REOPEN_CHANGES_MIN
+                    }
                 && self.cx.wants_feed_docs() != request.include_docs
             {
                 self.flush().await;
@@ -144,27 +162,59 @@ impl Reader<'_> {
         Ok(Stopped::End)
     }
 
-    /// Goes on from the end of the normal feed.
+    /// Goes on from the end of the normal feed. Where a continuous one is refused, or nothing of it arrives because
+    /// something on the way keeps it, each answer ends after the news that it has.
     async fn follow(&mut self) -> Result<(), Error> {
         let filtered = self.request().filter != couch::ChangesFilter::None;
         loop {
+            let polls = self.polls_until.is_some_and(|until| until > Instant::now());
             let request = ChangesRequest {
-                feed: FeedKind::Continuous,
+                feed: if polls {
+                    FeedKind::Longpoll
+                } else {
+                    FeedKind::Continuous
+                },
                 include_docs: self.cx.wants_feed_docs(),
-                idle: self.cx.idle(self.heartbeat && !filtered),
+                idle: self.cx.idle(!polls && !filtered),
                 ..self.request()
             };
-            let started = Instant::now();
+            let (started, position) = (Instant::now(), self.position.clone());
             match self.read_continuous(&request).await {
+                Ok(()) if polls && self.position != position => {}
                 Ok(()) => self.pause(started).await,
-                Err(error) => {
-                    if is_silence(&error) {
-                        self.heartbeat = false;
-                    }
-                    self.recover(error, started).await?;
+                Err(error) if !polls && self.polls_after(&error, started) => {
+                    tracing::info!(%error, "continuous changes feed does not work, polling instead");
+                    self.keep_covered().await;
                 }
+                Err(error) => self.recover(error, started).await?,
             }
         }
+    }
+
+    /// Decides whether a continuous feed does not come through: the server does not know it, or heart-beats that were to
+    /// come did not. Silence may pass.
+    fn polls_after(&mut self, error: &couch::Error, opened: Instant) -> bool {
+        let polls_for = match error {
+            couch::Error::BadAnswer { .. } => POLLS_FOR_MAX,
+            couch::Error::Refused(answer) if matches!(answer.status, 400 | 405 | 406) => {
+                POLLS_FOR_MAX
+            }
+            couch::Error::Interrupted { cause, .. } | couch::Error::Failed { cause, .. } => {
+                match cause {
+                    couch::Failure::ReadTimeout { .. } => self.polls_for,
+                    couch::Failure::Status(answer) if answer.status == 501 => POLLS_FOR_MAX,
+                    _ => return false,
+                }
+            }
+            _ => return false,
+        };
+        if opened.elapsed() > POLLS_FOR_MAX {
+            // It did work.
+            self.polls_for = POLLS_FOR_MIN;
+        }
+        self.polls_for = (self.polls_for * 2).min(POLLS_FOR_MAX);
+        self.polls_until = Some(Instant::now() + polls_for);
+        true
     }
 
     async fn read_continuous(&mut self, request: &ChangesRequest) -> Result<(), couch::Error> {
@@ -276,18 +326,22 @@ impl Reader<'_> {
         let _ = self.out.send(event).await;
     }
 
-    /// Decides whether reading goes on after an error. What was read up to the last sequence is sent, the rest will come
-    /// again.
-    async fn recover(&mut self, error: couch::Error, started: Instant) -> Result<(), Error> {
-        metrics::changes_read_failure();
+    /// Sends what was read up to the last sequence; the rest will come again. Returns whether there was anything.
+    async fn keep_covered(&mut self) -> bool {
         let covered = self
             .last_position
             .as_ref()
             .map_or(0, |(_, covered)| *covered);
         self.changes.truncate(covered);
-        let before = self.failures;
         self.flush().await;
-        let progressed = covered > 0;
+        covered > 0
+    }
+
+    /// Decides whether reading goes on after an error.
+    async fn recover(&mut self, error: couch::Error, started: Instant) -> Result<(), Error> {
+        metrics::changes_read_failure();
+        let before = self.failures;
+        let progressed = self.keep_covered().await;
         self.failures = if progressed { 0 } else { before };
         match &error {
             couch::Error::Interrupted { .. } if progressed || started.elapsed() > LONG => {
@@ -324,13 +378,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a server that was to send empty lines sent nothing at all.
-fn is_silence(error: &couch::Error) -> bool {
-    matches!(
-        error,
-        couch::Error::Interrupted {
-            cause: couch::Failure::ReadTimeout { .. },
-            ..
-        }
-    )
+/// Whether the document that comes with a change may be all there is of it.
+fn is_first_rev(change: &Change) -> bool {
+    matches!(&change.revs[..], [rev] if rev.generation() == 1) && !change.id.is_design()
 }

@@ -19,6 +19,8 @@ pub(super) struct Wanted {
     pub(super) rev: Rev,
     /// What the target has of the document.
     pub(super) ancestors: Vec<Rev>,
+    /// Whether it is one of several leaves, of which the target has none.
+    pub(super) is_one_of_all: bool,
 }
 
 /// What came of it.

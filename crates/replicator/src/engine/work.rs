@@ -138,13 +138,15 @@ impl Plan {
             revs,
             ancestors,
             place,
-            ..
+            leaves,
         } = missing;
         let is_design = id.is_design();
+        let is_one_of_all = revs.len() > 1 && revs.len() == leaves;
         let wanted = |rev: Rev| Wanted {
             id: id.clone(),
             rev,
             ancestors: ancestors.clone(),
+            is_one_of_all,
         };
         if is_design || !cx.options.use_bulk_get {
             return self.singles.extend(revs.into_iter().map(wanted));
@@ -180,6 +182,8 @@ struct Missing {
     ancestors: Vec<Rev>,
     /// Its place in the batch.
     place: usize,
+    /// How many leaves the source told.
+    leaves: usize,
 }
 
 /// Asks the target what it lacks, or takes it to lack everything when it mostly does.
@@ -196,6 +200,7 @@ async fn find_missing(
             .into_iter()
             .enumerate()
             .map(|(place, (id, revs))| Missing {
+                leaves: revs.len(),
                 id,
                 revs,
                 ancestors: Vec::new(),
@@ -223,6 +228,7 @@ async fn find_missing(
                 revs: diff.missing,
                 ancestors: diff.possible_ancestors,
                 place,
+                leaves: asked[place].1.len(),
             })
         })
         .collect();

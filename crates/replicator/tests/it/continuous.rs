@@ -90,11 +90,11 @@ async fn silence_is_noticed() {
     let world = World::new().await;
     world.put_docs(0..5);
     world.source.set_faults(Faults::script([(
-        On::get("/a/_changes").nth(2),
+        On::get("/a/_changes?*feed=continuous*"),
         Fault::Hang,
     )]));
     let running = world
-        .start(json!({"continuous": true, "connection_timeout": 1000}))
+        .start(json!({"continuous": true, "connection_timeout": 1000, "retries_per_request": 1}))
         .await;
     running
         .until(|progress| progress.phase == Phase::CaughtUp)
@@ -104,6 +104,60 @@ async fn silence_is_noticed() {
         .until(|progress| progress.stats.docs_written == 10)
         .await;
     running.stop().await;
+    let mut feeds = feeds(&world);
+    feeds.dedup();
+    assert_eq!(feeds, ["normal", "continuous", "longpoll"]);
+}
+
+/// The kinds of the feeds that were opened.
+fn feeds(world: &World) -> Vec<String> {
+    let requests = world.source.requests().into_iter();
+    let feeds = requests.filter_map(|request| {
+        let after = request.query.split_once("feed=")?.1;
+        Some(after.split('&').next()?.to_owned())
+    });
+    feeds.collect()
+}
+
+/// Some servers know no continuous feeds, and some that do not answer with another kind.
+#[tokio::test]
+async fn servers_without_continuous_feeds_are_polled() {
+    let refused = Fault::Status {
+        status: 400,
+        retry_after: None,
+    };
+    let mistaken = Fault::Answer {
+        status: 200,
+        headers: vec![],
+        body: r#"{"results":[{"seq":9,"id":"x","changes":[]}],"last_seq":9}"#.to_owned(),
+    };
+    let unknown = Fault::Status {
+        status: 501,
+        retry_after: None,
+    };
+    for (fault, retries) in [(refused, 5), (mistaken, 5), (unknown, 0)] {
+        let world = World::new().await;
+        world.put_docs(0..5);
+        let feed = On::get("/a/_changes?*feed=continuous*");
+        world.source.set_faults(Faults::script([(feed, fault)]));
+        let running = world
+            .start(json!({"continuous": true, "retries_per_request": retries}))
+            .await;
+        for round in 1..4 {
+            running
+                .until(|progress| progress.stats.docs_written == 5 * u64::from(round))
+                .await;
+            world.put_docs(round * 5..round * 5 + 5);
+        }
+        running
+            .until(|progress| progress.stats.docs_written == 20)
+            .await;
+        running.stop().await;
+        world.assert_same();
+        let feeds = feeds(&world);
+        assert_eq!(feeds[..2], ["normal", "continuous"]);
+        assert!(feeds.len() > 2 && feeds[2..].iter().all(|feed| feed == "longpoll"));
+    }
 }
 
 #[tokio::test]
