@@ -21,6 +21,9 @@ pub(crate) enum Command {
     /// Our replication of `bench replicate`
     #[command(hide = true)]
     ReplicateOne,
+    /// The waiting replications of `bench replicate`
+    #[command(hide = true)]
+    ReplicateIdle,
     /// The server of `bench replicate`
     #[command(hide = true)]
     ReplicatePeer,
@@ -59,6 +62,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Replicate(bench) => replicate::run(bench).await,
         Command::ReplicateOne => replicate::one().await,
+        Command::ReplicateIdle => replicate::idle().await,
         Command::ReplicatePeer => replicate::serve_peer().await,
         Command::Store(bench) => store(bench).await,
         Command::StoreEcho { store } => Ok(::store::bench::echo(&store, |line| {

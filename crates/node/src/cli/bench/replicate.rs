@@ -16,10 +16,11 @@ use clap::{Args, ValueEnum};
 use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
 use peer::{Options, Peer};
-use replicator::engine::{self, Gate, Handles};
+use replicator::engine::{self, Gate, Handles, Phase};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command as Process};
+use tokio::task::JoinSet;
 
 use super::super::{one, output, random_hex};
 use client::Client;
@@ -37,6 +38,9 @@ pub(crate) struct Command {
     /// A part of the documents, to see whether it works; figures are comparable with all of them only
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
+    /// Measure what so many continuous replications take that wait for changes, instead of the cases
+    #[arg(long, value_name = "JOBS")]
+    idle: Option<u32>,
     /// Print a line of JSON a figure
     #[arg(long)]
     json: bool,
@@ -72,8 +76,13 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     } else {
         &command.cases[..]
     };
-    for case in cases {
-        bench.case(*case).await?;
+    match command.idle {
+        Some(jobs) => bench.idle(jobs).await?,
+        None => {
+            for case in cases {
+                bench.case(*case).await?;
+            }
+        }
     }
     if let Some(mut child) = own {
         // It ends with its input.
@@ -149,6 +158,42 @@ impl Bench {
             let _ = self.client.delete(database).await;
         }
         measured.with_context(|| format!("case {}", case.name()))
+    }
+
+    /// Many replications of one database with one document, each to the same target under another name of the source.
+    async fn idle(&self, jobs: u32) -> anyhow::Result<()> {
+        let (source, target) = ("bench-idle-source", "bench-idle-target");
+        for database in [source, target] {
+            self.client.create(database).await?;
+        }
+        let mut child = myself(&["bench", "replicate-idle"])?;
+        let mut stdin = child.stdin.take().context("write to a new process")?;
+        for job in 0..jobs {
+            // Whoever asks with other headers is another replication.
+            let document = json!({
+                "source": {"url": self.client.url(source), "headers": {"X-Job": job.to_string()}},
+                "target": self.client.url(target),
+                "continuous": true,
+            });
+            stdin.write_all(format!("{document}\n").as_bytes()).await?;
+        }
+        drop(stdin);
+        let line = first_line(&mut child).await?;
+        child.wait().await?;
+        for database in [source, target] {
+            self.client.delete(database).await?;
+        }
+        let said: Value = serde_json::from_str(&line).context("read what a process measured")?;
+        for (metric, unit) in [
+            ("rss_kb_per_job", "kB"),
+            ("cpu_s", "s"),
+            ("peak_rss_mb", "MB"),
+        ] {
+            if let Some(value) = said[metric].as_f64() {
+                self.print("idle", "davenport", metric, value, unit);
+            }
+        }
+        Ok(())
     }
 
     async fn fill(&self, case: Case, database: &str) -> anyhow::Result<()> {
@@ -234,17 +279,21 @@ impl Bench {
             ("peak_rss_mb", measured.peak_rss_mb, "MB"),
         ];
         for (metric, value, unit) in figures {
-            let Some(value) = value else { continue };
-            let case = case.name();
-            output::line(&if self.json {
-                let line = json!({
-                    "bench": "replicate", "case": case, "who": who, "metric": metric, "value": value, "unit": unit,
-                });
-                line.to_string()
-            } else {
-                format!("{case:<24} {who:<10} {metric:<20} {value:>14.3} {unit}")
-            });
+            if let Some(value) = value {
+                self.print(case.name(), who, metric, value, unit);
+            }
         }
+    }
+
+    fn print(&self, case: &str, who: &str, metric: &str, value: f64, unit: &str) {
+        output::line(&if self.json {
+            let line = json!({
+                "bench": "replicate", "case": case, "who": who, "metric": metric, "value": value, "unit": unit,
+            });
+            line.to_string()
+        } else {
+            format!("{case:<24} {who:<10} {metric:<20} {value:>14.3} {unit}")
+        });
     }
 }
 
@@ -278,12 +327,7 @@ pub(crate) async fn one() -> anyhow::Result<()> {
     let Some(document) = document.next_line().await? else {
         bail!("there is no replication document on the input");
     };
-    let options = NetworkOptions {
-        egress: EgressOptions::open(),
-        ..NetworkOptions::default()
-    };
-    let network = Network::new(options, super::super::random())?;
-    let run = one::prepare(&Json::parse(&document)?, &random_hex(), network).await?;
+    let run = one::prepare(&Json::parse(&document)?, &random_hex(), network()?).await?;
     let (_control, handles) = Handles::new(Gate::open());
     Box::pin(engine::run(run, handles))
         .await
@@ -292,6 +336,54 @@ pub(crate) async fn one() -> anyhow::Result<()> {
         &json!({"cpu_s": process::own_cpu_s(), "peak_rss_mb": process::own_peak_mb()}).to_string(),
     );
     Ok(())
+}
+
+/// The process of many replications: runs those that its input has until all wait for changes, and prints what they take.
+pub(crate) async fn idle() -> anyhow::Result<()> {
+    let mut documents = BufReader::new(tokio::io::stdin()).lines();
+    let (network, uuid) = (network()?, random_hex());
+    let mut runs = JoinSet::new();
+    let mut controls = Vec::new();
+    let mut before = None;
+    while let Some(document) = documents.next_line().await? {
+        let run = one::prepare(&Json::parse(&document)?, &uuid, network.clone()).await?;
+        let (control, handles) = Handles::new(Gate::open());
+        let mut progress = control.progress();
+        runs.spawn(engine::run(run, handles));
+        progress
+            .wait_for(|progress| progress.phase == Phase::CaughtUp)
+            .await
+            .context("a replication ended")?;
+        controls.push(control);
+        // The first one pays for what all share.
+        if before.is_none() {
+            before = process::own_rss_mb();
+        }
+    }
+    let others = controls.len().saturating_sub(1).max(1);
+    let after = process::own_rss_mb();
+    let per_job = before.zip(after).map(|(before, after)| {
+        let others = u32::try_from(others).unwrap_or(u32::MAX);
+        (after - before) * 1e3 / f64::from(others)
+    });
+    output::line(
+        &json!({
+            "rss_kb_per_job": per_job,
+            "cpu_s": process::own_cpu_s(),
+            "peak_rss_mb": process::own_peak_mb(),
+        })
+        .to_string(),
+    );
+    runs.shutdown().await;
+    Ok(())
+}
+
+fn network() -> anyhow::Result<Network> {
+    let options = NetworkOptions {
+        egress: EgressOptions::open(),
+        ..NetworkOptions::default()
+    };
+    Ok(Network::new(options, super::super::random())?)
 }
 
 /// The process of the server in memory: prints its URL and serves until its input ends.

@@ -86,10 +86,17 @@ pub(crate) fn own_cpu_s() -> Option<f64> {
 
 /// The most memory that this process had, in millions of bytes.
 pub(crate) fn own_peak_mb() -> Option<f64> {
+    own_memory_mb("VmHWM:")
+}
+
+/// The memory that this process has.
+pub(crate) fn own_rss_mb() -> Option<f64> {
+    own_memory_mb("VmRSS:")
+}
+
+fn own_memory_mb(name: &str) -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024.0 / 1e6)
 }
