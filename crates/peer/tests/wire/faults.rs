@@ -1,9 +1,10 @@
 //! Faults of single requests.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use peer::{Fault, Faults, On, Options, Peer};
 use reqwest::{Client, Response};
+use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(20);
 

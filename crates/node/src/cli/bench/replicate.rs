@@ -9,7 +9,6 @@ mod data;
 mod process;
 
 use std::process::Stdio;
-use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -21,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command as Process};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::super::{one, output, random_hex};
 use client::Client;
@@ -52,13 +52,12 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         "--scale is more than 0 and at most 1"
     );
     let mut own = None;
-    let url = match command.server {
-        Some(url) => url,
-        None => {
-            let (child, url) = start_peer().await?;
-            own = Some(child);
-            url
-        }
+    let url = if let Some(url) = command.server {
+        url
+    } else {
+        let (child, url) = start_peer().await?;
+        own = Some(child);
+        url
     };
     let client = Client::new(&url)?;
     let bench = Bench {

@@ -1,5 +1,7 @@
 //! What the cases replicate. Documents depend on their number alone, so that every run has the same ones.
 
+use std::fmt::Write as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::ValueEnum;
@@ -147,7 +149,7 @@ pub(crate) fn batches(case: Case, count: u64) -> impl Iterator<Item = String> {
 fn hex(rng: &mut SmallRng, digits: usize) -> String {
     let mut text = String::with_capacity(digits + 16);
     while text.len() < digits {
-        text.push_str(&format!("{:016x}", rng.next_u64()));
+        let _ = write!(text, "{:016x}", rng.next_u64());
     }
     text.truncate(digits);
     text
