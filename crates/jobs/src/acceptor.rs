@@ -21,7 +21,9 @@ use crate::effects::POLL_MS;
 use crate::pause::Pause;
 use crate::planted::Bug;
 use crate::type_watcher::{changed_or_never, watch_or_poll};
-use crate::{Accepted, Claim, Claimed, Error, Finish, Held, Holder, Job, JobType, Jobs, Result};
+use crate::{
+    Accepted, Claim, Claimed, Error, Finish, Held, Holder, Job, JobType, Jobs, Result, telemetry,
+};
 
 use handle::{Delivery, Ended, Request, Wanted};
 
@@ -33,6 +35,9 @@ const CLAIM_JOBS_MAX: usize = 500;
 const ENDED_MAX: usize = 250;
 /// How many requests wait before the next one does.
 const REQUESTS: usize = 1_024;
+/// How soon it looks again before it goes to sleep: where jobs have just come from more may come, and
+/// to go to sleep and to be woken are two transactions.
+const LINGERS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
 /// When a sleeper looks again by itself; then every [`POLL_MS`], at most.
 const LOOKS: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(300)];
 
@@ -52,8 +57,20 @@ pub struct Acceptor {
     unsure: Option<Claim>,
     /// The row that says that this service sleeps.
     bell: Option<u64>,
+    /// How often it has looked since there were jobs.
+    lingered: usize,
     /// How often it has looked since it went to sleep.
     looks: usize,
+}
+
+/// What a look that finds nothing does.
+enum Sleep {
+    /// Nothing yet.
+    Not,
+    /// Says that the service sleeps, by this bell.
+    Hang(u64),
+    /// Watches the bell that says so.
+    Watch(u64),
 }
 
 /// What ends a sleep.
@@ -81,6 +98,7 @@ impl Acceptor {
             ended: VecDeque::new(),
             unsure: None,
             bell: None,
+            lingered: LINGERS.len(),
             looks: 0,
         };
         (acceptor, handle)
@@ -169,8 +187,13 @@ impl Acceptor {
         let wanted: usize = self.waiting.iter().map(|wanted| wanted.count).sum();
         let claim = (self.jobs).claim(&self.ty, &self.holder, wanted.min(CLAIM_JOBS_MAX));
         let (bell, ended) = (self.bell, self.take_ended());
-        let result = self.claim_or_watch(&claim, bell, &finishes(&ended)).await;
-        let result = match result {
+        let linger = LINGERS.get(self.lingered).copied();
+        let sleep = match (bell, linger) {
+            (Some(bell), _) => Sleep::Watch(bell),
+            (None, None) => Sleep::Hang(self.jobs.op().seed()),
+            (None, Some(_)) => Sleep::Not,
+        };
+        let result = match self.claim_or_sleep(&claim, &sleep, &finishes(&ended)).await {
             Ok((claimed, watch, answers)) => {
                 answer(ended, answers);
                 Ok((claimed, watch))
@@ -180,25 +203,29 @@ impl Acceptor {
                 Err(error)
             }
         };
-        match result {
-            Ok((claimed, watch)) if claimed.jobs.is_empty() => {
-                if bell.is_some() && watch.is_none() {
-                    // The bell was rung before it was watched.
-                    self.bell = None;
-                    return Ok(None);
-                }
-                if bell.is_none() {
-                    self.hang_bell().await?;
-                    return Ok(None);
-                }
-                Ok(Some((claimed.next_due_ms, watch.flatten())))
-            }
-            Ok((claimed, _)) => {
-                self.bell = None;
+        match (result, sleep) {
+            (Ok((claimed, _)), _) if !claimed.jobs.is_empty() => {
+                (self.bell, self.lingered) = (None, 0);
                 self.deliver(claimed.jobs).await;
                 Ok(None)
             }
-            Err(error) => {
+            (Ok((claimed, Some(watch))), Sleep::Watch(_)) => Ok(Some((claimed.next_due_ms, watch))),
+            (Ok(_), Sleep::Watch(_)) => {
+                // The bell was rung before it was watched.
+                self.bell = None;
+                Ok(None)
+            }
+            (Ok(_), Sleep::Hang(bell)) => {
+                // What came while it was hung is seen by one more look.
+                (self.bell, self.looks) = (Some(bell), 0);
+                Ok(None)
+            }
+            (Ok(_), Sleep::Not) => {
+                self.lingered += 1;
+                tokio::time::sleep(linger.unwrap_or_default()).await;
+                Ok(None)
+            }
+            (Err(error), _) => {
                 if claim.is_unsure() {
                     self.unsure = Some(claim);
                 }
@@ -207,13 +234,12 @@ impl Acceptor {
         }
     }
 
-    /// Accepts, and ends runs; when nothing is due, watches the bell in the same transaction. The
-    /// watch is `None` when there is no bell any more, and `Some(None)` when the store has no watch
-    /// left.
-    async fn claim_or_watch(
+    /// Accepts, and ends runs; when nothing is due, goes to sleep as far as it is told to. The watch is
+    /// `None` when there is no bell any more, and `Some(None)` when the store has no watch left.
+    async fn claim_or_sleep(
         &self,
         claim: &Claim,
-        bell: Option<u64>,
+        sleep: &Sleep,
         ended: &[(Job, Finish)],
     ) -> Result<(Claimed, Option<Option<Watch>>, Vec<Result<Held>>)> {
         let op = &self.jobs.op();
@@ -225,18 +251,24 @@ impl Acceptor {
                 } else {
                     self.jobs.finish_many_in(&tx, op, ended).await?
                 };
-                let Some(key) = bell.map(|bell| self.jobs.keys().sleeper(&self.ty, bell)) else {
-                    return Ok((claimed, None, answers));
-                };
-                if !claimed.jobs.is_empty() {
-                    tx.clear(&key);
-                    return Ok((claimed, None, answers));
+                let mut watch = None;
+                match *sleep {
+                    Sleep::Not => {}
+                    Sleep::Hang(bell) => {
+                        if claimed.jobs.is_empty() {
+                            self.jobs.hang_bell_in(&tx, &self.ty, bell);
+                        }
+                    }
+                    Sleep::Watch(bell) => {
+                        let key = self.jobs.keys().sleeper(&self.ty, bell);
+                        if !claimed.jobs.is_empty() {
+                            tx.clear(&key);
+                        } else if tx.get(&key).await?.is_some() {
+                            watch = Some(watch_or_poll(tx.watch(&key).await)?);
+                        }
+                    }
                 }
-                if tx.get(&key).await?.is_none() {
-                    return Ok((claimed, None, answers));
-                }
-                let watch = watch_or_poll(tx.watch(&key).await)?;
-                Ok((claimed, Some(watch), answers))
+                Ok((claimed, watch, answers))
             })
             .await
     }
@@ -269,15 +301,6 @@ impl Acceptor {
             // Whoever asked may have gone away.
             let _ = run.reply.send(answer);
         }
-    }
-
-    /// Says that this service sleeps.
-    async fn hang_bell(&mut self) -> Result<()> {
-        let bell = self.jobs.op().seed();
-        self.jobs.hang_bell(&self.ty, bell).await?;
-        self.bell = Some(bell);
-        self.looks = 0;
-        Ok(())
     }
 
     /// Waits until there may be work for those who wait. False when the service is to stop.
@@ -341,6 +364,7 @@ impl Acceptor {
 
     /// Hands jobs to those who wait, first come, first served.
     async fn deliver(&mut self, jobs: Vec<Accepted>) {
+        telemetry::accepted(&self.ty, &jobs, self.jobs.clock().now_ms());
         let mut jobs = jobs.into_iter();
         while jobs.len() > 0 {
             let Some(request) = self.waiting.pop_front() else {

@@ -37,17 +37,10 @@ impl Jobs {
         Ok(())
     }
 
-    /// Says that an acceptor sleeps.
-    pub(crate) async fn hang_bell(&self, ty: &JobType, bell: u64) -> Result<()> {
-        let key = self.keys().sleeper(ty, bell);
+    /// Says that an acceptor sleeps, in the transaction in which it found nothing to do.
+    pub(crate) fn hang_bell_in(&self, tx: &Transaction, ty: &JobType, bell: u64) {
         let value = stamp_template(self.store().incarnation(), &[]);
-        let (key, value) = (&key, &value);
-        (self.store())
-            .transact("hang_bell", |tx| async move {
-                tx.set_versionstamped_value(key, value);
-                Ok(())
-            })
-            .await
+        tx.set_versionstamped_value(&self.keys().sleeper(ty, bell), &value);
     }
 
     /// Says that an acceptor sleeps no more. If it was woken meanwhile, another one is.

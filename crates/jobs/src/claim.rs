@@ -21,7 +21,7 @@ use crate::ids::{BUCKETS, SHARDS};
 use crate::keys::Position;
 use crate::machine::Event;
 use crate::planted::Bug;
-use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result};
+use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
 
 /// How many rows a claim reads, for each job it wants, and how many more than it wants at most: from
 /// a random shard on it meets few others anyway. And at least.
@@ -130,8 +130,11 @@ impl Jobs {
     /// the same claim, or [`recall_claim`](Self::recall_claim): jobs that were accepted are then not
     /// left to time out.
     pub async fn accept_claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.transact_claim(claim, |tx| async move { self.accept_in(&tx, claim).await })
-            .await
+        let claimed = self
+            .transact_claim(claim, |tx| async move { self.accept_in(&tx, claim).await })
+            .await?;
+        telemetry::accepted(&claim.ty, &claimed.jobs, self.clock().now_ms());
+        Ok(claimed)
     }
 
     /// The jobs that an earlier call with this claim has accepted after all; none if it has not,

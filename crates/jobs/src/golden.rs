@@ -215,7 +215,12 @@ impl Script {
             }
             "sleep" => {
                 let bell = pos()?.parse()?;
-                self.runtime.block_on(self.jobs.hang_bell(&mail(), bell))?;
+                let (jobs, ty) = (&self.jobs, &mail());
+                self.runtime
+                    .block_on(jobs.store().transact("sleep", |tx| async move {
+                        jobs.hang_bell_in(&tx, ty, bell);
+                        Ok::<_, Error>(())
+                    }))?;
                 "asleep".to_owned()
             }
             "time" => {

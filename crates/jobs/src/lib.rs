@@ -58,6 +58,7 @@ mod planted;
 mod simulation;
 mod subscription;
 mod sweep;
+mod telemetry;
 mod type_watcher;
 mod types;
 mod work;

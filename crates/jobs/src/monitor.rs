@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 use crate::header::{Order, State};
 use crate::keys::{Position, stamp_of};
 use crate::leases::{Lease, Leases, buckets};
-use crate::machine::Event;
+use crate::machine::{Event, Reply};
 use crate::pause::{Pause, sleep};
 use crate::planted::Bug;
 use crate::sweep::Sweeper;
-use crate::{Error, JobId, JobInfo, JobType, Jobs, Options, Result, TypeConfig, Verdict};
+use crate::{
+    Error, JobId, JobInfo, JobType, Jobs, Options, Result, TypeConfig, Verdict, telemetry,
+};
 
 /// How many rows one transaction of a scan reads.
 const SCAN_ROWS: usize = 1_000;
@@ -29,6 +31,8 @@ const SCAN_ROWS: usize = 1_000;
 const STALL_JOBS: usize = 100;
 /// Monitors of types with long timeouts look at least this often.
 const TURN_MAX: Duration = Duration::from_secs(20);
+/// How often metrics are told how the jobs stand.
+pub(crate) const OBSERVE_EVERY: Duration = Duration::from_secs(15);
 
 /// What the owner of a type has to say about jobs whose holder went silent.
 pub trait StallHook: Send + Sync {
@@ -63,6 +67,7 @@ pub(crate) struct TypeMonitor<'a, H> {
     looked: VecDeque<(Instant, Order)>,
     timeout_ms: u64,
     sweeper: Sweeper,
+    observed: Option<Instant>,
 }
 
 impl<'a, H: StallHook> TypeMonitor<'a, H> {
@@ -76,6 +81,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
             looked: VecDeque::new(),
             timeout_ms: 0,
             sweeper: Sweeper::default(),
+            observed: None,
         }
     }
 
@@ -128,6 +134,10 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 .forget_expired(self.jobs, ty, &lease, timeout)
                 .await?;
             sweeper.clear_bells(self.jobs, ty, &lease, order).await?;
+        }
+        if (self.observed).is_none_or(|last| last.elapsed() >= OBSERVE_EVERY) {
+            self.jobs.observe(self.ty).await?;
+            self.observed = Some(Instant::now());
         }
         Ok(turn + self.jobs.entropy().up_to(jitter))
     }
@@ -230,11 +240,12 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         config: &TypeConfig,
     ) -> Result<bool> {
         let op = self.jobs.op();
-        (self.jobs.store())
+        let stalled = (self.jobs.store())
             .transact(Call::batch("stall"), |tx| async move {
                 if !lease.holds(self.jobs, &tx, self.ty).await? {
-                    return Ok(false);
+                    return Ok(None);
                 }
+                let (mut rerun, mut given_up) = (0, 0);
                 let mut effects = self.jobs.effects(&tx, op.now_ms).await?;
                 for id in ids {
                     let key = self.jobs.keys().index(self.ty, id, Position::Active);
@@ -256,12 +267,19 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                         verdict: self.hook.stalled(&tx, self.ty, &info).await?,
                         policy: config.stalls,
                     };
-                    effects.run(self.ty, id, &mut header, event)?;
+                    match effects.run(self.ty, id, &mut header, event)? {
+                        Reply::Done { again: true } => rerun += 1,
+                        _ => given_up += 1,
+                    }
                 }
                 effects.flush(&op).await?;
-                Ok::<_, Error>(true)
+                Ok::<_, Error>(Some((rerun, given_up)))
             })
-            .await
+            .await?;
+        if let Some((rerun, given_up)) = stalled {
+            telemetry::stalled(self.ty, rerun, given_up);
+        }
+        Ok(stalled.is_some())
     }
 
     fn planted(&self, bug: Bug) -> bool {

@@ -1,0 +1,109 @@
+//! What the queue tells the `metrics` facade. All names are here.
+//!
+//! How many jobs there are and how often each transition was made is known to the queue itself, to
+//! the last one, and over all nodes; each node repeats it. What one node did is counted where it is
+//! done. Conflicts are the store's: `davenport_store_retries_total` by transaction.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use metrics::{counter, gauge, histogram};
+
+use crate::{Accepted, Backlog, Counts, JobType, Jobs, Result};
+
+/// Jobs of a type in a state, over all nodes.
+const JOBS: &str = "davenport_jobs";
+/// Jobs that were made, over all nodes.
+const CREATED: &str = "davenport_jobs_created_total";
+/// Runs that were started, over all nodes.
+const ACCEPTED: &str = "davenport_jobs_accepted_total";
+/// Runs after which the job was finished, over all nodes.
+const FINISHED: &str = "davenport_jobs_finished_total";
+/// Runs after which the job was pending again, over all nodes.
+const AGAIN: &str = "davenport_jobs_again_total";
+/// Finished jobs that were made pending again, over all nodes.
+const REVIVED: &str = "davenport_jobs_revived_total";
+/// Jobs that were removed or forgotten, over all nodes.
+const REMOVED: &str = "davenport_jobs_removed_total";
+/// Due jobs that wait, as far as they were counted.
+const DUE: &str = "davenport_jobs_due";
+/// How long the oldest of them has been due; 0 when none is.
+const OLDEST_DUE: &str = "davenport_jobs_oldest_due_seconds";
+/// Jobs that this node has brought back, by what became of them.
+const STALLED: &str = "davenport_jobs_stalled_total";
+/// From due to accepted, of jobs that this node has accepted.
+const WAIT: &str = "davenport_jobs_wait_seconds";
+
+/// How many due jobs are counted.
+const DUE_MAX: usize = 1_000;
+
+impl Jobs {
+    /// Reads how the jobs of a type stand, and tells the `metrics` facade. [`Maintenance`] does it
+    /// at each of its turns; who exports metrics may do it more often.
+    ///
+    /// [`Maintenance`]: crate::Maintenance
+    pub async fn observe(&self, ty: &JobType) -> Result<()> {
+        let now_ms = self.clock().now_ms();
+        let (counts, backlog) =
+            futures::future::try_join(self.counts(ty), self.backlog(ty, now_ms, DUE_MAX)).await?;
+        tell(ty, &counts, &backlog, now_ms);
+        Ok(())
+    }
+}
+
+fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
+    let ty = || ty.to_string();
+    for (state, jobs) in [
+        ("pending", counts.pending),
+        ("running", counts.running),
+        ("finished", counts.finished),
+    ] {
+        gauge!(JOBS, "type" => ty(), "state" => state).set(float(jobs));
+    }
+    for (name, times) in [
+        (CREATED, counts.created_total),
+        (ACCEPTED, counts.accepted_total),
+        (FINISHED, counts.finished_total),
+        (AGAIN, counts.again_total),
+        (REVIVED, counts.revived_total),
+        (REMOVED, counts.removed_total),
+    ] {
+        counter!(name, "type" => ty()).absolute(times);
+    }
+    gauge!(DUE, "type" => ty()).set(float(backlog.due));
+    let oldest = (backlog.oldest_due_ms).map_or(Duration::ZERO, |due_ms| since(due_ms, now_ms));
+    gauge!(OLDEST_DUE, "type" => ty()).set(oldest.as_secs_f64());
+}
+
+/// Jobs were accepted: how long each has waited for it.
+pub(crate) fn accepted(ty: &JobType, jobs: &[Accepted], now_ms: i64) {
+    if jobs.is_empty() {
+        return;
+    }
+    let waits = histogram!(WAIT, "type" => ty.to_string());
+    for job in jobs {
+        waits.record(since(job.ready_ms, now_ms));
+    }
+}
+
+/// Jobs of silent holders were brought back: so many to be run again, so many given up.
+pub(crate) fn stalled(ty: &JobType, rerun: u64, given_up: u64) {
+    for (outcome, jobs) in [("rerun", rerun), ("given_up", given_up)] {
+        if jobs > 0 {
+            counter!(STALLED, "type" => ty.to_string(), "outcome" => outcome).increment(jobs);
+        }
+    }
+}
+
+/// From one clock's time to another's: never negative, however wrong they are.
+fn since(begin_ms: i64, now_ms: i64) -> Duration {
+    let ms = now_ms.saturating_sub(begin_ms).max(0);
+    Duration::from_millis(ms.unsigned_abs())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
