@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use store::{Error, Store, Transaction};
+use store::{Error, RangeOptions, Store, Transaction};
 
 fn davenport(args: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_davenport"))
@@ -120,4 +120,67 @@ fn what_cannot_be_opened_is_explained() {
             text(&output.stderr)
         );
     }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn clear_first(url: &str, begin: &'static [u8], end: &'static [u8]) {
+    let store = Store::open(url).await.unwrap();
+    let body = |tx: Transaction| async move {
+        let first = RangeOptions::limit(1);
+        let rows = tx.get_range((begin, end), first).collect().await?;
+        tx.clear(&rows[0].key);
+        Ok::<_, Error>(())
+    };
+    store.transact("clear_first", body).await.unwrap();
+}
+
+/// Small, but whole: every figure that scripts rely on, and a queue that the check finds in order
+/// until a row of it is taken away.
+#[test]
+fn the_queue_is_measured_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url(dir.path());
+    let bench = ["bench", "queue", "--store", &url, "--json"];
+    let small = ["--jobs", "30", "--batch", "7", "--backlog", "300"];
+    let cases = ["one_by_one", "batched", "crowd", "backlog"].map(|case| ["--case", case]);
+    let output = davenport(&[&bench[..], &small, cases.as_flattened()].concat(), b"");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let figures: Vec<serde_json::Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for (case, metric) in [
+        ("one_by_one", "enqueue_per_s"),
+        ("one_by_one", "claim_finish_per_s"),
+        ("one_by_one", "full_cycle_per_s"),
+        ("one_by_one", "conflict_ratio"),
+        ("one_by_one", "store_bytes_per_job"),
+        ("batched", "full_cycle_per_s"),
+        ("acceptors=64", "conflict_ratio"),
+        ("backlog=300", "claim_finish_per_s"),
+        ("open/300", "open_s"),
+        ("open/300", "list_ms_p50"),
+    ] {
+        let figure = (figures.iter()).find(|f| f["case"] == case && f["metric"] == metric);
+        let figure = figure.unwrap_or_else(|| panic!("{case} {metric}: {figures:?}"));
+        assert_eq!(figure["bench"], "queue");
+        assert!(figure["value"].as_f64().unwrap() >= 0.0 && figure["unit"].is_string());
+    }
+    let check = davenport(&["store", "check", "--store", &url], b"");
+    assert!(check.status.success(), "{}", text(&check.stdout));
+    let checked = format!("{url}: checked 60 jobs of type bench/one_by_one\n");
+    assert!(
+        text(&check.stdout).contains(&checked),
+        "{}",
+        text(&check.stdout)
+    );
+    // The index of running jobs: a row of a job that the benchmark has left held.
+    clear_first(&url, b"\x153\x15\x06", b"\x153\x15\x07");
+    let check = davenport(&["store", "check", "--store", &url], b"");
+    assert_eq!(check.status.code(), Some(1));
+    assert!(
+        text(&check.stdout).contains("has no row Active"),
+        "{}",
+        text(&check.stdout)
+    );
 }

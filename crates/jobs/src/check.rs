@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use store::{Call, KeyRange, KeyValue, RangeOptions};
 
 use crate::effects::CHUNK_BYTES;
@@ -24,6 +25,33 @@ pub struct Check {
 }
 
 impl Jobs {
+    /// [`Self::check`] of every type of which anything is stored, registered or not.
+    pub async fn check_all(&self) -> Result<BTreeMap<JobType, Check>> {
+        let mut types: BTreeSet<JobType> = self.types().await?.into_keys().collect();
+        for mut range in self.keys().of_jobs() {
+            while let Some(key) = self.first_key(&range).await? {
+                let (ty, after) = Keys::type_of(&range, &key)?;
+                types.insert(ty);
+                range = after;
+            }
+        }
+        let mut checks = BTreeMap::new();
+        for ty in types {
+            let check = self.check(&ty).await?;
+            checks.insert(ty, check);
+        }
+        Ok(checks)
+    }
+
+    async fn first_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+        self.read(Call::batch("check"), |tx| async move {
+            let first = RangeOptions::limit(1);
+            let rows = tx.snapshot().get_range(range.clone(), first);
+            Ok(rows.collect().await?.into_iter().next().map(|row| row.key))
+        })
+        .await
+    }
+
     /// Compares every index row, counter and chunk of a type with the headers of its jobs.
     pub async fn check(&self, ty: &JobType) -> Result<Check> {
         let mut found = Check::default();

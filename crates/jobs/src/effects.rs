@@ -26,8 +26,8 @@ pub(crate) struct Effects<'a> {
     jobs: &'a Jobs,
     tx: &'a Transaction,
     cx: Context,
-    /// Rows of COUNT to be added to, and how much.
-    counts: BTreeMap<Vec<u8>, i64>,
+    /// Rows of COUNT to be added to, by type, bucket and edge, and how much.
+    counts: BTreeMap<(JobType, u16, u16), i64>,
     /// How many jobs of a type have become due, or will before sleepers look by themselves.
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
@@ -144,7 +144,7 @@ impl Effects<'_> {
     fn count(&mut self, ty: &JobType, id: &JobId, old: Option<&Header>, new: Option<&Header>) {
         let (old, new) = (old.map(Header::state), new.map(Header::state));
         if old != new {
-            let key = self.jobs.keys().count(ty, id.bucket(), edge(old, new));
+            let key = (ty.clone(), id.bucket(), edge(old, new));
             *self.counts.entry(key).or_default() += 1;
         }
     }
@@ -197,7 +197,8 @@ impl Effects<'_> {
 
     /// The counters, and waking: one sleeper for each job, as long as there are any.
     pub(crate) async fn flush(self, op: &Op) -> Result<()> {
-        for (key, times) in self.counts {
+        for ((ty, bucket, edge), times) in self.counts {
+            let key = self.jobs.keys().count(&ty, bucket, edge);
             self.tx.add(&key, times);
         }
         if self.cx.planted.is(Bug::NobodyWakes) {

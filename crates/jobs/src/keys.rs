@@ -45,7 +45,7 @@ mod tests;
 
 use bytes::Bytes;
 use store::KeyRange;
-use store::tuple::{Bytes as TupleBytes, TuplePack, pack_into, unpack};
+use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
 
 use crate::header::{Header, Order, Place, State};
 use crate::{Error, JobId, JobType, Result};
@@ -212,8 +212,7 @@ impl Keys {
         key: &[u8],
     ) -> Result<(Position, JobId)> {
         type Id<'a> = TupleBytes<'a>;
-        let prefix = self.state(ty, state).begin.len();
-        let rest = key.get(prefix..).unwrap_or_default();
+        let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
         let parsed = match state {
             State::Pending => match unpack::<(i64, u16, u32, u64, Id<'_>)>(rest) {
                 Ok((READY, _, incarnation, version, id)) => Some((
@@ -236,6 +235,14 @@ impl Keys {
         };
         let (position, id) = parsed.ok_or_else(|| foreign(key))?;
         Ok((position, JobId::new(id.into_owned())?))
+    }
+
+    /// How long a key is up to the end of its type: claims take many keys apart, and make none for it.
+    fn prefix_len(&self, ty: &JobType) -> usize {
+        const TABLE: usize = 2;
+        const AROUND_TEXT: usize = 2;
+        let zeros = ty.as_str().bytes().filter(|byte| *byte == 0).count();
+        self.subspace.len() + TABLE + AROUND_TEXT + ty.as_str().len() + zeros
     }
 
     pub(crate) fn sleeper(&self, ty: &JobType, nonce: u64) -> Vec<u8> {
@@ -329,6 +336,33 @@ impl Keys {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
         let (id, _) = unpack::<(TupleBytes<'_>, u32)>(rest).map_err(|_| foreign(key))?;
         JobId::new(id.into_owned())
+    }
+
+    /// The rows of jobs of all types, table by table: whatever of a type is stored is in one of them.
+    pub(crate) fn of_jobs(&self) -> impl Iterator<Item = KeyRange> {
+        let tables = [
+            Table::Job,
+            Table::Pending,
+            Table::Activity,
+            Table::Data,
+            Table::Finished,
+            Table::History,
+            Table::Count,
+        ];
+        tables.map(|table| self.range(table, &())).into_iter()
+    }
+
+    /// The type of a row in a range of rows of all types, and what of the range lies after its rows.
+    pub(crate) fn type_of(range: &KeyRange, key: &[u8]) -> Result<(JobType, KeyRange)> {
+        let begin = usize::min(range.begin.len(), key.len());
+        let elements: Vec<Element<'_>> = unpack(&key[begin..]).map_err(|_| foreign(key))?;
+        let Some(Element::String(name)) = elements.first() else {
+            return Err(foreign(key));
+        };
+        let mut after = range.begin.to_vec();
+        pack_into(name, &mut after);
+        after.push(0xff);
+        Ok((JobType::new(name)?, KeyRange::new(after, range.end.clone())))
     }
 
     /// The id at the end of a key of JOB or NOTE.

@@ -123,6 +123,15 @@ proptest! {
     }
 
     #[test]
+    fn any_type_has_a_prefix(name in "[a\\x00\u{e9}]{1,20}", position in position(), bytes in bytes()) {
+        let (keys, ty, id) = (Keys::new(), ty(&name), id(&bytes));
+        let key = keys.index(&ty, &id, position);
+        let state = state_of(position);
+        prop_assert_eq!(keys.state(&ty, state).begin.len(), keys.prefix_len(&ty));
+        prop_assert_eq!(keys.position(&ty, state, &key).unwrap(), (position, id));
+    }
+
+    #[test]
     fn rubbish_is_refused_not_fatal(rest: Vec<u8>) {
         let (keys, ty) = (Keys::new(), ty("mail"));
         for state in [State::Pending, State::Running, State::Finished] {

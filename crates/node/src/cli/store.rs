@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use ::store::{Store, Totals};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use jobs::{Check, Clock, Entropy, JobType, Jobs};
 use serde_json::json;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
@@ -69,7 +70,40 @@ async fn check(target: &Target) -> anyhow::Result<()> {
     let store = target.open().await?;
     let totals = store.check().await?;
     report(target, "checked", &totals, store.incarnation());
+    let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
+    let mut problems = 0;
+    for (ty, check) in jobs.check_all().await? {
+        report_jobs(target, &ty, &check);
+        problems += check.problems.len();
+    }
+    if problems > 0 {
+        bail!(
+            "{problems} rows of jobs are not as they should be; if no node was running meanwhile, \
+             this is a bug"
+        );
+    }
     Ok(())
+}
+
+fn report_jobs(target: &Target, ty: &JobType, check: &Check) {
+    let Check { jobs, problems } = check;
+    if target.json {
+        let line = json!({
+            "store": target.store,
+            "job_type": ty.as_str(),
+            "jobs": jobs,
+            "problems": problems,
+        });
+        output::line(&line.to_string());
+        return;
+    }
+    output::line(&format!(
+        "{}: checked {jobs} jobs of type {ty}",
+        target.store
+    ));
+    for problem in problems {
+        output::line(&format!("  {problem}"));
+    }
 }
 
 async fn stats(target: &Target) -> anyhow::Result<()> {
