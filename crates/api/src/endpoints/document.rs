@@ -1,6 +1,6 @@
 //! One document: `/{db}/{docid}`, and `POST /{db}` for one that has no id yet.
 
-use docstore::{EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
+use docstore::{Attachments, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -89,9 +89,15 @@ async fn open_revs(
                 .unwrap_or(document::json::Json::Null),
         )?),
     };
+    let in_parts = call.accepts("multipart/mixed");
+    let mut options = options.clone();
+    if in_parts && options.attachments == Attachments::Stubs {
+        // As in CouchDB, whose replicator relies on it: stubs stand for what the reader has.
+        options.attachments = Attachments::All;
+    }
     let found = reading
         .docs()
-        .open_revs(reading.db(), id, &revs, latest, options)
+        .open_revs(reading.db(), id, &revs, latest, &options)
         .await?;
     if found.is_empty() && revs == OpenRevs::All {
         return Err(Error::not_found("missing"));
@@ -99,7 +105,7 @@ async fn open_revs(
     let found = found
         .into_iter()
         .map(|found| found.map(|stored| reading.view(stored)));
-    if call.accepts("multipart/mixed") {
+    if in_parts {
         return Ok(multipart::mixed(&uuid(call), found));
     }
     let rows: Vec<_> = found.map(|found| row(&found)).collect();

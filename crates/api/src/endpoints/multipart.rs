@@ -10,10 +10,9 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use docstore::Opened as Found;
 use flate2::read::GzDecoder;
-use futures::stream;
 use http::StatusCode;
-use http::header::{CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE};
-use multer::Multipart;
+use http::header::CONTENT_TYPE;
+use memchr::memmem;
 use serde_json::{Value, json};
 
 use crate::Error;
@@ -45,41 +44,78 @@ pub(crate) fn mixed(boundary: &str, found: impl Iterator<Item = Found>) -> Reply
 
 /// A document with its attachments, as one JSON text.
 pub(crate) async fn document(call: &mut Call) -> Result<String, Error> {
-    let bad = |_| Error::bad_request("The multipart body is not of its form.");
+    let bad = || Error::bad_request("The multipart body is not of its form.");
     let kind = call.header(&CONTENT_TYPE).unwrap_or_default();
-    let boundary = boundary(kind)
-        .ok_or(multer::Error::NoBoundary)
-        .map_err(bad)?
-        .to_owned();
+    let boundary = boundary(kind).ok_or_else(bad)?.to_owned();
     let bytes_max = call.options().request_bytes_max;
     let body = call.body().await?;
-    let whole = stream::iter([Ok::<Bytes, std::convert::Infallible>(body)]);
-    let mut parts = Multipart::new(whole, boundary);
-    let first = parts.next_field().await.map_err(bad)?;
-    let first = first.ok_or_else(|| Error::bad_request("The multipart body has no document."))?;
-    let text = first.text().await.map_err(bad)?;
+    let mut parts = split(&body, &boundary).ok_or_else(bad)?.into_iter();
+    let first = parts.next().ok_or_else(bad)?;
+    let text = std::str::from_utf8(&first.content).map_err(|_| crate::call::not_json())?;
     let mut contents = Vec::new();
     let mut named = HashMap::new();
-    while let Some(part) = parts.next_field().await.map_err(bad)? {
-        let headers = part.headers();
-        let zipped = headers
-            .get(CONTENT_ENCODING)
-            .is_some_and(|coding| coding == "gzip");
-        let name = headers
-            .get(CONTENT_DISPOSITION)
-            .and_then(|given| given.to_str().ok());
-        let name = name.and_then(|given| given.split_once("filename=\""));
-        if let Some((_, rest)) = name {
-            let name = rest.strip_suffix('"').unwrap_or(rest);
+    for part in parts {
+        if let Some(name) = part.file_name() {
             named.insert(name.to_owned(), contents.len());
         }
-        let mut bytes = part.bytes().await.map_err(bad)?;
-        if zipped {
-            bytes = unzip(&bytes, bytes_max)?;
-        }
-        contents.push(bytes);
+        contents.push(match part.header("content-encoding") {
+            Some("gzip") => unzip(&part.content, bytes_max)?,
+            _ => part.content,
+        });
     }
-    fill_in(&text, &contents, &named)
+    fill_in(text, &contents, &named)
+}
+
+/// One part of a body.
+struct Part {
+    head: String,
+    content: Bytes,
+}
+
+impl Part {
+    fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.head.lines().filter_map(|line| line.split_once(':'));
+        let found = headers.find(|(given, _)| given.trim().eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.trim())
+    }
+
+    fn file_name(&self) -> Option<&str> {
+        let (_, rest) = self
+            .header("content-disposition")?
+            .split_once("filename=\"")?;
+        Some(rest.strip_suffix('"').unwrap_or(rest))
+    }
+}
+
+/// Takes a body apart; `None` if it is not of its form, or cut off.
+fn split(body: &Bytes, boundary: &str) -> Option<Vec<Part>> {
+    let mark = format!("--{boundary}");
+    let delimiter = format!("\r\n{mark}");
+    // What stands before the first mark is for nobody.
+    let mut at = if body.starts_with(mark.as_bytes()) {
+        mark.len()
+    } else {
+        memmem::find(body, delimiter.as_bytes())? + delimiter.len()
+    };
+    let mut parts = Vec::new();
+    loop {
+        let rest = &body[at..];
+        if rest.starts_with(b"--") {
+            return Some(parts);
+        }
+        // Without headers the empty line follows at once.
+        let head_at = at + memmem::find(rest, b"\r\n")?;
+        let head_bytes = memmem::find(&body[head_at..], b"\r\n\r\n")?;
+        let content_at = head_at + head_bytes + 4;
+        let content_bytes = memmem::find(&body[content_at..], delimiter.as_bytes())?;
+        parts.push(Part {
+            head: std::str::from_utf8(&body[head_at..head_at + head_bytes])
+                .ok()?
+                .to_owned(),
+            content: body.slice(content_at..content_at + content_bytes),
+        });
+        at = content_at + content_bytes + delimiter.len();
+    }
 }
 
 /// The parameter `boundary` of a content type.
@@ -175,4 +211,40 @@ fn members_of(text: &str) -> Result<Vec<(String, Box<serde_json::value::RawValue
     let mut reader = serde_json::Deserializer::from_str(text);
     let members = reader.deserialize_map(InOrder);
     members.map_err(|_| Error::bad_request("Document must be a JSON object"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::{boundary, split};
+
+    #[test]
+    fn bodies_are_taken_apart() {
+        let body = "before\r\n--z\r\nA: b\r\nContent-Disposition: attachment; filename=\"n\"\r\n\r\n\
+                    one\r\n\r\n--z\r\n\r\ntwo\r\n--z--after";
+        let parts = split(&Bytes::from_static(body.as_bytes()), "z").unwrap();
+        let contents: Vec<_> = parts.iter().map(|part| &part.content[..]).collect();
+        assert_eq!(contents, [&b"one\r\n"[..], b"two"]);
+        assert_eq!(
+            (parts[0].header("a"), parts[0].file_name()),
+            (Some("b"), Some("n"))
+        );
+        assert_eq!((parts[1].header("a"), parts[1].file_name()), (None, None));
+        for end in 0..body.len() - "--after".len() {
+            let cut = Bytes::copy_from_slice(&body.as_bytes()[..end]);
+            assert!(split(&cut, "z").is_none(), "{end}");
+        }
+        assert_eq!(split(&Bytes::from_static(b"--z--"), "z").unwrap().len(), 0);
+    }
+
+    #[test]
+    fn boundaries_are_parameters() {
+        let found = |kind| boundary(kind);
+        assert_eq!(found("multipart/related; boundary=\"a b\""), Some("a b"));
+        assert_eq!(found("multipart/related;charset=x;boundary=ab"), Some("ab"));
+        for none in ["multipart/related", "multipart/related; boundary=", ""] {
+            assert_eq!(found(none), None, "{none}");
+        }
+    }
 }

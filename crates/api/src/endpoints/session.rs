@@ -173,8 +173,14 @@ fn set_cookie(call: &Call, reply: &mut Reply, value: &str) {
         ""
     };
     let same_site = options.same_site.name();
+    let now_s = i64::try_from(call.shared.now_s()).unwrap_or_default();
+    let expires = now_s.saturating_add(i64::try_from(age).unwrap_or_default());
+    let expires = jiff::Timestamp::from_second(expires).unwrap_or_default();
+    // Some clients know `Expires` only, and only in this form.
+    let expires = expires.strftime("%a, %d-%b-%Y %H:%M:%S GMT");
     let cookie = format!(
-        "AuthSession={value}; Version=1; Max-Age={age}; Path=/; HttpOnly; SameSite={same_site}{secure}"
+        "AuthSession={value}; Version=1; Expires={expires}; Max-Age={age}; Path=/; HttpOnly; \
+         SameSite={same_site}{secure}"
     );
     reply::set(reply, SET_COOKIE, &cookie);
 }

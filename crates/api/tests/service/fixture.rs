@@ -81,7 +81,7 @@ impl Fixture {
 
     pub(crate) async fn with(options: Options, setting: Setting) -> Self {
         let store = Store::open("memory:").await.unwrap();
-        let clock = Clock::simulated(NOW_MS);
+        let clock = setting.clock.unwrap_or_else(|| Clock::simulated(NOW_MS));
         let jobs = Jobs::new(store.clone(), clock.clone(), Entropy::seeded(7));
         let docs = docstore::Options {
             kinds: vec!["_replicator".to_owned(), "_users".to_owned()],
@@ -163,13 +163,17 @@ impl Fixture {
 pub(crate) struct Setting {
     pub(crate) replications: replicator::Setup,
     pub(crate) proxy_secrets: Vec<Vec<u8>>,
+    /// Else time stands still.
+    pub(crate) clock: Option<Clock>,
 }
 
 impl User<'_> {
     /// The same with another header.
     pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
         self.headers.retain(|(given, _)| *given != name);
-        self.headers.push((name, value.to_owned()));
+        if !value.is_empty() {
+            self.headers.push((name, value.to_owned()));
+        }
         self
     }
 
@@ -183,6 +187,19 @@ impl User<'_> {
             headers: parts.headers,
             text: String::from_utf8(body.to_vec()).unwrap(),
         }
+    }
+
+    /// Sends a request and reads the answer to its end, whatever it is.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<Body>,
+    ) -> StatusCode {
+        let response = self.open(method, path, body).await;
+        let (parts, body) = response.into_parts();
+        to_bytes(body, usize::MAX).await.unwrap();
+        parts.status
     }
 
     /// Sends a request, and leaves its answer to be read.

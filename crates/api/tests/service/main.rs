@@ -3,14 +3,17 @@
 
 mod access;
 mod changes;
+mod clients;
 mod databases;
 mod documents;
 mod fixture;
 mod forgery;
+mod fuzz;
 mod limits;
 mod listing;
 mod owners;
 mod server;
 mod session;
+mod sweep;
 mod users;
 mod validation;
