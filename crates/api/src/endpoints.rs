@@ -5,6 +5,7 @@ mod attachment;
 mod bulk;
 mod changes;
 mod config;
+mod dashboard;
 mod database;
 mod document;
 mod find;
@@ -15,6 +16,8 @@ pub(crate) mod server;
 pub(crate) mod session;
 mod users;
 mod writing;
+
+pub(crate) use dashboard::KeptSummary;
 
 use http::Method;
 
@@ -36,6 +39,8 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
         (Route::DbsInfo, _) => server::dbs_info(call).await,
         (Route::Membership, _) => server::membership(call),
         (Route::Config(path), _) => config::config(call, &path),
+        (Route::Dashboard(file), _) => dashboard::file(call, &file),
+        (Route::Summary, _) => dashboard::summary(call).await,
         (Route::Db(name), None) => match call.method {
             Method::PUT => database::create(call, &name).await,
             _ => database::delete(call, &name).await,

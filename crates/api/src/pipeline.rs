@@ -85,9 +85,10 @@ async fn respond(
         return Ok(reply);
     }
     let route = Route::parse(parts.uri.path())?;
-    // Whoever looks whether the service lives wants no more than that.
+    // Whoever looks whether the service lives wants no more than that, and whoever has a wrong password or cookie
+    // has to see the page where to log in.
     let proven = match route {
-        Route::Up => Proven::anonymous(),
+        Route::Up | Route::Dashboard(_) => Proven::anonymous(),
         _ => session::prove(shared, &parts.headers, client).await?,
     };
     user.clone_from(&proven.identity.name);

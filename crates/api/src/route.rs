@@ -29,7 +29,7 @@ pub enum Route {
     Metrics,
     /// `/_openapi.json`
     OpenApi,
-    /// `/_dashboard` and the files below it
+    /// `/_dashboard`, where nothing is, and the files below it
     Dashboard(String),
     /// `/_node/{node}/_config` and the sections and keys below it
     Config(Vec<String>),
@@ -37,6 +37,8 @@ pub enum Route {
     ActiveTasks,
     /// `/_replicate`
     Replicate,
+    /// `/_scheduler/summary`
+    Summary,
     /// `/_scheduler/jobs`
     Jobs,
     /// `/_scheduler/jobs/{id}`
@@ -136,8 +138,10 @@ impl Route {
         let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
         match parts.as_slice() {
             [] => Ok(Self::Welcome),
+            ["_scheduler", "summary"] => Ok(Self::Summary),
             ["_scheduler", "docs", rest @ ..] => scheduler_docs(rest),
             ["_scheduler", "jobs", rest @ ..] => scheduler_jobs(rest),
+            ["_dashboard"] if !path.ends_with('/') => Ok(Self::Dashboard(String::new())),
             [first, rest @ ..] if first.starts_with('_') && !is_database(first) => {
                 server(first, rest)
             }
@@ -173,6 +177,7 @@ impl Route {
             | Self::Membership
             | Self::Config(_)
             | Self::ActiveTasks
+            | Self::Summary
             | Self::Jobs
             | Self::Job(_)
             | Self::JobAction(..)
@@ -252,6 +257,7 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
         ("_membership", []) => Route::Membership,
         ("_metrics", []) | ("_node", [_, "_prometheus"]) => Route::Metrics,
         ("_openapi.json", []) => Route::OpenApi,
+        ("_dashboard", []) => Route::Dashboard("index.html".to_owned()),
         ("_dashboard", file) => Route::Dashboard(file.join("/")),
         ("_node", [_, "_config", rest @ ..]) if rest.len() <= 2 => Route::Config(owned(rest)),
         ("_active_tasks", []) => Route::ActiveTasks,
@@ -353,6 +359,10 @@ mod tests {
                 "/_node/_local/_config/couchdb",
                 Route::Config(vec![text("couchdb")]),
             ),
+            ("/_dashboard", Route::Dashboard(String::new())),
+            ("/_dashboard/", Route::Dashboard(text("index.html"))),
+            ("/_dashboard/app.js", Route::Dashboard(text("app.js"))),
+            ("/_scheduler/summary", Route::Summary),
             ("/_scheduler/jobs/", Route::Jobs),
             (
                 "/_scheduler/jobs/ab+continuous",

@@ -10,11 +10,12 @@ use hyper::body::Incoming;
 use jobs::NotifierHandle;
 use replicator::Replications;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::authenticator::Authenticator;
+use crate::endpoints::KeptSummary;
 use crate::listen::{self, Answer};
 use crate::options::{Impossible, Options};
 use crate::{call, pipeline};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) room: Arc<Semaphore>,
     /// Ends what waits: feeds, and clients of `_replicate`.
     pub(crate) stop: CancellationToken,
+    /// What dashboards were last told.
+    pub(crate) summary: Mutex<KeptSummary>,
 }
 
 impl Shared {
@@ -98,6 +101,7 @@ impl Service {
             room: Arc::new(Semaphore::new(room)),
             options,
             stop: CancellationToken::new(),
+            summary: Mutex::default(),
         })))
     }
 

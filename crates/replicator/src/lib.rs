@@ -9,7 +9,7 @@
 //! | databases | [`Replications::create_database`], [`delete_database`](Replications::delete_database), [`rescan`](Replications::rescan); [`work_a_little`](Replications::work_a_little) in the background |
 //! | `_replicate` | [`Replications::request`] for a [`Caller`], then [`Replications::wait`] for its [`Answer`] |
 //! | steering | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel) of what [`find`](Replications::find) finds |
-//! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures) |
+//! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
 //! | running | a [`Server`] for each node that replicates |
 //! | credentials at rest | a [`Sealer`] with keys that are not in the store |
 
@@ -48,4 +48,4 @@ pub use run::Secrets;
 pub use seal::{InvalidRing, Sealer, Unreadable};
 pub use server::{Load, Server, ServerSetup};
 pub use stats::Stats;
-pub use view::{DocsPage, DocsQuery, JobsPage, JobsQuery, VISITS_MAX};
+pub use view::{DocsPage, DocsQuery, JobsPage, JobsQuery, SummaryMemory, VISITS_MAX};

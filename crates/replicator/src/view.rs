@@ -4,6 +4,7 @@
 //! their id. Nothing is read that is not shown, skipped or filtered, and one call looks at [`VISITS_MAX`] rows at most.
 
 mod docs;
+mod summary;
 
 use std::collections::HashSet;
 
@@ -16,6 +17,7 @@ use serde_json::{Map, Value, json};
 use store::{RangeOptions, Transaction};
 
 pub use docs::{DocsPage, DocsQuery};
+pub use summary::SummaryMemory;
 
 use crate::create::Replications;
 use crate::data::{JobData, JobState, Live, Origin, iso};
@@ -197,8 +199,18 @@ impl Replications {
         &self,
         cursor: Option<&Cursor>,
     ) -> Result<(Vec<Value>, Option<Cursor>), ServiceError> {
+        let (seen, cursor) = self.state_page(State::Running, cursor).await?;
+        Ok((seen.iter().filter_map(Seen::active_task).collect(), cursor))
+    }
+
+    /// A page of the jobs that are in a state of the queue.
+    async fn state_page(
+        &self,
+        state: State,
+        cursor: Option<&Cursor>,
+    ) -> Result<(Vec<Seen>, Option<Cursor>), ServiceError> {
         let query = Query {
-            state: Some(State::Running),
+            state: Some(state),
             data: true,
             ..Query::default()
         };
@@ -209,25 +221,24 @@ impl Replications {
             rows.push((listed.info, data));
         }
         let rows = &rows;
-        let tasks = (self.0.jobs.store())
-            .transact("active_tasks", |tx| async move {
+        let seen = (self.0.jobs.store())
+            .transact("see_jobs", |tx| async move {
                 let read = rows.iter().map(|(info, data)| {
                     let tx = &tx;
                     async move {
                         let live = tx.snapshot().get(&keys::live(&info.id)).await?;
-                        let seen = Seen {
+                        Ok::<_, ServiceError>(Seen {
                             job: info.id.clone(),
                             info: info.clone(),
                             data: data.clone(),
                             live: live.map(|row| Live::decode(&row)).unwrap_or_default(),
-                        };
-                        Ok::<_, ServiceError>(seen.active_task())
+                        })
                     }
                 });
                 try_join_all(read).await
             })
             .await?;
-        Ok((tasks.into_iter().flatten().collect(), page.cursor))
+        Ok((seen, page.cursor))
     }
 }
 
@@ -256,6 +267,11 @@ impl Seen {
             (State::Pending, JobState::Running) => JobState::Pending,
             (_, state) => state,
         }
+    }
+
+    /// It has caught up and waits for changes.
+    fn is_idle(&self) -> bool {
+        self.live.idle && self.state() == JobState::Running
     }
 
     fn database(&self) -> Option<&str> {
@@ -365,6 +381,7 @@ impl Seen {
             "error_count": self.data.error_count,
             "last_updated": iso(self.data.last_updated.max(self.live.updated)),
             "start_time": iso(self.data.start_time),
+            "job_id": crate::data::job_text(&self.job),
         })
     }
 

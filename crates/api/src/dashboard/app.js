@@ -45,6 +45,7 @@ function use(template) {
 }
 
 // Makes the children of a parent those of the items; what is there already is updated in place and keeps the focus.
+// `make` sees an item once, `update` every time.
 const keyedRows = new WeakMap();
 function keyed(parent, items, key, make) {
   const before = keyedRows.get(parent) ?? new Map();
@@ -437,7 +438,7 @@ function overview() {
     throughput.add([summary.docs_per_second]);
     states.add(kinds.map((kind) => shown[kind]));
     const most = Math.max(1, ...summary.nodes.map((node) => node.running));
-    keyed(view.nodes, summary.nodes, ({ node }) => node, () => nodeRow(() => most));
+    keyed(view.nodes, summary.nodes.map((node) => ({ ...node, most })), ({ node }) => node, nodeRow);
     view.noNodes.hidden = summary.nodes.length > 0;
     view.nodes.parentElement.hidden = summary.nodes.length === 0;
     if (about.asked === undefined || jobs.crashing + jobs.failed !== about.asked) {
@@ -466,14 +467,14 @@ function tile({ state, href }) {
   return { node, update: (item) => { put(count, brief(item.count)); node.classList.toggle("none", !item.count); } };
 }
 
-function nodeRow(most) {
+function nodeRow() {
   const cells = ["Running", "Idle", "Docs/s", "Data/s", "Largest lag"].map((label) => el("td", { class: "num", "data-label": label }));
   const name = el("span"), meter = el("meter", { min: 0, "aria-label": "Share of the busiest node" });
   return {
     node: el("tr", {}, el("th", { scope: "row" }, name, meter), ...cells),
     update(item) {
       put(name, item.node);
-      [meter.max, meter.value] = [most(), item.running];
+      [meter.max, meter.value] = [item.most, item.running];
       const texts = [number(item.running), number(item.idle), rate(item.docs_per_second), `${bytes(item.bytes_per_second)}`, span(item.lag_seconds_max)];
       cells.forEach((cell, at) => put(cell, texts[at]));
     },
@@ -562,7 +563,7 @@ function list(name, parameters) {
     put(view.total, kind.total(page.total_rows));
     keyed(view.rows, items, (item) => item.job_id ?? `${item.database}/${item.doc_id}`, replicationRow);
     view.root.querySelector("table").hidden = items.length === 0;
-    empty(items.length ? "" : page.total_rows ? kind.empty : "There is no replication yet.");
+    empty(items.length ? "" : next ? "None on this page. Go on to the next." : page.total_rows ? kind.empty : "There is no replication yet.");
     view.previous.disabled = pages.length === 1;
     view.next.disabled = !next;
     put(view.page, `Page ${pages.length}`);
@@ -628,6 +629,16 @@ function replication(where) {
   const view = use("t-job");
   const chart = new Chart(view.chart, { title: "Documents per second", series: [["written", "rate"]], format: rate });
   let item = null;
+  // What was written of late: a job that has caught up takes a document now and then, and tells no rate.
+  const written = [];
+  function rateOf({ state, info }) {
+    if (state !== "running" || typeof info?.docs_written !== "number") return 0;
+    const now = Date.now() / 1000;
+    written.push({ now, docs: info.docs_written });
+    while (written[0].now < now - 20) written.shift();
+    const since = now - written[0].now;
+    return Math.max(info.docs_per_second ?? 0, since < 10 ? 0 : Math.max(0, info.docs_written - written[0].docs) / since);
+  }
 
   async function load(signal) {
     const doc = (database, id) => request(`_scheduler/docs/${path(database, id)}`, { signal });
@@ -644,7 +655,7 @@ function replication(where) {
   const facts = poll(2000, async (signal) => {
     item = await load(signal);
     show(view, item);
-    chart.add([item.state === "running" ? (item.info?.docs_per_second ?? 0) : 0]);
+    chart.add([rateOf(item)]);
     if (!item.job_id) return;
     const { failures } = await request(`_scheduler/jobs/${encodeURIComponent(item.job_id)}/failures`, { signal });
     showFailures(view, failures);
@@ -713,12 +724,14 @@ function show(view, item) {
   view.progress.value = share;
   put(view.progressText, left > 0 ? `${Math.floor(share * 100)} %, ${number(left)} changes to go` : state === "idle" ? "Caught up; waiting for changes" : "Nothing pending");
 
-  const figure = () => {
+  const counted = typeof info.docs_written === "number";
+  view.figures.hidden = !counted;
+  view.chart.hidden = item.state !== "running";
+  const figure = ({ title }) => {
     const value = el("dd");
-    let label;
-    return { node: el("div", {}, (label = el("dt")), value), update([title, text]) { put(label, title); put(value, text(info, item)); } };
+    return { node: el("div", {}, el("dt", {}, title), value), update: ({ text }) => put(value, text) };
   };
-  keyed(view.figures, FIGURES, ([title]) => title, figure);
+  keyed(view.figures, FIGURES.map(([title, text]) => ({ title, text: text(info, item) })), ({ title }) => title, figure);
   showHistory(view, item);
   const facts = [
     ["Job", item.job_id], ["Replication id", item.id], ["Database", item.database], ["Document", item.doc_id], ["Made by", item.user], ["Node", item.node], ["Process", item.pid],
@@ -880,26 +893,25 @@ const session = {
   async start() {
     try {
       const { userCtx } = await request("_session");
-      this.name = userCtx.name;
-      if (this.name) return this.open(userCtx.roles);
+      if (userCtx.name) return this.open(userCtx.name, userCtx.roles);
     } catch (error) {
       toast(explain(error), "bad");
     }
     return this.login();
   },
-  open(roles) {
-    put($("user"), this.name);
+  open(name, roles) {
+    if (!roles.includes("_admin")) return this.login(`${name} is no server administrator. Log in as one.`);
+    this.name = name;
+    put($("user"), name);
     $("bar").hidden = false;
-    if (!roles.includes("_admin")) toast(`${this.name} is no server administrator, and may see little here. Log in as one.`, "bad");
-    route();
+    return route();
   },
   lost() {
     if (this.name === null) return;
     this.name = null;
-    toast("You are logged out. Log in again; you come back to this page.", "bad");
-    this.login();
+    this.login("You are logged out. Log in again; you come back to this page.");
   },
-  login() {
+  login(why = "") {
     live.stop();
     $("bar").hidden = true;
     const view = use("t-login"), { form } = view;
@@ -909,9 +921,8 @@ const session = {
       view.submit.disabled = true;
       try {
         const { name, roles } = await request("_session", { method: "POST", json: { name: form.elements.name.value, password: form.elements.password.value } });
-        this.name = name ?? form.elements.name.value;
         $("toasts").replaceChildren();
-        this.open(roles);
+        this.open(name ?? form.elements.name.value, roles);
       } catch (error) {
         put(view.error, error.status === 401 ? error.reason : explain(error));
         form.elements.password.select();
@@ -919,6 +930,7 @@ const session = {
         view.submit.disabled = false;
       }
     });
+    put(view.error, why);
     document.title = "Log in · Davenport";
     $("main").replaceChildren(view.root);
     form.elements.name.focus();

@@ -25,6 +25,7 @@ GET    /_node/_local/_prometheus               1 1 1 1 .
 GET    /_node/_local/_config                   1 1 1 1 .
 PUT    /_node/_local/_config/a/b               1 1 1 1 .
 GET    /_active_tasks                          1 1 1 1 .
+GET    /_scheduler/summary                     1 1 1 1 .
 POST   /_replicate                             1 . . . .
 GET    /_scheduler/jobs                        1 1 1 1 .
 GET    /_scheduler/jobs/x                      1 1 1 1 .
@@ -162,6 +163,7 @@ fn the_table_is_complete() {
         "Dashboard",
         "Config",
         "ActiveTasks",
+        "Summary",
         "Replicate",
         "Jobs",
         "Job",
@@ -191,6 +193,7 @@ fn name(route: &Route) -> &'static str {
         Route::Dashboard(_) => "Dashboard",
         Route::Config(_) => "Config",
         Route::ActiveTasks => "ActiveTasks",
+        Route::Summary => "Summary",
         Route::Replicate => "Replicate",
         Route::Jobs => "Jobs",
         Route::Job(_) => "Job",

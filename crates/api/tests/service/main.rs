@@ -4,6 +4,7 @@
 mod access;
 mod changes;
 mod clients;
+mod dashboard;
 mod databases;
 mod documents;
 mod fixture;

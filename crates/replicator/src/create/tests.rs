@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use store::{Faults, Store};
 
 use super::*;
+use crate::SummaryMemory;
 use crate::create::Caller;
 use crate::id::ReplicationId;
 
@@ -229,6 +230,39 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
     };
     let page = of.scheduler_docs(&db, &query).await.unwrap();
     assert_eq!((page.docs.len(), &page.docs[0]["doc_id"]), (1, &json!("a")));
+}
+
+#[tokio::test]
+async fn a_summary_counts_all_and_looks_at_some() {
+    let store = Store::open("memory:").await.unwrap();
+    let of = open(&store).await;
+    let db = of.create_database("_replicator").await.unwrap();
+    for n in 0..210 {
+        let doc = body(&format!("d{n}"), &format!("h{n}"));
+        write(&of, &db, joe(), &doc).await.unwrap();
+    }
+    let mut parked = body("parked", "p");
+    parked["paused"] = true.into();
+    write(&of, &db, joe(), &parked).await.unwrap();
+    let memory = &mut SummaryMemory::default();
+    let all = of.summary(memory).await.unwrap();
+    let jobs = json!({
+        "pending": 211, "running": 0, "crashing": 0, "completed": 0, "failed": 0, "idle": 0, "paused": 1,
+    });
+    assert_eq!(
+        (&all["exact"], &all["jobs"], &all["nodes"]),
+        (&json!(true), &jobs, &json!([]))
+    );
+    assert_eq!(
+        (&all["docs_per_second"], &all["lag_seconds_max"]),
+        (&json!(0.0), &json!(0))
+    );
+    // Looking at a part of them, it knows how many there are all the same.
+    let some = of.summary_of(memory, 1).await.unwrap();
+    assert_eq!(
+        (&some["exact"], &some["jobs"]["pending"]),
+        (&json!(false), &json!(211))
+    );
 }
 
 #[tokio::test]

@@ -240,5 +240,6 @@ fn row_of_document(db: &Db, doc_id: &str, body: &Json) -> Value {
         "error_count": u8::from(state == "failed"),
         "last_updated": text("_replication_state_time"),
         "start_time": start_time,
+        "job_id": null,
     })
 }

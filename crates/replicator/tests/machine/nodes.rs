@@ -1,6 +1,6 @@
 //! Nodes that come and go.
 
-use replicator::Options;
+use replicator::{Options, SummaryMemory};
 use serde_json::{Value, json};
 
 use crate::fixture::World;
@@ -16,6 +16,17 @@ async fn a_node_that_stops_hands_its_jobs_back() {
         .until("x", |row| row["info"]["docs_written"] == 1)
         .await;
     first.until_running(1).await;
+    let summary = world.of.summary(&mut SummaryMemory::default()).await;
+    let summary = summary.unwrap();
+    let at_work = |work: &Value| (work["node"].clone(), work["running"].clone());
+    let nodes: Vec<_> = summary["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(at_work)
+        .collect();
+    assert_eq!(nodes, [(json!("n1"), json!(1))], "{summary:#}");
+    assert_eq!(summary["jobs"]["running"], 1);
     first.stop().await;
     let row = world.until_state("x", "pending").await;
     assert_eq!(
