@@ -162,6 +162,10 @@ impl Jobs {
 
     /// Adds a job, or asks for another run of one that exists. The newest data wins: it replaces
     /// that of a pending job, and is delivered at the next run of a running one.
+    ///
+    /// It is done once, also when the store cannot say whether it was: a job remembers who asked.
+    /// Only one that is removed, or forgotten, before the next try remembers nothing, and is made
+    /// again.
     pub async fn add(&self, ty: &JobType, add: Add) -> Result<Added> {
         let (op, adds) = (self.op(), [add]);
         let added = (self.0.store)

@@ -110,7 +110,7 @@ impl Jobs {
             .transact(call, |tx| async move {
                 let mut beats = Vec::with_capacity(beating.len());
                 for Waiting { job, .. } in beating {
-                    beats.push(match self.update_in(&tx, &op, job, None).await {
+                    beats.push(match self.keep_in(&tx, &op, job).await {
                         Ok(held) => Beat::Held(held),
                         Err(Error::Halt) => Beat::Lost,
                         Err(error) => return Err(error),

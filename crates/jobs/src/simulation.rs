@@ -7,6 +7,7 @@
 //! are run, `DAVENPORT_SEED` which is the first.
 
 mod aftermath;
+mod answers;
 mod creators;
 mod fleet;
 mod followers;
@@ -29,7 +30,7 @@ use fleet::Mistake;
 use plan::Plan;
 
 /// How many seeds are run when nobody says otherwise.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 120;
 
 /// Runs a seed.
 fn simulate(seed: u64, mistake: Mistake) -> Outcome {

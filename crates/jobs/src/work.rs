@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use store::Transaction;
 
 use crate::header::{Header, check_data};
@@ -116,6 +116,28 @@ impl Jobs {
         let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
         if reply != Reply::Repeated {
             effects.beat(&job.ty, &job.id, op.id(0));
+        }
+        effects.flush(op).await?;
+        Ok(held(reply, header.as_deref(), job.lock))
+    }
+
+    /// A heart-beat beside which nothing else is written, so that nobody has to recognise it. It
+    /// leaves the name of an [`update_in`](Self::update_in) that was there before in its place: the
+    /// worker may just be trying that again.
+    pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
+        let key = self.keys().index(&job.ty, &job.id, Position::Active);
+        let beat = async { Ok(tx.get(&key).await?) };
+        let (mut header, beat) = try_join(self.header(tx, &job.ty, &job.id), beat).await?;
+        let event = Event::Update {
+            lock: job.lock,
+            data: None,
+            repeated: false,
+        };
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
+        if reply != Reply::Repeated {
+            let named = beat.and_then(|row| beat_name(&row));
+            effects.beat(&job.ty, &job.id, named.unwrap_or(op.id(0)));
         }
         effects.flush(op).await?;
         Ok(held(reply, header.as_deref(), job.lock))
@@ -234,10 +256,7 @@ impl Jobs {
     async fn has_beat(&self, tx: &Transaction, ty: &JobType, id: &JobId, op: &Op) -> Result<bool> {
         let key = self.keys().index(ty, id, Position::Active);
         match tx.get(&key).await {
-            Ok(row) => {
-                Ok(row
-                    .is_some_and(|row| after_stamp(&row).get(8..) == Some(&op.id(0).to_be_bytes())))
-            }
+            Ok(row) => Ok(row.and_then(|row| beat_name(&row)) == Some(op.id(0))),
             // This transaction has accepted the job, or beaten before: it cannot read the stamp
             // that it writes, and has not been committed, or it would not have written again.
             Err(store::Error::Misuse(_)) => Ok(false),
@@ -269,6 +288,13 @@ impl Jobs {
         let attempt = Attempt::decode(row)?;
         Ok(attempt.lock == job.lock && attempt.end.is_some_and(|end| end.outcome.by_holder()))
     }
+}
+
+/// The name of the operation that wrote a heart-beat.
+fn beat_name(row: &Bytes) -> Option<u64> {
+    let rest = after_stamp(row);
+    let name = rest.get(8..)?.try_into().ok()?;
+    Some(u64::from_be_bytes(name))
 }
 
 fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {

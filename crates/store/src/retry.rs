@@ -89,7 +89,13 @@ impl Store {
                 Err(error) => settle(&tx, deadline, error).await,
             };
             let Some(reason) = error.as_store_error().filter(|e| e.is_retryable()) else {
-                return Err(error);
+                // An earlier attempt may have found room.
+                let full = matches!(error.as_store_error(), Some(Error::Full { .. }));
+                return Err(if full && attempt.maybe_committed {
+                    E::from(Error::MaybeCommitted)
+                } else {
+                    error
+                });
             };
             counters.retry(call.name, reason);
             attempt.maybe_committed |= matches!(reason, Error::MaybeCommitted);

@@ -2,44 +2,55 @@
 
 use std::time::Duration;
 
+use rand::RngExt;
 use rand::rngs::SmallRng;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use super::node::{Node, some_time};
-use crate::{Error, NotifierHandle, Types};
+use crate::{Error, NotifierHandle, Subscription, Types};
 
-/// Follows one job after the other. The one that is followed when everything heals is followed to
-/// its end.
+/// How many jobs one follower follows.
+const JOBS: usize = 25;
+
+/// Follows more and more jobs. Those that are followed when everything heals are followed to their
+/// end.
 pub(super) async fn follow(node: Node, ty: usize, notifier: NotifierHandle, mut rng: SmallRng) {
     let (world, history) = (&node.world, node.history());
-    while !world.healing() {
-        sleep(some_time(&mut rng, Duration::from_secs(3))).await;
+    let (mut followed, mut numbers): (Vec<Subscription>, Vec<usize>) = (Vec::new(), Vec::new());
+    loop {
+        let patience = some_time(&mut rng, Duration::from_secs(2));
+        let until = Instant::now() + patience;
+        if let Some((n, notice)) = Subscription::wait_any(&mut followed, patience).await {
+            history.told(numbers[n], &notice);
+            if notice.is_last() {
+                followed.swap_remove(n);
+                numbers.swap_remove(n);
+            }
+            continue;
+        }
+        // Where nothing is followed there is nothing to wait for.
+        tokio::time::sleep_until(until).await;
+        if world.healing() {
+            continue;
+        }
+        if followed.len() >= JOBS {
+            let n = rng.random_range(0..followed.len());
+            followed.swap_remove(n);
+            history.unfollow(numbers.swap_remove(n));
+        }
         let Some(id) = world.known_id(ty, &mut rng) else {
             continue;
         };
-        let mut subscription = match notifier.subscribe(&id).await {
-            Ok(subscription) => subscription,
-            Err(Error::Stopped) => return,
-            Err(_) => continue,
-        };
-        let follower = history.follow(node.index, ty, &id, subscription.now());
-        let patience = some_time(&mut rng, Duration::from_mins(1));
-        let given_up = Instant::now() + patience;
-        while !subscription.now().is_last() {
-            let until = if world.healing() {
-                Instant::now() + Duration::from_hours(1)
-            } else {
-                given_up.max(Instant::now() + Duration::from_secs(1))
-            };
-            match timeout_at(until, subscription.next()).await {
-                Ok(Some(notice)) => history.told(follower, &notice),
-                Ok(None) => break,
-                Err(_) if world.healing() || Instant::now() < given_up => {}
-                Err(_) => {
-                    history.unfollow(follower);
-                    break;
+        match notifier.subscribe(&id).await {
+            Ok(subscription) => {
+                let number = history.follow(node.index, ty, &id, subscription.now());
+                if !subscription.now().is_last() {
+                    followed.push(subscription);
+                    numbers.push(number);
                 }
             }
+            Err(Error::Stopped) => return,
+            Err(_) => sleep(Duration::from_millis(1)).await,
         }
     }
 }

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{Answer, Delivered, Entry, Followed, Glimpse, Record, Token, Told, What};
+use super::answers::Answers;
+use super::history::{Delivered, Entry, Followed, Glimpse, Record, Token, Told, What};
 use super::model::Model;
 use super::plan::Plan;
 use crate::{Counts, JobId, JobLock, State};
@@ -146,61 +147,19 @@ impl<'a> Judge<'a> {
 
     /// What callers were told is what was done, and nothing was done twice.
     fn answers(&mut self, committed: &[(u64, usize)]) {
-        let mut times: BTreeMap<usize, BTreeMap<u64, &Entry>> = BTreeMap::new();
-        let mut removed: BTreeMap<Key, u64> = BTreeMap::new();
-        for (version, number) in committed {
-            let entry = &self.record.entries[*number];
-            if let Some(call) = entry.call {
-                times.entry(call).or_default().insert(*version, entry);
-            }
-            if matches!(entry.what, What::Remove) {
-                removed.insert((entry.ty, entry.id.clone()), *version);
-            }
-        }
-        let mut refused: BTreeMap<usize, &Glimpse> = BTreeMap::new();
-        for (_, entry) in &self.record.seen {
-            if let (What::Halt(_), Some(call), Some(before)) =
-                (&entry.what, entry.call, &entry.before)
-            {
-                refused.insert(call, before);
-            }
-        }
+        let answers = Answers::of(self.record, committed);
         for (number, call) in self.record.calls.iter().enumerate() {
-            let done = times.remove(&number).unwrap_or_default();
-            let was_done = done.first_key_value();
-            // What an unsure attempt did may be undone before the next one looks.
-            let gone = was_done.is_some_and(|(version, entry)| {
-                let removed = removed.get(&(entry.ty, entry.id.clone()));
-                let refused = refused.get(&number);
-                let beat = matches!(entry.what, What::Beat { .. });
-                call.unsure
-                    && (removed.is_some_and(|at| at > version)
-                        || refused.is_some_and(|before| beat || before.state.is_none()))
-            });
-            let wrong = match call.answer {
-                Some(Answer::Done) if done.is_empty() => "was said to be done, and was not",
-                Some(Answer::Failed) if !done.is_empty() && !call.unsure => {
-                    "was said not to be done, and was"
-                }
-                Some(Answer::NotFound) if !done.is_empty() && !call.unsure => {
-                    "was not found, and was done"
-                }
-                Some(Answer::Halt) if !done.is_empty() && !gone => "was refused, and was done",
-                // A claim may come to nothing, and is then another one: see `claimed`.
-                _ if done.len() > 1 && call.name != "accept" => "was done twice",
-                _ => continue,
+            let Some(wrong) = answers.wrong(number, call) else {
+                continue;
             };
-            if let Some((_, entry)) = was_done {
-                let key = (entry.ty, entry.id.clone());
-                let done: Vec<_> = done.iter().collect();
-                self.say(
-                    &key,
-                    format!("a call of {} {wrong}: {call:?} {done:?}", call.name),
-                );
-            } else {
-                let name = call.name;
-                self.problems
-                    .push(format!("a call of {name} {wrong}: {call:?}"));
+            let problem = format!("a call of {} {wrong}: {call:?}", call.name);
+            let done = answers.done(number);
+            match done.first() {
+                Some(entry) => {
+                    let key = (entry.ty, entry.id.clone());
+                    self.say(&key, format!("{problem} {done:?}"));
+                }
+                None => self.problems.push(problem),
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::planted::{Bug, Planted};
 use crate::simulation::fleet::Mistake;
 
 /// How many seeds a mistake may survive.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 200;
 
 /// Runs seeds until one finds the mistake.
 fn is_found(what: &str, mistake: Mistake) {
@@ -46,6 +46,7 @@ planted! {
     resubmit_far_future: ResubmitFarFuture,
     re_add_drops_data: ReAddDropsData,
     stall_drops_next: StallDropsNext,
+    subscribe_without_looking: SubscribeWithoutLooking,
     no_types_on_error: NoTypesOnError,
     finish_without_lock: FinishWithoutLock,
     finish_not_idempotent: FinishNotIdempotent,
@@ -88,4 +89,5 @@ weakened! {
     resubmit,
     stall,
     subscribe,
+    update,
 }

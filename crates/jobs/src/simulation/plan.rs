@@ -233,7 +233,11 @@ impl TypePlan {
         let timeout_ms = rng.random_range(8_000..40_000);
         let config = TypeConfig {
             timeout_ms,
-            retention_ms: (rng.random_bool(0.5)).then(|| rng.random_range(1_000..120_000)),
+            retention_ms: match rng.random_range(0..4) {
+                0 => Some(rng.random_range(0..500)),
+                1 => Some(rng.random_range(1_000..120_000)),
+                _ => None,
+            },
             stalls: StallPolicy {
                 stalls_max: (rng.random_bool(0.5)).then(|| rng.random_range(1..6)),
                 backoff_ms: if rng.random_bool(0.5) { 0 } else { 700 },

@@ -127,17 +127,10 @@ impl Run<'_> {
         } else if fate < hang {
             sleep(timeout.mul_f64(self.rng.random_range(0.9..3.0))).await;
         } else if fate < hog {
-            let work = sleep(timeout.mul_f64(self.rng.random_range(1.0..3.0)));
-            tokio::select! {
-                biased;
-                () = work => {}
-                _ = self.node.jobs.keep_alive(self.accepted, timeout, |_| {}) => {
-                    if self.rng.random_bool(0.5) {
-                        return;
-                    }
-                    // One that does not listen.
-                }
+            if !self.toil(timeout).await && self.rng.random_bool(0.5) {
+                return;
             }
+            // Or one that does not listen.
         } else if fate < late {
             for _ in 0..self.rng.random_range(1..4) {
                 sleep(timeout.mul_f64(self.rng.random_range(0.3..1.6))).await;
@@ -156,6 +149,28 @@ impl Run<'_> {
             }
         }
         self.end().await;
+    }
+
+    /// Works for a long time, and is kept alive meanwhile; false when the job is lost.
+    async fn toil(&mut self, timeout: Duration) -> bool {
+        let (node, accepted) = (self.node, self.accepted);
+        let lively = timeout.mul_f64(self.rng.random_range(0.1..1.0));
+        let kept = node.jobs.keep_alive(accepted, lively, |_| {});
+        let work = async {
+            for _ in 0..self.rng.random_range(1..12) {
+                sleep(timeout.mul_f64(self.rng.random_range(0.0..0.5))).await;
+                let data = self.rng.random_bool(0.7).then(|| node.world.token());
+                if let Err(Error::Halt) = self.update(data).await {
+                    return false;
+                }
+            }
+            true
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            _ = kept => false,
+        }
     }
 
     /// Ends the run in one of the ways there are.
@@ -182,6 +197,21 @@ impl Run<'_> {
             data: data.map(data_of),
             ..finish
         };
+        if self.rng.random_bool(0.15) {
+            // Whoever sends heart-beats has not heard yet that the work is done.
+            let late = self.rng.random_bool(0.5);
+            let pause = some_time(&mut self.rng, Duration::from_millis(10));
+            let beat = async {
+                sleep(if late { pause } else { Duration::ZERO }).await;
+                let _ = self.update(None).await;
+            };
+            let done = async {
+                sleep(if late { Duration::ZERO } else { pause }).await;
+                self.finish(finish.clone()).await;
+            };
+            tokio::join!(beat, done);
+            return;
+        }
         self.finish(finish.clone()).await;
         if self.rng.random_bool(0.1) {
             // A client that did not hear the answer.

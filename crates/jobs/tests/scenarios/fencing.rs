@@ -179,6 +179,39 @@ pub(crate) async fn every_step_recognises_its_success(queue: Queue) {
     queue.check().await;
 }
 
+/// A heart-beat of the worker comes between a transaction that was committed without an answer and
+/// its next try: what the worker writes beside its progress is still written once.
+pub(crate) async fn heart_beats_hide_no_success(queue: Queue) {
+    let (store, control) = queue.store.with_faults(no_answers(true));
+    let jobs = &Jobs::new(store, queue.jobs.clock().clone(), Entropy::seeded(11));
+    queue.add("j", "", 0).await;
+    let accepted = &queue.accept().await.unwrap();
+    let (op, queue_ref, control) = (&jobs.op(), &queue, &control);
+    (jobs.store())
+        .transact("test", |tx: Transaction| async move {
+            if tx.attempt() == 2 {
+                control.set_quiet(true);
+                let (told, mut beat) = tokio::sync::watch::channel(false);
+                let timeout = queue_ref.timeout();
+                let told = move |_| {
+                    told.send_replace(true);
+                };
+                tokio::select! {
+                    lost = queue_ref.jobs.keep_alive(accepted, timeout, told) => return Err(lost),
+                    _ = beat.wait_for(|told| *told) => {}
+                }
+            }
+            if !(jobs.update_in(&tx, op, &accepted.job, None).await?).repeated {
+                tx.add(b"effects", 1);
+            }
+            Ok::<_, Error>(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(effects(&queue.store).await, 1);
+    queue.check().await;
+}
+
 /// Scenario 8: Each operation, its commit applied or lost without an answer, is done once.
 pub(crate) async fn unknown_commits_of_every_operation(queue: Queue) {
     for (seed, (applied, lost)) in (0..).zip([(0.7, 0.0), (0.0, 0.7), (0.4, 0.4)].repeat(4)) {

@@ -63,7 +63,7 @@ scenarios! {
         newer_data_is_never_lost, resubmit_in_every_state, remove_and_add_while_running, finish_twice,
         orphan_rows_are_repaired, batches_have_duplicates, a_worker_does_not_put_off_a_creator;
     fencing: stale_holders_are_halted, stale_effects_are_rolled_back, effects_happen_exactly_once,
-        unknown_commits_of_every_operation, every_step_recognises_its_success, a_lost_claim_comes_back, an_unsure_claim_is_recalled;
+        unknown_commits_of_every_operation, every_step_recognises_its_success, heart_beats_hide_no_success, a_lost_claim_comes_back, an_unsure_claim_is_recalled;
     limits: ids_of_any_bytes, data_of_every_size, times_of_every_size, ids_at_the_boundary_of_a_horizon,
         pages_follow_each_other, counts_and_backlog;
     liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,

@@ -417,6 +417,26 @@ fn the_checker_finds_a_lost_update() {
     });
 }
 
+/// A store that has become full says nothing about the attempt before, of which nobody knows.
+#[tokio::test(start_paused = true)]
+async fn a_full_store_does_not_deny_what_it_may_have_done() {
+    let memory = Store::open("memory:").await.unwrap();
+    let faults = store::Faults {
+        unknown_applied: 1.0,
+        ..store::Faults::default()
+    };
+    let (store, control) = memory.with_faults(faults);
+    let control = &control;
+    let result: Result<(), Error> = store
+        .transact("test", |tx: Transaction| async move {
+            control.set_full(tx.attempt() == 2);
+            tx.set(b"k", b"v");
+            Ok(())
+        })
+        .await;
+    assert!(matches!(result, Err(Error::MaybeCommitted)), "{result:?}");
+}
+
 async fn update(store: &Store) -> Committed {
     let body = |tx: Transaction| async move {
         let read_version = tx.read_version().await?;
