@@ -10,6 +10,7 @@ mod database;
 mod document;
 mod find;
 mod multipart;
+mod openapi;
 mod reading;
 mod replication;
 pub(crate) mod server;
@@ -38,6 +39,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
         (Route::AllDbs, _) => server::all_dbs(call).await,
         (Route::DbsInfo, _) => server::dbs_info(call).await,
         (Route::Membership, _) => server::membership(call),
+        (Route::OpenApi, _) => openapi::openapi(call),
         (Route::Config(path), _) => config::config(call, &path),
         (Route::Dashboard(file), _) => dashboard::file(call, &file),
         (Route::Summary, _) => dashboard::summary(call).await,

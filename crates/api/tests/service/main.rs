@@ -12,6 +12,7 @@ mod forgery;
 mod fuzz;
 mod limits;
 mod listing;
+mod openapi;
 mod owners;
 mod server;
 mod session;
