@@ -140,6 +140,12 @@ const TABLE: &[(&str, &str, &str, &[&str])] = &[
         NONE,
     ),
     (
+        "/_scheduler/summary",
+        "get",
+        "How many replications there are, by state",
+        NONE,
+    ),
+    (
         "/_scheduler/docs",
         "get",
         "Documents of `_replicator` and their states",
