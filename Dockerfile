@@ -25,7 +25,6 @@ RUN mkdir -p /client && cp /usr/lib/libfdb_c.so /client/
 FROM docker.io/library/debian:bookworm-slim AS client-no
 RUN mkdir -p /client
 
-# hadolint ignore=DL3006
 FROM client-${FDB_CLIENT} AS client
 
 # Has glibc and certificates of public authorities, no shell, and a user who owns nothing.
