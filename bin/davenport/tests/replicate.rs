@@ -51,6 +51,67 @@ async fn a_database_is_copied_once() {
     let last = text(&again.stdout).lines().last().unwrap().to_owned();
     let result: serde_json::Value = serde_json::from_str(&last).unwrap();
     assert_eq!(result["result"]["no_changes"], true);
+    source.put("db", r#"{"_id":"more"}"#).unwrap();
+    let more = davenport(&["replicate", &from, &to]).await;
+    assert_eq!(
+        text(&more.stdout),
+        "done: 1 revisions checked, 1 missing, 1 documents written, 0 not taken\n"
+    );
+    let nothing = davenport(&["replicate", &from, &to]).await;
+    assert_eq!(
+        text(&nothing.stdout),
+        "done: nothing has changed since the last run\n"
+    );
+}
+
+#[tokio::test]
+async fn failures_can_be_read_by_programs() {
+    let source = source().await;
+    let (from, to) = (source.database_url("db"), source.database_url("missing"));
+    let output = davenport(&["replicate", &from, &to, "--json"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let last = text(&output.stdout).lines().last().unwrap().to_owned();
+    let result: serde_json::Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(
+        (&result["ok"], &result["error"]),
+        (&false.into(), &"db_not_found".into())
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn an_interrupt_leaves_a_checkpoint() {
+    let (source, target) = (
+        source().await,
+        Peer::start(Options::default()).await.unwrap(),
+    );
+    let (from, to) = (source.database_url("db"), target.database_url("copy"));
+    let mut running = Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args(["replicate", &from, &to, "--create-target", "--continuous"])
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let copied = async {
+        while target.get("copy", "099").ok().flatten().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_mins(1), copied)
+        .await
+        .unwrap();
+    let pid = running.id().unwrap().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status().await;
+    assert!(sent.unwrap().success());
+    let status = running.wait().await.unwrap();
+    assert_eq!(
+        status.code(),
+        Some(0),
+        "a continuous one is done when it is told"
+    );
+    let locals = |peer: &Peer, name| peer.contents(name).unwrap().locals;
+    assert_eq!(locals(&target, "copy").len(), 1);
+    assert_eq!(locals(&source, "db").len(), 1);
 }
 
 #[tokio::test]
@@ -85,10 +146,21 @@ async fn what_is_wrong_is_said() {
     let from = with_password(source.database_url("db"));
     let missing = with_password(source.database_url("missing"));
     for (args, says) in [
-        (vec![from.as_str(), "db"], "local_endpoints_not_supported"),
+        (
+            vec![from.as_str(), "db"],
+            "TARGET is not the URL of a database",
+        ),
+        (
+            vec!["anna:s3cr3t@localhost/db", from.as_str()],
+            "SOURCE is not the URL of a database",
+        ),
         (
             vec![from.as_str(), missing.as_str()],
             "db_not_found: could not open http://",
+        ),
+        (
+            vec![from.as_str(), missing.as_str()],
+            "--create-target makes a target",
         ),
         (
             vec![from.as_str(), missing.as_str(), "--selector", "{"],

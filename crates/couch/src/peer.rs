@@ -264,7 +264,8 @@ impl Peer {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            let (reply, ticket) = self.exchange(call, &target, &mut once).await?;
+            // Boxed, so that whoever reads a feed for weeks does not keep the room that opening it took.
+            let (reply, ticket) = Box::pin(self.exchange(call, &target, &mut once)).await?;
             let (status, now) = (reply.status, Instant::now());
             let asked = retry_after(&reply.headers);
             if status == 429 || (status == 503 && asked.is_some()) {

@@ -6,7 +6,7 @@ use couch::{ProxyScheme, Schemes};
 use serde::Deserialize;
 
 use crate::engine::{Budget, Settings};
-use crate::params::{Defaults, Invalid};
+use crate::params::{Defaults, Invalid, SocketOptions};
 
 const BACKOFF_MAX_S: u64 = 30 * 24 * 3600;
 const BACKOFF_MIN_S: u64 = 2;
@@ -64,6 +64,9 @@ pub struct Options {
     pub request_timeout: u64,
     /// Default of a replication's own `retries_per_request`.
     pub retries_per_request: u64,
+    /// Default of a replication's own `socket_options`, in CouchDB's form. Connections are shared between replications, so
+    /// that each has `keepalive` and `nodelay` whatever this says.
+    pub socket_options: String,
     /// Default of a replication's own `use_checkpoints`.
     pub use_checkpoints: bool,
     /// Default of a replication's own `checkpoint_interval`, in milliseconds.
@@ -112,6 +115,7 @@ impl Default for Options {
             connection_timeout: 30_000,
             request_timeout: 0,
             retries_per_request: 5,
+            socket_options: "[{keepalive, true}, {nodelay, false}]".to_owned(),
             use_checkpoints: true,
             checkpoint_interval: 30_000,
             use_bulk_get: true,
@@ -142,6 +146,7 @@ impl Options {
                 return Err(Invalid::new(format!("`{name}` must be at least 1")));
             }
         }
+        SocketOptions::parse(&self.socket_options)?;
         for name in &self.valid_proxy_protocols {
             if ProxyScheme::from_name(name).is_none() {
                 return Err(Invalid::new(format!(
@@ -170,6 +175,7 @@ impl Options {
             http_connections: self.http_connections,
             connection_timeout: Duration::from_millis(self.connection_timeout),
             retries_per_request: self.retries_per_request,
+            socket_options: SocketOptions::parse(&self.socket_options).unwrap_or_default(),
             use_bulk_get: self.use_bulk_get,
             worker_processes_max: self.worker_processes_max,
             worker_batch_size_max: self.worker_batch_size_max,
@@ -180,7 +186,6 @@ impl Options {
                     .filter_map(|name| ProxyScheme::from_name(name))
                     .collect(),
             },
-            ..Defaults::default()
         }
     }
 
@@ -256,6 +261,7 @@ mod tests {
             (r#"{"interval_sec":0}"#, "interval_sec"),
             (r#"{"valid_proxy_protocols":["ftp"]}"#, "ftp"),
             (r#"{"valid_endpoint_protocols":["ftp"]}"#, "ftp"),
+            (r#"{"socket_options":"junk"}"#, "socket_options"),
         ] {
             assert!(
                 parse(json)
@@ -272,6 +278,8 @@ mod tests {
         assert_eq!(options.defaults().worker_processes, 2);
         assert_eq!(options.defaults().schemes.endpoint, ["https"]);
         assert_eq!(options.accept_jitter, Some(3));
+        let default = options.defaults().socket_options;
+        assert!(default.keepalive && !default.nodelay);
         let settings = options.settings(Budget::default());
         assert_eq!(settings.request_timeout, None);
         assert_eq!(settings.retry_window, Duration::from_mins(1));

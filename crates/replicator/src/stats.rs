@@ -132,6 +132,16 @@ impl Stats {
         stats
     }
 
+    /// Counter by counter what was added to an earlier state.
+    #[must_use]
+    pub fn since(self, earlier: &Self) -> Self {
+        let mut stats = self;
+        for (_, get, get_mut) in INFO {
+            *get_mut(&mut stats) = get(&self).saturating_sub(get(earlier));
+        }
+        stats
+    }
+
     fn read(counters: &[Counter], from: &Value) -> Self {
         let mut stats = Self::default();
         for (name, _, get_mut) in counters {
@@ -178,5 +188,7 @@ mod tests {
         let mut sum = stats;
         sum += stats;
         assert_eq!(sum.attachments_copied, 22);
+        assert_eq!(sum.since(&stats), stats);
+        assert_eq!(stats.since(&sum), Stats::default());
     }
 }

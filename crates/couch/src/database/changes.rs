@@ -213,7 +213,7 @@ struct End {
 impl Database {
     /// Opens a feed. A server too old for `_doc_ids` is asked for everything, and filtered here.
     pub async fn changes(&self, request: &ChangesRequest) -> Result<Changes, Error> {
-        let reply = self.peer.send(&filtered_call(request)).await?;
+        let reply = Box::pin(self.peer.send(&filtered_call(request))).await?;
         match &request.filter {
             ChangesFilter::DocIds(ids) if reply.status == 405 => {
                 drop(reply);

@@ -10,8 +10,8 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
-use replicator::Error;
 use replicator::engine::{self, Control, Ending, Gate, Handles, Outcome, Phase, Progress};
+use replicator::{Error, Stats};
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -68,12 +68,24 @@ pub(crate) struct Command {
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    for (name, url) in [("SOURCE", &command.source), ("TARGET", &command.target)] {
+        // The value is not shown: it may hold a password.
+        if !["http://", "https://"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme))
+        {
+            bail!("{name} is not the URL of a database; write it as http://HOST:5984/NAME");
+        }
+    }
     let document = document(&command)?;
     let run = one::prepare(&document, &command.uuid, network(&command)?).await?;
     let (control, handles) = Handles::new(Gate::open());
     let reporter = Reporter::new(command.json);
     let outcome = attend(Box::pin(engine::run(run, handles)), &control, &reporter).await;
-    reporter.end(&outcome.map_err(|error| one::failure(&error))?)
+    match outcome {
+        Ok(outcome) => reporter.end(&outcome, command.continuous),
+        Err(error) => Err(reporter.failed(&error, command.create_target)),
+    }
 }
 
 /// Waits for the run, shows its progress, and stops it in good order on Ctrl-C.
@@ -174,12 +186,17 @@ impl Reporter {
         let (done, pending) = (progress.stats.missing_checked, progress.changes_pending);
         bar.set_length(done + pending.unwrap_or(0));
         bar.set_position(done);
-        bar.set_prefix(format!(
-            "{} written, {:.0}/s, {:.1} MB/s",
-            progress.stats.docs_written,
-            progress.docs_per_second,
-            progress.bytes_per_second / 1e6
-        ));
+        let written = progress.stats.docs_written;
+        bar.set_prefix(if progress.bytes_per_second > 0.0 {
+            format!(
+                "{written} written, {:.0}/s, {:.1} MB/s",
+                progress.docs_per_second,
+                progress.bytes_per_second / 1e6
+            )
+        } else {
+            // It is too early to say how fast it is.
+            format!("{written} written")
+        });
         bar.set_message(match progress.phase {
             Phase::Starting => "starting",
             Phase::CatchingUp => "copying",
@@ -189,7 +206,25 @@ impl Reporter {
         });
     }
 
-    fn end(&self, outcome: &Outcome) -> anyhow::Result<()> {
+    /// A failure, in the form that was asked for and as the command's error.
+    fn failed(&self, error: &Error, creates_target: bool) -> anyhow::Error {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        if self.json {
+            let line = json!({"ok": false, "error": error.tag(), "reason": error.reason()});
+            output::line(&line.to_string());
+        }
+        let failure = one::failure(error);
+        match error {
+            Error::DbNotFound { .. } if !creates_target => {
+                anyhow::anyhow!("{failure}; --create-target makes a target that is not there")
+            }
+            _ => failure,
+        }
+    }
+
+    fn end(&self, outcome: &Outcome, is_continuous: bool) -> anyhow::Result<()> {
         self.show(&outcome.progress);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -200,22 +235,11 @@ impl Reporter {
                 failed.id, failed.error, failed.reason
             ));
         }
-        let stats = &outcome.progress.stats;
+        let stats = done_now(outcome);
         if self.json {
             output::line(&json!({"ok": true, "result": outcome.result}).to_string());
         } else {
-            let how = match outcome.ending {
-                Ending::Completed => "done",
-                Ending::Stopped => "stopped, and can go on from here",
-                Ending::FilterChanged => "stopped, since the filter was changed; run it again",
-            };
-            output::line(&format!(
-                "{how}: {} revisions checked, {} missing, {} documents written, {} not taken",
-                stats.missing_checked,
-                stats.missing_found,
-                stats.docs_written,
-                stats.doc_write_failures
-            ));
+            output::line(&summary(outcome, &stats));
         }
         if stats.doc_write_failures > 0 {
             bail!(
@@ -223,6 +247,37 @@ impl Reporter {
                 stats.doc_write_failures
             );
         }
+        // Whoever started it wanted all of it.
+        if !is_continuous && outcome.ending != Ending::Completed {
+            bail!("it was stopped before it was done");
+        }
         Ok(())
     }
+}
+
+fn summary(outcome: &Outcome, stats: &Stats) -> String {
+    let how = match outcome.ending {
+        Ending::Completed if outcome.result.contains_key("no_changes") => {
+            return "done: nothing has changed since the last run".to_owned();
+        }
+        Ending::Completed => "done",
+        Ending::Stopped => "stopped, and can go on from here",
+        Ending::FilterChanged => "stopped, since the filter was changed; run it again",
+    };
+    format!(
+        "{how}: {} revisions checked, {} missing, {} documents written, {} not taken",
+        stats.missing_checked, stats.missing_found, stats.docs_written, stats.doc_write_failures
+    )
+}
+
+/// What this run did: counters go on over runs, and the one before is in the history of the checkpoint.
+fn done_now(outcome: &Outcome) -> Stats {
+    let stats = outcome.progress.stats;
+    let history = outcome.result.get("history");
+    let last = if outcome.result.contains_key("no_changes") {
+        history.and_then(|history| history.get(0))
+    } else {
+        history.and_then(|history| history.get(1))
+    };
+    stats.since(&last.map(Stats::from_history).unwrap_or_default())
 }

@@ -51,8 +51,8 @@ pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result
         progress.started_from = started_from;
     });
     driver.publish(Phase::CatchingUp);
-    let ended = driver.live().await;
-    driver.conclude(ended).await
+    let ended = Box::pin(driver.live()).await;
+    Box::pin(driver.conclude(ended)).await
 }
 
 /// The state of a run.
@@ -120,7 +120,7 @@ impl<'a> Driver<'a> {
                 Passed::Stopped => return Ok(Ending::Stopped),
                 Passed::FilterChanged => return Ok(Ending::FilterChanged),
                 Passed::Paused => {
-                    self.checkpoint_now().await?;
+                    Box::pin(self.checkpoint_now()).await?;
                     self.publish(Phase::Paused);
                     let go_on = self.handles.paused.wait_for(|paused| !paused);
                     tokio::select! {

@@ -69,7 +69,8 @@ pub(super) async fn read(cx: &Context, since: Seq, out: mpsc::Sender<Event>) -> 
         polls_until: None,
         polls_for: POLLS_FOR_MIN,
     };
-    reader.catch_up().await?;
+    // Boxed, so that a reader that waits does not keep room for this.
+    Box::pin(reader.catch_up()).await?;
     if cx.options.continuous {
         reader.send(Event::CaughtUp).await;
         reader.follow().await?;

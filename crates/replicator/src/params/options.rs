@@ -69,6 +69,48 @@ pub struct SocketOptions {
     pub nodelay: bool,
 }
 
+impl SocketOptions {
+    fn invalid() -> Invalid {
+        Invalid::new("`socket_options` must be a list of `{name, value}` pairs")
+    }
+
+    /// Reads `[{keepalive, true}, {nodelay, false}]`. Unknown names are dropped, as in CouchDB.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let list = text.trim().trim_end_matches('.').trim();
+        let list = list
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .ok_or_else(Self::invalid)?;
+        // An option that the user leaves out is off, for the list replaces the default one.
+        let mut options = Self {
+            keepalive: false,
+            nodelay: false,
+        };
+        let mut rest = list.trim();
+        while !rest.is_empty() {
+            let (pair, after) = rest
+                .strip_prefix('{')
+                .and_then(|rest| rest.split_once('}'))
+                .ok_or_else(Self::invalid)?;
+            let (name, value) = pair.split_once(',').ok_or_else(Self::invalid)?;
+            let truth = value.trim() == "true";
+            match name.trim() {
+                "" => return Err(Self::invalid()),
+                "keepalive" => options.keepalive = truth,
+                "nodelay" => options.nodelay = truth,
+                _ => {}
+            }
+            rest = after.trim();
+            rest = match rest.strip_prefix(',') {
+                Some(next) if !next.trim().is_empty() => next.trim(),
+                None if rest.is_empty() => rest,
+                _ => return Err(Self::invalid()),
+            };
+        }
+        Ok(options)
+    }
+}
+
 impl Default for SocketOptions {
     fn default() -> Self {
         Self {
@@ -246,46 +288,13 @@ fn read_target_params(fields: &Fields<'_>) -> Result<Vec<(String, String)>, Inva
     }
 }
 
-/// Reads `[{keepalive, true}, {nodelay, false}]`. Unknown names are dropped, as in CouchDB.
 fn read_socket_options(
     fields: &Fields<'_>,
     default: SocketOptions,
 ) -> Result<SocketOptions, Invalid> {
-    let invalid = || Invalid::new("`socket_options` must be a list of `{name, value}` pairs");
-    let text = match fields.get("socket_options") {
-        None => return Ok(default),
-        Some(Json::String(text)) => text.trim().trim_end_matches('.').trim(),
-        Some(_) => return Err(invalid()),
-    };
-    let list = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .ok_or_else(invalid)?;
-    // An option that the user leaves out is off, for the list replaces the default one.
-    let mut options = SocketOptions {
-        keepalive: false,
-        nodelay: false,
-    };
-    let mut rest = list.trim();
-    while !rest.is_empty() {
-        let (pair, after) = rest
-            .strip_prefix('{')
-            .and_then(|rest| rest.split_once('}'))
-            .ok_or_else(invalid)?;
-        let (name, value) = pair.split_once(',').ok_or_else(invalid)?;
-        let truth = value.trim() == "true";
-        match name.trim() {
-            "" => return Err(invalid()),
-            "keepalive" => options.keepalive = truth,
-            "nodelay" => options.nodelay = truth,
-            _ => {}
-        }
-        rest = after.trim();
-        rest = match rest.strip_prefix(',') {
-            Some(next) if !next.trim().is_empty() => next.trim(),
-            None if rest.is_empty() => rest,
-            _ => return Err(invalid()),
-        };
+    match fields.get("socket_options") {
+        None => Ok(default),
+        Some(Json::String(text)) => SocketOptions::parse(text),
+        Some(_) => Err(SocketOptions::invalid()),
     }
-    Ok(options)
 }
