@@ -273,7 +273,7 @@ dashboard("names are text, whatever they look like", async (page) => {
   await link.click();
   await shows(page, "h1", id);
   await shows(page, ".job-title .badge", "paused");
-  assert.deepEqual(await page.evaluate(() => [window.caught, document.querySelectorAll("main img").length]), [undefined, 0]);
+  assert.deepEqual(await page.evaluate(() => ["caught" in window, document.querySelectorAll("main img").length]), [false, 0]);
 });
 
 dashboard("a hidden tab asks for nothing", async (page) => {
