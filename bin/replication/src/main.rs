@@ -1,3 +1,9 @@
-//! Davenport.
+//! `davenport-replication`: runs jobs.
 
-fn main() {}
+use std::process::ExitCode;
+
+use node::config::Role;
+
+fn main() -> ExitCode {
+    node::cli::main_of(Role::Replication)
+}

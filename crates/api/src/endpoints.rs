@@ -12,7 +12,9 @@ mod find;
 mod multipart;
 mod openapi;
 mod reading;
+mod replicate;
 mod replication;
+mod scheduler;
 pub(crate) mod server;
 pub(crate) mod session;
 mod users;
@@ -67,7 +69,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             | Route::Docs(_)
             | Route::Doc(..),
             _,
-        ) => replication::answer(call),
+        ) => replication::answer(call).await,
         _ => Err(Error::not_found("missing")),
     }
 }

@@ -35,5 +35,6 @@ macro_rules! couchdb_version {
 pub(crate) use couchdb_version;
 
 pub use error::Error;
+pub use metrics::Metrics;
 pub use options::{Cors, Impossible, Options, SameSite};
 pub use service::{Client, Service, Setup};

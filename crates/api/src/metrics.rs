@@ -1,9 +1,32 @@
 //! Counters of this crate, named as CouchDB's exporter names them.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 use metrics::{counter, histogram};
+
+/// Shows what the process has measured, in Prometheus' text form.
+#[derive(Clone)]
+pub struct Metrics(Arc<dyn Fn() -> String + Send + Sync>);
+
+impl Metrics {
+    /// Shows what this function returns.
+    pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self(Arc::new(render))
+    }
+
+    pub(crate) fn render(&self) -> String {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
 
 /// A request was answered.
 pub(crate) fn answered(method: &Method, status: StatusCode, took: Duration) {

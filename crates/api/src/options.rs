@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::listen::ListenOptions;
 
 /// The section `[api]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// What clients see as the name of this node.
@@ -49,7 +50,7 @@ pub struct Options {
 }
 
 /// Cross-origin requests. Nobody's are allowed by default.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cors {
     /// Origins, as `https://app.example.com`; `*` is any.
@@ -65,8 +66,9 @@ pub struct Cors {
 }
 
 /// When browsers send session cookies with requests that other sites made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum SameSite {
     /// Never.
     #[default]

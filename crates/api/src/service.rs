@@ -1,5 +1,6 @@
 //! The service: what it needs, and how it is run.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,8 +16,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::authenticator::Authenticator;
+use crate::auth::password::PasswordHash;
 use crate::endpoints::KeptSummary;
 use crate::listen::{self, Answer};
+use crate::metrics::Metrics;
 use crate::options::{Impossible, Options};
 use crate::{call, pipeline};
 
@@ -29,6 +32,8 @@ pub struct Setup {
     pub authenticator: Authenticator,
     /// Follows jobs for `_replicate`; without it nobody can wait there.
     pub follow: Option<NotifierHandle>,
+    /// What `/_metrics` shows; without it there is none.
+    pub metrics: Option<Metrics>,
     /// The section `[api]`.
     pub options: Options,
 }
@@ -42,8 +47,8 @@ pub struct Service(Arc<Shared>);
 pub(crate) struct Shared {
     pub(crate) replications: Replications,
     pub(crate) authenticator: Authenticator,
-    #[expect(dead_code, reason = "who waits for a replication needs it")]
     pub(crate) follow: Option<NotifierHandle>,
+    pub(crate) metrics: Option<Metrics>,
     pub(crate) options: Options,
     /// Places for requests that are worked on, and for those that wait.
     pub(crate) places: Arc<Semaphore>,
@@ -88,6 +93,7 @@ impl Service {
             replications,
             authenticator,
             follow,
+            metrics,
             options,
         } = setup;
         options.validate()?;
@@ -96,6 +102,7 @@ impl Service {
             replications,
             authenticator,
             follow,
+            metrics,
             places: Arc::new(Semaphore::new(options.requests_max)),
             waiting: Arc::new(Semaphore::new(options.waits_max)),
             room: Arc::new(Semaphore::new(room)),
@@ -103,6 +110,12 @@ impl Service {
             stop: CancellationToken::new(),
             summary: Mutex::default(),
         })))
+    }
+
+    /// Changes the administrators of the configuration. Sessions of those who are none any more, or have
+    /// another password, end.
+    pub fn set_admins(&self, admins: BTreeMap<String, PasswordHash>) {
+        self.0.authenticator.admins.set(admins);
     }
 
     /// Answers one request.

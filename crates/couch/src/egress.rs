@@ -21,13 +21,14 @@ mod rule;
 
 use std::net::{IpAddr, SocketAddr};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::error::Error;
 use rule::Rule;
 
 /// The lists of the configuration.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressOptions {
     /// Rules that allow; they win.
@@ -66,8 +67,8 @@ pub(crate) struct Egress {
 impl Egress {
     pub(crate) fn new(options: &EgressOptions) -> Result<Self, Error> {
         Ok(Self {
-            allow: parse(&options.allow)?,
-            deny: parse(&options.deny)?,
+            allow: parse("allow", &options.allow)?,
+            deny: parse("deny", &options.deny)?,
         })
     }
 
@@ -109,12 +110,13 @@ impl Egress {
     }
 }
 
-fn parse(texts: &[String]) -> Result<Vec<Rule>, Error> {
+fn parse(list: &str, texts: &[String]) -> Result<Vec<Rule>, Error> {
     texts
         .iter()
         .map(|text| {
-            Rule::parse(text)
-                .ok_or_else(|| Error::Config(format!("egress rule `{text}` is not valid")))
+            Rule::parse(text).ok_or_else(|| {
+                Error::Config(format!("`{list}`: the egress rule `{text}` is not valid"))
+            })
         })
         .collect()
 }

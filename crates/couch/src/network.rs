@@ -59,11 +59,7 @@ impl Drop for Shared {
 impl Network {
     /// A network. `seed` makes multipart boundaries that nobody can guess.
     pub fn new(options: NetworkOptions, seed: [u8; 32]) -> Result<Self, Error> {
-        if options.cert_file.is_some() != options.key_file.is_some() {
-            return Err(Error::Config(
-                "cert_file and key_file go together".to_owned(),
-            ));
-        }
+        options.validate()?;
         if !options.verify_ssl_certificates {
             tracing::warn!("verify_ssl_certificates is off: any server can pose as any other");
         }

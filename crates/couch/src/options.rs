@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::egress::EgressOptions;
+use crate::egress::{Egress, EgressOptions};
+use crate::error::Error;
 use crate::net::{ClientIdentity, Resolver, Roots, TlsIdentity};
 use crate::retry::RetryPolicy;
 
 /// Options of a node.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkOptions {
     /// Whether certificates of servers are verified. CouchDB's default is `false`, ours is not.
@@ -69,6 +71,15 @@ impl Default for NetworkOptions {
 }
 
 impl NetworkOptions {
+    /// Whether the values can be worked with. Files are not looked at.
+    pub fn validate(&self) -> Result<(), Error> {
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            let what = "`cert_file` and `key_file` go together";
+            return Err(Error::Config(what.to_owned()));
+        }
+        Egress::new(&self.egress).map(drop)
+    }
+
     pub(crate) fn tls_identity(&self) -> TlsIdentity {
         let client = self.cert_file.clone().zip(self.key_file.clone());
         TlsIdentity {
@@ -83,7 +94,7 @@ impl NetworkOptions {
 }
 
 /// What shares a rate limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RateLimitScope {
     /// Requests of one method to one database.

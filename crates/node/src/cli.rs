@@ -1,18 +1,32 @@
-//! The `davenport` command: the operator's tools.
+//! The `davenport` command, and the programs of one role.
+//!
+//! Exit codes: 0 is done, or stopped in order; 1 is failed; 2 is that nothing was begun, because the
+//! command line, the configuration, or what they name cannot be used.
 
 mod bench;
 mod demo;
+mod jobs;
 mod one;
 mod output;
+mod password;
 mod replicate;
+mod serve;
 mod store;
 
+use std::fmt;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::config::{LogOptions, Refused, Role, reference};
+use crate::logs::Logs;
+use crate::random;
 
 /// The command line could not be understood, or what it names cannot be used.
 const USAGE: u8 = 2;
+/// How long work that nobody waits for may hold up the end.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// Davenport runs CouchDB replications as a fleet.
 #[derive(Debug, Parser)]
@@ -24,75 +38,163 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure how fast it is here
-    #[command(subcommand)]
-    Bench(bench::Command),
-    /// Two servers in memory and a live replication between them, to look at
-    Demo(demo::Command),
+    /// Run a node: answer requests, run replications, or both
+    Serve(Box<serve::Command>),
     /// Run one replication here and now
     Replicate(Box<replicate::Command>),
+    /// The whole service with two servers in memory and a live replication, to look at
+    Demo(demo::Command),
+    /// See and steer the jobs of a service
+    Jobs(jobs::Command),
     /// Look into, export or fill a store, without any node
     #[command(subcommand)]
     Store(store::Command),
+    /// Measure how fast it is here
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Print a configuration file with every option and its default
+    Config,
+    /// Hash a password for the section [admins]; it is read from standard input
+    HashPassword,
+    /// Print a script that completes this command line in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
-/// Runs the command line and returns its exit code: 0 done, 1 failed, 2 nothing tried.
+/// A node of one role, as a program of its own.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct OneRole {
+    #[command(flatten)]
+    flags: serve::Flags,
+}
+
+/// Before anything was begun.
+#[derive(Debug)]
+struct NotStarted;
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the node was not started")
+    }
+}
+
+/// Runs the command line and returns its exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            // Help and version go to standard output and are a success.
-            let code = if error.use_stderr() { USAGE } else { 0 };
-            let _ = error.print();
-            return ExitCode::from(code);
-        }
+    match Cli::try_parse() {
+        Ok(cli) => block_on(run(cli.command)),
+        Err(error) => explain(&error),
+    }
+}
+
+/// Runs a node that has one role, and returns its exit code.
+pub fn main_of(role: Role) -> ExitCode {
+    let (name, about) = match role {
+        Role::ApiFrontend => (
+            "davenport-api-frontend",
+            "Answers HTTP requests, and makes jobs of replication documents",
+        ),
+        Role::Replication => ("davenport-replication", "Runs replications"),
     };
-    init_logs();
+    let command = OneRole::command().name(name).about(about);
+    let parsed = command
+        .try_get_matches()
+        .and_then(|matches| OneRole::from_arg_matches(&matches));
+    match parsed {
+        Ok(node) => block_on(serve::run_as(node.flags, Some(vec![role]))),
+        Err(error) => explain(&error),
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(command) => return serve::run(*command).await,
+        Command::Config => output::text(&reference::file()),
+        Command::HashPassword => password::run()?,
+        Command::Completions { shell } => {
+            let mut command = Cli::command();
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "davenport", &mut script);
+            output::text(&String::from_utf8_lossy(&script));
+        }
+        Command::Bench(command) => {
+            log_warnings()?;
+            Box::pin(bench::run(command)).await?;
+        }
+        Command::Demo(command) => {
+            log_warnings()?;
+            Box::pin(demo::run(command)).await?;
+        }
+        Command::Jobs(command) => jobs::run(command).await?,
+        Command::Replicate(command) => {
+            log_warnings()?;
+            replicate::run(*command).await?;
+        }
+        Command::Store(command) => {
+            log_warnings()?;
+            store::run(command).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };
-    match runtime.block_on(run(cli.command)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
+    let done = runtime.block_on(Box::pin(work));
+    runtime.shutdown_timeout(END_MAX);
+    // Every store is gone by now.
+    ::store::shutdown();
+    done.unwrap_or_else(|error| fail(&error))
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
-    match command {
-        Command::Bench(command) => Box::pin(bench::run(command)).await,
-        Command::Demo(command) => Box::pin(demo::run(command)).await,
-        Command::Replicate(command) => replicate::run(*command).await,
-        Command::Store(command) => store::run(command).await,
-    }
+/// Help and version go to standard output and are a success.
+fn explain(error: &clap::Error) -> ExitCode {
+    let code = if error.use_stderr() { USAGE } else { 0 };
+    let _ = error.print();
+    ExitCode::from(code)
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
     output::error(&format!("davenport: {error:#}"));
-    match error.downcast_ref::<::store::Error>() {
-        Some(::store::Error::Open { .. }) => ExitCode::from(USAGE),
-        _ => ExitCode::FAILURE,
+    let store = error.downcast_ref::<::store::Error>();
+    let nothing_begun = error.is::<Refused>()
+        || error.is::<NotStarted>()
+        || matches!(store, Some(::store::Error::Open { .. }));
+    if nothing_begun {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::FAILURE
     }
 }
 
-/// Logs go to standard error, so that standard output can be piped.
-fn init_logs() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("DAVENPORT_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
-}
-
-/// Random bytes of the operating system.
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    rand::Rng::fill_bytes(&mut rand::rng(), &mut bytes);
-    bytes
+/// Tools say little unless `DAVENPORT_LOG` wants to hear more.
+fn log_warnings() -> anyhow::Result<()> {
+    let level = std::env::var("DAVENPORT_LOG").unwrap_or_else(|_| "warn".to_owned());
+    let options = LogOptions {
+        level,
+        ..LogOptions::default()
+    };
+    Logs::init(&options).map_err(|what| anyhow::anyhow!("DAVENPORT_LOG: {what}"))?;
+    Ok(())
 }
 
 /// A random name of 32 hexadecimal digits.
 fn random_hex() -> String {
     format!("{:032x}", u128::from_be_bytes(random()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+        OneRole::command().debug_assert();
+    }
 }

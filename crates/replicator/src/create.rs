@@ -81,7 +81,8 @@ impl fmt::Debug for Replications {
 }
 
 impl Replications {
-    /// Registers the type of jobs, and finds or makes the service's UUID.
+    /// Registers the type of jobs, and finds or makes the service's UUID. [`ServiceError::Unreadable`] when the store was
+    /// sealed with a key that is not among these.
     pub async fn open(jobs: Jobs, docs: DocStore, setup: Setup) -> Result<Self, ServiceError> {
         setup.options.validate()?;
         let ty = JobType::new(JOB_TYPE)?;
@@ -97,9 +98,11 @@ impl Replications {
         let drawn = format!("{:032x}", jobs.entropy().bits());
         let (registry, ty_ref) = (&jobs, &ty);
         let (given, drawn) = (setup.uuid.as_deref(), drawn.as_str());
+        let sealer = &setup.sealer;
         let uuid = (jobs.store())
             .transact("open_replications", |tx| async move {
                 registry.set_type_in(&tx, ty_ref, config).await?;
+                check_key_in(&tx, sealer).await?;
                 service_uuid_in(&tx, given, drawn).await
             })
             .await?;
@@ -336,6 +339,16 @@ impl Replications {
         }
         Ok(())
     }
+}
+
+/// A node with other keys than those before it could read nothing of what they sealed, nor they of its.
+async fn check_key_in(tx: &Transaction, sealer: &Sealer) -> Result<(), ServiceError> {
+    let before = tx.get(&keys::seal()).await?;
+    let before = before.map(|row| String::from_utf8_lossy(&row).into_owned());
+    if let Some(name) = sealer.succeed(before.as_deref())? {
+        tx.set(&keys::seal(), name.as_bytes());
+    }
+    Ok(())
 }
 
 async fn service_uuid_in(

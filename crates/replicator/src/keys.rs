@@ -9,6 +9,7 @@
 //! (52, 6, 0, replication id, job id)    = ""             jobs that are not finished and have an id, for listings
 //! (52, 6, 1, "", job id)                = ""             those that have none yet
 //! (52, 7)                               = versionstamp   of the last time a job was taken from its holder: watched
+//! (52, 8)                               = name           of the key that credentials are sealed with
 //! ```
 //!
 //! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
@@ -28,6 +29,7 @@ const SCANS: u16 = 4;
 const LIVE: u16 = 5;
 const ACTIVE: u16 = 6;
 const BELL: u16 = 7;
+const SEAL: u16 = 8;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -51,6 +53,10 @@ pub(crate) fn scan(instance: InstanceId) -> Vec<u8> {
 
 pub(crate) fn scans() -> KeyRange {
     below(&(LAYER, SCANS))
+}
+
+pub(crate) fn seal() -> Vec<u8> {
+    pack(&(LAYER, SEAL))
 }
 
 pub(crate) fn live(job: &JobId) -> Vec<u8> {

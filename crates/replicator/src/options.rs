@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use couch::{ProxyScheme, Schemes};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::engine::{Budget, Settings};
@@ -12,7 +13,7 @@ const BACKOFF_MAX_S: u64 = 30 * 24 * 3600;
 const BACKOFF_MIN_S: u64 = 2;
 
 /// Settings of jobs and of the service that runs them. How servers are reached is set by [`couch::NetworkOptions`].
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Jobs that run at a time on a node.

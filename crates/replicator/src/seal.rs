@@ -84,6 +84,28 @@ impl Sealer {
         self.0.is_some()
     }
 
+    /// The name of the key to seal with.
+    pub fn newest(&self) -> Option<&str> {
+        Some(&self.0.as_ref()?.first()?.name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let mut keys = self.0.iter().flat_map(|keys| keys.iter());
+        keys.any(|key| key.name == name)
+    }
+
+    /// Whether a service that sealed with the key of this name can be gone on with; the name to remember
+    /// if that is another one now. A service that seals nothing asks for none.
+    pub(crate) fn succeed(&self, before: Option<&str>) -> Result<Option<&str>, Unreadable> {
+        let Some(newest) = self.newest() else {
+            return Ok(None);
+        };
+        match before {
+            Some(before) if !self.has(before) => Err(Unreadable::NoKey(before.to_owned())),
+            before => Ok((before != Some(newest)).then_some(newest)),
+        }
+    }
+
     /// The text sealed for a place; `None` when nothing is sealed here.
     pub fn seal(&self, context: &str, text: &str) -> Option<String> {
         Some(self.0.as_ref()?.first()?.seal(context, text))
@@ -213,6 +235,21 @@ mod tests {
         );
         assert_eq!(Sealer::plain().seal("x", "text"), None);
         assert_eq!(format!("{both:?}"), r#"["b", "a"]"#);
+    }
+
+    #[test]
+    fn a_ring_goes_on_where_another_one_ended() {
+        let text = |name: &str| Ok(Some(name.to_owned()));
+        let succeed = |names: &[&str], before| {
+            let ring = ring(names);
+            ring.succeed(before).map(|name| name.map(str::to_owned))
+        };
+        assert_eq!(succeed(&["a"], None), text("a"));
+        assert_eq!(succeed(&["a"], Some("a")), Ok(None));
+        assert_eq!(succeed(&["b", "a"], Some("a")), text("b"));
+        let missing = Err(Unreadable::NoKey("a".to_owned()));
+        assert_eq!(succeed(&["b"], Some("a")), missing);
+        assert_eq!(Sealer::plain().succeed(Some("a")), Ok(None));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Turns the headers of a request into an identity.
 
 use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -104,11 +105,33 @@ impl Proven {
     }
 }
 
+/// Administrators by name, who may change while requests are answered.
+#[derive(Debug, Default)]
+pub struct Admins(RwLock<BTreeMap<String, PasswordHash>>);
+
+impl Admins {
+    /// These and no others from now on.
+    pub fn set(&self, admins: BTreeMap<String, PasswordHash>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = admins;
+    }
+
+    fn get(&self, name: &str) -> Option<PasswordHash> {
+        let admins = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        admins.get(name).cloned()
+    }
+}
+
+impl From<BTreeMap<String, PasswordHash>> for Admins {
+    fn from(admins: BTreeMap<String, PasswordHash>) -> Self {
+        Self(RwLock::new(admins))
+    }
+}
+
 /// What proves callers.
 #[derive(Debug)]
 pub struct Authenticator {
     /// Administrators of the configuration.
-    pub admins: BTreeMap<String, PasswordHash>,
+    pub admins: Admins,
     /// Sessions of browsers.
     pub sessions: Sessions,
     /// Tokens; without keys none is believed.
@@ -223,7 +246,7 @@ impl Authenticator {
     async fn user<U: Users>(&self, name: &str, users: &U) -> Result<Option<User>, U::Error> {
         match self.admins.get(name) {
             Some(hash) => Ok(Some(User {
-                password: Some(hash.clone()),
+                password: Some(hash),
                 roles: vec![ADMIN_ROLE.to_owned()],
             })),
             None => users.find(name).await,

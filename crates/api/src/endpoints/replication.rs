@@ -1,11 +1,39 @@
 //! Replications: `_replicate`, `_scheduler`, `_active_tasks`, `_metrics`.
 
+use axum::body::Body;
+use http::StatusCode;
+
+use super::{replicate, scheduler};
 use crate::Error;
 use crate::call::Call;
-use crate::reply::Reply;
+use crate::reply::{self, Reply};
+use crate::route::Route;
 
 /// Answers a caller who may ask.
-pub(crate) fn answer(call: &Call) -> Result<Reply, Error> {
-    tracing::debug!(route = ?call.route, "no such endpoint");
-    Err(Error::not_found("missing"))
+pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
+    match call.route.clone() {
+        Route::Replicate => replicate::replicate(call).await,
+        Route::ActiveTasks => scheduler::active_tasks(call).await,
+        Route::Metrics => metrics(call),
+        Route::Jobs => scheduler::jobs(call).await,
+        Route::Job(id) => scheduler::job(call, &id).await,
+        Route::JobAction(id, action) => scheduler::job_action(call, &id, action).await,
+        Route::Docs(db) => scheduler::docs(call, &db).await,
+        Route::Doc(db, id) => scheduler::doc(call, &db, &id).await,
+        _ => Err(Error::not_found("missing")),
+    }
+}
+
+/// `GET /_metrics`
+fn metrics(call: &Call) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let Some(metrics) = &call.shared.metrics else {
+        return Err(Error::not_found("missing"));
+    };
+    let text = Body::from(metrics.render());
+    Ok(reply::body(
+        StatusCode::OK,
+        "text/plain; version=0.0.4",
+        text,
+    ))
 }

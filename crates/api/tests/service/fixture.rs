@@ -9,13 +9,13 @@ use api::auth::cookie::Sessions;
 use api::auth::jwt::Jwt;
 use api::auth::password::{PasswordHash, Verifier};
 use api::auth::throttle::Throttle;
-use api::{Client, Options, Service, Setup};
+use api::{Client, Metrics, Options, Service, Setup};
 use axum::body::{Body, to_bytes};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use docstore::DocStore;
 use http::{HeaderMap, Method, Request, StatusCode};
-use jobs::{Clock, Entropy, Jobs};
+use jobs::{Clock, Entropy, Jobs, Notifier};
 use replicator::Replications;
 use serde_json::{Value, json};
 use store::Store;
@@ -28,6 +28,8 @@ pub(crate) struct Fixture {
     pub(crate) service: Service,
     pub(crate) replications: Replications,
     pub(crate) clock: Clock,
+    /// Follows jobs once it is run.
+    pub(crate) notifier: Option<Notifier>,
 }
 
 /// An answer, read to its end.
@@ -98,23 +100,31 @@ impl Fixture {
             admins: BTreeMap::from([(
                 "root".to_owned(),
                 PasswordHash::make("s3cret", [1; 16], 10),
-            )]),
+            )])
+            .into(),
             sessions: Sessions::new(vec![b"cookie secret".to_vec()], Duration::from_mins(10)),
             jwt: Jwt::new(&BTreeMap::new(), Vec::new(), "_couchdb\\.roles").unwrap(),
             proxy_secrets: setting.proxy_secrets,
             verifier: Verifier::new([9; 32]),
             throttle: Throttle::default(),
         };
+        let (notifier, follow) = Notifier::new(
+            replications.jobs().clone(),
+            replications.job_type().clone(),
+            jobs::Options::default(),
+        );
         let service = Service::new(Setup {
             replications: replications.clone(),
             authenticator,
-            follow: None,
+            follow: Some(follow),
+            metrics: Some(Metrics::new(|| "measured 1\n".to_owned())),
             options,
         });
         Self {
             service: service.unwrap(),
             replications,
             clock,
+            notifier: Some(notifier),
         }
     }
 

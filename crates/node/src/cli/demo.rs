@@ -1,21 +1,23 @@
-//! `davenport demo`: two CouchDB-compatible servers in memory, and a live replication between them.
+//! `davenport demo`: the whole service on a store in memory, two CouchDB-compatible servers in memory,
+//! and a live replication between them that the service runs.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use api::auth::password::{ITERATIONS, PasswordHash};
 use clap::Args;
-use couch::{EgressOptions, Network, NetworkOptions};
-use document::json::Json;
-use jiff::Timestamp;
 use peer::{Options, Peer};
-use replicator::Stats;
-use replicator::engine::{self, Control, Gate, Handles, Run, Settings};
-use replicator::id::Service;
-use replicator::params::{Defaults, Replication};
-use serde_json::json;
+use reqwest::Client;
+use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::output;
+use super::{output, random_hex};
+use crate::config::{Admins, Config};
+use crate::keys::KeyRing;
+use crate::metrics::Collected;
+use crate::random;
+use crate::running::Node;
 
 const DATABASE: &str = "orders";
 const CUSTOMERS: [&str; 4] = ["Ada", "Grace", "Barbara", "Radia"];
@@ -28,10 +30,13 @@ pub(crate) struct Command {
     /// End when everything is copied, instead of going on until Ctrl-C
     #[arg(long)]
     once: bool,
+    /// Where the service listens; port 0 chooses one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
-    let password = super::random_hex();
+    let password = random_hex();
     let options = || Options {
         admin: Some(("admin".to_owned(), password.clone())),
         ..Options::default()
@@ -40,104 +45,129 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let target = Peer::start(options()).await.context("start the target")?;
     source.create_database(DATABASE)?;
     source.put_all(DATABASE, (0..command.documents).map(order))?;
-    output::line(&format!("source   {}", source.database_url(DATABASE)));
-    output::line(&format!("target   {}", target.database_url(DATABASE)));
-    output::line(&format!("log in   admin:{password}"));
-    let replication = replication(&source, &target, &password, !command.once)?;
-    let network = Network::new(
-        NetworkOptions {
-            egress: EgressOptions::open(),
-            ..NetworkOptions::default()
-        },
-        super::random(),
-    )?;
-    let settings = Settings::default();
+    let config = config(&command, &password);
+    let keys = KeyRing::drawn(random());
+    let node = Box::pin(Node::start(&config, &keys, &Collected::begin()?)).await?;
+    let address = node.address().context("find the service's address")?;
     let service = Service {
-        uuid: super::random_hex(),
-        legacy_host: None,
+        client: Client::new(),
+        url: format!("http://{address}"),
+        password,
     };
-    let (identity, filter_code) = Box::pin(engine::identify(
-        &replication,
-        &service,
-        &network,
-        &settings,
-    ))
-    .await?;
-    let (control, handles) = Handles::new(Gate::open());
-    let run = Run {
-        replication,
-        identity,
-        filter_code,
-        stats: Stats::default(),
-        session_id: super::random_hex(),
-        network,
-        settings,
-    };
-    let running = Box::pin(engine::run(run, handles));
-    attend(running, &control, &source, command.documents).await?;
-    let copied = target.contents(DATABASE)?.without_locals();
-    let differences = peer::compare(&source.contents(DATABASE)?.without_locals(), &copied);
-    output::line(&format!(
-        "done: {} differences between source and target",
-        differences.len()
-    ));
+    service.introduce(&source, &target);
+    service.replicate(&source, &target, !command.once).await?;
+    let orders = (!command.once).then_some(command.documents);
+    let watched = service.watch(&source, orders).await;
+    node.stop().await;
+    watched?;
+    if command.once {
+        let copied = target.contents(DATABASE)?.without_locals();
+        let given = source.contents(DATABASE)?.without_locals();
+        let differences = peer::compare(&given, &copied).len();
+        output::line(&format!(
+            "done: {differences} differences between source and target"
+        ));
+    }
     Ok(())
 }
 
-/// Shows how far the replication is, and writes an order a second, until it ends or Ctrl-C.
-async fn attend(
-    run: impl Future<Output = Result<engine::Outcome, replicator::Error>>,
-    control: &Control,
-    source: &Peer,
-    documents: u32,
-) -> anyhow::Result<()> {
-    let mut run = std::pin::pin!(run);
-    let mut ticks = interval(Duration::from_secs(1));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let (progress, mut next) = (control.progress(), documents);
-    loop {
-        tokio::select! {
-            ended = &mut run => {
-                let stats = ended?.progress.stats;
-                output::line(&format!("copied   {} documents", stats.docs_written));
-                return Ok(());
+fn config(command: &Command, password: &str) -> Config {
+    let mut config = Config::default();
+    "memory:".clone_into(&mut config.store.url);
+    config.http.listen = command.listen;
+    let hash = PasswordHash::make(password, random(), ITERATIONS).to_config();
+    config.admins = Admins([("admin".to_owned(), hash)].into());
+    config.network.egress.allow = vec!["loopback".to_owned()];
+    config.replicator.create_replicator_db = true;
+    config.replicator.stats_update_interval_sec = 1;
+    config
+}
+
+/// The service as a client sees it.
+struct Service {
+    client: Client,
+    url: String,
+    password: String,
+}
+
+impl Service {
+    fn introduce(&self, source: &Peer, target: &Peer) {
+        let password = &self.password;
+        let document = format!("{}/_replicator/demo", self.url);
+        output::line(&format!("service  {}", self.url));
+        output::line(&format!("source   {}", source.database_url(DATABASE)));
+        output::line(&format!("target   {}", target.database_url(DATABASE)));
+        output::line(&format!("log in   admin:{password}"));
+        output::line(&format!("try      curl -u admin:{password} {document}"));
+    }
+
+    /// Writes the document that makes the replication.
+    async fn replicate(
+        &self,
+        source: &Peer,
+        target: &Peer,
+        continuous: bool,
+    ) -> anyhow::Result<()> {
+        let endpoint = |peer: &Peer| {
+            json!({
+                "url": peer.database_url(DATABASE),
+                "auth": {"basic": {"username": "admin", "password": self.password}},
+            })
+        };
+        let document = json!({
+            "source": endpoint(source), "target": endpoint(target),
+            "create_target": true, "continuous": continuous,
+        });
+        let request = self
+            .client
+            .put(format!("{}/_replicator/demo", self.url))
+            .basic_auth("admin", Some(&self.password))
+            .json(&document);
+        let response = request.send().await?;
+        if !response.status().is_success() {
+            let answer = response.text().await?;
+            bail!("the service does not take the document: {answer}");
+        }
+        Ok(())
+    }
+
+    async fn row(&self) -> anyhow::Result<Value> {
+        let url = format!("{}/_scheduler/docs/_replicator/demo", self.url);
+        let request = self.client.get(url);
+        let response = request.basic_auth("admin", Some(&self.password)).send();
+        Ok(response.await?.error_for_status()?.json().await?)
+    }
+
+    /// Shows how far the replication is, until it ends or Ctrl-C; writes an order a second, from this number on.
+    async fn watch(&self, source: &Peer, mut orders: Option<u32>) -> anyhow::Result<()> {
+        let mut ticks = interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => return Ok(()),
+                _ = ticks.tick() => {}
             }
-            _ = tokio::signal::ctrl_c() => control.stop(),
-            _ = ticks.tick() => {
-                let (stats, lag) = {
-                    let progress = progress.borrow();
-                    (progress.stats, progress.lag_seconds(Timestamp::now()))
-                };
-                output::line(&format!("copied   {} documents, lag {lag} s", stats.docs_written));
-                source.put(DATABASE, &order(next))?;
-                next += 1;
+            let row = self.row().await?;
+            let (state, info) = (row["state"].as_str().unwrap_or_default(), &row["info"]);
+            let written = info["docs_written"].as_u64().unwrap_or(0);
+            match state {
+                "completed" => {
+                    output::line(&format!("copied   {written} documents"));
+                    return Ok(());
+                }
+                "failed" | "crashing" => bail!("the replication is {state}: {info}"),
+                _ => {}
+            }
+            let lag = info["lag_seconds"].as_u64().unwrap_or(0);
+            output::line(&format!(
+                "{state:<8} {written} documents copied, lag {lag} s"
+            ));
+            if let Some(next) = &mut orders {
+                source.put(DATABASE, &order(*next))?;
+                *next += 1;
             }
         }
     }
-}
-
-fn replication(
-    source: &Peer,
-    target: &Peer,
-    password: &str,
-    continuous: bool,
-) -> anyhow::Result<Replication> {
-    let endpoint = |peer: &Peer| {
-        json!({
-            "url": peer.database_url(DATABASE),
-            "auth": {"basic": {"username": "admin", "password": password}},
-        })
-    };
-    let document = json!({
-        "source": endpoint(source),
-        "target": endpoint(target),
-        "create_target": true,
-        "continuous": continuous,
-    });
-    Ok(Replication::from_document(
-        &Json::parse(&document.to_string())?,
-        &Defaults::default(),
-    )?)
 }
 
 fn order(n: u32) -> String {

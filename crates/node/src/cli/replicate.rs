@@ -147,7 +147,7 @@ fn network(command: &Command) -> anyhow::Result<Network> {
         egress: EgressOptions::open(),
         ..NetworkOptions::default()
     };
-    Ok(Network::new(options, super::random())?)
+    Ok(Network::new(options, crate::random())?)
 }
 
 /// Shows a run: a bar on a terminal, lines of JSON on request, else nothing but the end.

@@ -18,7 +18,7 @@ const NOW: u64 = 1_700_000_000;
 fn authenticator() -> Authenticator {
     let admin = PasswordHash::make("s3cret:with:colons", [1; 16], 10);
     Authenticator {
-        admins: BTreeMap::from([("root".to_owned(), admin)]),
+        admins: BTreeMap::from([("root".to_owned(), admin)]).into(),
         sessions: Sessions::new(vec![b"secret".to_vec()], Duration::from_mins(10)),
         jwt: Jwt::new(&BTreeMap::new(), Vec::new(), "roles").unwrap(),
         proxy_secrets: Vec::new(),

@@ -1,0 +1,130 @@
+//! `POST /_replicate`: starting, waiting, cancelling.
+
+use document::json::Json;
+use http::header::{AUTHORIZATION, COOKIE};
+use http::{HeaderName, StatusCode};
+use replicator::{Answer, Caller, Failure, ServiceError, Started};
+use serde_json::{Value, json};
+
+use crate::Error;
+use crate::call::Call;
+use crate::reply::{self, Reply};
+
+/// Names the job that a request has started, also to whoever does not wait for its end.
+const JOB: &str = "x-couch-replication-job";
+
+/// Who asks, as replications see it.
+pub(crate) fn caller(call: &Call) -> Caller {
+    let identity = call.caller();
+    Caller {
+        name: identity.name.clone(),
+        is_admin: identity.is_admin(),
+    }
+}
+
+/// `POST /_replicate`
+pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    call.check_json()?;
+    let body = call.json_object().await?;
+    let body = with_local_endpoints(call, body);
+    let of = &call.shared.replications;
+    let started = of.request(&body, &caller(call)).await;
+    match started.map_err(request_error)? {
+        Started::Cancelled { local_id } => {
+            Ok(reply::ok(&json!({"ok": true, "_local_id": local_id})))
+        }
+        Started::Job { job, .. } => {
+            let mut reply = if call.query.flag("async")? {
+                reply::json(StatusCode::ACCEPTED, &json!({"ok": true, "job_id": job}))
+            } else {
+                wait(call, &job).await?
+            };
+            reply::set(&mut reply, HeaderName::from_static(JOB), &job);
+            Ok(reply)
+        }
+    }
+}
+
+/// Waits as long as it takes. A client that goes away stops the wait and nothing else.
+async fn wait(call: &Call, job: &str) -> Result<Reply, Error> {
+    let shared = &call.shared;
+    let Some(follow) = &shared.follow else {
+        return Err(ServiceError::Stopped.into());
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = shared.replications.wait(follow, job) => answer?,
+        () = shared.stop.cancelled() => return Err(ServiceError::Stopped.into()),
+    };
+    Ok(match answer {
+        Answer::Running { local_id } => {
+            let running = json!({"ok": true, "_local_id": local_id});
+            reply::json(StatusCode::ACCEPTED, &running)
+        }
+        Answer::Completed { result } => {
+            let mut body = json!({"ok": true});
+            if let Value::Object(members) = &mut body {
+                members.extend(result);
+            }
+            reply::ok(&body)
+        }
+        Answer::Failed(failure) => failed(&failure),
+        Answer::Removed => return Err(Error::not_found("missing")),
+    })
+}
+
+fn failed(failure: &Failure) -> Reply {
+    let status = StatusCode::from_u16(failure.status);
+    let body = json!({"error": failure.error, "reason": failure.reason});
+    reply::json(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &body)
+}
+
+/// What describes no replication is a bad request here, and forbidden in a document.
+fn request_error(error: ServiceError) -> Error {
+    let ServiceError::Invalid(invalid) = error else {
+        return error.into();
+    };
+    let reason = invalid.to_string();
+    match reason.as_str() {
+        "endpoint has an invalid url" | "proxy has an invalid url" => {
+            Error::new(StatusCode::BAD_REQUEST, "invalid_replication", reason)
+        }
+        _ => Error::bad_request(reason),
+    }
+}
+
+/// Names without a scheme are databases of the server that the configuration names, if it names one;
+/// they are opened with the rights of the caller.
+fn with_local_endpoints(call: &Call, body: Json) -> Json {
+    let options = call.shared.replications.options();
+    let base = options.local_endpoint_base_url.trim_end_matches('/');
+    let Json::Object(mut members) = body else {
+        return body;
+    };
+    let endpoints = members
+        .iter_mut()
+        .filter(|(name, _)| !base.is_empty() && matches!(name.as_str(), "source" | "target"));
+    for (_, endpoint) in endpoints {
+        let Some(name) = endpoint.as_str().filter(|name| is_database(name)) else {
+            continue;
+        };
+        let url = format!("{base}/{}", reply::quote(name));
+        let mut headers = Vec::new();
+        for (name, shown) in [(AUTHORIZATION, "Authorization"), (COOKIE, "Cookie")] {
+            if let Some(value) = call.header(&name) {
+                headers.push((shown.to_owned(), Json::String(value.to_owned())));
+            }
+        }
+        *endpoint = Json::Object(vec![
+            ("url".to_owned(), Json::String(url)),
+            ("headers".to_owned(), Json::Object(headers)),
+        ]);
+    }
+    Json::Object(members)
+}
+
+/// A database's name, and no attempt at a URL.
+fn is_database(name: &str) -> bool {
+    !name.is_empty() && !name.contains("://")
+}

@@ -1,0 +1,398 @@
+//! `/_scheduler` and `/_active_tasks`: what replications there are and how they are.
+//!
+//! Listings are sent page by page as they are read, so that none of them is ever held.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use docstore::{Db, IdRange};
+use document::json::Json;
+use futures::stream;
+use http::{Method, StatusCode};
+use replicator::id::ReplicationId;
+use replicator::{DocsQuery, JobState, JobsQuery, Replications};
+use serde_json::{Value, json};
+
+use super::replicate::caller;
+use crate::Error;
+use crate::call::Call;
+use crate::query::Query;
+use crate::reply::{self, Reply};
+use crate::route::JobAction;
+use crate::service::Shared;
+
+/// How many jobs a request gets that does not say.
+const LIMIT: u64 = 100;
+/// How many of them are read at a time.
+const PAGE: u64 = 500;
+/// How many pages in a row may be almost empty, as filters make them: then there is a bookmark to go on by.
+const SPARSE: u32 = 20;
+/// What clients may filter by; the first two are what other versions call no job yet, and crashing.
+const STATES: [&str; 7] = [
+    "initializing",
+    "error",
+    "pending",
+    "running",
+    "crashing",
+    "completed",
+    "failed",
+];
+
+/// `GET /_scheduler/jobs`
+pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let limit = number(&call.query, "limit")?.unwrap_or(LIMIT);
+    let states = states(&call.query)?;
+    let text = |name| call.query.get(name).map(str::to_owned);
+    let query = JobsQuery {
+        states: states.clone().unwrap_or_default(),
+        database: text("database"),
+        endpoint: text("endpoint"),
+        skip: number(&call.query, "skip")?.unwrap_or(0),
+        limit: limit.min(PAGE),
+        bookmark: text("bookmark"),
+    };
+    // States that no job can have.
+    let limit = if matches!(&states, Some(states) if states.is_empty()) {
+        0
+    } else {
+        limit
+    };
+    let of = call.shared.replications.clone();
+    let first = JobsQuery {
+        limit: query.limit.min(limit),
+        ..query
+    };
+    let page = of.scheduler_jobs(&first).await.map_err(query_error)?;
+    let head = json!({"total_rows": page.total_rows, "offset": page.offset});
+    let begun = Jobs {
+        of,
+        query: first,
+        left: limit,
+        sparse: 0,
+    };
+    let (rows, next) = begun.take(page.jobs, page.bookmark);
+    Ok(listing(&head, "jobs", &rows, next, Jobs::page))
+}
+
+/// A listing of jobs that goes on.
+struct Jobs {
+    of: Replications,
+    query: JobsQuery,
+    left: u64,
+    /// Pages in a row that had less than they were asked for.
+    sparse: u32,
+}
+
+/// Rows, how to go on, and what to tell at the end.
+type Rows<T> = (Vec<Value>, Next<T>);
+
+enum Next<T> {
+    Page(T),
+    /// The members that end the answer.
+    End(Vec<(&'static str, Value)>),
+}
+
+impl Jobs {
+    fn take(mut self, rows: Vec<Value>, bookmark: Option<String>) -> Rows<Self> {
+        let listed = rows.len() as u64;
+        self.left -= self.left.min(listed);
+        self.sparse = if listed < self.query.limit {
+            self.sparse + 1
+        } else {
+            0
+        };
+        let next = match bookmark {
+            Some(bookmark) if self.left > 0 && self.sparse < SPARSE => {
+                self.query.bookmark = Some(bookmark);
+                self.query.skip = 0;
+                self.query.limit = self.left.min(PAGE);
+                Next::Page(self)
+            }
+            Some(bookmark) => Next::End(vec![("bookmark", bookmark.into())]),
+            None => Next::End(Vec::new()),
+        };
+        (rows, next)
+    }
+
+    async fn page(self) -> Result<Rows<Self>, Error> {
+        let page = self.of.scheduler_jobs(&self.query).await?;
+        Ok(self.take(page.jobs, page.bookmark))
+    }
+}
+
+/// `/_scheduler/jobs/{id}`
+pub(crate) async fn job(call: &Call, id: &str) -> Result<Reply, Error> {
+    call.allow("GET,HEAD,DELETE")?;
+    let (of, id) = (&call.shared.replications, ReplicationId::from_client(id));
+    if call.method == Method::DELETE {
+        of.cancel(&id, &caller(call)).await?;
+        return Ok(reply::ok(&json!({"ok": true})));
+    }
+    Ok(reply::ok(&of.scheduler_job(&id).await?))
+}
+
+/// `/_scheduler/jobs/{id}/…`
+pub(crate) async fn job_action(call: &Call, id: &str, action: JobAction) -> Result<Reply, Error> {
+    let (of, id) = (&call.shared.replications, ReplicationId::from_client(id));
+    if action == JobAction::Failures {
+        call.allow("GET,HEAD")?;
+        let failures = of.job_failures(&id).await?;
+        return Ok(reply::ok(&json!({"failures": failures})));
+    }
+    call.allow("POST")?;
+    let job = of.find(&id).await?;
+    match action {
+        JobAction::Restart => of.restart(&job).await?,
+        JobAction::Pause => of.set_paused(&job, true).await?,
+        JobAction::Resume => of.set_paused(&job, false).await?,
+        JobAction::Failures => {}
+    }
+    Ok(reply::ok(&json!({"ok": true})))
+}
+
+/// `GET /_scheduler/docs` and `GET /_scheduler/docs/{db}`
+pub(crate) async fn docs(call: &Call, name: &str) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let states = states(&call.query)?;
+    let mut range = range(&call.query)?;
+    if matches!(&states, Some(states) if states.is_empty()) {
+        range.limit = Some(0);
+    }
+    let query = DocsQuery {
+        states: states.unwrap_or_default(),
+        range,
+    };
+    let db = open(&call.shared, name).await?;
+    let begun = Docs {
+        of: call.shared.replications.clone(),
+        db: Arc::new(db),
+        query: first_of(&query),
+        left: query.range.limit,
+    };
+    let page = begun.of.scheduler_docs(&begun.db, &begun.query).await?;
+    let head = json!({"total_rows": page.total_rows, "offset": page.offset});
+    let (rows, next) = begun.take(page.docs, page.rest);
+    Ok(listing(&head, "docs", &rows, next, Docs::page))
+}
+
+/// A listing of documents that goes on.
+struct Docs {
+    of: Replications,
+    db: Arc<Db>,
+    query: DocsQuery,
+    left: Option<u64>,
+}
+
+fn first_of(query: &DocsQuery) -> DocsQuery {
+    let mut first = query.clone();
+    first.range.limit = Some(first.range.limit.map_or(PAGE, |limit| limit.min(PAGE)));
+    first
+}
+
+impl Docs {
+    fn take(mut self, rows: Vec<Value>, rest: Option<DocsQuery>) -> Rows<Self> {
+        let listed = rows.len() as u64;
+        self.left = self.left.map(|left| left - left.min(listed));
+        let full = Some(listed) == self.query.range.limit;
+        let last = rows.last().and_then(|row| row["doc_id"].as_str());
+        let mut query = match (rest, last) {
+            // It looked at many documents, and there are more.
+            (Some(rest), _) => rest,
+            // It has listed as many as it was asked for, and there may be more.
+            (None, Some(last)) if full => {
+                let mut query = self.query.clone();
+                query.range.after = Some(last.to_owned());
+                query.range.skip = 0;
+                query
+            }
+            _ => return (rows, Next::End(Vec::new())),
+        };
+        if self.left == Some(0) {
+            return (rows, Next::End(Vec::new()));
+        }
+        query.range.limit = Some(self.left.map_or(PAGE, |left| left.min(PAGE)));
+        self.query = query;
+        (rows, Next::Page(self))
+    }
+
+    async fn page(self) -> Result<Rows<Self>, Error> {
+        let page = self.of.scheduler_docs(&self.db, &self.query).await?;
+        Ok(self.take(page.docs, page.rest))
+    }
+}
+
+/// `GET /_scheduler/docs/{db}/{docid}`
+pub(crate) async fn doc(call: &Call, name: &str, id: &str) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let db = open(&call.shared, name).await?;
+    let row = call.shared.replications.scheduler_doc(&db, id).await?;
+    Ok(reply::ok(&row))
+}
+
+/// `GET /_active_tasks`
+pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let mut tasks = Vec::new();
+    let mut cursor = None;
+    loop {
+        let of = &call.shared.replications;
+        let (mut page, next) = of.active_tasks(cursor.as_ref()).await?;
+        tasks.append(&mut page);
+        if next.is_none() {
+            return Ok(reply::ok(&tasks));
+        }
+        cursor = next;
+    }
+}
+
+async fn open(shared: &Shared, name: &str) -> Result<Db, Error> {
+    let docs = shared.docs();
+    // What can be no database's name is none's.
+    let name = docs.name(name).map_err(|_| docstore::Error::NoDatabase)?;
+    Ok(docs.open(&name).await?)
+}
+
+/// The members of `head`, a list of rows, and whatever is to be told at the end.
+fn listing<T, F>(
+    head: &Value,
+    name: &'static str,
+    rows: &[Value],
+    next: Next<T>,
+    page: impl Fn(T) -> F + Send + Sync + 'static,
+) -> Reply
+where
+    T: Send + 'static,
+    F: Future<Output = Result<Rows<T>, Error>> + Send + 'static,
+{
+    let head = head.to_string();
+    let head = head.trim_end_matches('}');
+    let mut first = format!("{head},\"{name}\":[\n");
+    append(&mut first, rows, true);
+    let any = !rows.is_empty();
+    let next = finish(&mut first, next);
+    let (ok, json) = (StatusCode::OK, "application/json");
+    if next.is_none() {
+        return reply::body(ok, json, Body::from(first));
+    }
+    let page = Arc::new(page);
+    let state = (Some(Bytes::from(first)), next, any);
+    let pieces = stream::try_unfold(state, move |(piece, next, any)| {
+        let page = Arc::clone(&page);
+        async move {
+            if let Some(piece) = piece {
+                return Ok::<_, Error>(Some((piece, (None, next, any))));
+            }
+            let Some(next) = next else { return Ok(None) };
+            let (rows, next) = page(next).await?;
+            let mut piece = String::new();
+            append(&mut piece, &rows, !any);
+            let any = any || !rows.is_empty();
+            let next = finish(&mut piece, next);
+            Ok(Some((Bytes::from(piece), (None, next, any))))
+        }
+    });
+    reply::body(ok, json, Body::from_stream(pieces))
+}
+
+fn append(piece: &mut String, rows: &[Value], first: bool) {
+    for (at, row) in rows.iter().enumerate() {
+        if at > 0 || !first {
+            piece.push_str(",\n");
+        }
+        piece.push_str(&row.to_string());
+    }
+}
+
+/// Ends the answer when there is no more to come.
+fn finish<T>(piece: &mut String, next: Next<T>) -> Option<T> {
+    match next {
+        Next::Page(next) => Some(next),
+        Next::End(members) => {
+            piece.push_str("\n]");
+            for (name, value) in members {
+                let _ = write!(piece, ",\"{name}\":{value}");
+            }
+            piece.push_str("}\n");
+            None
+        }
+    }
+}
+
+/// A number as CouchDB's scheduler reads it.
+fn number(query: &Query, name: &str) -> Result<Option<u64>, Error> {
+    let Some(text) = query.get(name) else {
+        return Ok(None);
+    };
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(Error::query(format!("{name} must be an integer")));
+    }
+    if text.starts_with('-') && digits.bytes().any(|digit| digit != b'0') {
+        return Err(Error::query(format!("{name} not in range of [0,infinity]")));
+    }
+    // More than there can be of anything.
+    Ok(Some(digits.parse().unwrap_or(u64::MAX)))
+}
+
+/// The states to list; `None` is all, and an empty list those that no job has.
+fn states(query: &Query) -> Result<Option<Vec<JobState>>, Error> {
+    let Some(text) = query.get("states") else {
+        return Ok(None);
+    };
+    let names: Vec<String> = text
+        .split(',')
+        .map(|name| name.trim().to_lowercase())
+        .filter(|name| !name.is_empty())
+        .collect();
+    let unknown: Vec<&str> = (names.iter())
+        .map(String::as_str)
+        .filter(|name| !STATES.contains(name))
+        .collect();
+    if !unknown.is_empty() {
+        let (unknown, known) = (unknown.join(", "), STATES.join(", "));
+        return Err(Error::query(format!(
+            "Unknown states {unknown}. Choose from: {known}"
+        )));
+    }
+    let state = |name: &String| match name.as_str() {
+        "pending" => Some(JobState::Pending),
+        "running" => Some(JobState::Running),
+        "crashing" | "error" => Some(JobState::Crashing),
+        "completed" => Some(JobState::Completed),
+        "failed" => Some(JobState::Failed),
+        _ => None,
+    };
+    Ok((!names.is_empty()).then(|| names.iter().filter_map(state).collect()))
+}
+
+/// The parameters of `_all_docs` that make sense here.
+fn range(query: &Query) -> Result<IdRange, Error> {
+    let id = |names: [&'static str; 2]| {
+        let given = names.into_iter().find(|name| query.get(name).is_some());
+        let Some(name) = given else { return Ok(None) };
+        match query.json(name)? {
+            Some(Json::String(id)) => Ok(Some(id)),
+            _ => Err(Error::query(format!("{name} must be a string"))),
+        }
+    };
+    Ok(IdRange {
+        start: id(["startkey", "start_key"])?,
+        end: id(["endkey", "end_key"])?,
+        inclusive_end: query.get("inclusive_end") != Some("false"),
+        descending: query.flag("descending")?,
+        skip: number(query, "skip")?.unwrap_or(0),
+        limit: number(query, "limit")?,
+        after: None,
+    })
+}
+
+/// A bookmark that was not made here is a parameter of the wrong form.
+fn query_error(error: replicator::ServiceError) -> Error {
+    match error {
+        replicator::ServiceError::Invalid(invalid) => Error::query(invalid.to_string()),
+        error => error.into(),
+    }
+}

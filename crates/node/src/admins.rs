@@ -1,0 +1,76 @@
+//! Administrators of the configuration, as hashes.
+
+use std::collections::BTreeMap;
+
+use api::auth::password::{ITERATIONS, PasswordHash};
+use aws_lc_rs::hmac;
+
+use crate::config::Admins;
+
+/// The hashes, and the names of those whose plain password was given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hashed {
+    /// By name.
+    pub admins: BTreeMap<String, PasswordHash>,
+    /// Who should get a hash.
+    pub plain: Vec<String>,
+}
+
+/// Whose plain password was given.
+pub fn plain(admins: &Admins) -> Vec<&str> {
+    let plain = (admins.0.iter()).filter(|(_, given)| PasswordHash::from_config(given).is_none());
+    plain.map(|(name, _)| name.as_str()).collect()
+}
+
+/// Hashes what is plain. Takes a fraction of a second for each, so run it where blocking is allowed.
+///
+/// The salt is a function of `secret`, name and password, because it signs cookies: a cookie that one
+/// frontend gave out has to be believed by the others.
+pub fn hash(admins: &Admins, secret: &[u8; 32]) -> Hashed {
+    let mut hashed = Hashed::default();
+    for (name, password) in &admins.0 {
+        let hash = PasswordHash::from_config(password).unwrap_or_else(|| {
+            hashed.plain.push(name.clone());
+            PasswordHash::make(password, salt(secret, name, password), ITERATIONS)
+        });
+        hashed.admins.insert(name.clone(), hash);
+    }
+    hashed
+}
+
+fn salt(secret: &[u8; 32], name: &str, password: &str) -> [u8; 16] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    let mut context = hmac::Context::with_key(&key);
+    context.update(&(name.len() as u64).to_be_bytes());
+    context.update(name.as_bytes());
+    context.update(password.as_bytes());
+    let mut salt = [0; 16];
+    salt.copy_from_slice(&context.sign().as_ref()[..16]);
+    salt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_plain_is_hashed_alike_everywhere() {
+        let ready = PasswordHash::make("horse", [1; 16], 10).to_config();
+        let admins = Admins(
+            [("anna", "s3cr3t"), ("berta", &ready)]
+                .map(|(name, password)| (name.to_owned(), password.to_owned()))
+                .into(),
+        );
+        let hashed = hash(&admins, &[7; 32]);
+        assert_eq!(hashed.plain, ["anna"]);
+        assert!(hashed.admins["anna"].verify("s3cr3t"));
+        assert!(!hashed.admins["anna"].is_weak());
+        assert_eq!(hashed.admins["berta"].to_config(), ready);
+        assert_eq!(hash(&admins, &[7; 32]), hashed);
+        assert_ne!(
+            hash(&admins, &[8; 32]).admins["anna"],
+            hashed.admins["anna"]
+        );
+        assert!(!format!("{hashed:?}").contains("s3cr3t"));
+    }
+}

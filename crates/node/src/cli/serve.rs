@@ -1,0 +1,307 @@
+//! `davenport serve`, and the programs of one role: from flags to an orderly end.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{NotStarted, output};
+use crate::config::{Config, Loaded, Role, Sources};
+use crate::logs::Logs;
+use crate::metrics::Collected;
+use crate::running::{Node, node_name, open_keys};
+use crate::systemd::Systemd;
+use crate::{admins, tls};
+
+/// Options that take effect without a restart.
+const LIVE: [&str; 3] = ["replicator.", "admins.", "log.level"];
+
+/// `davenport serve`
+#[derive(Debug, Args)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    flags: Flags,
+    /// What this process does; both when nobody says
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLE,ROLE")]
+    roles: Option<Vec<Role>>,
+}
+
+/// What every node takes.
+#[derive(Debug, Args)]
+pub(crate) struct Flags {
+    /// A configuration file in TOML; `davenport config` prints one with every option
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DAVENPORT_CONFIG",
+        overrides_with = "config"
+    )]
+    config: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "URL",
+        overrides_with = "store",
+        help = "Where everything is kept: lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory: [default: lmdb:./data]"
+    )]
+    store: Option<String>,
+    /// Where clients connect to; port 0 chooses one [default: 127.0.0.1:5985]
+    #[arg(long, value_name = "ADDRESS:PORT", overrides_with = "listen")]
+    listen: Option<String>,
+    /// An administrator, with a password or what `davenport hash-password` prints
+    #[arg(long, value_name = "NAME:PASSWORD")]
+    admin: Vec<String>,
+    /// Any option of the configuration file
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    /// Say whether the configuration can be used, and end
+    #[arg(long)]
+    check_config: bool,
+}
+
+/// There is nobody who may do anything.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "there is no administrator, so nobody could use this node, or anybody could. Start it with --admin NAME:PASSWORD, \
+     or put a line into the section [admins] of the configuration file: NAME = \"what davenport hash-password prints\""
+)]
+pub(crate) struct NoAdministrator;
+
+impl Flags {
+    fn sources(&self, roles: Option<Vec<Role>>) -> anyhow::Result<Sources> {
+        let mut flags = Vec::new();
+        if let Some(url) = &self.store {
+            flags.push(("--store", "store.url".to_owned(), url.clone()));
+        }
+        if let Some(address) = &self.listen {
+            flags.push(("--listen", "http.listen".to_owned(), address.clone()));
+        }
+        for admin in &self.admin {
+            let Some((name, password)) = admin.split_once(':') else {
+                bail!(anyhow!("--admin: write NAME:PASSWORD").context(NotStarted));
+            };
+            flags.push(("--admin", format!("admins.{name}"), password.to_owned()));
+        }
+        for set in &self.set {
+            let Some((key, value)) = set.split_once('=') else {
+                bail!(anyhow!("--set {set}: write SECTION.KEY=VALUE").context(NotStarted));
+            };
+            flags.push(("--set", key.trim().to_owned(), value.trim().to_owned()));
+        }
+        Ok(Sources {
+            file: self.config.clone(),
+            environment: environment(),
+            flags,
+            roles,
+        })
+    }
+}
+
+/// The one place where the environment is read.
+fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    run_as(command.flags, command.roles).await
+}
+
+pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Result<ExitCode> {
+    let sources = flags.sources(roles)?;
+    let loaded = sources.load()?;
+    check(&loaded.config).context(NotStarted)?;
+    if flags.check_config {
+        return Ok(say_usable(&loaded.config));
+    }
+    let logs = Logs::init(&loaded.config.log).map_err(|what| anyhow!(what))?;
+    let node = start(&loaded.config, sources.file.as_deref());
+    let node = Box::pin(node).await.context(NotStarted)?;
+    Running {
+        systemd: Systemd::new(|name| std::env::var(name).ok(), std::process::id()),
+        sources,
+        loaded,
+        logs,
+    }
+    .until_stopped(node)
+    .await
+}
+
+async fn start(config: &Config, file: Option<&std::path::Path>) -> anyhow::Result<Node> {
+    let keys = open_keys(config, file)?;
+    Box::pin(Node::start(config, &keys, &Collected::begin()?)).await
+}
+
+/// What can be found out without opening the store.
+fn check(config: &Config) -> anyhow::Result<()> {
+    if config.node_types.api_frontend {
+        if config.admins.0.is_empty() {
+            return Err(NoAdministrator.into());
+        }
+        tls::acceptor(&config.http)?;
+    }
+    if config.node_types.replication {
+        couch::Network::new(config.network.clone(), [0; 32])?;
+    }
+    Ok(())
+}
+
+fn say_usable(config: &Config) -> ExitCode {
+    for name in admins::plain(&config.admins) {
+        output::error(&format!(
+            "davenport: the password of the administrator {name} is plain text: put what \
+             `davenport hash-password` prints in its place"
+        ));
+    }
+    output::line("the configuration can be used");
+    ExitCode::SUCCESS
+}
+
+/// A node and what it was made of.
+struct Running {
+    systemd: Systemd,
+    sources: Sources,
+    loaded: Loaded,
+    logs: Logs,
+}
+
+enum Event {
+    Stop(&'static str),
+    Reload,
+    Failed(anyhow::Error),
+    Alive,
+}
+
+impl Running {
+    async fn until_stopped(mut self, mut node: Node) -> anyhow::Result<ExitCode> {
+        let mut signals = Signals::new()?;
+        self.announce(&node);
+        let mut pulse = interval(self.systemd.watchdog().unwrap_or(Duration::from_hours(1)) / 2);
+        pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let failure = loop {
+            let event = tokio::select! {
+                biased;
+                event = signals.next() => event,
+                error = node.failed() => Event::Failed(error),
+                _ = pulse.tick() => Event::Alive,
+            };
+            match event {
+                Event::Stop(signal) => {
+                    tracing::info!(signal, "stopping");
+                    break None;
+                }
+                Event::Failed(error) => {
+                    tracing::error!(error = format!("{error:#}"), "stopping");
+                    break Some(error);
+                }
+                Event::Reload => self.reload(&node).await,
+                Event::Alive => self.systemd.tell("WATCHDOG=1"),
+            }
+        };
+        self.systemd.tell("STOPPING=1");
+        let stopped = tokio::select! {
+            stopped = node.stop() => stopped,
+            () = signals.second() => {
+                tracing::warn!("stopped at once: jobs come back when their heart-beats are missed");
+                false
+            }
+        };
+        match failure {
+            Some(error) => Err(error),
+            None if stopped => Ok(ExitCode::SUCCESS),
+            None => Ok(ExitCode::FAILURE),
+        }
+    }
+
+    /// Says where the node is, in lines that programs read.
+    fn announce(&self, node: &Node) {
+        let config = &self.loaded.config;
+        if let Some(address) = node.address() {
+            let scheme = if config.http.cert_file.is_some() {
+                "https"
+            } else {
+                "http"
+            };
+            output::line(&format!("davenport listens on {scheme}://{address}"));
+        }
+        output::line("davenport is ready");
+        let types = config.node_types;
+        tracing::info!(
+            node = node_name(config),
+            store = config.store.url,
+            api_frontend = types.api_frontend,
+            replication = types.replication,
+            "ready"
+        );
+        self.systemd.tell("READY=1");
+    }
+
+    /// Reads the configuration again. One that cannot be used changes nothing.
+    async fn reload(&mut self, node: &Node) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now_us = now.tv_sec.saturating_mul(1_000_000) + now.tv_nsec / 1000;
+        self.systemd
+            .tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
+        match self.take_over(node).await {
+            Ok(changed) => tracing::info!(changed = changed.join(" "), "configuration reloaded"),
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "the configuration stays as it is"
+            ),
+        }
+        self.systemd.tell("READY=1");
+    }
+
+    async fn take_over(&mut self, node: &Node) -> anyhow::Result<Vec<String>> {
+        let loaded = self.sources.load()?;
+        check(&loaded.config)?;
+        node.apply(&loaded.config).await?;
+        self.logs
+            .set(&loaded.config.log)
+            .map_err(|what| anyhow!(what))?;
+        let changed = self.loaded.changed(&loaded);
+        let live = |key: &&String| LIVE.iter().any(|live| key.starts_with(live));
+        for key in changed.iter().filter(|key| !live(key)) {
+            tracing::warn!(key, "this takes effect with the next start");
+        }
+        self.loaded = loaded;
+        Ok(changed)
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.terminate.recv() => Event::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Event::Stop("SIGINT"),
+            _ = self.hangup.recv() => Event::Reload,
+        }
+    }
+
+    /// Somebody does not want to wait.
+    async fn second(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

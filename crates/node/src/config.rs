@@ -1,0 +1,451 @@
+//! One configuration: sections declared beside their readers, and values from defaults < file <
+//! environment < flags.
+//!
+//! Every setting is checked by itself, so that whatever cannot be used is refused with its place:
+//! file, line and column, variable or flag. The environment is read here and nowhere else, and
+//! through a function, so that tests need not touch it.
+
+mod file;
+mod problem;
+pub mod reference;
+pub mod schema;
+mod sections;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub use problem::{Place, Problem, Refused};
+pub use sections::{
+    Admins, AuthOptions, CouchdbOptions, DurabilityOption, HttpOptions, JwtKeys, JwtOptions,
+    KeyOptions, LogFormat, LogOptions, MetricsOptions, NodeOptions, NodeTypes, Secrets,
+    StoreOptions,
+};
+
+use problem::nearest;
+use schema::Form;
+
+/// Prefix of environment variables.
+const PREFIX: &str = "DAVENPORT_";
+/// Variables of the command line itself, and the options that two of them are short for.
+const OTHERS: [&str; 3] = ["DAVENPORT_CONFIG", "DAVENPORT_URL", "DAVENPORT_USER"];
+const SHORT: [(&str, &str); 2] = [
+    ("DAVENPORT_STORE", "store.url"),
+    ("DAVENPORT_LOG", "log.level"),
+];
+
+/// What an operator can set.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The process as a whole.
+    pub node: NodeOptions,
+    /// What the process does, under CouchDB's names. `COUCHDB_NODE_TYPE_API_FRONTEND` and
+    /// `COUCHDB_NODE_TYPE_REPLICATION` in the environment come before these, `--roles` before both.
+    pub node_types: NodeTypes,
+    /// Where everything is kept.
+    pub store: StoreOptions,
+    /// The keys that credentials in the store are sealed with, which are not in the store.
+    pub keys: KeyOptions,
+    /// Where clients connect to.
+    pub http: HttpOptions,
+    /// How requests are answered.
+    pub api: api::Options,
+    /// Server administrators: a name, and what `davenport hash-password` prints. A plain password
+    /// works, too: it is hashed at the start, and only the hash is kept.
+    pub admins: Admins,
+    /// How callers prove who they are, under CouchDB's names.
+    pub chttpd_auth: AuthOptions,
+    /// What tokens have to say, under CouchDB's names.
+    pub jwt_auth: JwtOptions,
+    /// Keys that tokens are signed with, as in CouchDB: `hmac:KID` is base64, `rsa:KID` and `ec:KID`
+    /// are public keys in PEM; `_default` is for tokens without a KID. Without a key no token is
+    /// believed.
+    pub jwt_keys: JwtKeys,
+    /// Jobs and replications, under CouchDB's names.
+    pub replicator: replicator::Options,
+    /// How other servers are reached; in CouchDB these options are in `[replicator]`.
+    pub network: couch::NetworkOptions,
+    /// Credentials that documents name by `"auth": {"secret_ref": NAME}` instead of holding them:
+    /// `[secrets.NAME]` holds what `auth` would.
+    pub secrets: Secrets,
+    /// What CouchDB has in its section of this name.
+    pub couchdb: CouchdbOptions,
+    /// The queue, under CouchDB's names.
+    pub couch_jobs: jobs::Options,
+    /// Logs, which go to standard error.
+    pub log: LogOptions,
+    /// Metrics of processes that are no frontends.
+    pub metrics: MetricsOptions,
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[clap(rename_all = "snake_case")]
+pub enum Role {
+    /// Answers HTTP requests, and makes jobs of documents.
+    ApiFrontend,
+    /// Runs jobs.
+    Replication,
+}
+
+/// Where values come from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file, if any.
+    pub file: Option<PathBuf>,
+    /// The environment.
+    pub environment: BTreeMap<String, String>,
+    /// Flags: the flag, the option it sets, and the value.
+    pub flags: Vec<(&'static str, String, String)>,
+    /// The roles, when a flag or the program says them.
+    pub roles: Option<Vec<Role>>,
+}
+
+/// A value with where it comes from.
+#[derive(Clone, Debug)]
+struct Setting {
+    path: String,
+    value: toml::Value,
+    place: Place,
+}
+
+/// A configuration that was read.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What is in effect.
+    pub config: Config,
+    /// What was set, without defaults.
+    values: BTreeMap<String, toml::Value>,
+}
+
+impl Loaded {
+    /// The options that somebody set to something else in the other one. Values are not told.
+    pub fn changed(&self, other: &Self) -> Vec<String> {
+        let both = self.values.keys().chain(other.values.keys());
+        let mut changed: Vec<String> = both
+            .filter(|path| self.values.get(*path) != other.values.get(*path))
+            .cloned()
+            .collect();
+        changed.sort();
+        changed.dedup();
+        changed
+    }
+}
+
+impl Sources {
+    /// Reads everything. Nothing is used of a configuration that has a problem.
+    pub fn load(&self) -> Result<Loaded, Refused> {
+        let mut problems = Vec::new();
+        let mut settings = match &self.file {
+            Some(path) => file::read(path, &mut problems),
+            None => Vec::new(),
+        };
+        self.read_environment(&mut settings, &mut problems);
+        for (flag, path, text) in &self.flags {
+            override_with(Place::Flag(flag), path, text, &mut settings, &mut problems);
+        }
+        settings.retain(|setting| match alone(setting) {
+            Ok(()) => true,
+            Err(what) => {
+                let place = setting.place.clone();
+                problems.push(Problem::new(place, Some(&setting.path), what));
+                false
+            }
+        });
+        let mut values = BTreeMap::new();
+        let mut places = BTreeMap::new();
+        for setting in settings {
+            places.insert(setting.path.clone(), setting.place);
+            values.insert(setting.path, setting.value);
+        }
+        let mut config: Config = match table(&values).try_into() {
+            Ok(config) => config,
+            Err(error) => {
+                // Each setting was all right by itself.
+                problems.push(Problem::new(Place::Default, None, message(&error)));
+                return Err(Refused(problems));
+            }
+        };
+        let lookup = |name: &str| self.environment.get(name).cloned();
+        config.node_types = config.node_types.with_environment(lookup);
+        if let Some(roles) = &self.roles {
+            config.node_types = NodeTypes::only(roles);
+        }
+        if problems.is_empty() {
+            problems = config.problems(&places);
+        }
+        if problems.is_empty() {
+            Ok(Loaded { config, values })
+        } else {
+            Err(Refused(problems))
+        }
+    }
+
+    fn read_environment(&self, settings: &mut Vec<Setting>, problems: &mut Vec<Problem>) {
+        for (name, text) in &self.environment {
+            if !name.starts_with(PREFIX) || OTHERS.contains(&name.as_str()) {
+                continue;
+            }
+            match option_of(name) {
+                Some(path) => {
+                    let place = Place::Variable(name.clone());
+                    override_with(place, &path, text, settings, problems);
+                }
+                None if is_service_link(name, text) => {}
+                None => {
+                    let known: Vec<String> = variables().map(|(name, _)| name).collect();
+                    let hint = nearest(name, known.iter().map(String::as_str));
+                    let what = format!("there is no such option{hint}");
+                    problems.push(Problem::new(Place::Variable(name.clone()), None, what));
+                }
+            }
+        }
+    }
+}
+
+/// What Kubernetes puts into the environment of a container when a service is named `davenport`.
+fn is_service_link(name: &str, text: &str) -> bool {
+    name.contains("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.contains("_PORT_")
+        || (name.ends_with("_PORT") && text.contains("://"))
+}
+
+/// All variables, each with its option.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    schema::sections().iter().flat_map(|section| {
+        let keys = section.keys.iter();
+        keys.map(|key| {
+            let path = format!("{}.{}", section.name, key.name);
+            (section.variable(&key.name), path)
+        })
+    })
+}
+
+/// The option that a variable sets.
+fn option_of(variable: &str) -> Option<String> {
+    if let Some((_, path)) = SHORT.iter().find(|(name, _)| *name == variable) {
+        return Some((*path).to_owned());
+    }
+    let known = variables().find(|(name, _)| name == variable);
+    known.map(|(_, path)| path).or_else(|| {
+        let open = schema::sections().iter().filter(|section| section.open);
+        let mut names = open.filter_map(|section| {
+            let name = variable.strip_prefix(&section.variable(""))?;
+            let usable = !name.is_empty();
+            usable.then(|| format!("{}.{}", section.name, name.to_lowercase()))
+        });
+        names.next()
+    })
+}
+
+/// Adds a setting that is written as text.
+fn override_with(
+    place: Place,
+    path: &str,
+    text: &str,
+    settings: &mut Vec<Setting>,
+    problems: &mut Vec<Problem>,
+) {
+    let parsed = if let Some(form) = schema::form(path) {
+        value(form, text)
+    } else {
+        let section = path.rsplit_once('.');
+        let section = section.map(|(section, key)| (schema::section(section), key));
+        Err(match section {
+            Some((Some(section), key)) => file::unknown(section, key),
+            _ => "there is no such option".to_owned(),
+        })
+    };
+    match parsed {
+        Ok(value) => settings.push(Setting {
+            path: path.to_owned(),
+            value,
+            place,
+        }),
+        Err(what) => problems.push(Problem::new(place, Some(path), what)),
+    }
+}
+
+/// Reads a value: strings need no quotes, and lists no brackets.
+fn value(form: Form, text: &str) -> Result<toml::Value, String> {
+    let toml = |text: &str| {
+        let line = format!("value = {text}");
+        let table: Option<toml::Table> = toml::from_str(&line).ok();
+        table.and_then(|mut table| table.remove("value"))
+    };
+    match form {
+        Form::Text => Ok(text.into()),
+        Form::Boolean => toml(text).ok_or_else(|| "must be true or false".to_owned()),
+        Form::Number => toml(text).ok_or_else(|| "must be a number".to_owned()),
+        Form::Table => toml(text).ok_or_else(|| "must be a table in TOML".to_owned()),
+        Form::List if text.trim_start().starts_with('[') => {
+            toml(text).ok_or_else(|| "must be a list".to_owned())
+        }
+        Form::List => {
+            let parts = text.split(',').map(str::trim);
+            let parts = parts.filter(|part| !part.is_empty());
+            Ok(parts.map(toml::Value::from).collect::<Vec<_>>().into())
+        }
+    }
+}
+
+/// Whether a setting can be used by itself.
+fn alone(setting: &Setting) -> Result<(), String> {
+    // The text of serde's errors shows the value.
+    match setting.path.split('.').next() {
+        Some("admins" | "jwt_keys") if !setting.value.is_str() => {
+            return Err("must be a string".to_owned());
+        }
+        Some("secrets") if !setting.value.is_table() => return Err("must be a table".to_owned()),
+        _ => {}
+    }
+    let only = [(setting.path.clone(), setting.value.clone())];
+    let config: Result<Config, _> = table(&only.into()).try_into();
+    config.map(drop).map_err(|error| message(&error))
+}
+
+fn message(error: &toml::de::Error) -> String {
+    error.message().trim().to_owned()
+}
+
+fn table(values: &BTreeMap<String, toml::Value>) -> toml::Table {
+    let mut top = toml::Table::new();
+    for (path, value) in values {
+        // Whatever comes after the name of an open section is one name.
+        let open = schema::sections().iter().find_map(|section| {
+            let name = path.strip_prefix(&section.name)?.strip_prefix('.')?;
+            section.open.then(|| vec![section.name.as_str(), name])
+        });
+        let parts = open.unwrap_or_else(|| path.split('.').collect());
+        insert(&mut top, &parts, value);
+    }
+    top
+}
+
+fn insert(table: &mut toml::Table, parts: &[&str], value: &toml::Value) {
+    let Some((first, rest)) = parts.split_first() else {
+        return;
+    };
+    if rest.is_empty() {
+        table.insert((*first).to_owned(), value.clone());
+        return;
+    }
+    let inner = table
+        .entry(*first)
+        .or_insert_with(|| toml::Table::new().into());
+    if let toml::Value::Table(inner) = inner {
+        insert(inner, rest, value);
+    }
+}
+
+impl Config {
+    /// What cannot be worked with.
+    fn problems(&self, places: &BTreeMap<String, Place>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut check = |section: &str, result: Result<(), String>| {
+            if let Err(what) = result {
+                let key = blame(section, &what, places);
+                let place = places.get(&key).cloned().unwrap_or(Place::Default);
+                problems.push(Problem::new(place, Some(&key), what));
+            }
+        };
+        check("node", self.check_node());
+        check("node_types", self.check_roles());
+        check("store", self.check_store());
+        check("log", self.log.check());
+        check("couchdb", self.couchdb.legacy_host().map(drop));
+        check("replicator", text(self.replicator.validate()));
+        check("network", text(self.network.validate()));
+        check("api", text(self.api.validate()));
+        check("http", self.check_http());
+        check("jwt_keys", text(self.check_tokens()));
+        for (name, password) in &self.admins.0 {
+            if name.is_empty() || name.starts_with('_') || name.contains(':') {
+                check("admins", Err(format!("`{name}` cannot be a name")));
+            } else if password.is_empty() {
+                check("admins", Err(format!("`{name}` has an empty password")));
+            }
+        }
+        problems
+    }
+
+    fn check_node(&self) -> Result<(), String> {
+        if let Some(name) = &self.node.name
+            && (name.is_empty() || jobs::Holder::new(name).is_err())
+        {
+            let max = jobs::HOLDER_BYTES_MAX;
+            return Err(format!("`name` must have 1 to {max} bytes"));
+        }
+        if self.node.document_memory_mb == 0 {
+            return Err("`document_memory_mb` must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_roles(&self) -> Result<(), String> {
+        if !self.node_types.api_frontend && !self.node_types.replication {
+            return Err("every role is turned off, so there is nothing to do".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_store(&self) -> Result<(), String> {
+        let url = &self.store.url;
+        let known = match url.split_once(':') {
+            Some(("lmdb" | "fdb", place)) => !place.is_empty(),
+            Some(("memory", place)) => place.is_empty(),
+            _ => false,
+        };
+        if !known {
+            return Err(format!(
+                "`url` is {url:?}, which names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
+            ));
+        }
+        if self.store.map_size_gb == 0 {
+            return Err("`map_size_gb` must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_http(&self) -> Result<(), String> {
+        if self.http.cert_file.is_some() != self.http.key_file.is_some() {
+            return Err("`cert_file` and `key_file` go together".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_tokens(&self) -> Result<(), api::auth::jwt::KeyError> {
+        let roles = &self.jwt_auth.roles_claim_path;
+        api::auth::jwt::Jwt::new(&self.jwt_keys.0, Vec::new(), roles).map(drop)
+    }
+}
+
+fn text<E: std::fmt::Display>(result: Result<(), E>) -> Result<(), String> {
+    result.map_err(|error| error.to_string())
+}
+
+/// The option that a text is about: the one it names, or whose value it names, in backticks.
+fn blame(section: &str, what: &str, places: &BTreeMap<String, Place>) -> String {
+    let mut quoted = what.split('`').skip(1).step_by(2);
+    let inner = |name: &&schema::Section| {
+        name.name == section || name.name.starts_with(&format!("{section}."))
+    };
+    let named = quoted.find_map(|word| {
+        let open = format!("{section}.{word}");
+        if places.contains_key(&open) {
+            return Some(open);
+        }
+        schema::sections().iter().filter(inner).find_map(|found| {
+            let key = found.keys.iter().find(|key| key.name == word)?;
+            Some(format!("{}.{}", found.name, key.name))
+        })
+    });
+    named.unwrap_or_else(|| section.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! A configuration file as a list of settings, each with its place.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Setting;
+use super::problem::{Place, Problem, nearest};
+use super::schema::{self, Section};
+
+/// Reads a file; what cannot be used in it is among the problems.
+pub(super) fn read(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(path, &text, problems),
+        Err(error) => {
+            let place = Place::File {
+                path: path.to_owned(),
+                at: None,
+            };
+            problems.push(Problem::new(
+                place,
+                None,
+                format!("cannot be read: {error}"),
+            ));
+            Vec::new()
+        }
+    }
+}
+
+pub(super) fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Setting> {
+    let mut reader = Reader {
+        path: path.to_owned(),
+        text,
+        problems,
+        settings: Vec::new(),
+    };
+    let parsed = DeTable::parse(text).and_then(|spanned| {
+        let values = toml::from_str::<toml::Table>(text)?;
+        Ok((spanned, values))
+    });
+    match parsed {
+        Ok((spanned, values)) => reader.top(spanned.get_ref(), &values),
+        Err(error) => {
+            let place = reader.place(error.span());
+            let what = error.message().to_owned();
+            reader.problems.push(Problem::new(place, None, what));
+        }
+    }
+    reader.settings
+}
+
+struct Reader<'a> {
+    path: PathBuf,
+    text: &'a str,
+    problems: &'a mut Vec<Problem>,
+    settings: Vec<Setting>,
+}
+
+type Entry<'t, 'i> = (
+    &'t Spanned<std::borrow::Cow<'i, str>>,
+    &'t Spanned<DeValue<'i>>,
+);
+
+impl Reader<'_> {
+    fn top(&mut self, table: &DeTable<'_>, values: &toml::Table) {
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            let Some(section) = schema::section(name) else {
+                let sections = schema::sections().iter();
+                let known = sections.map(|section| section.name.as_str());
+                let what = format!("there is no such section{}", nearest(name, known));
+                self.refuse(key.span(), &format!("[{name}]"), what);
+                continue;
+            };
+            self.section(section, (key, value), values.get(name));
+        }
+    }
+
+    fn section(&mut self, section: &Section, entry: Entry<'_, '_>, values: Option<&toml::Value>) {
+        let (key, value) = entry;
+        let name = &section.name;
+        let (DeValue::Table(table), Some(toml::Value::Table(values))) = (value.get_ref(), values)
+        else {
+            let what = format!("is a section: begin it with a line [{name}]");
+            return self.refuse(key.span(), name, what);
+        };
+        for (key, value) in table {
+            let path = format!("{name}.{}", key.get_ref());
+            let given = values.get(key.get_ref().as_ref());
+            if let Some(inner) = schema::section(&path) {
+                self.section(inner, (key, value), given);
+            } else if schema::form(&path).is_none() {
+                let what = unknown(section, key.get_ref());
+                self.refuse(key.span(), &path, what);
+            } else if let Some(given) = given {
+                let place = self.place(Some(key.span()));
+                self.settings.push(Setting {
+                    path,
+                    value: given.clone(),
+                    place,
+                });
+            }
+        }
+    }
+
+    fn refuse(&mut self, span: Range<usize>, key: &str, what: String) {
+        let place = self.place(Some(span));
+        self.problems.push(Problem::new(place, Some(key), what));
+    }
+
+    fn place(&self, span: Option<Range<usize>>) -> Place {
+        let before = span.and_then(|span| self.text.get(..span.start));
+        Place::File {
+            path: self.path.clone(),
+            at: before.map(|before| {
+                let line = before.matches('\n').count() + 1;
+                let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+                (line, before[start..].chars().count() + 1)
+            }),
+        }
+    }
+}
+
+/// What to say of a name that is no option of a section.
+pub(super) fn unknown(section: &Section, key: &str) -> String {
+    let elsewhere = schema::sections()
+        .iter()
+        .find(|other| other.keys.iter().any(|known| known.name == key));
+    let hint = match elsewhere {
+        Some(other) => format!("; it is an option of [{}]", other.name),
+        None => nearest(key, section.keys.iter().map(|known| known.name.as_str())),
+    };
+    format!("there is no such option{hint}")
+}

@@ -1,0 +1,362 @@
+//! The sections that this crate reads; the others are declared beside their readers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use store::{Durability, OpenOptions};
+
+use super::Role;
+
+/// The process as a whole.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeOptions {
+    /// The node's name, as jobs show it; `davenport@` and the host's name when there is none.
+    pub name: Option<String>,
+    /// Megabytes that documents on their way may take, over all jobs of the node.
+    pub document_memory_mb: usize,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            name: None,
+            document_memory_mb: 256,
+        }
+    }
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeTypes {
+    /// Answers HTTP requests, and makes jobs of documents.
+    pub api_frontend: bool,
+    /// Runs jobs.
+    pub replication: bool,
+}
+
+impl Default for NodeTypes {
+    fn default() -> Self {
+        Self {
+            api_frontend: true,
+            replication: true,
+        }
+    }
+}
+
+impl NodeTypes {
+    /// What a process does to which nobody said more than the file: CouchDB's rule. A variable turns
+    /// a role off when it is `false` in whatever case, and on when it is anything else, also empty.
+    #[must_use]
+    pub fn with_environment(self, lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let role = |name: &str, file: bool| {
+            let variable = lookup(&format!("COUCHDB_NODE_TYPE_{name}"));
+            variable.map_or(file, |value| !value.eq_ignore_ascii_case("false"))
+        };
+        Self {
+            api_frontend: role("API_FRONTEND", self.api_frontend),
+            replication: role("REPLICATION", self.replication),
+        }
+    }
+
+    /// These roles and no others.
+    pub fn only(roles: &[Role]) -> Self {
+        Self {
+            api_frontend: roles.contains(&Role::ApiFrontend),
+            replication: roles.contains(&Role::Replication),
+        }
+    }
+}
+
+/// Where everything is kept.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreOptions {
+    /// `lmdb:DIRECTORY`, `fdb:CLUSTER_FILE`, or `memory:` for tests.
+    pub url: String,
+    /// What a commit to an `lmdb:` store survives: `sync` is everything, `relaxed` is everything but
+    /// a power cut, which then takes the newest transactions.
+    pub durability: DurabilityOption,
+    /// Gigabytes of address space for an `lmdb:` store; the same for all processes that share it.
+    pub map_size_gb: u64,
+}
+
+/// What a commit survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum DurabilityOption {
+    /// Everything.
+    Sync,
+    /// Everything but a power cut.
+    Relaxed,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            url: "lmdb:./data".to_owned(),
+            durability: DurabilityOption::Sync,
+            map_size_gb: 64,
+        }
+    }
+}
+
+impl StoreOptions {
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        OpenOptions {
+            durability: match self.durability {
+                DurabilityOption::Sync => Durability::Sync,
+                DurabilityOption::Relaxed => Durability::Relaxed,
+            },
+            map_size_bytes: self.map_size_gb.saturating_mul(1 << 30),
+        }
+    }
+}
+
+/// The keys that credentials in the store are sealed with.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeyOptions {
+    /// File of the keys, made at the first start; every node of a store needs the same. When there is
+    /// none it is `DIRECTORY.keys` for `lmdb:DIRECTORY`, and else `davenport.keys` beside the
+    /// configuration file, in `$STATE_DIRECTORY`, or in the working directory.
+    pub file: Option<PathBuf>,
+}
+
+/// Logs, which go to standard error.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogOptions {
+    /// `error`, `warn`, `info`, `debug` or `trace`; or a list for parts, as `info,couch=debug`.
+    pub level: String,
+    /// `text` or `json`: a line for an event either way.
+    pub format: LogFormat,
+}
+
+/// The form of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+        }
+    }
+}
+
+/// Metrics of a process that answers no requests otherwise.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsOptions {
+    /// Address and port of `/_metrics` and `/_up`, for anybody who can reach them; nowhere when there
+    /// is none. Frontends answer both on their own port anyway.
+    pub listen: Option<SocketAddr>,
+}
+
+/// Where CouchDB has them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CouchdbOptions {
+    /// The UUID in replication ids. A CouchDB's own finds its checkpoints; without one the store
+    /// makes one and keeps it.
+    pub uuid: Option<String>,
+    /// `HOST:PORT` of the CouchDB that is replaced, if its checkpoints are older than its version 1.2.
+    pub legacy_address: Option<String>,
+    /// Bytes that a document may have.
+    pub max_document_size: usize,
+}
+
+impl Default for CouchdbOptions {
+    fn default() -> Self {
+        Self {
+            uuid: None,
+            legacy_address: None,
+            max_document_size: 8_000_000,
+        }
+    }
+}
+
+impl CouchdbOptions {
+    /// The two parts of `legacy_address`; an error names it.
+    pub(crate) fn legacy_host(&self) -> Result<Option<(String, u16)>, String> {
+        let Some(address) = &self.legacy_address else {
+            return Ok(None);
+        };
+        let parts = address.rsplit_once(':');
+        let parsed = parts.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
+        parsed
+            .map(Some)
+            .ok_or_else(|| "`legacy_address` must be HOST:PORT".to_owned())
+    }
+}
+
+/// Where clients connect to.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpOptions {
+    /// Address and port to listen on; port 0 chooses one.
+    pub listen: SocketAddr,
+    /// PEM file of the certificates for TLS, the own one first; without it there is no TLS.
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of the certificate's key.
+    pub key_file: Option<PathBuf>,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 5985)),
+            cert_file: None,
+            key_file: None,
+        }
+    }
+}
+
+/// How callers prove who they are, under CouchDB's names.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthOptions {
+    /// Seconds that a session holds without a request.
+    pub timeout: u64,
+    /// Secrets shared with proxies that say who the caller is; without one none is believed. The first
+    /// that fits counts, so that one can be changed.
+    pub proxy_secrets: Vec<String>,
+}
+
+impl Default for AuthOptions {
+    fn default() -> Self {
+        Self {
+            timeout: 600,
+            proxy_secrets: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for AuthOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthOptions")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What tokens have to say, under CouchDB's names.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct JwtOptions {
+    /// Claims that have to be there, each `NAME` or `NAME=VALUE`.
+    pub required_claims: Vec<String>,
+    /// The claim that lists the roles: its path with dots, where `\.` is a dot in a name.
+    pub roles_claim_path: String,
+}
+
+impl Default for JwtOptions {
+    fn default() -> Self {
+        Self {
+            required_claims: vec!["exp".to_owned()],
+            roles_claim_path: "_couchdb\\.roles".to_owned(),
+        }
+    }
+}
+
+/// Keys that tokens are signed with.
+#[derive(Clone, Default, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct JwtKeys(pub BTreeMap<String, String>);
+
+impl fmt::Debug for JwtKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Server administrators: names, and hashes or passwords.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Admins(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Admins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Credentials that documents name.
+#[derive(Clone, Default, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Secrets(pub BTreeMap<String, Map<String, Value>>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_turns_a_role_off_or_on() {
+        let types = |file, frontend: Option<&str>| {
+            let file = NodeTypes {
+                api_frontend: file,
+                replication: true,
+            };
+            let with = file.with_environment(|name| {
+                (name == "COUCHDB_NODE_TYPE_API_FRONTEND")
+                    .then(|| frontend.map(str::to_owned))
+                    .flatten()
+            });
+            assert!(with.replication);
+            with.api_frontend
+        };
+        // fabric2_node_types.erl: unset is the file's; false in any case is off; all else is on.
+        assert!(types(true, None));
+        assert!(!types(false, None));
+        for off in ["false", "FALSE", "False"] {
+            assert!(!types(true, Some(off)), "{off}");
+        }
+        for on in ["true", "", "0", "no", " false"] {
+            assert!(types(false, Some(on)), "{on}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_names_only() {
+        let admins = Admins([("anna".to_owned(), "s3cr3t".to_owned())].into());
+        assert_eq!(format!("{admins:?}"), r#"{"anna"}"#);
+        let secret = serde_json::json!({"basic": {"password": "s3cr3t"}});
+        let secrets = Secrets([("a".to_owned(), secret.as_object().unwrap().clone())].into());
+        assert_eq!(format!("{secrets:?}"), r#"{"a"}"#);
+    }
+
+    #[test]
+    fn an_address_has_a_port() {
+        let parse = |address: &str| {
+            CouchdbOptions {
+                legacy_address: Some(address.to_owned()),
+                ..CouchdbOptions::default()
+            }
+            .legacy_host()
+        };
+        assert_eq!(parse("db:5984"), Ok(Some(("db".to_owned(), 5984))));
+        assert!(parse("db").is_err() && parse("db:x").is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! What is taken, from where, and how it is refused.
+
+use super::*;
+
+fn sources(text: &str) -> (tempfile::TempDir, Sources) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d.toml");
+    std::fs::write(&path, text).unwrap();
+    let sources = Sources {
+        file: Some(path),
+        ..Sources::default()
+    };
+    (directory, sources)
+}
+
+/// The problems of a file, without its directory.
+fn refused(text: &str) -> String {
+    let (directory, sources) = sources(text);
+    let error = sources.load().unwrap_err().to_string();
+    let error = error.replace(&format!("{}/", directory.path().display()), "");
+    let first = "the configuration cannot be used\n";
+    error
+        .strip_prefix(first)
+        .unwrap()
+        .replace("  d.toml", "d.toml")
+}
+
+fn environment(pairs: &[(&str, &str)]) -> Sources {
+    let pairs = pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Sources {
+        environment: pairs.collect(),
+        ..Sources::default()
+    }
+}
+
+#[test]
+fn later_layers_win() {
+    let (_directory, mut sources) = sources(
+        "[replicator]\nmax_jobs = 7\nmax_churn = 8\ninterval_sec = 9\n[network.egress]\nallow = [\"loopback\"]\n",
+    );
+    sources.environment = environment(&[
+        ("DAVENPORT_REPLICATOR_MAX_CHURN", "80"),
+        ("DAVENPORT_REPLICATOR_INTERVAL_SEC", "90"),
+        ("DAVENPORT_NETWORK_EGRESS_DENY", "private, 10.0.0.0/8"),
+        ("DAVENPORT_ADMINS_ANNA", "s3cr3t"),
+        ("DAVENPORT_STORE", "memory:"),
+        ("DAVENPORT_SERVICE_HOST", "10.0.0.1"),
+        ("DAVENPORT_PORT", "tcp://10.0.0.1:5985"),
+        ("PATH", "/bin"),
+    ])
+    .environment;
+    let flag = |path: &str, value: &str| ("--set", path.to_owned(), value.to_owned());
+    sources.flags = vec![
+        flag("replicator.interval_sec", "900"),
+        flag("replicator.valid_endpoint_protocols", r#"["https"]"#),
+    ];
+    let config = sources.load().unwrap().config;
+    let replicator = &config.replicator;
+    assert_eq!(replicator.max_jobs, 7);
+    assert_eq!(replicator.max_churn, 80);
+    assert_eq!(replicator.interval_sec, 900);
+    assert_eq!(replicator.max_history, 20);
+    assert_eq!(replicator.valid_endpoint_protocols, ["https"]);
+    assert_eq!(config.network.egress.allow, ["loopback"]);
+    assert_eq!(config.network.egress.deny, ["private", "10.0.0.0/8"]);
+    assert_eq!(config.admins.0["anna"], "s3cr3t");
+    assert_eq!(config.store.url, "memory:");
+}
+
+#[test]
+fn what_is_unknown_is_refused_with_its_place() {
+    assert_eq!(
+        refused("[replicator]\nmax_jobs = 1\n  max_job = 2\n"),
+        "d.toml:3:3: replicator.max_job: there is no such option; did you mean `max_jobs`?"
+    );
+    assert_eq!(
+        refused("[replicater]\nmax_jobs = 1\n"),
+        "d.toml:1:2: [replicater]: there is no such section; did you mean `replicator`?"
+    );
+    assert_eq!(
+        refused("[replicator]\nverify_ssl_certificates = true\n"),
+        "d.toml:2:1: replicator.verify_ssl_certificates: there is no such option; it is an option of [network]"
+    );
+    assert_eq!(
+        refused("[network.egress]\nallowed = []\n"),
+        "d.toml:2:1: network.egress.allowed: there is no such option; did you mean `allow`?"
+    );
+    assert_eq!(
+        refused("replicator = 7\n"),
+        "d.toml:1:1: replicator: is a section: begin it with a line [replicator]"
+    );
+}
+
+#[test]
+fn what_is_impossible_is_refused_with_its_place() {
+    assert_eq!(
+        refused("[replicator]\ninterval_sec = 0\n"),
+        "d.toml:2:1: replicator.interval_sec: `interval_sec` must be at least 1"
+    );
+    assert_eq!(
+        refused("[store]\n\nurl = \"sqlite:x\"\n"),
+        "d.toml:3:1: store.url: `url` is \"sqlite:x\", which names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
+    );
+    assert_eq!(
+        refused("[network]\negress.deny = [\"10.0.0.0/99\"]\n"),
+        "d.toml:2:8: network.egress.deny: `deny`: the egress rule `10.0.0.0/99` is not valid"
+    );
+    assert_eq!(
+        refused("[log]\nlevel = \"info,couch=loud\"\n"),
+        "d.toml:2:1: log.level: `level` is \"info,couch=loud\"; use error, warn, info, debug or trace, or a list as in info,couch=debug"
+    );
+    assert_eq!(
+        refused("[admins]\nanna = \"\"\n"),
+        "d.toml:2:1: admins.anna: `anna` has an empty password"
+    );
+    let many = refused("[replicator]\nmax_jobs = \"many\"\ninterval_sec = -1\n");
+    assert!(
+        many.contains("d.toml:2:1: replicator.max_jobs: invalid type: string \"many\""),
+        "{many}"
+    );
+    assert!(
+        many.contains("d.toml:3:1: replicator.interval_sec: invalid value: integer `-1`"),
+        "{many}"
+    );
+    let broken = refused("[replicator\n");
+    assert!(broken.starts_with("d.toml:1:12: "), "{broken}");
+}
+
+#[test]
+fn variables_and_flags_are_refused_by_name() {
+    let refused = |pairs: &[(&str, &str)]| environment(pairs).load().unwrap_err().to_string();
+    let unknown = refused(&[("DAVENPORT_REPLICATOR_MAX_JOB", "1")]);
+    assert!(
+        unknown.ends_with("\n  $DAVENPORT_REPLICATOR_MAX_JOB: there is no such option; did you mean `DAVENPORT_REPLICATOR_MAX_JOBS`?"),
+        "{unknown}"
+    );
+    let wrong = refused(&[("DAVENPORT_REPLICATOR_MAX_JOBS", "many")]);
+    assert!(
+        wrong.ends_with("$DAVENPORT_REPLICATOR_MAX_JOBS: replicator.max_jobs: must be a number"),
+        "{wrong}"
+    );
+    let flags = Sources {
+        flags: vec![("--set", "replicator.max_jobs".into(), "-1".into())],
+        ..Sources::default()
+    };
+    let wrong = flags.load().unwrap_err().to_string();
+    assert!(
+        wrong.contains("--set: replicator.max_jobs: invalid value: integer `-1`"),
+        "{wrong}"
+    );
+    let flags = Sources {
+        flags: vec![("--set", "max_jobs".into(), "1".into())],
+        ..Sources::default()
+    };
+    assert!(
+        flags
+            .load()
+            .unwrap_err()
+            .to_string()
+            .contains("--set: max_jobs: there is no such option")
+    );
+    let missing = Sources {
+        file: Some("/nowhere/d.toml".into()),
+        ..Sources::default()
+    };
+    let missing = missing.load().unwrap_err().to_string();
+    assert!(
+        missing.contains("/nowhere/d.toml: cannot be read: "),
+        "{missing}"
+    );
+}
+
+#[test]
+fn secrets_are_not_told() {
+    for text in [
+        "[admins]\nanna = [\"s3cr3t\"]\n",
+        "[secrets]\na = \"s3cr3t\"\n",
+        "[secrets.a]\nbasic = 1\n[admins]\n\"\" = \"s3cr3t\"\n",
+    ] {
+        let told = refused(text);
+        assert!(!told.contains("s3cr3t"), "{told}");
+    }
+    let (_directory, sources) =
+        sources("[secrets.a.basic]\nusername = \"u\"\npassword = \"s3cr3t\"\n");
+    let loaded = sources.load().unwrap();
+    assert_eq!(loaded.config.secrets.0["a"]["basic"]["password"], "s3cr3t");
+    assert!(!format!("{:?}", loaded.config).contains("s3cr3t"));
+}
+
+#[test]
+fn roles_come_from_the_flag_or_the_environment_or_the_file() {
+    let (_directory, mut sources) = sources("[node_types]\nreplication = false\n");
+    let types = |sources: &Sources| sources.load().unwrap().config.node_types;
+    assert_eq!(types(&sources), NodeTypes::only(&[Role::ApiFrontend]));
+    let variable = ("COUCHDB_NODE_TYPE_REPLICATION".to_owned(), String::new());
+    sources.environment.extend([variable]);
+    assert_eq!(types(&sources), NodeTypes::default());
+    sources.roles = Some(vec![Role::Replication]);
+    assert_eq!(types(&sources), NodeTypes::only(&[Role::Replication]));
+    let off = ["API_FRONTEND", "REPLICATION"]
+        .map(|role| (format!("COUCHDB_NODE_TYPE_{role}"), "FALSE".to_owned()));
+    let off = Sources {
+        environment: off.into(),
+        ..Sources::default()
+    };
+    assert!(
+        off.load()
+            .unwrap_err()
+            .to_string()
+            .contains("every role is turned off")
+    );
+}
+
+#[test]
+fn changes_are_named_without_their_values() {
+    let before = environment(&[
+        ("DAVENPORT_ADMINS_ANNA", "a"),
+        ("DAVENPORT_REPLICATOR_MAX_JOBS", "1"),
+    ]);
+    let after = environment(&[
+        ("DAVENPORT_ADMINS_ANNA", "b"),
+        ("DAVENPORT_LOG_LEVEL", "warn"),
+        ("DAVENPORT_REPLICATOR_MAX_JOBS", "1"),
+    ]);
+    let changed = before.load().unwrap().changed(&after.load().unwrap());
+    assert_eq!(changed, ["admins.anna", "log.level"]);
+}

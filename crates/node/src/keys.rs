@@ -1,0 +1,259 @@
+//! The key file: what credentials in the store are sealed with, which must not be in the store.
+//!
+//! A line is a name and 64 hexadecimal digits. The first seals, all of them open; so a key is
+//! changed by putting a new line in front on every node. The file is made at the first start, for
+//! its owner only. Several processes may start at once: one of them makes the file, all use it.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use aws_lc_rs::hmac;
+use replicator::Sealer;
+
+use crate::config::Config;
+
+const FILE: &str = "davenport.keys";
+const ABOUT: &str = "# Davenport's keys: what credentials in the store are sealed with. Without them they cannot be read.\n\
+    # Keep a copy in a safe place, apart from copies of the store. Every node of a store needs the same file.\n\
+    # The first key seals, all of them open; to change keys put a new line in front.\n";
+
+/// Keys by name, the one to seal with first.
+pub struct KeyRing(Vec<(String, [u8; 32])>);
+
+impl std::fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+impl KeyRing {
+    /// A ring of one key, kept nowhere.
+    pub fn drawn(random: [u8; 32]) -> Self {
+        Self(vec![(name_of(&random), random)])
+    }
+
+    /// Reads a file, or makes it of these random bits.
+    pub fn open(path: &Path, random: [u8; 32]) -> anyhow::Result<Self> {
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make(path, &random)
+                    .with_context(|| format!("make the key file {}", path.display()))?;
+                fs::read_to_string(path)
+            }
+            read => read,
+        };
+        let text = text.with_context(|| format!("read the key file {}", path.display()))?;
+        let mode = fs::metadata(path)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            let path = path.display();
+            tracing::warn!(file = %path, "others may read the key file: chmod 600 it");
+        }
+        Self::parse(&text).with_context(|| format!("read the key file {}", path.display()))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let mut keys = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let key = line
+                .split_once(char::is_whitespace)
+                .and_then(|(name, key)| Some((name.to_owned(), unhex(key.trim())?)));
+            let Some(key) = key else {
+                bail!(
+                    "line {}: write a name and 64 hexadecimal digits",
+                    number + 1
+                );
+            };
+            keys.push(key);
+        }
+        if keys.is_empty() {
+            bail!("there is no key in it");
+        }
+        Ok(Self(keys))
+    }
+
+    /// What seals and opens.
+    pub fn sealer(&self) -> anyhow::Result<Sealer> {
+        Sealer::new(self.0.clone()).context("read the keys")
+    }
+
+    /// A secret for some other use, of each key: all nodes have the same, and the store does not.
+    pub fn derive(&self, purpose: &str) -> Vec<[u8; 32]> {
+        let derive = |(_, key): &(String, [u8; 32])| {
+            let root = hmac::Key::new(hmac::HMAC_SHA256, key);
+            let tag = hmac::sign(&root, purpose.as_bytes());
+            tag.as_ref().try_into().expect("the hash has 32 bytes")
+        };
+        self.0.iter().map(derive).collect()
+    }
+}
+
+/// Where the keys of a configuration are; `None` for a store that is gone with the process.
+pub fn path(config: &Config, file: Option<&Path>, state: Option<&Path>) -> Option<PathBuf> {
+    if let Some(path) = &config.keys.file {
+        return Some(path.clone());
+    }
+    match config.store.url.split_once(':') {
+        // Beside the directory, so that all processes that share it find the same, and copies of it
+        // do not hold it.
+        Some(("lmdb", directory)) => {
+            let directory = directory.trim_end_matches('/');
+            Some(PathBuf::from(format!("{directory}.keys")))
+        }
+        Some(("memory", _)) => None,
+        _ => {
+            let beside = file.and_then(Path::parent).or(state);
+            Some(beside.unwrap_or(Path::new("")).join(FILE))
+        }
+    }
+}
+
+/// Makes the file, unless another process was faster.
+fn make(path: &Path, random: &[u8; 32]) -> anyhow::Result<()> {
+    if let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        fs::create_dir_all(parent)?;
+    }
+    let name = name_of(random);
+    let draft = path.with_extension(format!("{name}.draft"));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
+    let written = writeln!(file, "{ABOUT}{name} {}", hex(random)).and_then(|()| file.sync_all());
+    // A link appears whole or not at all, and never replaces what is there.
+    let linked = written.and_then(|()| fs::hard_link(&draft, path));
+    fs::remove_file(&draft)?;
+    match linked {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
+        Err(_) => Ok(()),
+        Ok(()) => {
+            fs::set_permissions(path, Permissions::from_mode(0o600))?;
+            tracing::warn!(
+                file = %path.display(),
+                "made a key file: without it credentials in the store cannot be read, so keep a copy"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Tells keys apart without telling anything of them.
+fn name_of(key: &[u8; 32]) -> String {
+    let tag = hmac::sign(
+        &hmac::Key::new(hmac::HMAC_SHA256, key),
+        b"davenport key name",
+    );
+    format!("k{}", hex(&tag.as_ref()[..4]))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut key = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_made_once_and_for_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new/davenport.keys");
+        let first = KeyRing::open(&path, [1; 32]).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let second = KeyRing::open(&path, [2; 32]).unwrap();
+        assert_eq!(first.derive("x"), second.derive("x"));
+        assert_ne!(first.derive("x"), first.derive("y"));
+        let names: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
+        assert_eq!(names.len(), 1, "nothing else is left");
+        assert!(!format!("{first:?}").contains(&hex(&[1; 32])));
+        let sealed = first.sealer().unwrap().seal("here", "text").unwrap();
+        assert_eq!(
+            second.sealer().unwrap().open("here", &sealed).unwrap(),
+            "text"
+        );
+    }
+
+    #[test]
+    fn many_that_start_at_once_use_one_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("davenport.keys");
+        let rings: Vec<Vec<[u8; 32]>> = std::thread::scope(|scope| {
+            let path = &path;
+            let open = |n| move || KeyRing::open(path, [n; 32]).unwrap().derive("x");
+            let threads: Vec<_> = (0..8).map(|n| scope.spawn(open(n))).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert!(rings.iter().all(|ring| *ring == rings[0]));
+    }
+
+    #[test]
+    fn a_new_key_in_front_seals() {
+        let old = format!("old {}\n", hex(&[3; 32]));
+        let new = format!("# a new one\n  new   {}\n\n{old}", hex(&[4; 32]));
+        let (old, new) = (KeyRing::parse(&old).unwrap(), KeyRing::parse(&new).unwrap());
+        let sealed = old.sealer().unwrap().seal("here", "text").unwrap();
+        let sealer = new.sealer().unwrap();
+        assert_eq!(sealer.open("here", &sealed).unwrap(), "text");
+        assert!(sealer.is_stale(&sealed));
+        assert_eq!(new.derive("x")[1], old.derive("x")[0]);
+        for wrong in ["", "# none", "a", "a 00", &format!("a {}", "g".repeat(64))] {
+            assert!(KeyRing::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_are_never_in_the_store() {
+        let at = |url: &str, file: Option<&str>, state: Option<&str>| {
+            let mut config = Config::default();
+            url.clone_into(&mut config.store.url);
+            let path = path(&config, file.map(Path::new), state.map(Path::new));
+            path.map(|path| path.display().to_string())
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(at("lmdb:./data/", None, None), text("./data.keys"));
+        assert_eq!(at("memory:", None, None), None);
+        let cluster = "fdb:/etc/foundationdb/fdb.cluster";
+        assert_eq!(
+            at(cluster, Some("/etc/d/d.toml"), Some("/s")),
+            text("/etc/d/davenport.keys")
+        );
+        assert_eq!(
+            at(cluster, None, Some("/var/lib/d")),
+            text("/var/lib/d/davenport.keys")
+        );
+        assert_eq!(at(cluster, None, None), text("davenport.keys"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Metrics: collected for the whole process, shown as text to whoever asks.
+
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use api::listen::Answer;
+use axum::body::Body;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use metrics::{counter, gauge};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use replicator::Replications;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+/// How often the queue is looked at, and what was measured is put together.
+const TURN: Duration = Duration::from_secs(15);
+/// How many due jobs are looked at for the oldest of them.
+const BACKLOG: usize = 1_000;
+const BUCKETS: [f64; 14] = [
+    0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
+
+/// What has been measured.
+#[derive(Clone)]
+pub struct Collected(PrometheusHandle);
+
+impl std::fmt::Debug for Collected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collected").finish_non_exhaustive()
+    }
+}
+
+impl Collected {
+    /// Begins to collect, if nobody has in this process.
+    pub fn begin() -> anyhow::Result<Self> {
+        static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+        if let Some(handle) = RECORDER.get() {
+            return Ok(Self(handle.clone()));
+        }
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&BUCKETS)?
+            .build_recorder();
+        let handle = RECORDER.get_or_init(|| recorder.handle()).clone();
+        // Another thread may have been faster; then its recorder is everybody's.
+        let _ = metrics::set_global_recorder(recorder);
+        let version = env!("CARGO_PKG_VERSION");
+        gauge!("davenport_info", "version" => version).set(1.0);
+        Ok(Self(handle))
+    }
+
+    /// In Prometheus' text form.
+    pub fn render(&self) -> String {
+        self.0.render()
+    }
+
+    /// Looks at the queue now and then until the token is cancelled.
+    pub async fn run(self, of: Replications, token: CancellationToken) {
+        let mut turns = interval(TURN);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return,
+                _ = turns.tick() => {}
+            }
+            if let Err(error) = look(&of).await {
+                tracing::debug!(%error, "look at the queue");
+            }
+            self.0.run_upkeep();
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
+async fn look(of: &Replications) -> jobs::Result<()> {
+    let (jobs, ty) = (of.jobs(), of.job_type());
+    let counts = jobs.counts(ty).await?;
+    let now_ms = jobs.clock().now_ms();
+    let backlog = jobs.backlog(ty, now_ms, BACKLOG).await?;
+    let waited_ms = backlog
+        .oldest_due_ms
+        .map_or(0, |due_ms| now_ms.saturating_sub(due_ms).max(0));
+    let states = [
+        ("pending", counts.pending),
+        ("running", counts.running),
+        ("finished", counts.finished),
+    ];
+    for (state, count) in states {
+        gauge!("davenport_jobs", "state" => state).set(count as f64);
+    }
+    gauge!("davenport_jobs_oldest_due_seconds").set(waited_ms as f64 / 1000.0);
+    let totals = [
+        ("davenport_jobs_created_total", counts.created_total),
+        ("davenport_jobs_accepted_total", counts.accepted_total),
+        ("davenport_jobs_finished_total", counts.finished_total),
+    ];
+    for (name, total) in totals {
+        counter!(name).absolute(total);
+    }
+    Ok(())
+}
+
+/// Answers `/_metrics` and `/_up`, and nothing else.
+#[derive(Clone, Debug)]
+pub struct Scraped(pub Collected);
+
+impl Answer for Scraped {
+    async fn answer(&self, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let (status, kind, text) = match request.uri().path() {
+            "/_metrics" if reads => (StatusCode::OK, "text/plain; version=0.0.4", self.0.render()),
+            "/_up" if reads => (
+                StatusCode::OK,
+                "application/json",
+                "{\"status\":\"ok\"}\n".to_owned(),
+            ),
+            _ => (
+                StatusCode::NOT_FOUND,
+                "application/json",
+                "{\"error\":\"not_found\",\"reason\":\"missing\"}\n".to_owned(),
+            ),
+        };
+        let mut response = Response::new(Body::from(text));
+        *response.status_mut() = status;
+        let kind = HeaderValue::from_static(kind);
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    }
+}

@@ -1,0 +1,334 @@
+//! A running node: what its roles need, wired together, and its orderly end.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use api::Service;
+use api::auth::authenticator::Authenticator;
+use api::auth::cookie::Sessions;
+use api::auth::jwt::Jwt;
+use api::auth::password::{PasswordHash, Verifier};
+use api::auth::throttle::Throttle;
+use couch::Network;
+use docstore::DocStore;
+use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
+use replicator::engine::Budget;
+use replicator::{Replications, Server, ServerSetup, ServiceError, Setup};
+use store::Store;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::keys::KeyRing;
+use crate::metrics::{Collected, Scraped};
+use crate::{admins, random, tls};
+
+/// How long an orderly stop takes at most.
+pub const STOP_MAX: Duration = Duration::from_secs(15);
+
+/// A node that works.
+#[derive(Debug)]
+pub struct Node {
+    replications: Replications,
+    service: Option<Service>,
+    admin_secret: [u8; 32],
+    address: Option<SocketAddr>,
+    /// What clients and jobs meet; stopped first.
+    outer: Tasks,
+    /// What the others lean on.
+    inner: Tasks,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    stop: CancellationToken,
+    running: JoinSet<&'static str>,
+}
+
+impl Tasks {
+    /// Starts a task that is given the token that stops it.
+    fn start<F>(&mut self, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let task = task(self.stop.clone());
+        self.running.spawn(async move {
+            task.await;
+            name
+        });
+    }
+
+    /// The first task that ends although nobody has stopped it.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self.running.join_next().await {
+            Some(Ok(name)) => anyhow!("the {name} ended by itself"),
+            Some(Err(error)) => anyhow!(error).context("a part of the node broke down"),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn stop(&mut self) {
+        self.stop.cancel();
+        while let Some(ended) = self.running.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a part of the node broke down");
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Opens the store and starts every role. What was started is gone again when something fails.
+    pub async fn start(
+        config: &Config,
+        keys: &KeyRing,
+        collected: &Collected,
+    ) -> anyhow::Result<Self> {
+        let store = Store::open_with(&config.store.url, &config.store.open_options()).await?;
+        let replications = replications(config, keys, store).await?;
+        let admin_secret = first(keys.derive("davenport administrators' salts"))?;
+        let mut node = Self {
+            replications,
+            service: None,
+            admin_secret,
+            address: None,
+            outer: Tasks::default(),
+            inner: Tasks::default(),
+        };
+        if config.node_types.api_frontend {
+            node.start_frontend(config, keys, collected).await?;
+        }
+        if config.node_types.replication {
+            node.start_replication(config)?;
+        }
+        if let Some(address) = config.metrics.listen {
+            let listener = listen(address).await?;
+            tracing::info!(address = %listener.local_addr()?, "metrics are there");
+            let (scraped, options) = (
+                Scraped(collected.clone()),
+                api::listen::ListenOptions::default(),
+            );
+            node.outer.start("listener for metrics", |stop| {
+                api::listen::serve(listener, None, options, scraped, stop)
+            });
+        }
+        let jobs = node.replications.jobs().clone();
+        let maintenance = Maintenance::new(jobs, config.couch_jobs.clone());
+        node.inner
+            .start("activity monitor", |stop| maintenance.run(stop));
+        let (of, collected) = (node.replications.clone(), collected.clone());
+        node.inner
+            .start("look at the queue", |stop| collected.run(of, stop));
+        Ok(node)
+    }
+
+    async fn start_frontend(
+        &mut self,
+        config: &Config,
+        keys: &KeyRing,
+        collected: &Collected,
+    ) -> anyhow::Result<()> {
+        if config.replicator.create_replicator_db {
+            create_database(&self.replications, "_replicator").await?;
+        }
+        let of = &self.replications;
+        let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
+        let (notifier, follow) = Notifier::new(jobs, ty, config.couch_jobs.clone());
+        let admins = self.hash_admins(config).await?;
+        let rendered = collected.clone();
+        let service = Service::new(api::Setup {
+            replications: of.clone(),
+            authenticator: authenticator(config, keys, admins)?,
+            follow: Some(follow),
+            metrics: Some(api::Metrics::new(move || rendered.render())),
+            options: api::Options {
+                node_name: node_name(config),
+                ..config.api.clone()
+            },
+        })?;
+        let tls = tls::acceptor(&config.http)?;
+        let listener = listen(config.http.listen).await?;
+        self.address = Some(listener.local_addr().context("find the address")?);
+        self.service = Some(service.clone());
+        self.outer.start("notifier", |stop| notifier.run(stop));
+        self.outer
+            .start("listener", |stop| serve(service, listener, tls, stop));
+        Ok(())
+    }
+
+    fn start_replication(&mut self, config: &Config) -> anyhow::Result<()> {
+        let of = &self.replications;
+        let holder = Holder::new(&node_name(config))?;
+        let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
+        let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
+        let setup = ServerSetup {
+            node: holder,
+            network: Network::new(config.network.clone(), random())?,
+            budget: Budget::new(config.node.document_memory_mb.saturating_mul(1 << 20)),
+            secrets: config.secrets.0.clone().into_iter().collect(),
+        };
+        let (server, _load) = Server::new(of.clone(), handle, setup);
+        self.outer.start("job server", |stop| server.run(stop));
+        self.inner.start("acceptor", |stop| acceptor.run(stop));
+        Ok(())
+    }
+
+    /// Where clients connect to, when this is a frontend.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Documents and jobs.
+    pub fn replications(&self) -> &Replications {
+        &self.replications
+    }
+
+    /// Takes over what can change while it works: options of `[replicator]`, and administrators.
+    pub async fn apply(&self, config: &Config) -> anyhow::Result<()> {
+        self.replications.set_options(config.replicator.clone())?;
+        if let Some(service) = &self.service {
+            service.set_admins(self.hash_admins(config).await?);
+        }
+        Ok(())
+    }
+
+    async fn hash_admins(&self, config: &Config) -> anyhow::Result<BTreeMap<String, PasswordHash>> {
+        let (given, secret) = (config.admins.clone(), self.admin_secret);
+        let hashing = tokio::task::spawn_blocking(move || admins::hash(&given, &secret));
+        let hashed = hashing.await.context("hash passwords")?;
+        for name in &hashed.plain {
+            tracing::warn!(
+                admin = name,
+                "the password is given in plain text; put what `davenport hash-password` prints in its place"
+            );
+        }
+        Ok(hashed.admins)
+    }
+
+    /// Waits until a part of the node ends that should not have.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        tokio::select! {
+            error = self.outer.failed() => error,
+            error = self.inner.failed() => error,
+        }
+    }
+
+    /// Stops in order: requests end, jobs write checkpoints and go back. False when that took too long.
+    pub async fn stop(mut self) -> bool {
+        let orderly = async {
+            self.outer.stop().await;
+            self.inner.stop().await;
+        };
+        tokio::time::timeout(STOP_MAX, orderly).await.is_ok()
+    }
+}
+
+async fn replications(
+    config: &Config,
+    keys: &KeyRing,
+    store: Store,
+) -> anyhow::Result<Replications> {
+    let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
+    let docs = docstore::Options {
+        kinds: vec!["_replicator".to_owned(), "_users".to_owned()],
+        document_bytes_max: config.couchdb.max_document_size,
+        ..docstore::Options::default()
+    };
+    let setup = Setup {
+        sealer: keys.sealer()?,
+        options: config.replicator.clone(),
+        uuid: config.couchdb.uuid.clone(),
+        legacy_host: config.couchdb.legacy_host().map_err(|what| anyhow!(what))?,
+    };
+    match Replications::open(jobs, DocStore::new(store, docs), setup).await {
+        Ok(replications) => Ok(replications),
+        Err(ServiceError::Unreadable(error)) => Err(anyhow!(error).context(
+            "credentials in this store were sealed with other keys; give this node the key file of the others",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn create_database(of: &Replications, name: &str) -> anyhow::Result<()> {
+    match of.create_database(name).await {
+        Ok(_) | Err(ServiceError::Docs(docstore::Error::DatabaseExists)) => Ok(()),
+        Err(error) => Err(anyhow!(error).context(format!("create the database {name}"))),
+    }
+}
+
+fn authenticator(
+    config: &Config,
+    keys: &KeyRing,
+    admins: BTreeMap<String, PasswordHash>,
+) -> anyhow::Result<Authenticator> {
+    let auth = &config.chttpd_auth;
+    let secrets = keys.derive("davenport session cookies");
+    let claims = config.jwt_auth.required_claims.iter();
+    let claims = claims.map(|claim| match claim.split_once('=') {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (claim.clone(), None),
+    });
+    Ok(Authenticator {
+        admins: admins.into(),
+        sessions: Sessions::new(
+            secrets.iter().map(|secret| secret.to_vec()).collect(),
+            Duration::from_secs(auth.timeout),
+        ),
+        jwt: Jwt::new(
+            &config.jwt_keys.0,
+            claims.collect(),
+            &config.jwt_auth.roles_claim_path,
+        )?,
+        proxy_secrets: (auth.proxy_secrets.iter())
+            .map(|secret| secret.clone().into_bytes())
+            .collect(),
+        verifier: Verifier::new(random()),
+        throttle: Throttle::default(),
+    })
+}
+
+async fn serve(
+    service: Service,
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+) {
+    match tls {
+        Some(tls) => service.run_tls(listener, tls, stop).await,
+        None => service.run(listener, stop).await,
+    }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    listener.with_context(|| format!("listen on {address}"))
+}
+
+/// The name that jobs show.
+pub fn node_name(config: &Config) -> String {
+    config.node.name.clone().unwrap_or_else(|| {
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy().into_owned();
+        let host = if host.is_empty() { "localhost" } else { &host };
+        let name = format!("davenport@{host}");
+        name.chars().take(jobs::HOLDER_BYTES_MAX / 4).collect()
+    })
+}
+
+fn first(secrets: Vec<[u8; 32]>) -> anyhow::Result<[u8; 32]> {
+    secrets.into_iter().next().context("there is no key")
+}
+
+/// The keys of a configuration: from its file, or drawn for a store that is gone with the process.
+pub fn open_keys(config: &Config, file: Option<&Path>) -> anyhow::Result<KeyRing> {
+    let state = std::env::var_os("STATE_DIRECTORY");
+    match crate::keys::path(config, file, state.as_deref().map(Path::new)) {
+        Some(path) => KeyRing::open(&path, random()),
+        None => Ok(KeyRing::drawn(random())),
+    }
+}

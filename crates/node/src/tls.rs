@@ -1,0 +1,43 @@
+//! Certificates for clients.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::HttpOptions;
+
+/// What accepts TLS connections; `None` when there is no certificate.
+pub fn acceptor(options: &HttpOptions) -> anyhow::Result<Option<TlsAcceptor>> {
+    let (cert, key) = match (&options.cert_file, &options.key_file) {
+        (Some(cert), Some(key)) => (cert, key),
+        (None, None) => return Ok(None),
+        _ => bail!("`cert_file` and `key_file` go together"),
+    };
+    let mut config = config(cert, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Some(TlsAcceptor::from(Arc::new(config))))
+}
+
+fn config(cert: &Path, key: &Path) -> anyhow::Result<ServerConfig> {
+    let read = |path: &Path| format!("read {}", path.display());
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert)
+        .with_context(|| read(cert))?
+        .collect();
+    let certificates = certificates.with_context(|| read(cert))?;
+    if certificates.is_empty() {
+        bail!("{} holds no certificate", cert.display());
+    }
+    let private = PrivateKeyDer::from_pem_file(key).with_context(|| read(key))?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth();
+    builder
+        .with_single_cert(certificates, private)
+        .with_context(|| format!("use {} and {}", cert.display(), key.display()))
+}

@@ -1,0 +1,207 @@
+//! What a node is told, how it refuses it, and what it says to whoever started it.
+
+use std::os::unix::net::UnixDatagram;
+
+use e2e::{PATIENCE, Start, until};
+
+#[tokio::test]
+async fn a_bad_configuration_is_refused_with_file_line_and_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("davenport.toml");
+    let path = path.to_str().unwrap();
+    let refused = async |text: &str| {
+        std::fs::write(path, text).unwrap();
+        let start = Start::node("davenport", directory.path()).args(&["--config", path]);
+        let (code, out, error) = start.output().await.unwrap();
+        assert_eq!((code, out), (Some(2), String::new()), "{error}");
+        error
+    };
+    let error = refused("[replicator]\nmax_jobs = 1\nmax_chrun = 2\n").await;
+    let expected = format!(
+        "{path}:3:1: replicator.max_chrun: there is no such option; did you mean `max_churn`?"
+    );
+    assert!(error.contains(&expected), "{error}");
+    let error = refused("[replicator]\ninterval_sec = 0\n").await;
+    let expected =
+        format!("{path}:2:1: replicator.interval_sec: `interval_sec` must be at least 1");
+    assert!(error.contains(&expected), "{error}");
+    let error = refused("").await;
+    assert!(error.contains("there is no administrator"), "{error}");
+    assert!(error.contains("--admin NAME:PASSWORD"), "{error}");
+    assert!(!directory.path().join("data").exists(), "nothing is begun");
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_said_before_anything_is_begun() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = |args: &[&str]| {
+        Start::node("davenport", directory.path())
+            .admin()
+            .args(args)
+    };
+    let running = node(&[]).start().await.unwrap();
+    let address = running.url.strip_prefix("http://").unwrap();
+    let (code, _, error) = node(&["--listen", address]).output().await.unwrap();
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains(&format!("listen on {address}")), "{error}");
+    running.stop().await.unwrap();
+    for (args, says) in [
+        (["--store", "sqlite:x"], "names no store"),
+        (["--store", "fdb:/nowhere/fdb.cluster"], "fdb"),
+        (
+            ["--set", "replicator.max_jobs=many"],
+            "--set: replicator.max_jobs: must be a number",
+        ),
+        (
+            ["--set", "http.cert_file=/nowhere"],
+            "`cert_file` and `key_file` go together",
+        ),
+        (["--roles", "nothing"], "api_frontend"),
+    ] {
+        let (code, out, error) = node(&args).output().await.unwrap();
+        assert_eq!((code, out), (Some(2), String::new()), "{error}");
+        assert!(error.contains(says), "{args:?}: {error}");
+    }
+    // Another key file than the one that the store was used with.
+    let keys = directory.path().join("other.keys");
+    let keys = format!("keys.file={}", keys.display());
+    let (code, _, error) = node(&["--set", &keys]).output().await.unwrap();
+    assert_eq!(code, Some(2));
+    assert!(
+        error.contains("give this node the key file of the others"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_configuration_can_be_checked_without_a_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let check = Start::node("davenport", directory.path())
+        .admin()
+        .args(&["--check-config"]);
+    let (code, out, error) = check.output().await.unwrap();
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), "the configuration can be used\n"),
+        "{error}"
+    );
+    assert!(error.contains("davenport hash-password"), "{error}");
+    assert!(!directory.path().join("data").exists());
+    let (code, file, _) = Start::new("davenport", &["config"]).output().await.unwrap();
+    assert_eq!(code, Some(0));
+    let path = directory.path().join("all.toml");
+    std::fs::write(&path, file).unwrap();
+    let check = Start::new(
+        "davenport",
+        &[
+            "serve",
+            "--check-config",
+            "--config",
+            path.to_str().unwrap(),
+        ],
+    );
+    let (code, _, error) = check.admin().output().await.unwrap();
+    assert_eq!(code, Some(0), "{error}");
+}
+
+#[tokio::test]
+async fn the_environment_turns_roles_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = Start::node("davenport", directory.path())
+        .variable("COUCHDB_NODE_TYPE_API_FRONTEND", "False")
+        .variable("DAVENPORT_LOG_FORMAT", "json");
+    let node = start.start().await.unwrap();
+    assert_eq!(
+        node.url, "",
+        "a node that only replicates needs no administrator and listens nowhere"
+    );
+    let (status, log) = node.stop().await.unwrap();
+    assert_eq!(status.code(), Some(0), "{log}");
+    let ready = log
+        .lines()
+        .find(|line| line.contains("\"message\":\"ready\""))
+        .unwrap();
+    assert!(ready.contains("\"api_frontend\":false"), "{ready}");
+}
+
+#[tokio::test]
+async fn sighup_changes_what_can_change_and_keeps_the_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("davenport.toml");
+    let file = |admins: &str, more: &str| {
+        std::fs::write(&path, format!("[admins]\n{admins}\n{more}")).unwrap();
+    };
+    file("anna = \"first\"", "");
+    let start = Start::node("davenport", directory.path());
+    let node = start
+        .args(&["--config", path.to_str().unwrap()])
+        .start()
+        .await
+        .unwrap();
+    let may = async |name: &str, password: &str| {
+        let answer = node.user(name, password).get("/_active_tasks").await;
+        answer.unwrap().0 == 200
+    };
+    assert!(may("anna", "first").await);
+    let hash = Start::new("davenport", &["hash-password"])
+        .output_of("second")
+        .await
+        .unwrap();
+    file(
+        &format!("berta = \"{}\"", hash.trim()),
+        "[store]\nmap_size_gb = 32\n",
+    );
+    node.signal(e2e::Signal::HUP).unwrap();
+    until("the log tells of it", || {
+        node.log().contains("configuration reloaded")
+    })
+    .await
+    .unwrap();
+    assert!(may("berta", "second").await);
+    assert!(!may("anna", "first").await);
+    let log = node.log();
+    assert!(
+        log.contains("this takes effect with the next start"),
+        "{log}"
+    );
+    assert!(log.contains("store.map_size_gb"), "{log}");
+    file("", "");
+    node.signal(e2e::Signal::HUP).unwrap();
+    until("the log tells of it", || {
+        node.log().contains("the configuration stays as it is")
+    })
+    .await
+    .unwrap();
+    assert!(may("berta", "second").await);
+    let (status, log) = node.stop().await.unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert!(!log.contains("second") && !log.contains("first"), "{log}");
+}
+
+#[tokio::test]
+async fn systemd_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let listener = UnixDatagram::bind(&path).unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
+    let start = Start::node("davenport", directory.path()).admin();
+    let start = start
+        .variable("NOTIFY_SOCKET", path.to_str().unwrap())
+        .variable("WATCHDOG_USEC", "200000");
+    let node = start.start().await.unwrap();
+    let mut told = Vec::new();
+    let mut listen_for = |what: &str| {
+        let mut text = [0; 200];
+        while told.last().is_none_or(|last: &String| last != what) {
+            let length = listener.recv(&mut text).unwrap();
+            told.push(String::from_utf8_lossy(&text[..length]).into_owned());
+        }
+    };
+    listen_for("READY=1");
+    listen_for("WATCHDOG=1");
+    node.signal(e2e::Signal::TERM).unwrap();
+    listen_for("STOPPING=1");
+    let (status, log) = node.ended().await.unwrap();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_eq!(told[0], "READY=1");
+}
