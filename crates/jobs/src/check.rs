@@ -28,11 +28,12 @@ impl Jobs {
     /// [`Self::check`] of every type of which anything is stored, registered or not.
     pub async fn check_all(&self) -> Result<BTreeMap<JobType, Check>> {
         let mut types: BTreeSet<JobType> = self.types().await?.into_keys().collect();
-        for mut range in self.keys().of_jobs() {
-            while let Some(key) = self.first_key(&range).await? {
-                let (ty, after) = Keys::type_of(&range, &key)?;
+        for table in self.keys().of_jobs() {
+            let mut rest = table.clone();
+            while let Some(key) = self.first_key(&rest).await? {
+                let (ty, after) = Keys::type_of(&table, &key)?;
                 types.insert(ty);
-                range = after;
+                rest = after;
             }
         }
         let mut checks = BTreeMap::new();

@@ -352,7 +352,7 @@ impl Keys {
         tables.map(|table| self.range(table, &())).into_iter()
     }
 
-    /// The type of a row in a range of rows of all types, and what of the range lies after its rows.
+    /// The type of a row of a table ([`of_jobs`](Self::of_jobs)), and what of the table lies after that type's rows.
     pub(crate) fn type_of(range: &KeyRange, key: &[u8]) -> Result<(JobType, KeyRange)> {
         let begin = usize::min(range.begin.len(), key.len());
         let elements: Vec<Element<'_>> = unpack(&key[begin..]).map_err(|_| foreign(key))?;

@@ -95,6 +95,12 @@ async fn the_table_holds() {
                     json!({"admins": {"names": ["ada"]}, "members": {"names": ["joe"]}})
                 }
                 "/_replicator/_revs_limit" => json!(1000),
+                // There is no such replication, so nobody waits for it.
+                "/_replicate" => {
+                    let mut body = replication();
+                    body["cancel"] = json!(true);
+                    body
+                }
                 "/_users/org.couchdb.user:x" => json!({"type": "user", "name": "x", "roles": []}),
                 _ => replication(),
             };

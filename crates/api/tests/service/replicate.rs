@@ -178,6 +178,8 @@ async fn failures_are_told_as_couchdb_tells_them() {
     let filter = json!({"filter": "no/such"});
     let answer = world.replicate(&filter).await;
     assert_eq!(answer.gives(404)["error"], "not_found");
+    let closed = json!({"members": {"roles": ["_admin"]}, "admins": {"roles": ["_admin"]}});
+    world.peer.set_security("a", &closed).unwrap();
     world.peer.set_admin("root", "secret");
     let answer = world.replicate(&json!({})).await;
     let source = world.peer.database_url("a");

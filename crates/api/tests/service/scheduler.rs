@@ -127,9 +127,10 @@ async fn documents_are_listed_by_id() {
         "database": "_replicator", "doc_id": "doc0", "id": null, "node": null, "pid": null,
         "source": format!("{}/", world.peer.database_url("a")), "target": "http://t/0/",
         "source_proxy": null, "target_proxy": null, "state": "pending", "info": null,
-        "error_count": 0, "last_updated": made, "start_time": made,
+        "error_count": 0, "last_updated": made, "start_time": made, "job_id": row["job_id"],
     });
     assert_eq!(row, &expected);
+    assert!(row["job_id"].as_str().unwrap().ends_with("|doc0"));
     for (query, offset, ids) in [
         ("limit=2", 0, &["doc0", "doc1"][..]),
         ("limit=2&skip=2", 2, &["doc2", "doc3"]),

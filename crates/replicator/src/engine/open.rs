@@ -40,13 +40,17 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
         connect(&replication.source, options.http_connections.max(2)),
         connect(&replication.target, options.http_connections),
     );
-    // Of two errors the source\'s is told.
+    // Of two errors the source's is told.
     let (source, target) = (source?, target?);
-    if options.create_target {
+    let (source_info, target_info) = if options.create_target {
+        // No target is made for a source that cannot be read.
+        let source_info = info(&source).await?;
         create(&target, options).await?;
-    }
-    let (source_info, target_info) = tokio::join!(info(&source), info(&target));
-    let (source_info, target_info) = (source_info?, target_info?);
+        (source_info, info(&target).await?)
+    } else {
+        let (source_info, target_info) = tokio::join!(info(&source), info(&target));
+        (source_info?, target_info?)
+    };
     let both = options.checkpoints == Checkpoints::Both;
     let source_log = async {
         if both {
