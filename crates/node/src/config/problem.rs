@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(hint("max_job"), "; did you mean `max_jobs`?");
         assert_eq!(hint("interval"), "; did you mean `interval_sec`?");
         assert_eq!(hint("int"), "");
-        assert_eq!(hint("intervall_sec"), "; did you mean `interval_sec`?");
+        assert_eq!(hint("interval_secs"), "; did you mean `interval_sec`?");
         assert_eq!(hint("quite_else"), "");
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("kitten", "sitting"), 3);
