@@ -52,6 +52,17 @@ async fn databases_that_are_not_there() {
 }
 
 #[tokio::test]
+async fn no_target_is_made_for_a_source_that_is_not_there() {
+    let world = World::new().await;
+    let source = world.source.database_url("nope");
+    let target = world.source.database_url("made");
+    let options = json!({"source": source, "target": target, "create_target": true});
+    let found = failure(&world, options).await;
+    assert_eq!(found.1, format!("could not open {source}/"));
+    assert_eq!(world.source.count("PUT", "/made*"), 0);
+}
+
+#[tokio::test]
 async fn hosts_that_are_not_there() {
     let world = World::new().await;
     let gone = std::net::TcpListener::bind("127.0.0.1:0")
