@@ -9,16 +9,13 @@ use axum::body::Body;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use metrics::{counter, gauge};
+use metrics::gauge;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use replicator::Replications;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-/// How often the queue is looked at, and what was measured is put together.
+/// How often what was measured is put together.
 const TURN: Duration = Duration::from_secs(15);
-/// How many due jobs are looked at for the oldest of them.
-const BACKLOG: usize = 1_000;
 const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
@@ -56,8 +53,8 @@ impl Collected {
         self.0.render()
     }
 
-    /// Looks at the queue now and then until the token is cancelled.
-    pub async fn run(self, of: Replications, token: CancellationToken) {
+    /// Puts together what was measured, now and then, until the token is cancelled.
+    pub async fn run(self, token: CancellationToken) {
         let mut turns = interval(TURN);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -66,41 +63,9 @@ impl Collected {
                 () = token.cancelled() => return,
                 _ = turns.tick() => {}
             }
-            if let Err(error) = look(&of).await {
-                tracing::debug!(%error, "look at the queue");
-            }
             self.0.run_upkeep();
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
-async fn look(of: &Replications) -> jobs::Result<()> {
-    let (jobs, ty) = (of.jobs(), of.job_type());
-    let counts = jobs.counts(ty).await?;
-    let now_ms = jobs.clock().now_ms();
-    let backlog = jobs.backlog(ty, now_ms, BACKLOG).await?;
-    let waited_ms = backlog
-        .oldest_due_ms
-        .map_or(0, |due_ms| now_ms.saturating_sub(due_ms).max(0));
-    let states = [
-        ("pending", counts.pending),
-        ("running", counts.running),
-        ("finished", counts.finished),
-    ];
-    for (state, count) in states {
-        gauge!("davenport_jobs", "state" => state).set(count as f64);
-    }
-    gauge!("davenport_jobs_oldest_due_seconds").set(waited_ms as f64 / 1000.0);
-    let totals = [
-        ("davenport_jobs_created_total", counts.created_total),
-        ("davenport_jobs_accepted_total", counts.accepted_total),
-        ("davenport_jobs_finished_total", counts.finished_total),
-    ];
-    for (name, total) in totals {
-        counter!(name).absolute(total);
-    }
-    Ok(())
 }
 
 /// Answers `/_metrics` and `/_up`, and nothing else.

@@ -121,9 +121,9 @@ impl Node {
         let maintenance = Maintenance::new(jobs, config.couch_jobs.clone());
         node.inner
             .start("activity monitor", |stop| maintenance.run(stop));
-        let (of, collected) = (node.replications.clone(), collected.clone());
+        let collected = collected.clone();
         node.inner
-            .start("look at the queue", |stop| collected.run(of, stop));
+            .start("upkeep of metrics", |stop| collected.run(stop));
         Ok(node)
     }
 
