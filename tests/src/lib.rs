@@ -58,6 +58,7 @@ pub struct Start<'a> {
     program: &'a str,
     args: Vec<String>,
     variables: Vec<(String, String)>,
+    directory: Option<PathBuf>,
 }
 
 impl<'a> Start<'a> {
@@ -67,6 +68,7 @@ impl<'a> Start<'a> {
             program,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             variables: Vec::new(),
+            directory: None,
         }
     }
 
@@ -76,6 +78,10 @@ impl<'a> Start<'a> {
         let start = match program {
             "davenport" => Self::new(program, &["serve"]),
             program => Self::new(program, &[]),
+        };
+        let start = Self {
+            directory: Some(directory.to_owned()),
+            ..start
         };
         start.args(&["--store", &store]).args(&[
             "--listen",
@@ -124,6 +130,9 @@ impl<'a> Start<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
         Ok(command)
     }
 

@@ -83,13 +83,13 @@ impl Tasks {
 }
 
 impl Node {
-    /// Opens the store and starts every role. What was started is gone again when something fails.
+    /// Starts every role on a store. What was started is gone again when something fails.
     pub async fn start(
         config: &Config,
+        store: Store,
         keys: &KeyRing,
         collected: &Collected,
     ) -> anyhow::Result<Self> {
-        let store = Store::open_with(&config.store.url, &config.store.open_options()).await?;
         let replications = replications(config, keys, store).await?;
         let admin_secret = first(keys.derive("davenport administrators' salts"))?;
         let mut node = Self {
@@ -322,6 +322,11 @@ pub fn node_name(config: &Config) -> String {
 
 fn first(secrets: Vec<[u8; 32]>) -> anyhow::Result<[u8; 32]> {
     secrets.into_iter().next().context("there is no key")
+}
+
+/// The store of a configuration.
+pub async fn open_store(config: &Config) -> anyhow::Result<Store> {
+    Ok(Store::open_with(&config.store.url, &config.store.open_options()).await?)
 }
 
 /// The keys of a configuration: from its file, or drawn for a store that is gone with the process.

@@ -62,6 +62,8 @@ async fn what_cannot_be_had_is_said_before_anything_is_begun() {
         assert_eq!((code, out), (Some(2), String::new()), "{error}");
         assert!(error.contains(says), "{args:?}: {error}");
     }
+    let keys = directory.path().join("davenport.keys");
+    assert!(!keys.exists(), "no keys for a store that is not there");
     // Another key file than the one that the store was used with.
     let keys = directory.path().join("other.keys");
     let keys = format!("keys.file={}", keys.display());

@@ -17,7 +17,7 @@ use crate::config::{Admins, Config};
 use crate::keys::KeyRing;
 use crate::metrics::Collected;
 use crate::random;
-use crate::running::Node;
+use crate::running::{Node, open_store};
 
 const DATABASE: &str = "orders";
 const CUSTOMERS: [&str; 4] = ["Ada", "Grace", "Barbara", "Radia"];
@@ -47,7 +47,8 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     source.put_all(DATABASE, (0..command.documents).map(order))?;
     let config = config(&command, &password);
     let keys = KeyRing::drawn(random());
-    let node = Box::pin(Node::start(&config, &keys, &Collected::begin()?)).await?;
+    let store = open_store(&config).await?;
+    let node = Box::pin(Node::start(&config, store, &keys, &Collected::begin()?)).await?;
     let address = node.address().context("find the service's address")?;
     let service = Service {
         client: Client::new(),

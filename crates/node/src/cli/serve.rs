@@ -14,7 +14,7 @@ use super::{NotStarted, output};
 use crate::config::{Config, Loaded, Role, Sources};
 use crate::logs::Logs;
 use crate::metrics::Collected;
-use crate::running::{Node, node_name, open_keys};
+use crate::running::{Node, node_name, open_keys, open_store};
 use crate::systemd::Systemd;
 use crate::{admins, tls};
 
@@ -133,8 +133,10 @@ pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Re
 }
 
 async fn start(config: &Config, file: Option<&std::path::Path>) -> anyhow::Result<Node> {
+    // The store first: a node that cannot open it makes no keys for it.
+    let store = open_store(config).await?;
     let keys = open_keys(config, file)?;
-    Box::pin(Node::start(config, &keys, &Collected::begin()?)).await
+    Box::pin(Node::start(config, store, &keys, &Collected::begin()?)).await
 }
 
 /// What can be found out without opening the store.
