@@ -59,3 +59,30 @@ async fn waiting_replications_are_counted() {
     assert!(found.iter().all(|figure| figure["case"] == "idle"));
     assert_eq!(found.len(), if cfg!(target_os = "linux") { 3 } else { 0 });
 }
+
+#[tokio::test]
+async fn a_frontend_is_measured() {
+    let output = Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args(["bench", "api", "--json", "--clients", "4", "--docs", "20"])
+        .args(["--large", "30", "--listeners", "5"])
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let figure: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(figure["bench"], "api");
+        assert!(figure["value"].as_f64().unwrap() > 0.0 && figure["unit"].is_string());
+        let case = figure["case"].as_str().unwrap().to_owned();
+        let metric = figure["metric"].as_str().unwrap().to_owned();
+        found.entry(case).or_default().push(metric);
+    }
+    let cases: Vec<_> = found.keys().map(String::as_str).collect();
+    assert_eq!(cases, ["changes_fanout", "doc_writes", "docs_page/30"]);
+    for (case, metrics) in found {
+        assert_eq!(metrics[..3], ["per_s", "ms_p50", "ms_p99"], "{case}");
+    }
+}

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::auth::{ADMIN_ROLE, Identity};
 use crate::call::Call;
 use crate::route::{Access, Route};
+use crate::service::Shared;
 
 const NO_SERVER_ADMIN: &str = "You are not a server admin.";
 pub(crate) const NO_DB_ADMIN: &str = "You are not a db or server admin.";
@@ -55,9 +56,18 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
     }
 }
 
-/// Opens a database for a caller who is a member of it.
-pub(crate) async fn open(call: &Call, name: &str) -> Result<Opened, Error> {
-    let docs = call.docs();
+/// Whether somebody administrates a database that is there.
+pub(crate) async fn administrates(
+    shared: &Shared,
+    caller: &Identity,
+    name: &str,
+) -> Result<bool, Error> {
+    let (_, security) = look(shared, name).await?;
+    Ok(caller.is_admin() || security.admins.has(caller))
+}
+
+async fn look(shared: &Shared, name: &str) -> Result<(Db, Security), Error> {
+    let docs = shared.docs();
     // What can be no database's name is none's, as in CouchDB.
     let name = docs.name(name).map_err(|_| docstore::Error::NoDatabase)?;
     let name = &name;
@@ -69,8 +79,13 @@ pub(crate) async fn open(call: &Call, name: &str) -> Result<Opened, Error> {
             Ok::<_, docstore::Error>((db, security))
         })
         .await?;
+    Ok((db, Security::read(security.as_deref())))
+}
+
+/// Opens a database for a caller who is a member of it.
+pub(crate) async fn open(call: &Call, name: &str) -> Result<Opened, Error> {
+    let (db, security) = look(&call.shared, name).await?;
     let caller = call.caller();
-    let security = Security::read(security.as_deref());
     let is_admin = caller.is_admin() || security.admins.has(caller);
     let opened = Opened { db, is_admin };
     if is_admin {

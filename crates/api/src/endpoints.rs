@@ -9,6 +9,7 @@ mod dashboard;
 mod database;
 mod document;
 mod find;
+mod local;
 mod multipart;
 mod openapi;
 mod reading;

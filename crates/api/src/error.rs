@@ -130,6 +130,14 @@ impl Error {
         Self::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
     }
 
+    /// 502: what went wrong is for the log, since it names the operator's machines.
+    pub fn bad_gateway(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        let reason = "The CouchDB behind this service does not answer.";
+        let mut error = Self::new(StatusCode::BAD_GATEWAY, "bad_gateway", reason);
+        error.cause = Some(Arc::new(cause));
+        error
+    }
+
     /// 503: too much is going on.
     pub fn busy(reason: impl Into<Cow<'static, str>>) -> Self {
         let status = StatusCode::SERVICE_UNAVAILABLE;

@@ -9,6 +9,7 @@
 //! | settings | [`Options`], the section `[api]` |
 //! | who asks | [`auth`] |
 //! | what a path names, and who may | [`route`] |
+//! | the cluster behind, if there is one | [`Upstream`], the section `[upstream]` |
 //! | what a failed request is answered with | [`Error`] |
 //! | answers, one file for each family | `endpoints/` |
 
@@ -25,6 +26,7 @@ mod query;
 mod reply;
 pub mod route;
 mod service;
+mod upstream;
 
 /// The version of `CouchDB` whose API this is.
 macro_rules! couchdb_version {
@@ -38,3 +40,4 @@ pub use error::Error;
 pub use metrics::Metrics;
 pub use options::{Cors, Impossible, Options, SameSite};
 pub use service::{Client, Service, Setup};
+pub use upstream::{Upstream, UpstreamOptions};

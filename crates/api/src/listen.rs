@@ -3,6 +3,8 @@
 //! Every connection is bounded: how long its head and its next request may take, how large its head
 //! may be, and how many there are. A client that dawdles costs a file descriptor for a while.
 
+mod patience;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use patience::Impatient;
+
 /// The most a request's head may hold.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 100;
@@ -36,6 +40,8 @@ pub struct ListenOptions {
     pub connections_max: usize,
     /// How long the head of a request may take.
     pub head_timeout: Duration,
+    /// How long a client may read nothing of what is sent to it.
+    pub write_timeout: Duration,
     /// How long running requests may take to end when the service stops.
     pub stop_timeout: Duration,
 }
@@ -45,6 +51,7 @@ impl Default for ListenOptions {
         Self {
             connections_max: 10_000,
             head_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_mins(1),
             stop_timeout: Duration::from_secs(10),
         }
     }
@@ -142,6 +149,7 @@ async fn converse(
         let answer = answer.clone();
         async move { Ok::<_, std::convert::Infallible>(answer.answer(request, from).await) }
     });
+    let stream = Impatient::new(stream, options.write_timeout);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
@@ -214,6 +222,47 @@ mod tests {
         served.await.unwrap();
         drop(idle);
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    /// Answers without an end, and tells when it is asked for no more of one.
+    #[derive(Clone)]
+    struct Endless(tokio::sync::mpsc::Sender<()>);
+
+    impl Answer for Endless {
+        async fn answer(&self, _: Request<Incoming>, _: SocketAddr) -> Response<Body> {
+            let told = self.0.clone();
+            let pieces = futures::stream::repeat_with(move || {
+                let _ = &told;
+                Ok::<_, std::io::Error>(vec![b'x'; 1 << 16])
+            });
+            Response::new(Body::from_stream(pieces))
+        }
+    }
+
+    #[tokio::test]
+    async fn who_reads_nothing_is_cut_off() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let (sender, mut ended) = tokio::sync::mpsc::channel(1);
+        let options = ListenOptions {
+            write_timeout: Duration::from_millis(50),
+            stop_timeout: Duration::ZERO,
+            ..ListenOptions::default()
+        };
+        let answer = Endless(sender);
+        let served = tokio::spawn(serve(listener, None, options, answer, stop.clone()));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .unwrap();
+        // The listener has a sender too, until it stops; the answer's goes when the connection is cut.
+        let mut got = vec![0; 1024];
+        stream.read_exact(&mut got).await.unwrap();
+        stop.cancel();
+        served.await.unwrap();
+        assert_eq!(ended.recv().await, None);
+        drop(stream);
     }
 
     #[tokio::test]

@@ -41,6 +41,14 @@ pub(crate) fn answered(method: &Method, status: StatusCode, took: Duration) {
     histogram!("couchdb_request_time_seconds").record(took.as_secs_f64());
 }
 
+/// The cluster behind this service was asked, and has answered or not.
+pub(crate) fn upstream_asked(answered: bool) {
+    counter!("davenport_upstream_requests_total").increment(1);
+    if !answered {
+        counter!("davenport_upstream_failures_total").increment(1);
+    }
+}
+
 /// A request was turned away because there were too many.
 pub(crate) fn turned_away() {
     counter!("davenport_httpd_turned_away_total").increment(1);

@@ -218,6 +218,7 @@ impl Options {
         ListenOptions {
             connections_max: self.connections_max,
             head_timeout: Duration::from_secs(self.head_timeout_sec),
+            write_timeout: Duration::from_secs(self.body_timeout_sec),
             stop_timeout: Duration::from_secs(self.stop_timeout_sec),
         }
     }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use axum::body::Body;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use http::header::SET_COOKIE;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use tokio::time::{Instant, timeout};
@@ -28,6 +29,7 @@ use crate::endpoints::{self, session};
 use crate::reply::Reply;
 use crate::route::Route;
 use crate::service::{Client, Shared};
+use crate::upstream::{self, Untouched, Upstream};
 use crate::{Error, access, metrics};
 
 /// The longest path with its query.
@@ -45,7 +47,7 @@ pub(crate) async fn answer(
     let span = tracing::info_span!("request", request.id = %id);
     let seen = finish::Seen::of(&parts, client, id);
     let mut user = None;
-    let outcome = respond(shared, parts, body, client, &mut user);
+    let outcome = respond(shared, parts, body, client, &seen.id, &mut user);
     let caught = AssertUnwindSafe(outcome)
         .catch_unwind()
         .instrument(span.clone());
@@ -57,7 +59,11 @@ pub(crate) async fn answer(
     });
     let _entered = span.enter();
     let reply = outcome.unwrap_or_else(Error::into_response);
-    let reply = finish::finish(shared, &seen, reply);
+    let reply = if reply.extensions().get::<Untouched>().is_some() {
+        reply
+    } else {
+        finish::finish(shared, &seen, reply)
+    };
     let took = began.elapsed();
     metrics::answered(&seen.method, reply.status(), took);
     finish::log(&seen, user.as_deref(), &reply, took);
@@ -69,6 +75,7 @@ async fn respond(
     parts: Parts,
     body: Body,
     client: Client,
+    id: &str,
     user: &mut Option<String>,
 ) -> Result<Reply, Error> {
     let uri_bytes = parts
@@ -78,6 +85,11 @@ async fn respond(
     if uri_bytes > URI_BYTES_MAX {
         let reason = "The URL is too long.";
         return Err(Error::new(StatusCode::URI_TOO_LONG, "too_long", reason));
+    }
+    if let Some(upstream) = &shared.upstream
+        && !upstream::is_answered_here(parts.uri.path())
+    {
+        return pass_through(shared, upstream, parts, body, client, id).await;
     }
     if parts.method == Method::OPTIONS
         && let Some(reply) = cors::preflight(&shared.options.cors, &parts.headers)
@@ -92,7 +104,7 @@ async fn respond(
         _ => session::prove(shared, &parts.headers, client).await?,
     };
     user.clone_from(&proven.identity.name);
-    let cookie = proven.cookie.clone();
+    let (cookie, set_cookies) = (proven.cookie.clone(), proven.set_cookies.clone());
     let mut call = Call::new(Arc::clone(shared), client, route, proven, parts, body);
     forgery::check(&call)?;
     let place = places::take(&call).await?;
@@ -103,7 +115,27 @@ async fn respond(
     if let Some(cookie) = cookie {
         session::renew(&call, &mut reply, &cookie);
     }
+    if !reply.headers().contains_key(SET_COOKIE) {
+        for cookie in set_cookies {
+            reply.headers_mut().append(SET_COOKIE, cookie);
+        }
+    }
     Ok(places::hold(place, reply))
+}
+
+/// What is the cluster's business costs little here, and may take as long as it takes there.
+async fn pass_through(
+    shared: &Arc<Shared>,
+    upstream: &Upstream,
+    parts: Parts,
+    body: Body,
+    client: Client,
+    id: &str,
+) -> Result<Reply, Error> {
+    let place = places::take_to_wait(shared)?;
+    let patience = Duration::from_secs(shared.options.body_timeout_sec);
+    let reply = upstream.forward(parts, body, client, id, patience).await?;
+    Ok(places::hold(Some(place), reply))
 }
 
 /// Answers in time.

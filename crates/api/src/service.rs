@@ -21,6 +21,7 @@ use crate::endpoints::KeptSummary;
 use crate::listen::{self, Answer};
 use crate::metrics::Metrics;
 use crate::options::{Impossible, Options};
+use crate::upstream::Upstream;
 use crate::{call, pipeline};
 
 /// What a service needs. Clock and random bits are those of the queue.
@@ -34,6 +35,8 @@ pub struct Setup {
     pub follow: Option<NotifierHandle>,
     /// What `/_metrics` shows; without it there is none.
     pub metrics: Option<Metrics>,
+    /// The cluster that this service stands in front of, if it does.
+    pub upstream: Option<Upstream>,
     /// The section `[api]`.
     pub options: Options,
 }
@@ -49,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) authenticator: Authenticator,
     pub(crate) follow: Option<NotifierHandle>,
     pub(crate) metrics: Option<Metrics>,
+    pub(crate) upstream: Option<Upstream>,
     pub(crate) options: Options,
     /// Places for requests that are worked on, and for those that wait.
     pub(crate) places: Arc<Semaphore>,
@@ -94,6 +98,7 @@ impl Service {
             authenticator,
             follow,
             metrics,
+            upstream,
             options,
         } = setup;
         options.validate()?;
@@ -103,6 +108,7 @@ impl Service {
             authenticator,
             follow,
             metrics,
+            upstream,
             places: Arc::new(Semaphore::new(options.requests_max)),
             waiting: Arc::new(Semaphore::new(options.waits_max)),
             room: Arc::new(Semaphore::new(room)),

@@ -18,6 +18,7 @@ mod suite {
     pub(crate) mod listing;
     pub(crate) mod local_docs;
     mod moving;
+    mod replicas;
     pub(crate) mod replication;
     pub(crate) mod support;
     pub(crate) mod waiting;

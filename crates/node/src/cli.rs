@@ -5,6 +5,7 @@
 
 mod bench;
 mod demo;
+mod import;
 mod jobs;
 mod one;
 mod output;
@@ -46,6 +47,9 @@ enum Command {
     Demo(demo::Command),
     /// See and steer the jobs of a service
     Jobs(jobs::Command),
+    /// Take over what another service does
+    #[command(subcommand)]
+    Import(import::Command),
     /// Look into, export or fill a store, without any node
     #[command(subcommand)]
     Store(store::Command),
@@ -78,6 +82,16 @@ struct NotStarted;
 impl fmt::Display for NotStarted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the node was not started")
+    }
+}
+
+/// What a command was told cannot be used.
+#[derive(Debug)]
+struct Unusable;
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing was done")
     }
 }
 
@@ -127,6 +141,10 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             log_warnings()?;
             Box::pin(demo::run(command)).await?;
         }
+        Command::Import(command) => {
+            log_warnings()?;
+            Box::pin(import::run(command)).await?;
+        }
         Command::Jobs(command) => jobs::run(command).await?,
         Command::Replicate(command) => {
             log_warnings()?;
@@ -164,6 +182,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     let store = error.downcast_ref::<::store::Error>();
     let nothing_begun = error.is::<Refused>()
         || error.is::<NotStarted>()
+        || error.is::<Unusable>()
         || matches!(store, Some(::store::Error::Open { .. }));
     if nothing_begun {
         ExitCode::from(USAGE)

@@ -53,6 +53,8 @@ pub struct Config {
     pub http: HttpOptions,
     /// How requests are answered.
     pub api: api::Options,
+    /// A CouchDB cluster that this frontend stands in front of.
+    pub upstream: api::UpstreamOptions,
     /// Server administrators: a name, and what `davenport hash-password` prints. A plain password
     /// works, too: it is hashed at the start, and only the hash is kept.
     pub admins: Admins,
@@ -361,6 +363,7 @@ impl Config {
         check("replicator", text(self.replicator.validate()));
         check("network", text(self.network.validate()));
         check("api", text(self.api.validate()));
+        check("upstream", text(self.upstream.validate()));
         check("http", self.check_http());
         check("jwt_keys", text(self.check_tokens()));
         for (name, password) in &self.admins.0 {

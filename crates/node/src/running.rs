@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use api::Service;
 use api::auth::authenticator::Authenticator;
 use api::auth::cookie::Sessions;
 use api::auth::jwt::Jwt;
 use api::auth::password::{PasswordHash, Verifier};
 use api::auth::throttle::Throttle;
-use couch::Network;
+use api::{Service, Upstream};
+use couch::{Network, NetworkOptions};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use replicator::engine::Budget;
@@ -146,6 +146,7 @@ impl Node {
             authenticator: authenticator(config, keys, admins)?,
             follow: Some(follow),
             metrics: Some(api::Metrics::new(move || rendered.render())),
+            upstream: upstream(config)?,
             options: api::Options {
                 node_name: node_name(config),
                 ..config.api.clone()
@@ -168,7 +169,7 @@ impl Node {
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
         let setup = ServerSetup {
             node: holder,
-            network: Network::new(config.network.clone(), random())?,
+            network: Network::new(network(config)?, random())?,
             budget: Budget::new(config.node.document_memory_mb.saturating_mul(1 << 20)),
             secrets: config.secrets.0.clone().into_iter().collect(),
         };
@@ -228,7 +229,8 @@ impl Node {
     }
 }
 
-async fn replications(
+/// Replications of a store, with the keys of its nodes.
+pub(crate) async fn replications(
     config: &Config,
     keys: &KeyRing,
     store: Store,
@@ -289,7 +291,28 @@ fn authenticator(
             .collect(),
         verifier: Verifier::new(random()),
         throttle: Throttle::default(),
+        upgrade_hashes: auth.upgrade_hash_on_auth,
     })
+}
+
+/// The cluster that a frontend stands in front of.
+fn upstream(config: &Config) -> anyhow::Result<Option<Upstream>> {
+    let options = &config.upstream;
+    let is_tls = options.target()?.is_some_and(|url| url.scheme() == "https");
+    let tls = is_tls.then(|| tls::client(options.ca_file.as_deref()));
+    Ok(Upstream::new(options.clone(), tls.transpose()?, random())?)
+}
+
+/// How other servers are reached. The cluster that the operator has named may be, wherever it is: databases that requests
+/// and documents name without a URL are there.
+pub fn network(config: &Config) -> anyhow::Result<NetworkOptions> {
+    let mut options = config.network.clone();
+    if let Some(url) = config.upstream.target()? {
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default().unwrap_or_default();
+        options.egress.allow.push(format!("{host}:{port}"));
+    }
+    Ok(options)
 }
 
 async fn serve(

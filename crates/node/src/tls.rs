@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::HttpOptions;
@@ -22,6 +23,29 @@ pub fn acceptor(options: &HttpOptions) -> anyhow::Result<Option<TlsAcceptor>> {
     let mut config = config(cert, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
+}
+
+/// What a server is believed by: its certificate is signed by one of this file, or by one that the system believes in.
+pub fn client(ca_file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?;
+    let Some(path) = ca_file else {
+        let builder = builder.with_platform_verifier();
+        let builder = builder.context("find the system's certificates")?;
+        return Ok(Arc::new(builder.with_no_client_auth()));
+    };
+    let read = || format!("read {}", path.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).with_context(read)? {
+        roots
+            .add(certificate.with_context(read)?)
+            .with_context(read)?;
+    }
+    if roots.is_empty() {
+        bail!("{} holds no certificate", path.display());
+    }
+    let builder = builder.with_root_certificates(roots);
+    Ok(Arc::new(builder.with_no_client_auth()))
 }
 
 fn config(cert: &Path, key: &Path) -> anyhow::Result<ServerConfig> {

@@ -5,8 +5,8 @@ use std::sync::{PoisonError, RwLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE};
+use http::{HeaderMap, HeaderValue};
 use serde_json::Value;
 
 use super::cookie::Sessions;
@@ -53,6 +53,14 @@ pub trait Users: Sync {
 
     /// The user of this name.
     fn find(&self, name: &str) -> impl Future<Output = Result<Option<User>, Self::Error>> + Send;
+
+    /// Puts a strong hash in place of a weak one, now that the password is known. If that fails, the weak one goes on.
+    fn strengthen(
+        &self,
+        name: &str,
+        weak: &PasswordHash,
+        password: &str,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 /// How an identity was proven.
@@ -92,6 +100,8 @@ pub struct Proven {
     pub method: Method,
     /// A fresh value of the `AuthSession` cookie.
     pub cookie: Option<String>,
+    /// Cookies of the cluster that has proven the caller.
+    pub set_cookies: Vec<HeaderValue>,
 }
 
 impl Proven {
@@ -101,6 +111,15 @@ impl Proven {
             identity: Identity::default(),
             method: Method::None,
             cookie: None,
+            set_cookies: Vec::new(),
+        }
+    }
+
+    fn by(method: Method, identity: Identity) -> Self {
+        Self {
+            identity,
+            method,
+            ..Self::anonymous()
         }
     }
 }
@@ -142,6 +161,8 @@ pub struct Authenticator {
     pub verifier: Verifier,
     /// Slows down guessing.
     pub throttle: Throttle,
+    /// Whether weak hashes of users are made anew when they log in.
+    pub upgrade_hashes: bool,
 }
 
 impl Authenticator {
@@ -155,31 +176,35 @@ impl Authenticator {
     ) -> Result<Proven, U::Error> {
         if let Some((name, password)) = basic(headers)? {
             let identity = self.login(&name, &password, address, users).await?;
-            return Ok(Proven {
-                identity,
-                method: Method::Password,
-                cookie: None,
-            });
+            return Ok(Proven::by(Method::Password, identity));
         }
         if let Some(token) = bearer(headers).filter(|_| !self.jwt.is_empty()) {
             let identity = self.jwt.identity(token, now_s)?;
-            return Ok(Proven {
-                identity,
-                method: Method::Token,
-                cookie: None,
-            });
+            return Ok(Proven::by(Method::Token, identity));
         }
         if let Some(identity) = self.vouched_for(headers) {
-            return Ok(Proven {
-                identity,
-                method: Method::Proxy,
-                cookie: None,
-            });
+            return Ok(Proven::by(Method::Proxy, identity));
         }
         match session_cookie(headers) {
             Some(cookie) => self.resume(cookie, now_s, users).await,
             None => Ok(Proven::anonymous()),
         }
+    }
+
+    /// Proves an administrator of the configuration by name and password; `None` if the request names none.
+    pub async fn authenticate_admin<U: Users>(
+        &self,
+        headers: &HeaderMap,
+        address: &str,
+        users: &U,
+    ) -> Result<Option<Proven>, U::Error> {
+        let given = basic(headers).ok().flatten();
+        let Some((name, password)) = given.filter(|(name, _)| self.admins.get(name).is_some())
+        else {
+            return Ok(None);
+        };
+        let identity = self.login(&name, &password, address, users).await?;
+        Ok(Some(Proven::by(Method::Password, identity)))
     }
 
     /// Checks name and password; the same answer whichever of the two is wrong.
@@ -194,11 +219,18 @@ impl Authenticator {
         let user = self.user(name, users).await?;
         let hash = user.as_ref().and_then(|user| user.password.as_ref());
         // Guesses at a name must not lock out whoever has been using it.
-        if !hash.is_some_and(|hash| self.verifier.remembers(hash, password)) {
+        let remembered = hash.is_some_and(|hash| self.verifier.remembers(hash, password));
+        if !remembered {
             self.throttle.check(&keys)?;
         }
         let right = self.verifier.verify(hash, password).await;
         self.throttle.record(&keys, right);
+        if let Some(weak) = hash.filter(|hash| right && !remembered && hash.is_weak())
+            && self.upgrade_hashes
+            && self.admins.get(name).is_none()
+        {
+            users.strengthen(name, weak, password).await;
+        }
         match user.filter(|_| right) {
             Some(user) => Ok(Identity {
                 name: Some(name.to_owned()),
@@ -233,13 +265,14 @@ impl Authenticator {
             return Ok(Proven::anonymous());
         };
         let renewed = || self.sessions.issue(&claim.name, user.salt(), now_s);
+        let cookie = session.renew.then(renewed);
+        let identity = Identity {
+            name: Some(claim.name),
+            roles: user.roles,
+        };
         Ok(Proven {
-            cookie: session.renew.then(renewed),
-            method: Method::Cookie,
-            identity: Identity {
-                name: Some(claim.name),
-                roles: user.roles,
-            },
+            cookie,
+            ..Proven::by(Method::Cookie, identity)
         })
     }
 

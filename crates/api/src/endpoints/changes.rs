@@ -1,6 +1,7 @@
 //! `_changes`: what to tell.
 
 mod feed;
+mod guard;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::access::Opened;
 use crate::call::Call;
 use crate::reply::Reply;
 use feed::{Feed, Kind};
+use guard::Guard;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// What `heartbeat=true` means.
@@ -64,7 +66,7 @@ pub(crate) async fn changes(call: &mut Call, opened: &Opened) -> Result<Reply, E
         .query
         .number("timeout")?
         .map_or(max, |given| given.min(max));
-    let feed = Feed::new(Reading::new(call, opened), kind, query).waiting(
+    let feed = Feed::new(Reading::new(call, opened), Guard::of(call), kind, query).waiting(
         heartbeat,
         Duration::from_millis(timeout),
         call.shared.stop.clone(),

@@ -2,6 +2,8 @@
 //!
 //! Who may ask is not said twice: it comes from the routes themselves.
 
+mod schemas;
+
 use std::sync::LazyLock;
 
 use http::{Method, StatusCode};
@@ -299,10 +301,10 @@ fn operation(path: &str, method: &str, summary: &str, query: &[&str]) -> Value {
         .split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let in_path = in_path.map(
-        |name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}),
+        |name| json!({"name": name, "in": "path", "required": true, "schema": schemas::parameter(name)}),
     );
     let in_query = query.iter().map(|name| {
-        json!({"name": name, "in": "query", "required": false, "schema": {"type": "string"}})
+        json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(name)})
     });
     let parameters: Vec<_> = in_path.chain(in_query).collect();
     let access = access(path, method);
@@ -324,7 +326,8 @@ fn operation(path: &str, method: &str, summary: &str, query: &[&str]) -> Value {
         operation["security"] = json!([{"basic": []}, {"cookie": []}, {"jwt": []}]);
     }
     if matches!(method, "post" | "put") {
-        operation["requestBody"] = json!({"content": {"application/json": {"schema": {}}}});
+        let json = json!({"schema": schemas::body(path)});
+        operation["requestBody"] = json!({"content": {"application/json": json}});
     }
     operation
 }

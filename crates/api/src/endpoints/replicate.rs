@@ -1,11 +1,11 @@
 //! `POST /_replicate`: starting, waiting, cancelling.
 
 use document::json::Json;
-use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderName, StatusCode};
 use replicator::{Answer, Caller, Failure, ServiceError, Started};
 use serde_json::{Value, json};
 
+use super::local::{self, LocalEndpoints};
 use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
@@ -27,7 +27,7 @@ pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
     let body = call.json_object().await?;
-    let body = with_local_endpoints(call, body);
+    let body = with_urls(call, body)?;
     let of = &call.shared.replications;
     let started = of.request(&body, &caller(call)).await;
     match started.map_err(request_error)? {
@@ -43,6 +43,15 @@ pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
             reply::set(&mut reply, HeaderName::from_static(JOB), &job);
             Ok(reply)
         }
+    }
+}
+
+/// The body with URLs in place of plain names of databases.
+fn with_urls(call: &Call, body: Json) -> Result<Json, Error> {
+    let lasts = body.get("continuous") == Some(&Json::Bool(true));
+    match LocalEndpoints::of(call).filter(|_| local::has_names(&body)) {
+        Some(local) => local.resolve(body, lasts).map_err(Error::bad_request),
+        None => Ok(body),
     }
 }
 
@@ -92,39 +101,4 @@ fn request_error(error: ServiceError) -> Error {
         }
         _ => Error::bad_request(reason),
     }
-}
-
-/// Names without a scheme are databases of the server that the configuration names, if it names one;
-/// they are opened with the rights of the caller.
-fn with_local_endpoints(call: &Call, body: Json) -> Json {
-    let options = call.shared.replications.options();
-    let base = options.local_endpoint_base_url.trim_end_matches('/');
-    let Json::Object(mut members) = body else {
-        return body;
-    };
-    let endpoints = members
-        .iter_mut()
-        .filter(|(name, _)| !base.is_empty() && matches!(name.as_str(), "source" | "target"));
-    for (_, endpoint) in endpoints {
-        let Some(name) = endpoint.as_str().filter(|name| is_database(name)) else {
-            continue;
-        };
-        let url = format!("{base}/{}", reply::quote(name));
-        let mut headers = Vec::new();
-        for (name, shown) in [(AUTHORIZATION, "Authorization"), (COOKIE, "Cookie")] {
-            if let Some(value) = call.header(&name) {
-                headers.push((shown.to_owned(), Json::String(value.to_owned())));
-            }
-        }
-        *endpoint = Json::Object(vec![
-            ("url".to_owned(), Json::String(url)),
-            ("headers".to_owned(), Json::Object(headers)),
-        ]);
-    }
-    Json::Object(members)
-}
-
-/// A database's name, and no attempt at a URL.
-fn is_database(name: &str) -> bool {
-    !name.is_empty() && !name.contains("://")
 }

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use docstore::{Db, IdRange};
 use document::json::Json;
 use futures::stream;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
+use jobs::Cursor;
 use replicator::id::ReplicationId;
 use replicator::{DocsQuery, JobState, JobsQuery, Replications};
 use serde_json::{Value, json};
@@ -21,7 +22,8 @@ use crate::call::Call;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::JobAction;
-use crate::service::Shared;
+use crate::service::{Client, Shared};
+use crate::upstream::Upstream;
 
 /// How many jobs a request gets that does not say.
 const LIMIT: u64 = 100;
@@ -66,7 +68,7 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
         ..query
     };
     let page = of.scheduler_jobs(&first).await.map_err(query_error)?;
-    let head = json!({"total_rows": page.total_rows, "offset": page.offset});
+    let head = head(page.total_rows, page.offset, "jobs");
     let begun = Jobs {
         of,
         query: first,
@@ -74,7 +76,7 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
         sparse: 0,
     };
     let (rows, next) = begun.take(page.jobs, page.bookmark);
-    Ok(listing(&head, "jobs", &rows, next, Jobs::page))
+    Ok(listing(head, &rows, next, Jobs::page))
 }
 
 /// A listing of jobs that goes on.
@@ -93,6 +95,8 @@ enum Next<T> {
     Page(T),
     /// The members that end the answer.
     End(Vec<(&'static str, Value)>),
+    /// Nothing: it is a list and no object.
+    Close,
 }
 
 impl Jobs {
@@ -173,9 +177,9 @@ pub(crate) async fn docs(call: &Call, name: &str) -> Result<Reply, Error> {
         left: query.range.limit,
     };
     let page = begun.of.scheduler_docs(&begun.db, &begun.query).await?;
-    let head = json!({"total_rows": page.total_rows, "offset": page.offset});
+    let head = head(page.total_rows, page.offset, "docs");
     let (rows, next) = begun.take(page.docs, page.rest);
-    Ok(listing(&head, "docs", &rows, next, Docs::page))
+    Ok(listing(head, &rows, next, Docs::page))
 }
 
 /// A listing of documents that goes on.
@@ -232,19 +236,67 @@ pub(crate) async fn doc(call: &Call, name: &str, id: &str) -> Result<Reply, Erro
     Ok(reply::ok(&row))
 }
 
-/// `GET /_active_tasks`
+/// `GET /_active_tasks`: replications of all nodes, and what the cluster is busy with, if there is one.
 pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
-    let mut tasks = Vec::new();
-    let mut cursor = None;
-    loop {
-        let of = &call.shared.replications;
-        let (mut page, next) = of.active_tasks(cursor.as_ref()).await?;
-        tasks.append(&mut page);
-        if next.is_none() {
-            return Ok(reply::ok(&tasks));
+    let theirs = call.shared.upstream.clone();
+    let begun = Tasks {
+        of: call.shared.replications.clone(),
+        cursor: None,
+        theirs: theirs.map(|upstream| (upstream, call.headers.clone(), call.client)),
+    };
+    let (rows, next) = begun.page().await?;
+    Ok(listing("[\n".to_owned(), &rows, next, NextTasks::page))
+}
+
+/// A listing of tasks that goes on.
+struct Tasks {
+    of: Replications,
+    /// Where the last page of ours ended.
+    cursor: Option<Cursor>,
+    theirs: Option<(Upstream, HeaderMap, Client)>,
+}
+
+enum NextTasks {
+    Ours(Tasks),
+    Theirs(Upstream, HeaderMap, Client),
+}
+
+impl Tasks {
+    async fn page(mut self) -> Result<Rows<NextTasks>, Error> {
+        let (rows, cursor) = self.of.active_tasks(self.cursor.as_ref()).await?;
+        let next = match (cursor, self.theirs.take()) {
+            (Some(cursor), theirs) => {
+                let cursor = Some(cursor);
+                Next::Page(NextTasks::Ours(Self {
+                    cursor,
+                    theirs,
+                    ..self
+                }))
+            }
+            (None, Some((upstream, headers, client))) => {
+                Next::Page(NextTasks::Theirs(upstream, headers, client))
+            }
+            (None, None) => Next::Close,
+        };
+        Ok((rows, next))
+    }
+}
+
+impl NextTasks {
+    async fn page(self) -> Result<Rows<Self>, Error> {
+        let (upstream, headers, client) = match self {
+            Self::Ours(tasks) => return tasks.page().await,
+            Self::Theirs(upstream, headers, client) => (upstream, headers, client),
+        };
+        match upstream.active_tasks(&headers, client).await {
+            Ok(rows) => Ok((rows, Next::Close)),
+            Err(error) => {
+                // Ours are what was asked for here, and are told already.
+                tracing::warn!(%error, "the cluster does not tell its tasks");
+                Ok((Vec::new(), Next::Close))
+            }
         }
-        cursor = next;
     }
 }
 
@@ -255,10 +307,14 @@ async fn open(shared: &Shared, name: &str) -> Result<Db, Error> {
     Ok(docs.open(&name).await?)
 }
 
-/// The members of `head`, a list of rows, and whatever is to be told at the end.
+/// How an answer begins whose rows are the member `name`.
+fn head(total_rows: u64, offset: u64, name: &str) -> String {
+    format!("{{\"total_rows\":{total_rows},\"offset\":{offset},\"{name}\":[\n")
+}
+
+/// What the answer begins with, a list of rows, and whatever is to be told at the end.
 fn listing<T, F>(
-    head: &Value,
-    name: &'static str,
+    head: String,
     rows: &[Value],
     next: Next<T>,
     page: impl Fn(T) -> F + Send + Sync + 'static,
@@ -267,9 +323,7 @@ where
     T: Send + 'static,
     F: Future<Output = Result<Rows<T>, Error>> + Send + 'static,
 {
-    let head = head.to_string();
-    let head = head.trim_end_matches('}');
-    let mut first = format!("{head},\"{name}\":[\n");
+    let mut first = head;
     append(&mut first, rows, true);
     let any = !rows.is_empty();
     let next = finish(&mut first, next);
@@ -316,6 +370,10 @@ fn finish<T>(piece: &mut String, next: Next<T>) -> Option<T> {
                 let _ = write!(piece, ",\"{name}\":{value}");
             }
             piece.push_str("}\n");
+            None
+        }
+        Next::Close => {
+            piece.push_str("\n]\n");
             None
         }
     }

@@ -1,6 +1,8 @@
 //! Documents of `_users`: CouchDB's rules for them, and passwords that become hashes.
 
-use docstore::{Change, Db, Document, Edit, WriteHook};
+use docstore::{
+    Change, Db, Document, Edit, EditMode, NewAttachment, NoHook, ReadOptions, WriteHook,
+};
 use serde_json::{Map, Value, json};
 use store::Transaction;
 
@@ -35,6 +37,52 @@ pub(crate) async fn prepare(shared: &Shared, mut edit: Edit) -> Result<Edit, Err
     }
     edit.body = Value::Object(members).to_string();
     Ok(edit)
+}
+
+/// Stores a strong hash of a password, unless the user was changed since `weak` was read. True if it did.
+pub(super) async fn strengthen(
+    shared: &Shared,
+    name: &str,
+    weak: &PasswordHash,
+    password: &str,
+) -> Result<bool, Error> {
+    let (salt, password) = (shared.bits().to_be_bytes(), password.to_owned());
+    let make = move || PasswordHash::make(&password, salt, ITERATIONS);
+    let strong = tokio::task::spawn_blocking(make).await;
+    let strong = &strong.map_err(Error::internal)?;
+    let (docs, id) = (shared.docs(), &format!("{USER_PREFIX}{name}"));
+    let users = &docs.name("_users")?;
+    let stored = docs
+        .store()
+        .transact("strengthen_password", |tx| async move {
+            let db = docs.open_in(&tx, users).await?;
+            let before = docs.get_in(&tx, &db, id, &ReadOptions::default()).await?;
+            let body: Value = serde_json::from_str(&before.body).unwrap_or_default();
+            let Value::Object(mut members) = body.clone() else {
+                return Ok(false);
+            };
+            if PasswordHash::from_user(&body).as_ref() != Some(weak) {
+                return Ok(false);
+            }
+            store_hash(&mut members, strong);
+            let edit = Edit {
+                id: id.clone(),
+                revisions: Some(before.rev.into()),
+                body: Value::Object(members).to_string(),
+                attachments: (before.attachments.into_iter())
+                    .map(|kept| NewAttachment {
+                        name: kept.name,
+                        revpos: None,
+                        content: None,
+                    })
+                    .collect(),
+                ..Edit::default()
+            };
+            (docs.put_in(&tx, &db, &edit, EditMode::NewEdits, &NoHook)).await?;
+            Ok::<_, docstore::Error>(true)
+        })
+        .await;
+    Ok(stored?)
 }
 
 fn store_hash(members: &mut Map<String, Value>, hash: &PasswordHash) {

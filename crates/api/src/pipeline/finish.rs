@@ -21,7 +21,7 @@ pub(super) struct Seen {
     path: String,
     origin: Option<HeaderValue>,
     client: Client,
-    id: String,
+    pub(super) id: String,
 }
 
 impl Seen {

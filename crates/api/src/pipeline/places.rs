@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::call::Call;
 use crate::reply::Reply;
 use crate::route::{DbPart, Route};
+use crate::service::Shared;
 use crate::{Error, metrics};
 
 /// How long a request may wait for a place.
@@ -20,22 +21,28 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// many more.
 pub(super) async fn take(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Error> {
     let shared = &call.shared;
-    let refused = || {
-        metrics::turned_away();
-        Error::busy("Too many requests at a time.")
-    };
     if call.route == Route::Up {
         return Ok(None);
     }
     if waits(call) {
-        let place = Arc::clone(&shared.waiting).try_acquire_owned();
-        return place.map(Some).map_err(|_| refused());
+        return take_to_wait(shared).map(Some);
     }
     let place = timeout(PATIENCE, Arc::clone(&shared.places).acquire_owned()).await;
     match place {
         Ok(Ok(place)) => Ok(Some(place)),
         Ok(Err(_)) | Err(_) => Err(refused()),
     }
+}
+
+/// Takes a place among those who wait.
+pub(super) fn take_to_wait(shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
+    let place = Arc::clone(&shared.waiting).try_acquire_owned();
+    place.map_err(|_| refused())
+}
+
+fn refused() -> Error {
+    metrics::turned_away();
+    Error::busy("Too many requests at a time.")
 }
 
 fn waits(call: &Call) -> bool {

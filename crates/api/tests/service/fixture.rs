@@ -9,7 +9,7 @@ use api::auth::cookie::Sessions;
 use api::auth::jwt::Jwt;
 use api::auth::password::{PasswordHash, Verifier};
 use api::auth::throttle::Throttle;
-use api::{Client, Metrics, Options, Service, Setup};
+use api::{Client, Metrics, Options, Service, Setup, Upstream, UpstreamOptions};
 use axum::body::{Body, to_bytes};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -103,10 +103,16 @@ impl Fixture {
             )])
             .into(),
             sessions: Sessions::new(vec![b"cookie secret".to_vec()], Duration::from_mins(10)),
-            jwt: Jwt::new(&BTreeMap::new(), Vec::new(), "_couchdb\\.roles").unwrap(),
+            jwt: Jwt::new(
+                &setting.jwt_keys,
+                vec![("exp".to_owned(), None)],
+                "_couchdb\\.roles",
+            )
+            .unwrap(),
             proxy_secrets: setting.proxy_secrets,
             verifier: Verifier::new([9; 32]),
             throttle: Throttle::default(),
+            upgrade_hashes: setting.upgrade_hashes,
         };
         let (notifier, follow) = Notifier::new(
             replications.jobs().clone(),
@@ -118,6 +124,13 @@ impl Fixture {
             authenticator,
             follow: Some(follow),
             metrics: Some(Metrics::new(|| "measured 1\n".to_owned())),
+            upstream: setting.upstream.and_then(|url| {
+                let options = UpstreamOptions {
+                    url,
+                    ..UpstreamOptions::default()
+                };
+                Upstream::new(options, None, [5; 32]).unwrap()
+            }),
             options,
         });
         Self {
@@ -166,6 +179,17 @@ impl Fixture {
             .await
             .unwrap();
     }
+
+    /// Makes joe and eve members of `_replicator`, and ada its administrator, each with the password `password`.
+    pub(crate) async fn share(&self) {
+        for name in ["joe", "eve", "ada"] {
+            self.add_user(name, "password", &[]).await;
+        }
+        let security = json!({"members": {"names": ["joe", "eve"]}, "admins": {"names": ["ada"]}});
+        let put = self.root();
+        let put = put.put("/_replicator/_security", &security);
+        put.await.gives(200);
+    }
 }
 
 /// What a fixture may have beside the usual.
@@ -173,6 +197,10 @@ impl Fixture {
 pub(crate) struct Setting {
     pub(crate) replications: replicator::Setup,
     pub(crate) proxy_secrets: Vec<Vec<u8>>,
+    pub(crate) jwt_keys: BTreeMap<String, String>,
+    pub(crate) upgrade_hashes: bool,
+    /// The cluster in front of which the service stands.
+    pub(crate) upstream: Option<String>,
     /// Else time stands still.
     pub(crate) clock: Option<Clock>,
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod access;
+mod callers;
 mod changes;
 mod clients;
 mod dashboard;
@@ -19,6 +20,9 @@ mod scheduler;
 mod server;
 mod session;
 mod sweep;
+mod tls;
+mod upstream;
+mod upstream_wire;
 mod users;
 mod validation;
 mod world;

@@ -8,18 +8,9 @@ use crate::fixture::{Fixture, User, replication};
 const DB: &str = "/_replicator";
 const OTHERS: &str = "Can't update replication documents from other users.";
 
-/// A database whose members are joe and eve, and whose administrator is ada.
 async fn shared() -> Fixture {
     let fixture = Fixture::new().await;
-    for name in ["joe", "eve", "ada"] {
-        fixture.add_user(name, "password", &[]).await;
-    }
-    let security = json!({"members": {"names": ["joe", "eve"]}, "admins": {"names": ["ada"]}});
-    fixture
-        .root()
-        .put("/_replicator/_security", &security)
-        .await
-        .gives(200);
+    fixture.share().await;
     fixture
 }
 

@@ -87,15 +87,7 @@ async fn fixture() -> Fixture {
         ..Setting::default()
     };
     let fixture = Fixture::with(Options::default(), setting).await;
-    for name in ["joe", "eve"] {
-        fixture.add_user(name, "password", &[]).await;
-    }
-    let security = json!({"members": {"names": ["joe", "eve"]}, "admins": {"names": ["ada"]}});
-    fixture
-        .root()
-        .put("/_replicator/_security", &security)
-        .await
-        .gives(200);
+    fixture.share().await;
     fixture
 }
 

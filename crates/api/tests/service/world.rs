@@ -31,11 +31,33 @@ impl World {
         Self::with(replicator::Options::default()).await
     }
 
+    /// The service stands in front of the peer, whose administrator is `boss`, and jobs are run.
+    pub(crate) async fn in_front() -> Self {
+        let peer = Peer::start(peer::Options::default()).await.unwrap();
+        peer.set_admin("boss", "b0ss");
+        let setting = Setting {
+            upstream: Some(peer.url()),
+            ..Setting::default()
+        };
+        let mut world = Self::of(peer, setting).await;
+        world.run_jobs();
+        world
+    }
+
+    /// The service stands in front of another server, and jobs are run.
+    pub(crate) async fn in_front_of(url: &str) -> Self {
+        let peer = Peer::start(peer::Options::default()).await.unwrap();
+        let setting = Setting {
+            upstream: Some(url.to_owned()),
+            ..Setting::default()
+        };
+        let mut world = Self::of(peer, setting).await;
+        world.run_jobs();
+        world
+    }
+
     pub(crate) async fn with(options: replicator::Options) -> Self {
         let peer = Peer::start(peer::Options::default()).await.unwrap();
-        peer.create_database("a").unwrap();
-        let documents = (1..=3).map(|n| format!(r#"{{"_id":"{n}"}}"#));
-        peer.put_all("a", documents).unwrap();
         let setting = Setting {
             replications: replicator::Setup {
                 options,
@@ -43,6 +65,13 @@ impl World {
             },
             ..Setting::default()
         };
+        Self::of(peer, setting).await
+    }
+
+    async fn of(peer: Peer, setting: Setting) -> Self {
+        peer.create_database("a").unwrap();
+        let documents = (1..=3).map(|n| format!(r#"{{"_id":"{n}"}}"#));
+        peer.put_all("a", documents).unwrap();
         let mut fixture = Fixture::with(Options::default(), setting).await;
         let notifier = fixture.notifier.take().unwrap();
         let notifier = tokio::spawn(notifier.run(CancellationToken::new()));

@@ -1,5 +1,6 @@
 //! `davenport bench`: how fast it is here. Compare figures of one run only.
 
+mod api;
 mod queue;
 mod replicate;
 
@@ -35,6 +36,8 @@ pub(crate) enum Command {
         #[arg(long)]
         store: String,
     },
+    /// Documents written, listed and followed, by clients of a frontend
+    Api(api::ApiBench),
     /// Jobs added, accepted and finished
     Queue(queue::QueueBench),
     /// The second process of `bench queue`
@@ -70,6 +73,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         })
         .await?),
+        Command::Api(bench) => api::run(bench).await,
         Command::Queue(bench) => queue::run(bench).await,
         Command::QueueSecond { store } => queue::second(&store).await,
     }

@@ -14,7 +14,7 @@ use super::{NotStarted, output};
 use crate::config::{Config, Loaded, Role, Sources};
 use crate::logs::Logs;
 use crate::metrics::Collected;
-use crate::running::{Node, node_name, open_keys, open_store};
+use crate::running::{Node, network, node_name, open_keys, open_store};
 use crate::systemd::Systemd;
 use crate::{admins, tls};
 
@@ -102,7 +102,7 @@ impl Flags {
 }
 
 /// The one place where the environment is read.
-fn environment() -> BTreeMap<String, String> {
+pub(super) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
@@ -142,13 +142,14 @@ async fn start(config: &Config, file: Option<&std::path::Path>) -> anyhow::Resul
 /// What can be found out without opening the store.
 fn check(config: &Config) -> anyhow::Result<()> {
     if config.node_types.api_frontend {
-        if config.admins.0.is_empty() {
+        // A cluster has its own.
+        if config.admins.0.is_empty() && config.upstream.url.is_empty() {
             return Err(NoAdministrator.into());
         }
         tls::acceptor(&config.http)?;
     }
     if config.node_types.replication {
-        couch::Network::new(config.network.clone(), [0; 32])?;
+        couch::Network::new(network(config)?, [0; 32])?;
     }
     Ok(())
 }

@@ -237,6 +237,8 @@ pub struct AuthOptions {
     /// Secrets shared with proxies that say who the caller is; without one none is believed. The first
     /// that fits counts, so that one can be changed.
     pub proxy_secrets: Vec<String>,
+    /// Whether a user's password that is hashed weakly, as by an older CouchDB, is hashed anew at the next login.
+    pub upgrade_hash_on_auth: bool,
 }
 
 impl Default for AuthOptions {
@@ -244,6 +246,7 @@ impl Default for AuthOptions {
         Self {
             timeout: 600,
             proxy_secrets: Vec::new(),
+            upgrade_hash_on_auth: true,
         }
     }
 }

@@ -11,6 +11,9 @@ use crate::fault::ServiceError;
 use crate::keys;
 use crate::writeback;
 
+const NO_REPLICATION: &str =
+    "The document describes no replication: there is nothing to run before it is changed.";
+
 impl Replications {
     /// Runs a job now, whatever it does: one that runs stops in order and begins anew, one that waits need not wait, one
     /// that is finished runs again and the state is taken out of its document. Errors are forgotten.
@@ -45,9 +48,9 @@ impl Replications {
         if info.state == State::Finished
             && let Origin::Document { .. } = data.origin
         {
-            // A job without a specification has a document that is none: it stays as it is.
+            // It would fail again at once, in the same words.
             if data.spec.is_none() {
-                return Ok(());
+                return Err(ServiceError::Forbidden(NO_REPLICATION));
             }
             let patch = &writeback::Patch::Started;
             if writeback::write_in(self, tx, op, &data.origin, patch).await? {

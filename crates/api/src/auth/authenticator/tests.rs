@@ -24,6 +24,7 @@ fn authenticator() -> Authenticator {
         proxy_secrets: Vec::new(),
         verifier: Verifier::new([9; 32]),
         throttle: Throttle::default(),
+        upgrade_hashes: false,
     }
 }
 
@@ -38,6 +39,10 @@ impl Users for Only {
             password: Some(PasswordHash::make("pässword", [2; 16], 10)),
             roles: vec!["writers".to_owned()],
         }))
+    }
+
+    async fn strengthen(&self, _: &str, _: &PasswordHash, _: &str) {
+        panic!("it was not asked for");
     }
 }
 

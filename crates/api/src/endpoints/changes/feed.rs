@@ -10,6 +10,7 @@ use http::header::CACHE_CONTROL;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::guard::Guard;
 use crate::Error;
 use crate::endpoints::reading::Reading;
 use crate::reply::{self, Reply};
@@ -30,6 +31,7 @@ pub(super) enum Kind {
 /// Where a feed stands.
 pub(super) struct Feed {
     reading: Reading,
+    guard: Guard,
     kind: Kind,
     /// What to ask for after a wait, its `limit` being what is left.
     query: ChangesQuery,
@@ -47,9 +49,10 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn new(reading: Reading, kind: Kind, query: ChangesQuery) -> Self {
+    pub(super) fn new(reading: Reading, guard: Guard, kind: Kind, query: ChangesQuery) -> Self {
         Self {
             reading,
+            guard,
             kind,
             next: Some(query.clone()),
             query,
@@ -112,6 +115,9 @@ impl Feed {
         loop {
             if self.ended {
                 return Ok(None);
+            }
+            if !self.guard.lets(self.next.is_some()).await? {
+                return Ok(Some(self.end().await?));
             }
             let piece = match self.next.take() {
                 Some(query) => self.page(query).await?,

@@ -1,0 +1,145 @@
+//! `davenport import replicator`, as an operator moves a cluster over.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::path::Path;
+use std::process::Output;
+
+use peer::{Options, Peer};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+/// The program, on a store in this directory.
+async fn import(directory: &Path, from: &str, user: &str, args: &[&str]) -> Output {
+    let store = format!("lmdb:{}", directory.join("data").display());
+    Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args(["import", "replicator", "--json", "--store", &store])
+        .args(["--from", from])
+        .args(args)
+        .env("DAVENPORT_USER", user)
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let lines = text(&output.stdout);
+    let lines = lines.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+async fn cluster() -> Peer {
+    let cluster = Peer::start(Options::default()).await.unwrap();
+    cluster.set_admin("boss", "b0ss");
+    cluster.create_database("_replicator").unwrap();
+    cluster.create_database("other/_replicator").unwrap();
+    cluster.create_database("data").unwrap();
+    let (source, target) = ("http://u:p@s.example/a", "http://t.example/b");
+    for doc in [
+        json!({"_id": "runs", "source": source, "target": target, "owner": "anna", "continuous": true}),
+        json!({"_id": "done", "source": source, "target": target, "owner": "anna",
+            "_replication_state": "completed"}),
+        json!({"_id": "old", "source": source, "target": target}),
+        json!({"_id": "local", "source": "data", "target": target, "owner": "anna"}),
+        json!({"_id": "_design/vdu", "validate_doc_update": "function() {}"}),
+    ] {
+        cluster.put("_replicator", &doc.to_string()).unwrap();
+    }
+    cluster
+}
+
+#[tokio::test]
+async fn a_cluster_moves_over_once_and_again() {
+    let (cluster, directory) = (cluster().await, tempfile::tempdir().unwrap());
+    let (dir, url) = (directory.path(), cluster.url());
+    let dry = import(dir, &url, "boss:b0ss", &[]).await;
+    assert!(dry.status.success(), "{}", text(&dry.stderr));
+    assert!(text(&dry.stderr).contains("nothing was written"));
+    let refused = json!([
+        {"id": "_design/vdu", "reason": "it has `validate_doc_update`, and functions are not run here"},
+        {"id": "local", "reason": "local_endpoints_not_supported"},
+    ]);
+    let sorted = |mut line: Value| {
+        let refused = line["refused"].as_array_mut().unwrap();
+        refused.sort_by_key(|row| row["id"].to_string());
+        line
+    };
+    let empty = json!({
+        "database": "other/_replicator", "applied": false, "run": 0, "ended": 0, "deleted": 0,
+        "designs": 0, "present": 0, "ownerless": 0, "refused": [],
+    });
+    let expected = json!({
+        "database": "_replicator", "applied": false, "run": 2, "ended": 1, "deleted": 0,
+        "designs": 0, "present": 0, "ownerless": 1, "refused": refused,
+    });
+    let said: Vec<_> = lines(&dry).into_iter().map(sorted).collect();
+    assert_eq!(said, [expected.clone(), empty]);
+    // Checkpoints would be lost.
+    let other = import(dir, &url, "boss:b0ss", &["--apply"]).await;
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
+    let told = text(&other.stderr);
+    let uuid = told
+        .split("uuid = \"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
+    let uuid = format!("couchdb.uuid={uuid}");
+    let apply = ["--apply", "--set", &uuid];
+    let applied = import(dir, &url, "boss:b0ss", &apply).await;
+    assert_eq!(applied.status.code(), Some(1), "two documents are left out");
+    let mut expected = expected;
+    expected["applied"] = true.into();
+    assert_eq!(sorted(lines(&applied)[0].clone()), expected);
+    // What has changed since comes with the next import.
+    let rev = cluster.get("_replicator", "runs").unwrap().unwrap()["_rev"].clone();
+    let changed = json!({"_id": "runs", "_rev": rev, "source": "http://s.example/c",
+        "target": "http://t.example/b", "owner": "anna"});
+    cluster.put("_replicator", &changed.to_string()).unwrap();
+    let gone = cluster.get("_replicator", "old").unwrap().unwrap();
+    let gone = json!({"_id": "old", "_rev": gone["_rev"], "_deleted": true});
+    cluster.put("_replicator", &gone.to_string()).unwrap();
+    let again = lines(&import(dir, &url, "boss:b0ss", &apply).await);
+    let counts =
+        ["run", "ended", "deleted", "present"].map(|name| again[0][name].as_u64().unwrap());
+    assert_eq!(counts, [1, 0, 1, 1]);
+    let twice = lines(&import(dir, &url, "boss:b0ss", &apply).await);
+    assert_eq!(
+        (&twice[0]["run"], &twice[0]["present"]),
+        (&json!(0), &json!(3))
+    );
+}
+
+#[tokio::test]
+async fn who_cannot_see_credentials_imports_nothing() {
+    let (cluster, directory) = (cluster().await, tempfile::tempdir().unwrap());
+    cluster.add_user("anna", "a", &[]).unwrap();
+    let (dir, url) = (directory.path(), cluster.url());
+    for (user, told) in [
+        ("anna:a", "anna is no administrator of the cluster"),
+        ("boss:guess", "Name or password is incorrect."),
+    ] {
+        let refused = import(dir, &url, user, &[]).await;
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(
+            text(&refused.stderr).contains(told),
+            "{}",
+            text(&refused.stderr)
+        );
+    }
+    let nowhere = import(dir, "", "boss:b0ss", &[]).await;
+    assert_eq!(nowhere.status.code(), Some(2));
+    assert!(
+        text(&nowhere.stderr).contains("--from"),
+        "{}",
+        text(&nowhere.stderr)
+    );
+}

@@ -1,0 +1,103 @@
+//! What parameters and bodies look like.
+
+use serde_json::{Value, json};
+
+/// A parameter of a path or query.
+pub(super) fn parameter(name: &str) -> Value {
+    match name {
+        "db" => json!({"type": "string", "pattern": DATABASE, "examples": ["_replicator"]}),
+        "replicator" => {
+            json!({"type": "string", "pattern": REPLICATOR, "examples": ["_replicator"]})
+        }
+        "docid" => json!({"type": "string", "minLength": 1, "examples": ["a"]}),
+        "limit" | "skip" | "count" | "timeout" => json!({"type": "integer", "minimum": 0}),
+        "heartbeat" => json!({"type": "integer", "minimum": 1}),
+        "include_docs" | "conflicts" | "deleted_conflicts" | "descending" | "inclusive_end"
+        | "revs" | "revs_info" | "latest" | "meta" | "local_seq" | "attachments" | "new_edits"
+        | "update_seq" | "async" | "basic" => json!({"type": "boolean"}),
+        "feed" => json!({"enum": ["normal", "longpoll", "continuous", "eventsource"]}),
+        "filter" => json!({"enum": ["_doc_ids", "_selector", "_design"]}),
+        "style" => json!({"enum": ["main_only", "all_docs"]}),
+        "batch" => json!({"enum": ["ok"]}),
+        "startkey" | "endkey" | "key" => {
+            json!({"type": "string", "contentMediaType": "application/json", "examples": ["\"a\""]})
+        }
+        "keys" | "doc_ids" | "open_revs" | "atts_since" => {
+            json!({"type": "string", "contentMediaType": "application/json", "examples": ["[]"]})
+        }
+        _ => json!({"type": "string"}),
+    }
+}
+
+const REPLICATOR: &str = "^([a-z][a-z0-9_$()+-]*/)?_replicator$";
+const DATABASE: &str = "^(_users|([a-z][a-z0-9_$()+-]*/)?_replicator)$";
+
+/// The body of a request.
+pub(super) fn body(path: &str) -> Value {
+    let object = || json!({"type": "object"});
+    let texts = || json!({"type": "array", "items": {"type": "string"}});
+    let part = path.rsplit('/').next().unwrap_or_default();
+    match part {
+        "_session" => {
+            let text = json!({"type": "string"});
+            members(
+                &json!({"name": text, "password": text}),
+                &["name", "password"],
+            )
+        }
+        "_replicate" => replication(),
+        "_dbs_info" => members(&json!({"keys": texts()}), &["keys"]),
+        "_all_docs" | "_design_docs" => members(&json!({"keys": texts()}), &[]),
+        "queries" => {
+            let queries = json!({"type": "array", "items": object()});
+            members(&json!({"queries": queries}), &["queries"])
+        }
+        "_bulk_docs" => {
+            let docs = json!({"type": "array", "items": object()});
+            let fields = json!({"docs": docs, "new_edits": {"type": "boolean"}});
+            members(&fields, &["docs"])
+        }
+        "_bulk_get" => {
+            let text = json!({"type": "string"});
+            let doc = members(&json!({"id": text, "rev": text}), &["id"]);
+            members(&json!({"docs": {"type": "array", "items": doc}}), &["docs"])
+        }
+        "_revs_diff" | "_missing_revs" => {
+            json!({"type": "object", "additionalProperties": texts()})
+        }
+        "_changes" => members(&json!({"doc_ids": texts(), "selector": object()}), &[]),
+        "_find" | "_explain" => {
+            let count = json!({"type": "integer", "minimum": 0});
+            let fields = json!({
+                "selector": object(), "fields": texts(), "limit": count, "skip": count,
+                "bookmark": {"type": "string"}, "conflicts": {"type": "boolean"},
+            });
+            members(&fields, &["selector"])
+        }
+        "_security" => {
+            let group = members(&json!({"names": texts(), "roles": texts()}), &[]);
+            members(&json!({"admins": group, "members": group}), &[])
+        }
+        "_revs_limit" => json!({"type": "integer", "minimum": 1}),
+        "{docid}" | "{db}" => object(),
+        _ => json!({}),
+    }
+}
+
+fn replication() -> Value {
+    let endpoint = json!({"anyOf": [
+        {"type": "string", "examples": ["https://db.example.com/a"]},
+        members(&json!({"url": {"type": "string"}, "headers": {"type": "object"}, "auth": {"type": "object"}}), &["url"]),
+    ]});
+    let (flag, text) = (json!({"type": "boolean"}), json!({"type": "string"}));
+    let fields = json!({
+        "source": endpoint, "target": endpoint, "continuous": flag, "create_target": flag, "cancel": flag,
+        "doc_ids": {"type": "array", "items": text}, "selector": {"type": "object"}, "filter": text,
+        "query_params": {"type": "object"}, "since_seq": {}, "use_checkpoints": flag,
+    });
+    members(&fields, &["source", "target"])
+}
+
+fn members(fields: &Value, required: &[&str]) -> Value {
+    json!({"type": "object", "properties": fields, "required": required})
+}

@@ -1,0 +1,236 @@
+//! Standing in front of a `CouchDB` cluster: what is about replication is answered here, every other path passes through
+//! untouched, and the cluster says who a caller is.
+//!
+//! | what | where |
+//! |---|---|
+//! | connections to the cluster | `upstream/connect.rs` |
+//! | requests that pass through | `upstream/forward.rs` |
+//! | who a caller is | `upstream/who.rs` |
+
+mod connect;
+mod forward;
+mod who;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use axum::body::Body;
+use http::Uri;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use percent_encoding::percent_decode_str;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio_rustls::rustls::ClientConfig;
+use url::Url;
+
+use crate::options::Impossible;
+use connect::Connector;
+pub(crate) use forward::Untouched;
+use who::Known;
+pub(crate) use who::PROOFS;
+
+/// Shorter than servers and balancers keep connections that nobody uses.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// The section `[upstream]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct UpstreamOptions {
+    /// URL of a CouchDB cluster that this frontend stands in front of, as `http://couchdb:5984`. Everything about
+    /// replication is answered here, every other path there; users and administrators are the cluster's. Empty is none.
+    pub url: String,
+    /// Seconds for which the cluster's word on who a caller is holds; 0 asks at every request.
+    pub session_cache_sec: u64,
+    /// Seconds that a connection to the cluster may take to come about.
+    pub connect_timeout_sec: u64,
+    /// Whether the cluster is sent the `Host` that the client asked for, so that `Location` names what the client knows;
+    /// else its own, as a server of many names may need.
+    pub preserve_host: bool,
+    /// PEM file of the certificates that are believed of the cluster, instead of the operating system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Default for UpstreamOptions {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            session_cache_sec: 5,
+            connect_timeout_sec: 10,
+            preserve_host: true,
+            ca_file: None,
+        }
+    }
+}
+
+impl UpstreamOptions {
+    /// The cluster's URL, if there is a cluster.
+    pub fn target(&self) -> Result<Option<Url>, Impossible> {
+        if self.url.is_empty() {
+            return Ok(None);
+        }
+        let impossible = |problem| Impossible {
+            name: "url",
+            problem,
+        };
+        let url = Url::parse(&self.url).ok();
+        let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let url = url.ok_or_else(|| impossible("must be a URL, as `http://couchdb:5984`"))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(impossible(
+                "must hold no name and no password: callers prove who they are to the cluster",
+            ));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(impossible("must have neither `?` nor `#`"));
+        }
+        Ok(Some(url))
+    }
+
+    /// Whether the values can be worked with.
+    pub fn validate(&self) -> Result<(), Impossible> {
+        if self.connect_timeout_sec == 0 {
+            return Err(Impossible {
+                name: "connect_timeout_sec",
+                problem: "must be at least 1",
+            });
+        }
+        self.target().map(drop)
+    }
+}
+
+/// The cluster behind this service. Cheap to clone.
+#[derive(Clone)]
+pub struct Upstream(Arc<Shared>);
+
+struct Shared {
+    /// Without a slash at its end.
+    base: String,
+    authority: String,
+    options: UpstreamOptions,
+    client: HttpClient<Connector, Body>,
+    /// Names credentials in `known`, so that none is held.
+    key: hmac::Key,
+    known: Mutex<Known>,
+}
+
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstream")
+            .field("base", &self.0.base)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Upstream {
+    /// The cluster that the options name, if they name one. `tls` is for `https`; `random` the process's own secret.
+    pub fn new(
+        options: UpstreamOptions,
+        tls: Option<Arc<ClientConfig>>,
+        random: [u8; 32],
+    ) -> Result<Option<Self>, Impossible> {
+        options.validate()?;
+        let Some(url) = options.target()? else {
+            return Ok(None);
+        };
+        let base = url.as_str().trim_end_matches('/').to_owned();
+        let authority = url[url::Position::BeforeHost..url::Position::AfterPort].to_owned();
+        let patience = Duration::from_secs(options.connect_timeout_sec);
+        let client = HttpClient::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .set_host(false)
+            .build(Connector::new(tls, patience));
+        Ok(Some(Self(Arc::new(Shared {
+            base,
+            authority,
+            options,
+            client,
+            key: hmac::Key::new(hmac::HMAC_SHA256, &random),
+            known: Mutex::default(),
+        }))))
+    }
+
+    /// Where plain names of databases are.
+    pub(crate) fn base(&self) -> &str {
+        &self.0.base
+    }
+
+    /// A path and query of the cluster.
+    fn uri(&self, path_and_query: &str) -> Option<Uri> {
+        format!("{}{path_and_query}", self.0.base).parse().ok()
+    }
+}
+
+/// Whether a path is answered here although there is a cluster.
+pub(crate) fn is_answered_here(path: &str) -> bool {
+    let segments = path.split('/').filter(|segment| !segment.is_empty());
+    let mut segments = segments.map(|segment| percent_decode_str(segment).decode_utf8_lossy());
+    let Some(first) = segments.next() else {
+        return false;
+    };
+    match &*first {
+        "_replicate" | "_scheduler" | "_active_tasks" | "_replicator" | "_dashboard"
+        | "_metrics" | "_openapi.json" | "_up" => true,
+        name if name.ends_with("/_replicator") => true,
+        name => !name.starts_with('_') && segments.next().as_deref() == Some("_replicator"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{UpstreamOptions, is_answered_here};
+
+    #[test]
+    fn replication_is_answered_here_and_nothing_else() {
+        for here in [
+            "/_replicate",
+            "/_repli%63ate",
+            "//_replicator",
+            "/_replicator/_changes",
+            "/_scheduler/nothing",
+            "/a/_replicator/doc",
+            "/a%2f_replicator/doc",
+            "/_up",
+            "/_dashboard/app.js",
+        ] {
+            assert!(is_answered_here(here), "{here}");
+        }
+        for there in [
+            "/",
+            "/a",
+            "/_session",
+            "/_users/_replicator",
+            "/_utils/_replicator",
+            "/a/_design/_replicator",
+            "/_node/_local/_prometheus",
+            "/_replicators",
+            "/%ff",
+            "/a/../_replicate",
+        ] {
+            assert!(!is_answered_here(there), "{there}");
+        }
+    }
+
+    #[test]
+    fn urls_are_checked() {
+        let with = |url: &str| UpstreamOptions {
+            url: url.to_owned(),
+            ..UpstreamOptions::default()
+        };
+        for good in ["", "http://couchdb:5984", "https://[::1]/couch/"] {
+            assert_eq!(with(good).validate(), Ok(()), "{good}");
+        }
+        for bad in [
+            "couchdb",
+            "ftp://couchdb",
+            "http://a:b@couchdb",
+            "http://couchdb/?x",
+        ] {
+            assert_eq!(with(bad).validate().unwrap_err().name, "url", "{bad}");
+        }
+    }
+}

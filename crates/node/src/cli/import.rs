@@ -1,0 +1,341 @@
+//! `davenport import replicator`: the replication documents of a `CouchDB` cluster, taken over with their history and owners.
+//!
+//! Documents come with their revisions, so that they can be replicated back, and importing again takes over what has changed
+//! since. Without `--apply` nothing is written: it is said what would be, and what would be refused, and why.
+
+mod cluster;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, Subcommand};
+use docstore::{Db, DocStore, Edit, EditMode, Rev};
+use document::doc::Doc;
+use document::json::Json;
+use replicator::params::Replication;
+use replicator::{Replications, Writer};
+use serde_json::{Value, json};
+
+use super::{Unusable, output, serve};
+use crate::config::{Config, Sources};
+use crate::running::{open_keys, open_store, replications};
+use cluster::{Cluster, Leaf};
+
+const NO_FUNCTIONS: &str = "it has `validate_doc_update`, and functions are not run here";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Take over the replication documents of a CouchDB cluster; without --apply say what that would do
+    Replicator(Box<Import>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// The cluster [default: what upstream.url says]
+    #[arg(long, value_name = "URL")]
+    from: Option<String>,
+    /// An administrator of the cluster
+    #[arg(
+        long,
+        value_name = "NAME:PASSWORD",
+        env = "DAVENPORT_USER",
+        hide_env_values = true
+    )]
+    user: String,
+    /// Write the documents; their replications begin at once
+    #[arg(long)]
+    apply: bool,
+    /// Import although the cluster has another UUID, so that its checkpoints will not be found
+    #[arg(long)]
+    new_checkpoints: bool,
+    /// The configuration file of the nodes
+    #[arg(long, value_name = "FILE", env = "DAVENPORT_CONFIG")]
+    config: Option<PathBuf>,
+    /// Where the nodes keep everything: lmdb:DIRECTORY or fdb:CLUSTER_FILE
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Any option of the configuration file
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    /// Print a line of JSON a database
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of the documents of a database, or would.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Leaves that replications come of.
+    runs: u64,
+    /// Leaves whose replication has ended.
+    ended: u64,
+    /// Deletions of documents that are here.
+    deleted: u64,
+    /// Design documents.
+    designs: u64,
+    /// What is here already.
+    present: u64,
+    /// Leaves without an owner, which only administrators may change.
+    ownerless: u64,
+    /// Ids and reasons.
+    refused: Vec<(String, String)>,
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    let Command::Replicator(import) = command;
+    let sources = import.sources()?;
+    let config = sources.load()?.config;
+    let from = import.from.clone().unwrap_or(config.upstream.url.clone());
+    if from.is_empty() {
+        let how = "name the cluster by --from, or by url in [upstream]";
+        return Err(anyhow!(how).context(Unusable));
+    }
+    let cluster = Cluster::new(&from, &import.user)?;
+    let uuid = cluster.check().await?;
+    let of = open(&config, &sources).await?;
+    import.check_uuid(&of, &uuid)?;
+    let mut left_out = 0;
+    let databases = cluster.databases().await?;
+    if databases.is_empty() {
+        output::error("the cluster has no replicator databases");
+    }
+    for name in databases {
+        let outcome = database(&import, &cluster, &of, &name).await;
+        let outcome = outcome.with_context(|| format!("import {name}"))?;
+        left_out += outcome.refused.len();
+        report(&import, &name, &outcome);
+    }
+    if !import.apply {
+        output::error("nothing was written: --apply does that");
+    } else if left_out > 0 {
+        bail!("{left_out} documents were left out, for the reasons above");
+    }
+    Ok(())
+}
+
+async fn open(config: &Config, sources: &Sources) -> anyhow::Result<Replications> {
+    let store = open_store(config).await?;
+    let keys = open_keys(config, sources.file.as_deref())?;
+    replications(config, &keys, store).await
+}
+
+impl Import {
+    fn sources(&self) -> anyhow::Result<Sources> {
+        let mut flags = Vec::new();
+        if let Some(url) = &self.store {
+            flags.push(("--store", "store.url".to_owned(), url.clone()));
+        }
+        for set in &self.set {
+            let Some((key, value)) = set.split_once('=') else {
+                bail!(anyhow!("--set {set}: write SECTION.KEY=VALUE").context(Unusable));
+            };
+            flags.push(("--set", key.trim().to_owned(), value.trim().to_owned()));
+        }
+        Ok(Sources {
+            file: self.config.clone(),
+            environment: serve::environment(),
+            flags,
+            roles: None,
+        })
+    }
+
+    /// Checkpoints are found by ids that are made of the UUID.
+    fn check_uuid(&self, of: &Replications, theirs: &str) -> anyhow::Result<()> {
+        let ours = &of.service().uuid;
+        if ours == theirs {
+            return Ok(());
+        }
+        let what = format!(
+            "the cluster's UUID is {theirs} and the one here is {ours}, so checkpoints of the cluster would not be found and \
+             every replication would begin anew: set uuid = \"{theirs}\" in [couchdb] on every node, and for this command"
+        );
+        if !self.apply || self.new_checkpoints {
+            output::error(&format!("note: {what}"));
+            return Ok(());
+        }
+        Err(anyhow!("{what}; or give --new-checkpoints").context(Unusable))
+    }
+}
+
+async fn database(
+    import: &Import,
+    cluster: &Cluster,
+    of: &Replications,
+    name: &str,
+) -> anyhow::Result<Outcome> {
+    let docs = of.docs();
+    let mut db = match docs.open(&docs.name(name)?).await {
+        Ok(db) => Some(db),
+        Err(docstore::Error::NoDatabase) => None,
+        Err(error) => return Err(error.into()),
+    };
+    if import.apply && db.is_none() {
+        let made = of.create_database(name).await?;
+        if let Some(security) = cluster.security(name).await? {
+            docs.set_security(&made, &security).await?;
+        }
+        db = Some(made);
+    }
+    let mut outcome = Outcome::default();
+    let mut since = "0".to_owned();
+    while let Some(page) = cluster.page(name, &since).await? {
+        since = page.last_seq;
+        let wanted = missing(docs, db.as_ref(), page.leaves, &mut outcome).await?;
+        let mut edits = Vec::new();
+        for leaf in cluster.leaves(name, &wanted).await? {
+            edits.extend(outcome.judge(of, &leaf));
+        }
+        if let Some(db) = db.as_ref().filter(|_| import.apply) {
+            write(of, db, edits, &mut outcome).await?;
+        }
+    }
+    Ok(outcome)
+}
+
+/// The leaves that are not here, but for deletions of what never was.
+async fn missing(
+    docs: &DocStore,
+    db: Option<&Db>,
+    leaves: Vec<(String, Vec<Rev>, bool)>,
+    outcome: &mut Outcome,
+) -> anyhow::Result<Vec<(String, Rev)>> {
+    let named: Vec<_> = leaves
+        .iter()
+        .map(|(id, revs, _)| (id.clone(), revs.clone()))
+        .collect();
+    let Some(db) = db else {
+        let alive = leaves.into_iter().filter(|(_, _, deleted)| !deleted);
+        return Ok(alive
+            .flat_map(|(id, revs, _)| one_by_one(&id, revs))
+            .collect());
+    };
+    let diffs = docs.revs_diff(db, &named).await?;
+    let absent: usize = diffs.iter().map(|diff| diff.missing.len()).sum();
+    let all: usize = named.iter().map(|(_, revs)| revs.len()).sum();
+    outcome.present += (all - absent) as u64;
+    let mut wanted = Vec::new();
+    for diff in diffs {
+        let gone = leaves
+            .iter()
+            .any(|(id, _, deleted)| *deleted && *id == diff.id);
+        if gone && diff.possible_ancestors.is_empty() {
+            continue;
+        }
+        wanted.extend(one_by_one(&diff.id, diff.missing));
+    }
+    Ok(wanted)
+}
+
+fn one_by_one(id: &str, revs: Vec<Rev>) -> Vec<(String, Rev)> {
+    revs.into_iter().map(|rev| (id.to_owned(), rev)).collect()
+}
+
+async fn write(
+    of: &Replications,
+    db: &Db,
+    edits: Vec<Edit>,
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    let mut prepared = Vec::with_capacity(edits.len());
+    for edit in edits {
+        prepared.push(of.prepare(db, edit, &Writer::Replicator)?);
+    }
+    let hook = of.hook(Writer::Replicator);
+    let written = of
+        .docs()
+        .bulk_docs(db, &prepared, EditMode::Replicated, &hook)
+        .await?;
+    for (edit, written) in prepared.iter().zip(written) {
+        if let Err(error) = written {
+            outcome.refused.push((edit.id.clone(), error.to_string()));
+        }
+    }
+    Ok(())
+}
+
+impl Outcome {
+    /// What would become of a leaf; `None` if it is left out.
+    fn judge(&mut self, of: &Replications, leaf: &Leaf) -> Option<Edit> {
+        match self.sort(of, leaf) {
+            Ok(edit) => Some(edit),
+            Err(reason) => {
+                self.refused.push((leaf.id.clone(), reason));
+                None
+            }
+        }
+    }
+
+    fn sort(&mut self, of: &Replications, leaf: &Leaf) -> Result<Edit, String> {
+        let text = leaf.text.as_ref().map_err(Clone::clone)?;
+        let doc = Doc::parse(text).map_err(|invalid| invalid.to_string())?;
+        let edit = Edit::new(&leaf.id, doc).map_err(|error| error.to_string())?;
+        let body = Json::parse(&edit.body).map_err(|_| "it is not JSON".to_owned())?;
+        if edit.deleted {
+            self.deleted += 1;
+        } else if edit.id.starts_with("_design/") {
+            if body.get("validate_doc_update").is_some() {
+                return Err(NO_FUNCTIONS.to_owned());
+            }
+            self.designs += 1;
+        } else {
+            let state = body.get("_replication_state").and_then(Json::as_str);
+            // What has failed is kept as it is, as it would be in a write.
+            if state != Some("failed") {
+                let defaults = of.options().defaults();
+                Replication::from_document(&body, &defaults)
+                    .map_err(|invalid| invalid.to_string())?;
+            }
+            match state {
+                Some("completed" | "failed") => self.ended += 1,
+                _ => self.runs += 1,
+            }
+            let owner = body.get("owner").and_then(Json::as_str);
+            self.ownerless += u64::from(owner.is_none());
+        }
+        Ok(edit)
+    }
+
+    fn to_json(&self, import: &Import, name: &str) -> Value {
+        let refused = self.refused.iter();
+        let refused = refused.map(|(id, reason)| json!({"id": id, "reason": reason}));
+        json!({
+            "database": name, "applied": import.apply, "run": self.runs, "ended": self.ended,
+            "deleted": self.deleted, "designs": self.designs, "present": self.present,
+            "ownerless": self.ownerless, "refused": refused.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn report(import: &Import, name: &str, outcome: &Outcome) {
+    if import.json {
+        output::line(&outcome.to_json(import, name).to_string());
+        return;
+    }
+    let Outcome {
+        runs,
+        ended,
+        deleted,
+        designs,
+        present,
+        ownerless,
+        refused,
+    } = outcome;
+    let verb = if import.apply {
+        "imported"
+    } else {
+        "to import"
+    };
+    output::line(&format!(
+        "{name}: {verb}: {runs} that run, {ended} that have ended, {designs} design documents, {deleted} deletions; \
+         {present} are here already; {} refused",
+        refused.len()
+    ));
+    if *ownerless > 0 {
+        output::line(&format!(
+            "  {ownerless} have no owner: only administrators will be able to change them"
+        ));
+    }
+    for (id, reason) in refused {
+        output::line(&format!("  refused: {id}: {reason}"));
+    }
+}
