@@ -51,8 +51,11 @@ pub(crate) struct Import {
     /// The configuration file of the nodes
     #[arg(long, value_name = "FILE", env = "DAVENPORT_CONFIG")]
     config: Option<PathBuf>,
-    /// Where the nodes keep everything: lmdb:DIRECTORY or fdb:CLUSTER_FILE
-    #[arg(long, value_name = "URL")]
+    #[arg(
+        long,
+        value_name = "URL",
+        help = "Where the nodes keep everything: lmdb:DIRECTORY or fdb:CLUSTER_FILE"
+    )]
     store: Option<String>,
     /// Any option of the configuration file
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]

@@ -96,18 +96,14 @@ impl Connection {
     }
 
     async fn send(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<()> {
-        let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: bench\r\n{}",
-            self.authorization
-        );
-        if !body.is_empty() {
-            request += &format!(
-                "content-type: application/json\r\ncontent-length: {}\r\n",
-                body.len()
-            );
-        }
-        request += "\r\n";
-        request += body;
+        let typed = match body.len() {
+            0 => String::new(),
+            length => {
+                format!("content-type: application/json\r\ncontent-length: {length}\r\n")
+            }
+        };
+        let own = &self.authorization;
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: bench\r\n{own}{typed}\r\n{body}");
         Ok(self.stream.write_all(request.as_bytes()).await?)
     }
 
