@@ -158,7 +158,8 @@ impl Error {
 
     /// Logs what the client is not told.
     pub(crate) fn log(&self) {
-        if self.status.is_server_error() {
+        // What is not there by design is no failure.
+        if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
             tracing::error!(status = self.status.as_u16(), error = &*self.kind, cause = %Chain(self), "request failed");
         }
     }
