@@ -5,10 +5,17 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+/// Holders that are slow must not be taken for dead ones.
+const TIMEOUT_MIN_S: u64 = 3;
+const TIMEOUT_MAX_S: u64 = 3_600;
+
 /// The settings of the queue's services.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
+    /// Seconds that a node may be silent before its jobs are given to others: they come back within twice this time, and a
+    /// job sends a heart-beat about six times in it. The same on all nodes of a store; takes effect with the next start.
+    pub job_timeout_sec: u64,
     /// How much later than its turn an activity monitor looks at most, in milliseconds.
     pub activity_monitor_max_jitter_msec: u64,
     /// How often a notifier looks for changes at most: once in so many milliseconds.
@@ -22,6 +29,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            job_timeout_sec: 61,
             activity_monitor_max_jitter_msec: 10_000,
             type_monitor_holdoff_msec: 50,
             type_check_period_msec: 15_000,
@@ -31,6 +39,16 @@ impl Default for Options {
 }
 
 impl Options {
+    /// What is wrong with the values.
+    pub fn check(&self) -> Result<(), String> {
+        if (TIMEOUT_MIN_S..=TIMEOUT_MAX_S).contains(&self.job_timeout_sec) {
+            return Ok(());
+        }
+        Err(format!(
+            "`job_timeout_sec` must be from {TIMEOUT_MIN_S} to {TIMEOUT_MAX_S}"
+        ))
+    }
+
     pub(crate) fn monitor_jitter_max(&self) -> Duration {
         Duration::from_millis(self.activity_monitor_max_jitter_msec)
     }

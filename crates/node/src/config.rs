@@ -364,6 +364,7 @@ impl Config {
         check("network", text(self.network.validate()));
         check("api", text(self.api.validate()));
         check("upstream", text(self.upstream.validate()));
+        check("couch_jobs", self.couch_jobs.check());
         check("http", self.check_http());
         check("jwt_keys", text(self.check_tokens()));
         for (name, password) in &self.admins.0 {

@@ -245,6 +245,7 @@ pub(crate) async fn replications(
         sealer: keys.sealer()?,
         options: config.replicator.clone(),
         uuid: config.couchdb.uuid.clone(),
+        job_timeout: Some(Duration::from_secs(config.couch_jobs.job_timeout_sec)),
         legacy_host: config.couchdb.legacy_host().map_err(|what| anyhow!(what))?,
     };
     match Replications::open(jobs, DocStore::new(store, docs), setup).await {

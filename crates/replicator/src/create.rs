@@ -15,6 +15,7 @@ mod steer;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use docstore::{Change, Db, DocStore, Document, WriteHook};
 use document::json::Json;
@@ -41,8 +42,8 @@ use crate::strip;
 
 /// The type of replication jobs, as CouchDB names it.
 pub const JOB_TYPE: &str = "rep_jobs";
-/// How long a node may be silent before its jobs are given to others.
-pub const JOB_TIMEOUT_MS: u64 = 61_000;
+/// How long a node may be silent before its jobs are given to others, when nobody says.
+pub const JOB_TIMEOUT: Duration = Duration::from_secs(61);
 /// Due time of jobs that wait for nobody: the end of the year 9999.
 pub(crate) const PARKED_MS: i64 = 253_402_300_799_000;
 /// Duplicates that are looked at when an owner goes.
@@ -59,6 +60,9 @@ pub struct Setup {
     pub uuid: Option<String>,
     /// See [`Service::legacy_host`].
     pub legacy_host: Option<(String, u16)>,
+    /// How long a node may be silent before its jobs are given to others; [`JOB_TIMEOUT`] when there is none. The same for
+    /// all nodes of a store.
+    pub job_timeout: Option<Duration>,
 }
 
 /// Everything about replications but running them. Cheap to clone.
@@ -71,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) ty: JobType,
     pub(crate) sealer: Sealer,
     pub(crate) service: Service,
+    pub(crate) job_timeout: Duration,
     options: watch::Sender<Arc<Options>>,
 }
 
@@ -86,6 +91,8 @@ impl Replications {
     pub async fn open(jobs: Jobs, docs: DocStore, setup: Setup) -> Result<Self, ServiceError> {
         setup.options.validate()?;
         let ty = JobType::new(JOB_TYPE)?;
+        let job_timeout = setup.job_timeout.unwrap_or(JOB_TIMEOUT);
+        let timeout_ms = u64::try_from(job_timeout.as_millis()).unwrap_or(u64::MAX);
         let config = TypeConfig {
             stalls: StallPolicy {
                 stalls_max: None,
@@ -93,19 +100,27 @@ impl Replications {
                 backoff_ms_max: 600_000,
                 healthy_ms: setup.options.health_threshold_sec.saturating_mul(1000),
             },
-            ..TypeConfig::new(JOB_TIMEOUT_MS)
+            ..TypeConfig::new(timeout_ms)
         };
         let drawn = format!("{:032x}", jobs.entropy().bits());
         let (registry, ty_ref) = (&jobs, &ty);
         let (given, drawn) = (setup.uuid.as_deref(), drawn.as_str());
         let sealer = &setup.sealer;
-        let uuid = (jobs.store())
+        let (uuid, before) = (jobs.store())
             .transact("open_replications", |tx| async move {
+                let before = registry.type_config_in(&tx, ty_ref).await?;
                 registry.set_type_in(&tx, ty_ref, config).await?;
                 check_key_in(&tx, sealer).await?;
-                service_uuid_in(&tx, given, drawn).await
+                Ok::<_, ServiceError>((service_uuid_in(&tx, given, drawn).await?, before))
             })
             .await?;
+        if let Some(before) = before.filter(|before| before.timeout_ms != timeout_ms) {
+            tracing::warn!(
+                before_ms = before.timeout_ms,
+                now_ms = timeout_ms,
+                "the store has another job_timeout_sec now: it has to be the same on all nodes"
+            );
+        }
         Ok(Self(Arc::new(Shared {
             jobs,
             docs,
@@ -115,6 +130,7 @@ impl Replications {
                 uuid,
                 legacy_host: setup.legacy_host,
             },
+            job_timeout,
             options: watch::Sender::new(Arc::new(setup.options)),
         })))
     }

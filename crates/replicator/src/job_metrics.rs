@@ -1,8 +1,11 @@
 //! Counters of jobs, under CouchDB's names.
 
+use std::time::Duration;
+
 use metrics::{counter, gauge};
 
 use crate::run::Ended;
+use crate::server::Load;
 
 pub(crate) fn accepted(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_accepts_total").increment(jobs as u64);
@@ -27,9 +30,20 @@ pub(crate) fn stopped(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_stops_total").increment(jobs as u64);
 }
 
+/// Jobs of this node, and those of them that have caught up and wait for changes without a place.
 #[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
-pub(crate) fn gauges(running: usize, pending: u64, total: u64) {
-    gauge!("couchdb_couch_replicator_jobs_running").set(running as f64);
+pub(crate) fn load(load: &Load) {
+    gauge!("couchdb_couch_replicator_jobs_running").set(load.running as f64);
+    gauge!("davenport_replicator_jobs_idle").set(load.parked as f64);
+}
+
+/// How long the job of this node that lags most has been behind its source.
+pub(crate) fn lag(lag: Duration) {
+    gauge!("davenport_replicator_lag_seconds").set(lag.as_secs_f64());
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
+pub(crate) fn queue(pending: u64, total: u64) {
     gauge!("couchdb_couch_replicator_jobs_pending").set(pending as f64);
     gauge!("couchdb_couch_replicator_jobs_total").set(total as f64);
 }

@@ -37,7 +37,7 @@ mod view;
 mod writeback;
 
 pub use create::{
-    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT_MS, JOB_TYPE, Replications, Scanned, Setup,
+    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Setup,
     Started, Writer,
 };
 pub use data::JobState;

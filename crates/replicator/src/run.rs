@@ -11,7 +11,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use couch::{Endpoint, Network};
@@ -20,7 +20,7 @@ use jobs::{Accepted, Holder};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::create::{JOB_TIMEOUT_MS, Replications};
+use crate::create::Replications;
 use crate::data::{JobData, Live};
 use crate::engine::{self, Budget, Ending, Handles, Outcome, Progress, Run, Settings};
 use crate::error::Error;
@@ -53,6 +53,8 @@ pub(crate) struct Runner {
     /// Tells this process from those of the same name before.
     pub(crate) process: String,
     pub(crate) serial: AtomicU64,
+    /// How many wait for changes and take no seat.
+    pub(crate) parked: AtomicUsize,
 }
 
 /// How a run is told to stop.
@@ -66,8 +68,36 @@ pub(crate) struct Stops {
     pub(crate) again: CancellationToken,
     /// The job is somebody else's: nothing more may be written.
     pub(crate) lost: CancellationToken,
-    /// Whether the run waits for changes and takes no seat.
-    pub(crate) parked: Arc<AtomicBool>,
+    pub(crate) shown: Arc<Shown>,
+}
+
+/// What a run shows its node.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    /// Whether it waits for changes and takes no seat.
+    parked: AtomicBool,
+    /// Since when it has been behind its source, in milliseconds; 0 when it is not.
+    behind_since_ms: AtomicI64,
+}
+
+impl Shown {
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+
+    /// How far behind its source it is.
+    pub(crate) fn lag(&self, now_ms: i64) -> Duration {
+        let since_ms = match self.behind_since_ms.load(Ordering::Relaxed) {
+            0 => now_ms,
+            since_ms => since_ms,
+        };
+        Duration::from_millis(u64::try_from(now_ms.saturating_sub(since_ms)).unwrap_or(0))
+    }
+
+    fn set_behind(&self, since: Option<Timestamp>) {
+        let since_ms = since.map_or(0, Timestamp::as_millisecond);
+        self.behind_since_ms.store(since_ms, Ordering::Relaxed);
+    }
 }
 
 /// How a run ended, for counters.
@@ -130,7 +160,7 @@ impl Runner {
 impl Work<'_> {
     async fn run(&self, seat: Seat) -> Result<Ended, ServiceError> {
         let mut data = JobData::decode(&self.accepted.data)?;
-        let timeout = Duration::from_millis(JOB_TIMEOUT_MS);
+        let timeout = self.runner.of.0.job_timeout;
         let jobs = &self.runner.of.0.jobs;
         let beats = jobs.keep_alive(self.accepted, timeout, |held| {
             if held.again {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -75,6 +75,8 @@ pub struct Server {
     acceptor: AcceptorHandle,
     load: watch::Sender<Load>,
     workers: HashMap<Id, Worker>,
+    /// Those of them that never end by themselves.
+    continuous: usize,
     tasks: JoinSet<Ended>,
     shutdown: CancellationToken,
     /// Starts and stops since the last turn.
@@ -134,12 +136,14 @@ impl Server {
             node: setup.node,
             process,
             serial: AtomicU64::new(1),
+            parked: AtomicUsize::new(0),
         };
         let server = Self {
             runner: Arc::new(runner),
             acceptor,
             load,
             workers: HashMap::new(),
+            continuous: 0,
             tasks: JoinSet::new(),
             shutdown: CancellationToken::new(),
             churn: 0,
@@ -250,6 +254,7 @@ impl Server {
                 since,
                 stops,
             };
+            self.continuous += usize::from(continuous);
             self.workers.insert(task.id(), worker);
         }
         self.show_load();
@@ -264,28 +269,21 @@ impl Server {
                 error.id()
             }
         };
-        self.workers.remove(&id);
+        if let Some(worker) = self.workers.remove(&id) {
+            self.continuous -= usize::from(worker.continuous);
+        }
         self.show_load();
     }
 
     fn show_load(&self) {
-        let continuous = self
-            .workers
-            .values()
-            .filter(|worker| worker.continuous)
-            .count();
-        let running = self.workers.len();
-        let parked = (self.workers.values())
-            .filter(|worker| worker.stops.parked.load(Ordering::Relaxed))
-            .count();
-        self.load.send_if_modified(|load| {
-            let new = Load {
-                running,
-                continuous,
-                parked,
-            };
-            std::mem::replace(load, new) != new
-        });
+        let new = Load {
+            running: self.workers.len(),
+            continuous: self.continuous,
+            parked: self.runner.parked.load(Ordering::Relaxed),
+        };
+        job_metrics::load(&new);
+        let changes = |load: &mut Load| std::mem::replace(load, new) != new;
+        self.load.send_if_modified(changes);
     }
 
     /// One turn of the scheduler.
@@ -317,7 +315,7 @@ impl Server {
     /// Stops the continuous jobs that have run longest, up to `surplus` of those that have had their time.
     fn trim(&mut self, surplus: usize, min_run_time: Duration) -> usize {
         let mut workers: Vec<&Worker> = (self.workers.values())
-            .filter(|worker| worker.continuous && !worker.stops.parked.load(Ordering::Relaxed))
+            .filter(|worker| worker.continuous && !worker.stops.shown.is_parked())
             .filter(|worker| worker.since.elapsed() >= min_run_time)
             .collect();
         workers.sort_by_key(|worker| worker.since);
@@ -335,7 +333,7 @@ impl Server {
     /// A node that is to run nothing gives back what waits for changes, too.
     fn trim_parked(&self) -> usize {
         let parked = (self.workers.values())
-            .filter(|worker| worker.stops.parked.load(Ordering::Relaxed))
+            .filter(|worker| worker.stops.shown.is_parked())
             .filter(|worker| !worker.stops.rotate.is_cancelled());
         parked.map(|worker| worker.stops.rotate.cancel()).count()
     }
@@ -345,11 +343,10 @@ impl Server {
         let of = &self.runner.of.0;
         let now_ms = of.jobs.clock().now_ms();
         let counts = of.jobs.counts(&of.ty).await?;
-        job_metrics::gauges(
-            self.workers.len(),
-            counts.pending,
-            counts.pending + counts.running,
-        );
+        job_metrics::queue(counts.pending, counts.pending + counts.running);
+        let lags = self.workers.values();
+        let lag = lags.map(|worker| worker.stops.shown.lag(now_ms)).max();
+        job_metrics::lag(lag.unwrap_or_default());
         if limit == 0 || counts.pending == 0 {
             return Ok(0);
         }
@@ -379,6 +376,7 @@ impl Server {
             self.tasks.shutdown().await;
         }
         self.workers.clear();
+        self.continuous = 0;
         self.runner.sources.close().await;
         self.show_load();
     }

@@ -80,13 +80,15 @@ impl Slots {
         loop {
             let next = {
                 let mut state = self.state();
-                state.waiting.retain(|seat| !seat.is_closed());
                 if state.taken >= state.max {
                     break;
                 }
                 let Some(next) = state.waiting.pop_front() else {
                     break;
                 };
+                if next.is_closed() {
+                    continue;
+                }
                 state.taken += 1;
                 next
             };

@@ -1,6 +1,9 @@
 //! `davenport bench`: how fast it is here. Compare figures of one run only.
 
 mod api;
+mod client;
+mod fleet;
+mod process;
 mod queue;
 mod replicate;
 
@@ -17,6 +20,8 @@ use super::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Nodes with many jobs, and nodes that end
+    Fleet(fleet::FleetBench),
     /// A replication, next to the server's own replicator
     Replicate(replicate::Command),
     /// Our replication of `bench replicate`
@@ -63,6 +68,7 @@ pub(crate) struct StoreBench {
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Fleet(bench) => fleet::run(bench).await,
         Command::Replicate(bench) => replicate::run(bench).await,
         Command::ReplicateOne => replicate::one().await,
         Command::ReplicateIdle => replicate::idle().await,

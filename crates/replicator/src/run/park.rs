@@ -20,6 +20,25 @@ use crate::slots::Seat;
 /// Even who has heard nothing looks now and then, half of it or more.
 const LOOK_PAUSE: Duration = Duration::from_hours(1);
 
+/// While it lives a job is counted among those that wait for changes.
+struct Parking<'a>(&'a Work<'a>);
+
+impl<'a> Parking<'a> {
+    fn begin(work: &'a Work<'a>) -> Self {
+        work.stops.shown.set_behind(None);
+        work.stops.shown.parked.store(true, Ordering::Relaxed);
+        work.runner.parked.fetch_add(1, Ordering::Relaxed);
+        Self(work)
+    }
+}
+
+impl Drop for Parking<'_> {
+    fn drop(&mut self) {
+        self.0.stops.shown.parked.store(false, Ordering::Relaxed);
+        self.0.runner.parked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Work<'_> {
     /// Runs and waits in turns, until there is a reason to end.
     pub(super) async fn keep_running(&self, mut run: Run, data: &mut JobData, seat: Seat) -> End {
@@ -30,10 +49,10 @@ impl Work<'_> {
                 Driven::Ended(end) => return end,
                 Driven::Idle(last, ear) => (last, ear),
             };
-            self.stops.parked.store(true, Ordering::Relaxed);
+            let parking = Parking::begin(self);
             seat.take();
             let parked = Box::pin(self.parked(&last, ear, data)).await;
-            self.stops.parked.store(false, Ordering::Relaxed);
+            drop(parking);
             match parked {
                 Ok(again) => seat = Some(again),
                 Err(end) => return end.with(*last),

@@ -78,6 +78,7 @@ impl Work<'_> {
             }
             phase = now.phase;
             told = Instant::now();
+            self.stops.shown.set_behind(now.behind_since);
             let healed = self.heal(data);
             match self.tell(&now, healed.then_some(&*data)).await {
                 Ok(()) => {}

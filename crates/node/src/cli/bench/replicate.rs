@@ -4,11 +4,7 @@
 //! it is read from the system where the server runs on this machine. A server with a replicator does the same work again,
 //! into another database.
 
-mod client;
 mod data;
-mod process;
-
-use std::process::Stdio;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -18,14 +14,13 @@ use peer::{Options, Peer};
 use replicator::engine::{self, Gate, Handles, Phase};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, Command as Process};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::{one, output, random_hex};
-use client::Client;
+use super::client::Client;
+use super::process::{self, Processes, first_line, myself, start_peer};
 use data::Case;
-use process::Processes;
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
@@ -294,29 +289,6 @@ impl Bench {
             format!("{case:<24} {who:<10} {metric:<20} {value:>14.3} {unit}")
         });
     }
-}
-
-async fn start_peer() -> anyhow::Result<(Child, String)> {
-    let mut child = myself(&["bench", "replicate-peer"])?;
-    let url = first_line(&mut child).await?;
-    Ok((child, url))
-}
-
-/// This program again, with other arguments. What it is told comes by its input, so that no list of processes shows it.
-fn myself(args: &[&str]) -> anyhow::Result<Child> {
-    Process::new(std::env::current_exe().context("find this program")?)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .context("start another process")
-}
-
-async fn first_line(child: &mut Child) -> anyhow::Result<String> {
-    let stdout = child.stdout.take().context("read from a new process")?;
-    let line = BufReader::new(stdout).lines().next_line().await?;
-    line.context("the other process said nothing")
 }
 
 /// The process of our own replication: does what its input says and prints what it took.

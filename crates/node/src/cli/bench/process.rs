@@ -1,9 +1,15 @@
-//! Processor time and memory of processes, read from the system. Where it does not tell, nothing is known.
+//! Other processes of this program; and processor time and memory of processes, read from the system. Where it does not
+//! tell, nothing is known.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
 
 /// In which Linux counts processor time, on every machine that Rust runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -11,6 +17,30 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const QUIET: f64 = 0.1;
 const QUIET_WINDOW: Duration = Duration::from_millis(500);
 const SETTLE_WINDOWS_MAX: u32 = 120;
+
+/// This program again, with other arguments. What it is told comes by its input, so that no list of processes shows it.
+pub(crate) fn myself(args: &[&str]) -> anyhow::Result<Child> {
+    Command::new(std::env::current_exe().context("find this program")?)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("start another process")
+}
+
+pub(crate) async fn first_line(child: &mut Child) -> anyhow::Result<String> {
+    let stdout = child.stdout.take().context("read from a new process")?;
+    let line = BufReader::new(stdout).lines().next_line().await?;
+    line.context("the other process said nothing")
+}
+
+/// A server in memory, as a process; and its URL.
+pub(crate) async fn start_peer() -> anyhow::Result<(Child, String)> {
+    let mut child = myself(&["bench", "replicate-peer"])?;
+    let url = first_line(&mut child).await?;
+    Ok((child, url))
+}
 
 /// A process and those that it started.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +95,11 @@ impl Processes {
             .then(|| seconds(ticks.sum()))
     }
 
+    /// The memory that the process has now, in millions of bytes.
+    pub(crate) fn rss_mb(self) -> Option<f64> {
+        memory_mb(&self.root.to_string(), "VmRSS:")
+    }
+
     /// Waits until there is nothing going on in them, or for a minute.
     pub(crate) async fn settle(self) {
         for _ in 0..SETTLE_WINDOWS_MAX {
@@ -86,16 +121,16 @@ pub(crate) fn own_cpu_s() -> Option<f64> {
 
 /// The most memory that this process had, in millions of bytes.
 pub(crate) fn own_peak_mb() -> Option<f64> {
-    own_memory_mb("VmHWM:")
+    memory_mb("self", "VmHWM:")
 }
 
 /// The memory that this process has.
 pub(crate) fn own_rss_mb() -> Option<f64> {
-    own_memory_mb("VmRSS:")
+    memory_mb("self", "VmRSS:")
 }
 
-fn own_memory_mb(name: &str) -> Option<f64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
+fn memory_mb(process: &str, name: &str) -> Option<f64> {
+    let status = fs::read_to_string(Path::new("/proc").join(process).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024.0 / 1e6)

@@ -7,6 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use url::{Host, Url};
 
+#[derive(Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
     root: Url,
@@ -88,6 +89,21 @@ impl Client {
         Ok((count("doc_count")?, count("doc_del_count")?))
     }
 
+    /// Writes new documents.
+    pub(crate) async fn write(&self, database: &str, documents: &[Value]) -> anyhow::Result<()> {
+        let path = format!("{database}/_bulk_docs");
+        let body = json!({"docs": documents}).to_string();
+        let answer = self.expect(Method::POST, &path, Some(body)).await?;
+        let refused = answer.as_array().into_iter().flatten();
+        let refused = refused.into_iter().find(|row| row.get("error").is_some());
+        ensure!(refused.is_none(), "a document was refused: {refused:?}");
+        Ok(())
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.expect(Method::GET, path, None).await
+    }
+
     /// Has the server replicate, and waits until it is done.
     pub(crate) async fn replicate(&self, document: &Value) -> anyhow::Result<()> {
         let answer = self
@@ -97,7 +113,7 @@ impl Client {
         Ok(())
     }
 
-    async fn expect(
+    pub(crate) async fn expect(
         &self,
         method: Method,
         path: &str,
