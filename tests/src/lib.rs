@@ -215,9 +215,12 @@ impl Node {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = self.child.id().context("it has ended")?;
-        let pid = Pid::from_raw(i32::try_from(pid)?).context("it has no process id")?;
-        Ok(kill_process(pid, signal)?)
+        send_signal(self.pid()?, signal)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        self.child.id().context("it has ended")
     }
 
     /// Waits until it ends: how, and what it has logged.
@@ -253,6 +256,23 @@ impl Node {
             password: password.to_owned(),
         }
     }
+}
+
+/// Sends a signal to a process.
+pub fn send_signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(i32::try_from(pid)?).context("it has no process id")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+/// Pauses a process for so long, whatever else goes on meanwhile.
+pub fn pause(pid: u32, pause: Duration) -> anyhow::Result<()> {
+    send_signal(pid, Signal::STOP)?;
+    tokio::spawn(async move {
+        tokio::time::sleep(pause).await;
+        // It may have ended.
+        drop(send_signal(pid, Signal::CONT));
+    });
+    Ok(())
 }
 
 /// Somebody who sends requests to a node.

@@ -6,7 +6,7 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use docstore::{Db, DocStore, Edit, EditMode, ReadOptions, Rev};
 use document::doc::Doc;
 use document::json::Json;
-use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Notifier, NotifierHandle};
+use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier, NotifierHandle};
 use peer::Peer;
 use replicator::engine::Budget;
 use replicator::id::ReplicationId;
@@ -15,7 +15,7 @@ use replicator::{
     Started, Writer,
 };
 use serde_json::{Value, json};
-use store::Store;
+use store::{FaultControl, Store};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(45);
 
 pub(crate) struct World {
     store: Store,
+    job_timeout: Option<Duration>,
     pub(crate) of: Replications,
     pub(crate) db: Db,
     pub(crate) peer: Peer,
@@ -41,13 +42,14 @@ pub(crate) struct Node {
     _acceptor: AbortOnDropHandle<()>,
 }
 
-async fn service(store: &Store, options: Options) -> Replications {
+async fn service(store: &Store, options: Options, job_timeout: Option<Duration>) -> Replications {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
     let docs = DocStore::new(store.clone(), docstore::Options::default());
     let sealer = Sealer::new(vec![("k".to_owned(), [9; 32])]).unwrap();
     let setup = Setup {
         sealer,
         options,
+        job_timeout,
         ..Setup::default()
     };
     Replications::open(jobs, docs, setup).await.unwrap()
@@ -62,8 +64,13 @@ fn plain() -> Options {
 
 impl World {
     pub(crate) async fn new() -> Self {
+        Self::with_timeout(None).await
+    }
+
+    /// Where a node may be silent for so long.
+    pub(crate) async fn with_timeout(job_timeout: Option<Duration>) -> Self {
         let store = Store::open("memory:").await.unwrap();
-        let of = service(&store, plain()).await;
+        let of = service(&store, plain(), job_timeout).await;
         let db = of.create_database("_replicator").await.unwrap();
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         peer.create_database("a").unwrap();
@@ -76,6 +83,7 @@ impl World {
         let notifier = tokio::spawn(notifier.run(CancellationToken::new()));
         Self {
             store,
+            job_timeout,
             of,
             db,
             peer,
@@ -89,7 +97,27 @@ impl World {
     }
 
     pub(crate) async fn node_with(&self, name: &str, options: Options) -> Node {
-        let of = service(&self.store, options).await;
+        self.node_on(&self.store, name, options).await
+    }
+
+    /// A node that can be cut off from the store.
+    pub(crate) async fn node_on_a_line(&self, name: &str) -> (Node, FaultControl) {
+        let (store, line) = self.store.with_faults(store::Faults::default());
+        (self.node_on(&store, name, plain()).await, line)
+    }
+
+    /// Somebody who watches over running jobs.
+    pub(crate) fn watch_over(&self) -> AbortOnDropHandle<()> {
+        let options = jobs::Options {
+            activity_monitor_max_jitter_msec: 100,
+            ..jobs::Options::default()
+        };
+        let maintenance = Maintenance::new(self.of.jobs().clone(), options);
+        AbortOnDropHandle::new(tokio::spawn(maintenance.run(CancellationToken::new())))
+    }
+
+    async fn node_on(&self, store: &Store, name: &str, options: Options) -> Node {
+        let of = service(store, options, self.job_timeout).await;
         let holder = Holder::new(name).unwrap();
         let (acceptor, handle) =
             Acceptor::new(of.jobs().clone(), of.job_type().clone(), holder.clone());

@@ -9,6 +9,7 @@
     reason = "a test may fail, tells a story, and says what it skips"
 )]
 
+mod cut_off;
 mod documents;
 mod fixture;
 mod idle;

@@ -1,0 +1,93 @@
+//! A fleet of processes that runs many replications of all kinds, while nodes, frontends and servers are killed, paused,
+//! stopped and started at random: afterwards everything is equal, and nobody has seen a credential.
+//!
+//! The small one is for every day. `TORTURE_REPLICATIONS` and `TORTURE_SECONDS` make it larger, `TORTURE_SEED` another one.
+//! PouchDB Server takes part when `TEST_POUCHDB_SERVER` names its script, Apache CouchDB when `TEST_COUCHDB_URL` names it;
+//! `TEST_FDB_CLUSTER_FILE` has it done on FoundationDB, too.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod blows;
+mod fleet;
+mod places;
+mod verdict;
+mod work;
+
+use std::time::Duration;
+
+use e2e::PATIENCE;
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use tokio::time::timeout;
+
+use blows::Blows;
+use fleet::Fleet;
+use places::Places;
+use work::Work;
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    seed: u64,
+    replications: usize,
+    duration: Duration,
+}
+
+impl Scale {
+    fn from_environment() -> Self {
+        let number = |name: &str, default: u64| {
+            let given = std::env::var(name).ok();
+            given.map_or(default, |text| text.parse().expect("a number"))
+        };
+        Self {
+            seed: number("TORTURE_SEED", 7),
+            replications: usize::try_from(number("TORTURE_REPLICATIONS", 40)).unwrap(),
+            duration: Duration::from_secs(number("TORTURE_SECONDS", 15)),
+        }
+    }
+}
+
+/// One run on one store.
+async fn torture(scale: Scale, store: Option<&str>) {
+    println!("{scale:?}");
+    let mut places = Places::start().await.unwrap();
+    let mut fleet = Fleet::start(store).await.unwrap();
+    let client = fleet.client(places.secrets());
+    let work = Work::draw(scale, &places);
+    work.prepare(&places).await;
+    client.create("/_replicator").await;
+    let mut blows = Blows::new(SmallRng::seed_from_u64(scale.seed), scale.duration);
+    let urls = places.urls();
+    let asked = work.ask(&client, &urls);
+    let written = work.write_more(&urls, scale);
+    let struck = blows.strike(&mut fleet, places.processes());
+    let all = async { tokio::join!(asked, written, struck) };
+    let patience = scale.duration + PATIENCE * 2;
+    timeout(patience, all).await.expect("it ends");
+    fleet.heal().await.unwrap();
+    places.heal().await.unwrap();
+    println!("{blows}");
+    verdict::settled(&work, &client).await;
+    verdict::equal(&work, &places).await;
+    verdict::terminal_states(&work, &client).await;
+    let logs = fleet.stop().await.unwrap();
+    verdict::no_secret(&logs, &places.secrets(), fleet.directory());
+    assert_eq!(client.leaks(), Vec::<String>::new());
+    work.forget(&places).await;
+}
+
+#[tokio::test]
+async fn everything_is_equal_in_the_end() {
+    Box::pin(torture(Scale::from_environment(), None)).await;
+}
+
+#[tokio::test]
+async fn everything_is_equal_in_the_end_on_foundationdb() {
+    match std::env::var("TEST_FDB_CLUSTER_FILE") {
+        Ok(file) => {
+            let store = format!("fdb:{file}?prefix=torture-{}", std::process::id());
+            Box::pin(torture(Scale::from_environment(), Some(&store))).await;
+        }
+        Err(_) => println!("skipped: TEST_FDB_CLUSTER_FILE names no FoundationDB cluster"),
+    }
+}

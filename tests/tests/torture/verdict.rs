@@ -1,0 +1,121 @@
+//! What has to hold when everything works again.
+
+use std::path::Path;
+
+use e2e::PATIENCE;
+use peer::{Contents, Difference, compare};
+use reqwest::{Client as Http, Method, StatusCode};
+use serde_json::Value;
+use tokio::time::{Duration, Instant, sleep};
+
+use crate::fleet::Client;
+use crate::places::Places;
+use crate::work::{Replication, Work};
+
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+
+/// Every replication of a document has ended, or runs for ever.
+pub(crate) async fn settled(work: &Work, client: &Client) {
+    let begun = Instant::now();
+    for replication in work.replications.iter().filter(|one| !one.transient) {
+        let path = format!("/_scheduler/docs/_replicator/{}", replication.name);
+        let state = if replication.continuous {
+            "running"
+        } else {
+            "completed"
+        };
+        let such = |status: StatusCode, row: &Value| status.is_success() && row["state"] == state;
+        client.send(Method::GET, &path, None, such).await;
+    }
+    println!("settled after {:?}", begun.elapsed());
+}
+
+/// Every target has what its source has, as far as that was wanted.
+pub(crate) async fn equal(work: &Work, places: &Places) {
+    let begun = Instant::now();
+    let http = Http::new();
+    for replication in &work.replications {
+        let (from, to) = (
+            &places.all[replication.source],
+            &places.all[replication.target],
+        );
+        let source = from.url.database(&work.source(replication));
+        let target = to.url.database(&work.target(replication));
+        // PouchDB does not keep the generation that an attachment came with.
+        let pouchdb = from.is_pouchdb || to.is_pouchdb;
+        let mut differences = differences(&http, replication, &source, &target, pouchdb).await;
+        let until = Instant::now() + PATIENCE;
+        while !differences.is_empty() && replication.continuous && Instant::now() < until {
+            sleep(LOOK_PAUSE).await;
+            differences = self::differences(&http, replication, &source, &target, pouchdb).await;
+        }
+        assert_eq!(differences, [], "{replication:?}");
+    }
+    println!("equal after {:?}", begun.elapsed());
+}
+
+async fn differences(
+    http: &Http,
+    replication: &Replication,
+    source: &str,
+    target: &str,
+    pouchdb: bool,
+) -> Vec<Difference> {
+    let source = Contents::fetch(http, source, &[]).await.unwrap();
+    let target = Contents::fetch(http, target, &[]).await.unwrap();
+    let expected = Work::expected(replication, source);
+    let differences = compare(&expected, &target.without_locals()).into_iter();
+    differences
+        .filter(|difference| !(pouchdb && matches!(difference, Difference::Attachment(..))))
+        .collect()
+}
+
+/// What has ended has ended once: its document was changed once. What goes on has not been touched.
+pub(crate) async fn terminal_states(work: &Work, client: &Client) {
+    let mut running = 0;
+    for replication in &work.replications {
+        running += usize::from(replication.continuous);
+        if replication.transient {
+            continue;
+        }
+        let path = format!("/_replicator/{}", replication.name);
+        let document = client.get(&path).await;
+        let rev = document["_rev"].as_str().unwrap();
+        if replication.continuous {
+            assert!(rev.starts_with("1-"), "{document:#}");
+            assert_eq!(document["_replication_state"], Value::Null, "{document:#}");
+        } else {
+            assert!(rev.starts_with("2-"), "{document:#}");
+            assert_eq!(document["_replication_state"], "completed", "{document:#}");
+        }
+    }
+    let jobs = client.get("/_scheduler/jobs?limit=10000").await;
+    let jobs: Vec<&Value> = jobs["jobs"].as_array().unwrap().iter().collect();
+    assert_eq!(jobs.len(), running, "{jobs:#?}");
+    for path in [
+        "/_active_tasks",
+        "/_scheduler/docs?limit=10000",
+        "/_metrics",
+        "/",
+    ] {
+        client.get(path).await;
+    }
+}
+
+/// No credential is in a log, nor on the disk.
+pub(crate) fn no_secret(logs: &str, secrets: &[String], directory: &Path) {
+    for line in logs.lines() {
+        let seen = secrets.iter().find(|secret| line.contains(secret.as_str()));
+        assert_eq!(seen, None, "{line}");
+        assert!(!line.contains("panicked"), "{line}");
+    }
+    let data = directory.join("data");
+    let files = std::fs::read_dir(data).into_iter().flatten().flatten();
+    for file in files {
+        let bytes = std::fs::read(file.path()).unwrap();
+        for secret in secrets {
+            let seen = memchr::memmem::find(&bytes, secret.as_bytes());
+            assert_eq!(seen, None, "{secret} is in {}", file.path().display());
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What is replicated: documents of many kinds, by replications of all kinds, and what has to come of it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use peer::{Contents, sources};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use reqwest::{Client as Http, Method};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::Scale;
+use crate::fleet::Client;
+use crate::places::{Places, Url};
+
+/// A credential of servers that have no administrator.
+pub(crate) const HEADER_SECRET: &str = "s3cr3t-header-0ddba11";
+/// Documents that there are at the beginning.
+const DOCUMENTS: u64 = 15;
+/// Documents that a write brings.
+const MORE: u64 = 3;
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+const TRIES_MAX: usize = 2_000;
+
+pub(crate) fn basic(name: &str, password: &str) -> String {
+    BASE64.encode(format!("{name}:{password}"))
+}
+
+/// Which documents are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    All,
+    Selector,
+    Filter,
+    Named,
+}
+
+/// How credentials are said.
+#[derive(Clone, Copy, Debug)]
+enum Credentials {
+    Url,
+    Basic,
+    Header,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Replication {
+    pub(crate) name: String,
+    /// Numbers of servers.
+    pub(crate) source: usize,
+    pub(crate) target: usize,
+    pub(crate) continuous: bool,
+    /// By `_replicate`, and not by a document.
+    pub(crate) transient: bool,
+    pub(crate) choice: Choice,
+    credentials: Credentials,
+}
+
+pub(crate) struct Work {
+    pub(crate) replications: Vec<Replication>,
+    run: String,
+}
+
+impl Work {
+    pub(crate) fn draw(scale: Scale, places: &Places) -> Self {
+        let mut rng = SmallRng::seed_from_u64(!scale.seed);
+        let count = places.all.len();
+        let replications = (0..scale.replications).map(|number| Replication {
+            name: format!("{number:04}"),
+            source: rng.random_range(0..count),
+            target: rng.random_range(0..count),
+            continuous: rng.random(),
+            transient: rng.random_range(0..3) == 0,
+            choice: [
+                Choice::All,
+                Choice::All,
+                Choice::Selector,
+                Choice::Filter,
+                Choice::Named,
+            ][rng.random_range(0..5)],
+            credentials: [Credentials::Url, Credentials::Basic, Credentials::Header]
+                [rng.random_range(0..3)],
+        });
+        Self {
+            replications: replications.collect(),
+            run: format!("torture-{}", std::process::id()),
+        }
+    }
+
+    pub(crate) fn source(&self, replication: &Replication) -> String {
+        format!("{}-s{}", self.run, replication.name)
+    }
+
+    pub(crate) fn target(&self, replication: &Replication) -> String {
+        format!("{}-t{}", self.run, replication.name)
+    }
+
+    /// Makes all databases, and the first documents.
+    pub(crate) async fn prepare(&self, places: &Places) {
+        let http = Http::new();
+        for replication in &self.replications {
+            let source = places.all[replication.source]
+                .url
+                .database(&self.source(replication));
+            let target = places.all[replication.target]
+                .url
+                .database(&self.target(replication));
+            insist(&http, Method::PUT, &source, None).await;
+            insist(&http, Method::PUT, &target, None).await;
+            write(&http, &source, replication, 0..DOCUMENTS).await;
+            if replication.choice == Choice::Filter {
+                let design = json!({
+                    "_id": "_design/d",
+                    "filters": {"mammals": sources::FILTER_MAMMAL},
+                });
+                insist(
+                    &http,
+                    Method::PUT,
+                    &format!("{source}/_design/d"),
+                    Some(&design),
+                )
+                .await;
+            }
+        }
+    }
+
+    /// Has all replications made, whatever happens to the frontend meanwhile.
+    pub(crate) async fn ask(&self, client: &Client, urls: &[Url]) {
+        let mut transient = Vec::new();
+        for replication in &self.replications {
+            let body = self.body(replication, urls);
+            if replication.transient {
+                transient.push(body);
+                continue;
+            }
+            let path = format!("/_replicator/{}", replication.name);
+            // A conflict says that an earlier try had come through.
+            let done =
+                |status: reqwest::StatusCode, _: &Value| status.is_success() || status == 409;
+            client.send(Method::PUT, &path, Some(&body), done).await;
+        }
+        // Whoever asks again for the same joins in.
+        let asked = transient.iter().map(async |body| {
+            let done = |status: reqwest::StatusCode, _: &Value| status.is_success();
+            client
+                .send(Method::POST, "/_replicate", Some(body), done)
+                .await;
+        });
+        futures::future::join_all(asked).await;
+    }
+
+    pub(crate) fn body(&self, replication: &Replication, urls: &[Url]) -> Value {
+        let of = |at: usize, name: &str| endpoint(&urls[at], name, replication.credentials);
+        let mut body = json!({
+            "source": of(replication.source, &self.source(replication)),
+            "target": of(replication.target, &self.target(replication)),
+        });
+        if replication.continuous {
+            body["continuous"] = true.into();
+        }
+        match replication.choice {
+            Choice::All => {}
+            Choice::Selector => body["selector"] = json!({"class": "mammal"}),
+            Choice::Filter => body["filter"] = "d/mammals".into(),
+            Choice::Named => body["doc_ids"] = json!(named()),
+        }
+        body
+    }
+
+    /// Writes more documents to the sources of continuous replications while everything is struck.
+    pub(crate) async fn write_more(&self, urls: &[Url], scale: Scale) {
+        let http = Http::new();
+        let mut rng = SmallRng::seed_from_u64(scale.seed ^ 0x5eed);
+        let until = tokio::time::Instant::now() + scale.duration;
+        let continuous: Vec<&Replication> = (self.replications.iter())
+            .filter(|replication| replication.continuous)
+            .collect();
+        let mut next = DOCUMENTS;
+        while tokio::time::Instant::now() < until && !continuous.is_empty() {
+            let replication = continuous[rng.random_range(0..continuous.len())];
+            let source = urls[replication.source].database(&self.source(replication));
+            write(&http, &source, replication, next..next + MORE).await;
+            next += MORE;
+            sleep(Duration::from_millis(rng.random_range(0..200))).await;
+        }
+    }
+
+    /// What the target has to have of what the source has.
+    pub(crate) fn expected(replication: &Replication, mut source: Contents) -> Contents {
+        let named: BTreeSet<String> = named().into_iter().collect();
+        source
+            .documents
+            .retain(|id, leaves| match replication.choice {
+                Choice::All => true,
+                Choice::Named => named.contains(id),
+                Choice::Selector | Choice::Filter => leaves.values().any(|leaf| {
+                    let body: Value = serde_json::from_str(&leaf.body).unwrap();
+                    body["class"] == "mammal"
+                }),
+            });
+        source.without_locals()
+    }
+
+    /// Leaves nothing behind on servers of others.
+    pub(crate) async fn forget(&self, places: &Places) {
+        let http = Http::new();
+        for replication in &self.replications {
+            for (at, name) in [
+                (replication.source, self.source(replication)),
+                (replication.target, self.target(replication)),
+            ] {
+                let url = places.all[at].url.database(&name);
+                insist(&http, Method::DELETE, &url, None).await;
+            }
+        }
+    }
+}
+
+/// Ids of a replication that names them.
+fn named() -> Vec<String> {
+    (0..DOCUMENTS).step_by(4).map(id).collect()
+}
+
+fn id(number: u64) -> String {
+    format!("d{number:05}")
+}
+
+fn endpoint(url: &Url, database: &str, how: Credentials) -> Value {
+    let plain = format!("{}/{database}", url.plain);
+    let headers = json!({"X-Secret": HEADER_SECRET});
+    match (&url.admin, how) {
+        (None, _) => json!({"url": plain, "headers": headers}),
+        (Some(_), Credentials::Url) => url.database(database).into(),
+        (Some((username, password)), Credentials::Basic) => json!({
+            "url": plain, "headers": headers,
+            "auth": {"basic": {"username": username, "password": password}},
+        }),
+        (Some((name, password)), Credentials::Header) => json!({
+            "url": plain,
+            "headers": {"Authorization": format!("Basic {}", basic(name, password))},
+        }),
+    }
+}
+
+/// Writes documents by their numbers, with revisions that depend on these alone: it may be done again.
+async fn write(
+    http: &Http,
+    database: &str,
+    replication: &Replication,
+    numbers: std::ops::Range<u64>,
+) {
+    let everything = replication.choice == Choice::All;
+    let mut documents = Vec::new();
+    for number in numbers {
+        let class = ["mammal", "bird", "fish"][usize::try_from(number % 3).unwrap()];
+        let mut document = json!({
+            "_id": id(number), "_revisions": {"start": 1, "ids": [rev(number, 1)]},
+            "class": class, "integer": number, "text": "x".repeat(usize::try_from(number % 50).unwrap() * 20),
+        });
+        if everything && number % 7 == 3 {
+            document["_attachments"] = json!({
+                "note.txt": {"content_type": "text/plain", "data": BASE64.encode(format!("note {number}"))},
+            });
+        }
+        documents.push(document);
+        if everything && number % 5 == 2 {
+            // A conflict, and a deletion.
+            for leaf in [2, 3] {
+                documents.push(json!({
+                    "_id": id(number), "_deleted": leaf == 3,
+                    "_revisions": {"start": 2, "ids": [rev(number, leaf), rev(number, 1)]},
+                    "leaf": leaf,
+                }));
+            }
+        }
+    }
+    let body = json!({"new_edits": false, "docs": documents});
+    insist(
+        http,
+        Method::POST,
+        &format!("{database}/_bulk_docs"),
+        Some(&body),
+    )
+    .await;
+}
+
+fn rev(number: u64, leaf: u64) -> String {
+    format!("{:032x}", (u128::from(number) + 1) << 8 | u128::from(leaf))
+}
+
+/// Asks a server until it has done what it is told, or has done so before.
+async fn insist(http: &Http, method: Method, url: &str, body: Option<&Value>) {
+    let mut last = String::new();
+    for _ in 0..TRIES_MAX {
+        let request = http
+            .request(method.clone(), url)
+            .timeout(Duration::from_secs(10));
+        let request = match body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        match request.send().await {
+            Ok(answer) => {
+                let status = answer.status();
+                let text = answer.text().await;
+                let had_been_done = matches!(status.as_u16(), 409 | 412)
+                    || (status == 404 && method == Method::DELETE);
+                if had_been_done || (status.is_success() && text.is_ok()) {
+                    return;
+                }
+                last = format!("{status} {text:?}");
+            }
+            Err(error) => last = error.to_string(),
+        }
+        sleep(LOOK_PAUSE).await;
+    }
+    panic!("{method} {url}: {last}");
+}
