@@ -262,7 +262,7 @@ async fn write(
         });
         if everything && number % 7 == 3 {
             document["_attachments"] = json!({
-                "note.txt": {"content_type": "text/plain", "data": BASE64.encode(format!("note {number}"))},
+                "note.txt": {"content_type": "text/plain", "revpos": 1, "data": BASE64.encode(format!("note {number}"))},
             });
         }
         documents.push(document);
