@@ -62,7 +62,7 @@ impl Blows {
     }
 
     /// Strikes again and again until the time is over. Whatever is down then stays down.
-    pub(crate) async fn strike(&mut self, fleet: &mut Fleet, mut servers: Vec<&mut Process>) {
+    pub(crate) async fn strike(&mut self, fleet: &mut Fleet, servers: &[&Process]) {
         let until = Instant::now() + self.duration;
         while Instant::now() < until {
             let pause = self.pause(200..1_500);
@@ -70,7 +70,7 @@ impl Blows {
             let blow = BLOWS[self.rng.random_range(0..BLOWS.len())];
             *self.struck.entry(blow).or_default() += 1;
             match blow {
-                Blow::HitServer => self.hit_server(&mut servers).await,
+                Blow::HitServer => self.hit_server(servers).await,
                 blow => self.hit_fleet(blow, fleet).await,
             }
         }
@@ -107,20 +107,20 @@ impl Blows {
         }
     }
 
-    async fn hit_server(&mut self, servers: &mut [&mut Process]) {
+    async fn hit_server(&mut self, servers: &[&Process]) {
         let at = self.rng.random_range(0..servers.len());
         let (down, kind, seed) = (
             self.pause(100..3_000),
             self.rng.random_range(0..3),
             self.rng.random(),
         );
-        match &mut *servers[at] {
+        match servers[at] {
             Process::Peer(peer) if kind == 0 => peer.restart(down / 3).await,
             // Until something else happens to it.
             Process::Peer(peer) if kind == 1 => peer.set_faults(some_faults(seed)),
             Process::Peer(peer) => peer.set_faults(Faults::none()),
-            Process::PouchDb(server) if kind == 0 => server.kill().await.unwrap(),
-            Process::PouchDb(server) => server.pause(down).unwrap(),
+            Process::PouchDb(server) if kind == 0 => server.kill(),
+            Process::PouchDb(server) => server.pause(down),
             Process::Elsewhere => {}
         }
     }

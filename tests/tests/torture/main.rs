@@ -5,7 +5,11 @@
 //! PouchDB Server takes part when `TEST_POUCHDB_SERVER` names its script, Apache CouchDB when `TEST_COUCHDB_URL` names it;
 //! `TEST_FDB_CLUSTER_FILE` has it done on FoundationDB, too.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may fail, and tells what it did"
+)]
 
 mod blows;
 mod fleet;
@@ -50,7 +54,7 @@ impl Scale {
 /// One run on one store.
 async fn torture(scale: Scale, store: Option<&str>) {
     println!("{scale:?}");
-    let mut places = Places::start().await.unwrap();
+    let places = Places::start().await.unwrap();
     let mut fleet = Fleet::start(store).await.unwrap();
     let client = fleet.client(places.secrets());
     let work = Work::draw(scale, &places);
@@ -60,13 +64,15 @@ async fn torture(scale: Scale, store: Option<&str>) {
     let urls = places.urls();
     let asked = work.ask(&client, &urls);
     let written = work.write_more(&urls, scale);
-    let struck = blows.strike(&mut fleet, places.processes());
+    let processes = places.processes();
+    let struck = blows.strike(&mut fleet, &processes);
     let all = async { tokio::join!(asked, written, struck) };
     let patience = scale.duration + PATIENCE * 2;
     timeout(patience, all).await.expect("it ends");
     fleet.heal().await.unwrap();
     places.heal().await.unwrap();
     println!("{blows}");
+    work.ask_once(&client, &urls).await;
     verdict::settled(&work, &client).await;
     verdict::equal(&work, &places).await;
     verdict::terminal_states(&work, &client).await;

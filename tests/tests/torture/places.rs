@@ -1,8 +1,10 @@
 //! Servers that are copied from and to.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,6 +13,7 @@ use peer::{Faults, Options, Peer, Profile};
 use reqwest::Client;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -108,9 +111,9 @@ impl Places {
         self.all.iter().map(|place| place.url.clone()).collect()
     }
 
-    pub(crate) fn processes(&mut self) -> Vec<&mut Process> {
-        let all = self.all.iter_mut();
-        all.map(|place| &mut place.process).collect()
+    pub(crate) fn processes(&self) -> Vec<&Process> {
+        let all = self.all.iter();
+        all.map(|place| &place.process).collect()
     }
 
     /// What must not be seen anywhere.
@@ -127,12 +130,12 @@ impl Places {
     }
 
     /// All work again.
-    pub(crate) async fn heal(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn heal(&self) -> anyhow::Result<()> {
         for process in self.processes() {
             match process {
                 Process::Peer(peer) => peer.set_faults(Faults::none()),
                 Process::PouchDb(server) => {
-                    e2e::send_signal(server.pid()?, Signal::CONT)?;
+                    server.signal(Signal::CONT);
                     server.answers().await?;
                 }
                 Process::Elsewhere => {}
@@ -166,12 +169,18 @@ pub(crate) fn some_faults(seed: u64) -> Faults {
     Faults::seeded(seed, profile)
 }
 
-/// A `PouchDB` Server with its data on the disk, which outlives its process.
+/// A `PouchDB` Server with its data on the disk, which outlives its process. Whenever it ends it is started again: it does so
+/// by itself at times, when a client breaks off.
 pub(crate) struct PouchDb {
-    script: PathBuf,
     port: u16,
-    process: Child,
-    directory: TempDir,
+    pid: Arc<AtomicU32>,
+    supervisor: JoinHandle<()>,
+}
+
+impl Drop for PouchDb {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+    }
 }
 
 impl PouchDb {
@@ -180,30 +189,37 @@ impl PouchDb {
         // Whoever takes the port between here and there makes this fail loudly, not wrongly.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let script = script.canonicalize()?;
-        let process = spawn(&script, port, &directory)?;
+        let pid = Arc::new(AtomicU32::new(0));
+        let running = Arc::clone(&pid);
+        let supervisor = tokio::spawn(async move {
+            loop {
+                let mut process = spawn(&script, port, &directory).unwrap();
+                running.store(process.id().unwrap_or(0), Ordering::Relaxed);
+                let ended = process.wait().await.unwrap();
+                println!("PouchDB Server ended: {ended}");
+            }
+        });
         let server = Self {
-            script,
             port,
-            process,
-            directory,
+            pid,
+            supervisor,
         };
         server.answers().await?;
         Ok(server)
     }
 
-    fn pid(&self) -> anyhow::Result<u32> {
-        self.process.id().context("the server has ended")
+    fn signal(&self, signal: Signal) {
+        // It may just have ended.
+        drop(e2e::send_signal(self.pid.load(Ordering::Relaxed), signal));
     }
 
-    pub(crate) fn pause(&self, pause: Duration) -> anyhow::Result<()> {
-        e2e::pause(self.pid()?, pause)
+    pub(crate) fn pause(&self, pause: Duration) {
+        drop(e2e::pause(self.pid.load(Ordering::Relaxed), pause));
     }
 
-    /// Kills it and starts it again.
-    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
-        self.process.kill().await?;
-        self.process = spawn(&self.script, self.port, &self.directory)?;
-        Ok(())
+    /// It is started again at once.
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
     }
 
     async fn answers(&self) -> anyhow::Result<()> {
@@ -219,7 +235,7 @@ impl PouchDb {
     }
 }
 
-fn spawn(script: &PathBuf, port: u16, directory: &TempDir) -> anyhow::Result<Child> {
+fn spawn(script: &Path, port: u16, directory: &TempDir) -> anyhow::Result<Child> {
     Command::new("node")
         .arg(script)
         .args(["--no-stdout-logs", "--host", "127.0.0.1"])

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use peer::{Contents, sources};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
-use reqwest::{Client as Http, Method};
+use reqwest::{Client as Http, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -129,24 +129,25 @@ impl Work {
 
     /// Has all replications made, whatever happens to the frontend meanwhile.
     pub(crate) async fn ask(&self, client: &Client, urls: &[Url]) {
-        let mut transient = Vec::new();
-        for replication in &self.replications {
+        for replication in self.replications.iter().filter(|one| !one.transient) {
             let body = self.body(replication, urls);
-            if replication.transient {
-                transient.push(body);
-                continue;
-            }
             let path = format!("/_replicator/{}", replication.name);
             // A conflict says that an earlier try had come through.
-            let done =
-                |status: reqwest::StatusCode, _: &Value| status.is_success() || status == 409;
+            let done = |status: StatusCode, _: &Value| status.is_success() || status == 409;
             client.send(Method::PUT, &path, Some(&body), done).await;
         }
-        // Whoever asks again for the same joins in.
-        let asked = transient.iter().map(async |body| {
-            let done = |status: reqwest::StatusCode, _: &Value| status.is_success();
+        self.ask_once(client, urls).await;
+    }
+
+    /// Asks for those replications that no document stands behind: whoever asks again for the same joins in. They are not
+    /// tried again when they fail, so whoever wants one asks again.
+    pub(crate) async fn ask_once(&self, client: &Client, urls: &[Url]) {
+        let transient = self.replications.iter().filter(|one| one.transient);
+        let asked = transient.map(async |replication| {
+            let body = self.body(replication, urls);
+            let done = |status: StatusCode, _: &Value| status.is_success();
             client
-                .send(Method::POST, "/_replicate", Some(body), done)
+                .send(Method::POST, "/_replicate", Some(&body), done)
                 .await;
         });
         futures::future::join_all(asked).await;

@@ -28,9 +28,9 @@ pub(crate) struct FleetBench {
     /// copied, by us and by its own scheduler. Servers in memory when left out
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// Only these cases, separated by commas: idle/N, one_shot/N, takeover/kill, takeover/stop
     #[arg(
         long,
+        help = "Only these cases, separated by commas: idle/N, one_shot/N, takeover/kill, takeover/stop",
         value_name = "CASE,CASE…",
         value_delimiter = ',',
         default_value = "idle/10000,one_shot/1000,takeover/kill,takeover/stop"

@@ -54,7 +54,10 @@ pub(super) async fn run(run: &Run<'_>, jobs: u32) -> anyhow::Result<()> {
     if run.bench.server.is_some() {
         for what in ["source", "ours", "theirs"] {
             // What is left behind does no harm; what went wrong before is the news.
-            let delete = async |name: &String| Ok(drop(copies.source.client.delete(name).await));
+            let delete = async |name: &String| {
+                let _ = copies.source.client.delete(name).await;
+                Ok(())
+            };
             each(&copies.names(what), delete).await?;
         }
     }
