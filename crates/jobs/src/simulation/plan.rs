@@ -106,6 +106,7 @@ impl Plan {
                 type_monitor_holdoff_msec: 50,
                 type_check_period_msec: rng.random_range(2_000..15_000),
                 type_check_max_jitter_msec: rng.random_range(1..5_000),
+                ..Options::default()
             },
             faults: faults(rng),
             fates: Fates::draw(rng),
