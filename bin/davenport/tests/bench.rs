@@ -81,7 +81,13 @@ async fn a_frontend_is_measured() {
         found.entry(case).or_default().push(metric);
     }
     let cases: Vec<_> = found.keys().map(String::as_str).collect();
-    assert_eq!(cases, ["changes_fanout", "doc_writes", "docs_page/30"]);
+    let all = [
+        "changes_fanout",
+        "doc_writes",
+        "docs_page/30",
+        "docs_page_from/30",
+    ];
+    assert_eq!(cases, all);
     for (case, metrics) in found {
         assert_eq!(metrics[..3], ["per_s", "ms_p50", "ms_p99"], "{case}");
     }

@@ -68,7 +68,7 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
         ..query
     };
     let page = of.scheduler_jobs(&first).await.map_err(query_error)?;
-    let head = head(page.total_rows, page.offset, "jobs");
+    let head = head(page.total_rows, Some(page.offset), "jobs");
     let begun = Jobs {
         of,
         query: first,
@@ -308,7 +308,8 @@ async fn open(shared: &Shared, name: &str) -> Result<Db, Error> {
 }
 
 /// How an answer begins whose rows are the member `name`.
-fn head(total_rows: u64, offset: u64, name: &str) -> String {
+fn head(total_rows: u64, offset: Option<u64>, name: &str) -> String {
+    let offset = offset.map_or("null".to_owned(), |offset| offset.to_string());
     format!("{{\"total_rows\":{total_rows},\"offset\":{offset},\"{name}\":[\n")
 }
 

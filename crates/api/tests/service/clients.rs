@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::fixture::{Fixture, Setting, User, replication};
+use crate::world::World;
 
 /// A service that listens, and how to end it.
 struct Listening {
@@ -54,14 +55,19 @@ impl Listening {
 }
 
 async fn run(script: &str) {
+    let service = Listening::start().await;
+    run_on(&service.url, script).await;
+    service.end().await;
+}
+
+async fn run_on(url: &str, script: &str) {
     let Some(directory) = std::env::var_os("TEST_CLIENTS") else {
         eprintln!("skipped: TEST_CLIENTS names no directory of npm clients");
         return;
     };
-    let service = Listening::start().await;
     let ran = Command::new("node")
         .arg(script)
-        .arg(&service.url)
+        .arg(url)
         .current_dir(directory)
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -73,7 +79,6 @@ async fn run(script: &str) {
         String::from_utf8_lossy(&ran.stderr),
     );
     assert!(ran.status.success(), "{out}{err}");
-    service.end().await;
 }
 
 #[tokio::test]
@@ -84,6 +89,19 @@ async fn pouchdb_works() {
 #[tokio::test]
 async fn nano_works() {
     run("nano.js").await;
+}
+
+#[tokio::test]
+async fn pouchdb_works_through_a_frontend_of_a_cluster() {
+    let world = World::in_front().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://boss:b0ss@{}", listener.local_addr().unwrap());
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    tasks.spawn(world.fixture.service.clone().run(listener, stop.clone()));
+    run_on(&url, "upstream.js").await;
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
 }
 
 /// Documents with all that replication has to carry.

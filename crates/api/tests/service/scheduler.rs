@@ -279,6 +279,180 @@ async fn jobs_are_restarted_paused_and_resumed() {
     refused.refuses(401, "unauthorized", "You are not a server admin.");
 }
 
+/// It would fail again in the same words, so nobody is told that it runs.
+#[tokio::test]
+async fn what_describes_no_replication_is_not_restarted() {
+    let world = World::new().await;
+    let of = &world.fixture.replications;
+    let docs = of.docs();
+    let db = docs.open(&docs.name("_replicator").unwrap()).await.unwrap();
+    // It was let in by a configuration that has changed since.
+    let doc = document::doc::Doc::parse(r#"{"source":7,"target":"http://t.example/b"}"#).unwrap();
+    let edit = docstore::Edit::new("bad", doc).unwrap();
+    let hook = of.hook(replicator::Writer::Replicator);
+    let put = docs.put(&db, &edit, docstore::EditMode::NewEdits, &hook);
+    put.await.unwrap();
+    let path = "/_scheduler/docs/_replicator/bad";
+    let row = world.until(path, |row| row["state"] == "failed").await;
+    let job = row["job_id"].as_str().unwrap().replace('|', "%7C");
+    let path = format!("/_scheduler/jobs/{job}/_restart");
+    let refused = world.root().post(&path, &json!({})).await;
+    let reason =
+        "The document describes no replication: there is nothing to run before it is changed.";
+    refused.refuses(403, "forbidden", reason);
+}
+
+/// Every field of a replication that runs and of one that has ended, in all three listings.
+#[tokio::test]
+async fn fields_are_those_of_couchdb() {
+    let world = World::new().await;
+    let more =
+        json!({"continuous": true, "source_proxy": "", "target": world.peer.database_url("c")});
+    world.write("_replicator", "goes", &more).await;
+    world.write("_replicator", "ends", &json!({})).await;
+    let goes = "/_scheduler/docs/_replicator/goes";
+    let goes = world
+        .until(goes, |row| {
+            row["state"] == "running" && row["info"]["docs_written"] == 3
+        })
+        .await;
+    let ends = "/_scheduler/docs/_replicator/ends";
+    let ends = world.until(ends, |row| row["state"] == "completed").await;
+    let names = |row: &Value| {
+        let mut names: Vec<_> = row.as_object().unwrap().keys().cloned().collect();
+        names.sort();
+        names
+    };
+    let doc = [
+        "database",
+        "doc_id",
+        "error_count",
+        "id",
+        "info",
+        "job_id",
+        "last_updated",
+        "node",
+        "pid",
+        "source",
+        "source_proxy",
+        "start_time",
+        "state",
+        "target",
+        "target_proxy",
+    ];
+    assert_eq!(names(&goes), doc);
+    assert_eq!(names(&ends), doc);
+    let time = |value: &Value| {
+        let text = value.as_str().unwrap();
+        assert!(
+            text.len() == 20 && text.ends_with('Z') && &text[10..11] == "T",
+            "{text}"
+        );
+    };
+    for row in [&goes, &ends] {
+        time(&row["last_updated"]);
+        time(&row["start_time"]);
+        let url = row["source"].as_str().unwrap();
+        assert_eq!(url, format!("{}/", world.peer.database_url("a")));
+        assert_eq!(
+            (&row["error_count"], &row["source_proxy"]),
+            (&json!(0), &Value::Null)
+        );
+    }
+    let id = goes["id"].as_str().unwrap();
+    assert!(id.len() > 32 && id.contains("+continuous"), "{id}");
+    assert_eq!(
+        (&goes["node"], &ends["node"]),
+        (&json!("node1"), &Value::Null)
+    );
+    assert!(goes["pid"].is_string() && ends["pid"].is_null());
+    for name in [
+        "revisions_checked",
+        "missing_revisions_found",
+        "docs_read",
+        "docs_written",
+        "doc_write_failures",
+    ] {
+        let expected = if name == "doc_write_failures" { 0 } else { 3 };
+        assert_eq!(goes["info"][name], expected, "{name}");
+        assert_eq!(ends["info"][name], expected, "{name}");
+    }
+    for name in [
+        "changes_pending",
+        "checkpointed_source_seq",
+        "source_seq",
+        "through_seq",
+    ] {
+        assert!(goes["info"].get(name).is_some(), "{name}: {goes:#}");
+    }
+    // The listing of jobs has what is not finished; by its id a job is found in any state.
+    let jobs = world.root().get("/_scheduler/jobs").await.gives(200);
+    assert_eq!(
+        (&jobs["total_rows"], &jobs["offset"]),
+        (&json!(1), &json!(0))
+    );
+    let job = &jobs["jobs"][0];
+    let fields = [
+        "database",
+        "doc_id",
+        "history",
+        "id",
+        "info",
+        "job_id",
+        "node",
+        "pid",
+        "source",
+        "start_time",
+        "state",
+        "target",
+        "user",
+    ];
+    assert_eq!(names(job), fields);
+    assert_eq!(
+        (&job["id"], &job["state"]),
+        (&goes["id"], &json!("running"))
+    );
+    let events: Vec<_> = job["history"].as_array().unwrap().iter().rev().collect();
+    assert_eq!(
+        (&events[0]["type"], &events[1]["type"]),
+        (&json!("added"), &json!("started"))
+    );
+    events.iter().for_each(|event| time(&event["timestamp"]));
+    let ended = ends["job_id"].as_str().unwrap().replace('|', "%7C");
+    let ended = world.root().get(&format!("/_scheduler/jobs/{ended}")).await;
+    assert_eq!(ended.gives(200)["state"], "completed");
+    let blank = id.replace('+', "%20");
+    let by_id = world.root().get(&format!("/_scheduler/jobs/{blank}")).await;
+    assert_eq!(by_id.gives(200)["doc_id"], "goes");
+    let tasks = world.root().get("/_active_tasks").await.gives(200);
+    let task = &tasks[0];
+    for name in ["started_on", "updated_on", "checkpoint_interval"] {
+        assert!(task[name].is_u64(), "{name}: {task:#}");
+    }
+    for (name, value) in [
+        ("type", json!("replication")),
+        ("user", Value::Null),
+        ("database", json!("_replicator")),
+        ("doc_id", json!("goes")),
+        ("replication_id", goes["id"].clone()),
+        ("source", goes["source"].clone()),
+        ("target", goes["target"].clone()),
+        ("continuous", json!(true)),
+        ("node", goes["node"].clone()),
+        ("pid", goes["pid"].clone()),
+        ("docs_written", json!(3)),
+    ] {
+        assert_eq!(task[name], value, "{name}");
+    }
+    for path in ["/_scheduler/jobs", "/_scheduler/docs", "/_active_tasks"] {
+        let head = world.root().head(path).await;
+        assert_eq!((head.status.as_u16(), head.text.as_str()), (200, ""));
+        for name in ["x-couch-request-id", "x-couchdb-body-time"] {
+            assert!(!head.header(name).is_empty(), "{path} {name}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn metrics_are_what_the_process_has_measured() {
     let world = World::idle().await;

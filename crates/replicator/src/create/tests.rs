@@ -218,7 +218,7 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
     let ids: Vec<_> = page.docs.iter().map(|row| row["doc_id"].clone()).collect();
     assert_eq!(
         (page.total_rows, page.offset, ids),
-        (2, 0, vec![json!("a"), json!("f")])
+        (2, Some(0), vec![json!("a"), json!("f")])
     );
     let mut query = crate::DocsQuery::default();
     (query.range.descending, query.range.limit) = (true, Some(1));

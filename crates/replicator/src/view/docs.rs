@@ -29,8 +29,8 @@ pub struct DocsQuery {
 pub struct DocsPage {
     /// How many there are, design documents not counted, without filters.
     pub total_rows: u64,
-    /// How many come before the first row.
-    pub offset: u64,
+    /// How many come before the first row; `None` where there are more than anybody counts.
+    pub offset: Option<u64>,
     /// The rows.
     pub docs: Vec<Value>,
     /// What to ask for next; `None` at the end.
@@ -55,10 +55,10 @@ impl Replications {
         };
         let counts = self.0.docs.all_docs_counts(db, &all).await?;
         let total_rows = counts.total_rows.saturating_sub(designs);
-        let before = counts.offset.unwrap_or(0);
         let mut page = DocsPage {
             total_rows,
-            offset: before.saturating_add(query.range.skip).min(total_rows),
+            offset: (counts.offset)
+                .map(|before| before.saturating_add(query.range.skip).min(total_rows)),
             ..DocsPage::default()
         };
         let mut rest = query.clone();

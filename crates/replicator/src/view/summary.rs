@@ -1,7 +1,7 @@
 //! `_scheduler/summary`: what the whole service does, in one small answer.
 //!
-//! How many jobs wait, run and are finished is counted by the queue, at the same cost however many there are. What the
-//! queue does not tell apart, rates, and what nodes do come from a look at the jobs: at all of them if there are few, else
+//! How many jobs wait, run and are finished is counted by the queue, at the same cost however many there are: `queue` is exact,
+//! and the states below `jobs` add up to it. What the queue does not tell apart, rates, and what nodes do come from a look at the jobs: at all of them if there are few, else
 //! at some in each state of the queue, from which the rest is estimated. The answer says which.
 //!
 //! Rates are those of what was written since the same jobs were seen some seconds ago, so that ten thousand jobs count that
@@ -20,6 +20,13 @@ use crate::fault::ServiceError;
 /// How many jobs of each state are looked at.
 const LOOKS_MAX: usize = 500;
 
+const STATES: [JobState; 5] = [
+    JobState::Pending,
+    JobState::Running,
+    JobState::Crashing,
+    JobState::Completed,
+    JobState::Failed,
+];
 /// How far back rates look: running jobs tell what they have done every ten seconds.
 const RATE_WINDOW_MS: i64 = 12_000;
 /// Nobody asked for so long: what is remembered says nothing of now.
@@ -102,7 +109,11 @@ impl Replications {
             at_ms: now_ms,
             written,
         });
-        Ok(tally.to_json())
+        let mut shown = tally.to_json();
+        shown["queue"] = json!({
+            "pending": counts.pending, "running": counts.running, "finished": counts.finished,
+        });
+        Ok(shown)
     }
 
     async fn sample(&self, state: State, count: u64, looks: usize) -> Result<Sample, ServiceError> {
@@ -180,6 +191,17 @@ impl Sample {
         part.saturating_mul(self.of) / (self.seen.len() as u64).max(1)
     }
 
+    /// The same of parts that make up the whole, so that they add up to what there is.
+    fn shares<const N: usize>(&self, parts: [u64; N]) -> [u64; N] {
+        let mut shares = parts.map(|part| self.scaled(part));
+        let given: u64 = shares.iter().sum();
+        let largest = (0..N).max_by_key(|at| parts[*at]);
+        if let (Some(largest), false) = (largest, self.seen.is_empty()) {
+            shares[largest] += self.of.saturating_sub(given);
+        }
+        shares
+    }
+
     #[expect(
         clippy::cast_precision_loss,
         reason = "an estimate needs no more than 52 bits"
@@ -196,15 +218,12 @@ impl Sample {
 impl Tally {
     fn add(&mut self, sample: &Sample, memory: &SummaryMemory, now_ms: i64) {
         self.partial |= sample.partial;
-        for state in [
-            JobState::Pending,
-            JobState::Running,
-            JobState::Crashing,
-            JobState::Completed,
-            JobState::Failed,
-        ] {
-            *self.states.entry(state.as_str()).or_default() +=
-                sample.count(|seen| seen.state() == state);
+        let seen = STATES.map(|state| {
+            let of_state = sample.seen.iter().filter(|seen| seen.state() == state);
+            of_state.count() as u64
+        });
+        for (state, count) in STATES.into_iter().zip(sample.shares(seen)) {
+            *self.states.entry(state.as_str()).or_default() += count;
         }
         self.idle += sample.count(Seen::is_idle);
         self.paused += sample.count(|seen| seen.state() == JobState::Pending && seen.data.paused);
@@ -346,6 +365,22 @@ mod tests {
         });
         assert_eq!(rates(&mut memory, "a", 240, 80_000), (7.5, 0.0));
         assert!(memory.0.is_empty());
+    }
+
+    #[test]
+    fn shares_add_up() {
+        let sample = Sample {
+            seen: (0..3).map(|n| running(&format!("j{n}"), 1)).collect(),
+            of: 1000,
+            partial: true,
+        };
+        assert_eq!(sample.shares([2, 1]), [667, 333]);
+        let none = Sample {
+            seen: Vec::new(),
+            of: 0,
+            partial: false,
+        };
+        assert_eq!(none.shares([0, 0]), [0, 0]);
     }
 
     #[test]
