@@ -8,6 +8,7 @@ mod clients;
 mod dashboard;
 mod databases;
 mod documents;
+mod fields;
 mod fixture;
 mod forgery;
 mod fuzz;
