@@ -73,7 +73,9 @@ pub enum Error {
         request: Request,
     },
     /// The egress policy forbids the address: an operator has to allow it.
-    #[error("egress to {host} is not allowed: {rule}")]
+    #[error(
+        "egress to {host} is not allowed by the rule `{rule}`; an operator lets it through with `network.egress.allow`"
+    )]
     Egress {
         /// Host or address.
         host: String,

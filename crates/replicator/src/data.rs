@@ -1,9 +1,7 @@
-//! What a job knows: the data of its row in the queue, and its progress, which changes often and has a row of its own.
-//!
-//! Both are JSON. What the user asked for is kept as the members of the body that the parser reads, sealed as a whole, so
-//! that defaults are those of the service at the time of a run; what is shown of it stands beside it in plain.
+//! What a job knows: the data of its row in the queue, as JSON. Its progress, which changes often, has a row of its own.
 
-use couch::Endpoint;
+mod asked;
+
 use docstore::{Db, InstanceId};
 use document::json::Json;
 use jiff::Timestamp;
@@ -15,41 +13,10 @@ use sha2::{Digest as _, Sha256};
 use crate::fault::ServiceError;
 use crate::params::{Defaults, Invalid, Replication};
 use crate::seal::Sealer;
+pub(crate) use asked::{Shown, Spec};
 
 /// How much of a document's id a job id holds; longer ones end with a hash.
 const DOC_ID_BYTES_MAX: usize = 150;
-
-/// The members of a body that describe a replication.
-const MEMBERS: [&str; 27] = [
-    "source",
-    "target",
-    "proxy",
-    "source_proxy",
-    "target_proxy",
-    "continuous",
-    "create_target",
-    "create_target_params",
-    "doc_ids",
-    "filter",
-    "query_params",
-    "selector",
-    "since_seq",
-    "use_checkpoints",
-    "checkpoint_interval",
-    "worker_processes",
-    "worker_batch_size",
-    "http_connections",
-    "connection_timeout",
-    "retries_per_request",
-    "socket_options",
-    "use_bulk_get",
-    "winning_revs_only",
-    "skip_deleted",
-    "skip_design_docs",
-    "on_write_failure",
-    "filter_where",
-];
-const MEMBER_CHECKPOINTS: &str = "checkpoints";
 
 /// What a job is doing, as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -97,29 +64,6 @@ pub(crate) enum Origin {
     Request {
         user: Option<String>,
     },
-}
-
-/// What is shown of a replication.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Shown {
-    pub(crate) source: Option<String>,
-    pub(crate) target: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) source_proxy: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) target_proxy: Option<String>,
-    #[serde(skip_serializing_if = "is_false")]
-    pub(crate) continuous: bool,
-    pub(crate) checkpoint_interval: u64,
-}
-
-/// What the user asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Spec {
-    Sealed(String),
-    Plain(String),
 }
 
 /// An event of a job's history.
@@ -195,27 +139,8 @@ pub(crate) struct JobData {
     pub(crate) result: Option<Map<String, Value>>,
 }
 
-/// What changes while a job runs, and what stays of it when it does not.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Live {
-    /// `info` while it runs or waits.
-    pub(crate) info: Map<String, Value>,
-    pub(crate) updated: i64,
-    /// It has caught up and waits for changes.
-    #[serde(skip_serializing_if = "is_false")]
-    pub(crate) idle: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) start_seq: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) started_from: Option<String>,
-    /// The last documents that could not be written.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) failures: Vec<Value>,
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
-fn is_false(truth: &bool) -> bool {
+pub(crate) fn is_false(truth: &bool) -> bool {
     !truth
 }
 
@@ -238,10 +163,6 @@ pub(crate) fn document_job_id(instance: InstanceId, doc_id: &str) -> JobId {
 /// A job id as clients see it.
 pub(crate) fn job_text(job: &JobId) -> String {
     String::from_utf8_lossy(job.as_bytes()).into_owned()
-}
-
-fn place(job: &JobId) -> String {
-    format!("job/{}", job_text(job))
 }
 
 impl JobData {
@@ -306,8 +227,7 @@ impl JobData {
     ) -> Result<Result<Replication, Invalid>, ServiceError> {
         let text = match &self.spec {
             None => return Ok(Err(Invalid::new(self.error_text()))),
-            Some(Spec::Plain(text)) => text.clone(),
-            Some(Spec::Sealed(sealed)) => sealer.open(&place(job), sealed)?,
+            Some(spec) => spec.open(sealer, job)?,
         };
         let body = Json::parse(&text)
             .map_err(|_| ServiceError::corrupt("the replication of a job cannot be decoded"))?;
@@ -344,46 +264,6 @@ impl JobData {
     }
 }
 
-impl Spec {
-    fn new(sealer: &Sealer, job: &JobId, body: &Json) -> Self {
-        let members = body.as_object().unwrap_or_default().iter();
-        let known = |name: &str| MEMBERS.contains(&name) || name == MEMBER_CHECKPOINTS;
-        let members = members.filter(|(name, _)| known(name)).cloned().collect();
-        let text = Json::Object(members).to_string();
-        match sealer.seal(&place(job), &text) {
-            Some(sealed) => Self::Sealed(sealed),
-            None => Self::Plain(text),
-        }
-    }
-}
-
-impl Shown {
-    fn of(replication: &Replication) -> Self {
-        let proxy = |endpoint: &Endpoint| endpoint.proxy().map(ToString::to_string);
-        let options = &replication.options;
-        Self {
-            source: Some(replication.source.to_string()),
-            target: Some(replication.target.to_string()),
-            source_proxy: proxy(&replication.source),
-            target_proxy: proxy(&replication.target),
-            continuous: options.continuous,
-            checkpoint_interval: u64::try_from(options.checkpoint_interval.as_millis())
-                .unwrap_or(u64::MAX),
-        }
-    }
-}
-
-impl Live {
-    pub(crate) fn decode(bytes: &[u8]) -> Self {
-        // Nothing depends on it: what cannot be read is as if it were not there.
-        serde_json::from_slice(bytes).unwrap_or_default()
-    }
-
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("progress is JSON")
-    }
-}
-
 impl Origin {
     pub(crate) fn document(db: &Db, doc_id: &str) -> Self {
         Self::Document {
@@ -408,43 +288,6 @@ pub(crate) fn iso(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_parser_reads_no_member_that_is_not_kept() {
-        let sources = [
-            include_str!("params.rs"),
-            include_str!("params/options.rs"),
-            include_str!("params/filter.rs"),
-        ];
-        let readers = [
-            "get(\"",
-            "get_unless_null(\"",
-            "boolean(\"",
-            "integer(\"",
-            "word(\"",
-            "flag(\"",
-            "number(\n                \"",
-            "interval(\"",
-            "proxy(\"",
-        ];
-        // Not part of what a replication is, or members of members.
-        let others = ["cancel", "view"];
-        let mut seen = 0;
-        for source in sources {
-            let code = source.split("#[cfg(test)]").next().unwrap();
-            for reader in readers {
-                for rest in code.split(reader).skip(1) {
-                    let name = rest.split('"').next().unwrap();
-                    let known = MEMBERS.contains(&name)
-                        || others.contains(&name)
-                        || name == MEMBER_CHECKPOINTS;
-                    assert!(known, "`{name}` is read and not kept");
-                    seen += 1;
-                }
-            }
-        }
-        assert!(seen >= MEMBERS.len(), "{seen}");
-    }
 
     #[test]
     fn job_ids_are_short_and_their_own() {

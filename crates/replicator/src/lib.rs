@@ -24,6 +24,7 @@ pub mod id;
 mod idle;
 mod job_metrics;
 mod keys;
+mod live;
 mod metrics;
 mod options;
 pub mod params;

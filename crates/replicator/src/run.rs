@@ -21,13 +21,14 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::create::Replications;
-use crate::data::{JobData, Live};
+use crate::data::JobData;
 use crate::engine::{self, Budget, Ending, Handles, Outcome, Progress, Run, Settings};
 use crate::error::Error;
 use crate::fault::ServiceError;
 use crate::id::Identity;
 use crate::idle::{Ear, Sources};
 use crate::keys;
+use crate::live::Live;
 use crate::params::Replication;
 use crate::slots::{Seat, Slots};
 use crate::stats::Stats;

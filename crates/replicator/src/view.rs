@@ -20,10 +20,11 @@ pub use docs::{DocsPage, DocsQuery};
 pub use summary::SummaryMemory;
 
 use crate::create::Replications;
-use crate::data::{JobData, JobState, Live, Origin, iso};
+use crate::data::{JobData, JobState, Origin, iso};
 use crate::fault::ServiceError;
 use crate::id::ReplicationId;
 use crate::keys;
+use crate::live::Live;
 
 /// How many rows one call looks at.
 pub const VISITS_MAX: u64 = 10_000;

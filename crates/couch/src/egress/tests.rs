@@ -181,7 +181,10 @@ fn one_denied_address_denies_all() {
     let private = SocketAddr::from((Ipv6Addr::LOCALHOST, 80));
     assert!(egress.check_addresses("h", &[public]).is_ok());
     let error = egress.check_addresses("h", &[public, private]).unwrap_err();
-    assert_eq!(error.to_string(), "egress to h is not allowed: special");
+    assert_eq!(
+        error.to_string(),
+        "egress to h is not allowed by the rule `special`; an operator lets it through with `network.egress.allow`"
+    );
 }
 
 #[test]

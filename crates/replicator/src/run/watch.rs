@@ -9,10 +9,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Work, timestamp};
-use crate::data::{JobData, Live};
+use crate::data::JobData;
 use crate::engine::{Gate, Halt, Phase, Progress, StartedFrom};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::live::Live;
 
 /// A change of phase is told this soon after the last news.
 const PHASE_PAUSE: Duration = Duration::from_secs(1);

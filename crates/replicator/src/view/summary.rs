@@ -303,7 +303,8 @@ mod tests {
     use jobs::JobInfo;
 
     use super::*;
-    use crate::data::{JobData, Live, Origin};
+    use crate::data::{JobData, Origin};
+    use crate::live::Live;
     use crate::params::Invalid;
     use crate::seal::Sealer;
 

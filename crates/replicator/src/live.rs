@@ -1,0 +1,36 @@
+//! The progress of a job, which changes often and has a row of its own.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::data::is_false;
+
+/// What changes while a job runs, and what stays of it when it does not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Live {
+    /// `info` while it runs or waits.
+    pub(crate) info: Map<String, Value>,
+    pub(crate) updated: i64,
+    /// It has caught up and waits for changes.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) idle: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) start_seq: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) started_from: Option<String>,
+    /// The last documents that could not be written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<Value>,
+}
+
+impl Live {
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        // Nothing depends on it: what cannot be read is as if it were not there.
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("progress is JSON")
+    }
+}
