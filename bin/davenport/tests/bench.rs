@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
 
+use peer::{Fault, Faults, On, Options, Peer};
 use serde_json::Value;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
 async fn figures(args: &[&str]) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_davenport"))
@@ -91,4 +95,62 @@ async fn a_frontend_is_measured() {
     for (case, metrics) in found {
         assert_eq!(metrics[..3], ["per_s", "ms_p50", "ms_p99"], "{case}");
     }
+}
+
+/// A server that takes no documents for the target, and a benchmark that waits for it in vain.
+async fn stuck(args: &[&str]) -> (Peer, Child) {
+    let peer = Peer::start(Options::default()).await.unwrap();
+    let hang = (On::post("/bench-small-*-ours/_bulk_docs"), Fault::Hang);
+    peer.set_faults(Faults::script([hang]));
+    let child = Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args(["bench", "replicate", "--cases", "small", "--scale", "0.01"])
+        .args(["--server", &peer.url()])
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    (peer, child)
+}
+
+/// What a benchmark says that failed; its databases are gone.
+async fn failed(peer: &Peer, child: Child) -> String {
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let requests = peer.requests();
+    let created: Vec<&str> = (requests.iter())
+        .filter(|request| request.is("PUT", "/bench-small-*") && request.status == 201)
+        .map(|request| request.path.trim_matches('/'))
+        .filter(|name| !name.contains('/'))
+        .collect();
+    assert_eq!(created.len(), 2);
+    assert!(created.iter().all(|name| peer.contents(name).is_err()));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[tokio::test]
+async fn interrupted_it_leaves_nothing_behind() {
+    for signal in ["-INT", "-TERM"] {
+        let (peer, child) = stuck(&[]).await;
+        let begun = async {
+            while peer.injected().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_mins(1), begun).await.unwrap();
+        let pid = child.id().unwrap().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().await;
+        assert!(sent.unwrap().success());
+        let said = failed(&peer, child).await;
+        assert!(said.contains("interrupted"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_case_that_takes_too_long_is_given_up() {
+    let (peer, child) = stuck(&["--limit", "3"]).await;
+    let said = failed(&peer, child).await;
+    assert!(said.contains("case small: not done after 3 s"), "{said}");
+    assert!(said.contains("not measured: small"), "{said}");
 }

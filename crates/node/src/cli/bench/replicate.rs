@@ -4,23 +4,24 @@
 //! it is read from the system where the server runs on this machine. A server with a replicator does the same work again,
 //! into another database.
 
+mod child;
 mod data;
+mod databases;
 
-use anyhow::{Context, bail, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use couch::{EgressOptions, Network, NetworkOptions};
-use document::json::Json;
-use peer::{Options, Peer};
-use replicator::engine::{self, Gate, Handles, Phase};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::task::JoinSet;
+use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
-use super::super::{one, output, random_hex};
+use super::super::{output, random_hex};
 use super::client::Client;
-use super::process::{self, Processes, first_line, myself, start_peer};
+use super::process::{Processes, first_line, myself, start_peer};
+pub(crate) use child::{idle, one, serve_peer};
 use data::Case;
+use databases::{Databases, Interrupted};
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
@@ -36,6 +37,9 @@ pub(crate) struct Command {
     /// Measure what so many continuous replications take that wait for changes, instead of the cases
     #[arg(long, value_name = "JOBS")]
     idle: Option<u32>,
+    /// Give a case up that takes longer, its data included
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    limit: u64,
     /// Print a line of JSON a figure
     #[arg(long)]
     json: bool,
@@ -63,6 +67,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         has_replicator: client.has_replicator().await?,
         client,
         scale: command.scale,
+        limit: Duration::from_secs(command.limit),
         json: command.json,
     };
     let cases = if command.cases.is_empty() {
@@ -70,20 +75,16 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     } else {
         &command.cases[..]
     };
-    match command.idle {
-        Some(jobs) => bench.idle(jobs).await?,
-        None => {
-            for case in cases {
-                bench.case(*case).await?;
-            }
-        }
-    }
+    let measured = match command.idle {
+        Some(jobs) => bench.idle(jobs).await,
+        None => bench.cases(cases).await,
+    };
     if let Some(mut child) = own {
         // It ends with its input.
         drop(child.stdin.take());
         child.wait().await.context("wait for the server")?;
     }
-    Ok(())
+    measured
 }
 
 /// A server, and how to report.
@@ -93,6 +94,8 @@ struct Bench {
     server: Option<Processes>,
     has_replicator: bool,
     scale: f64,
+    /// The longest time of a case.
+    limit: Duration,
     json: bool,
 }
 
@@ -106,6 +109,23 @@ struct Measured {
 }
 
 impl Bench {
+    /// Measures cases. One that fails does not hold up the others.
+    async fn cases(&self, cases: &[Case]) -> anyhow::Result<()> {
+        let mut failed = Vec::new();
+        for case in cases {
+            match self.case(*case).await {
+                Ok(()) => {}
+                Err(error) if error.is::<Interrupted>() => return Err(error),
+                Err(error) => {
+                    output::error(&format!("case {}: {error:#}", case.name()));
+                    failed.push(case.name());
+                }
+            }
+        }
+        ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
+        Ok(())
+    }
+
     async fn case(&self, case: Case) -> anyhow::Result<()> {
         let run = random_hex();
         let name = |what: &str| {
@@ -116,17 +136,11 @@ impl Bench {
             )
         };
         let (source, ours, theirs) = (name("source"), name("ours"), name("theirs"));
-        let databases = if case.target_is_full() {
-            vec![&source, &ours]
-        } else if self.has_replicator {
-            vec![&source, &ours, &theirs]
-        } else {
-            vec![&source, &ours]
-        };
-        let measured = async {
-            for database in &databases {
-                self.client.create(database).await?;
-            }
+        let mut names = vec![&*source, &*ours];
+        if self.has_replicator && !case.target_is_full() {
+            names.push(&theirs);
+        }
+        let measure = async {
             self.fill(case, &source).await?;
             if case.target_is_full() {
                 self.fill(case, &ours).await?;
@@ -146,20 +160,22 @@ impl Bench {
             }
             anyhow::Ok(())
         };
-        let measured = measured.await;
-        for database in databases {
-            // What is left behind does no harm; what went wrong before is the news.
-            let _ = self.client.delete(database).await;
-        }
-        measured.with_context(|| format!("case {}", case.name()))
+        let databases = Databases::new(&self.client, &names);
+        databases.during(self.limit, measure).await
     }
 
     /// Many replications of one database with one document, each to the same target under another name of the source.
     async fn idle(&self, jobs: u32) -> anyhow::Result<()> {
-        let (source, target) = ("bench-idle-source", "bench-idle-target");
-        for database in [source, target] {
-            self.client.create(database).await?;
-        }
+        let run = random_hex();
+        let name = |what: &str| format!("bench-idle-{}-{what}", &run[..8]);
+        let (source, target) = (name("source"), name("target"));
+        let names = [&*source, &*target];
+        let databases = Databases::new(&self.client, &names);
+        let measure = self.idle_between(jobs, &source, &target);
+        databases.during(self.limit, measure).await
+    }
+
+    async fn idle_between(&self, jobs: u32, source: &str, target: &str) -> anyhow::Result<()> {
         let mut child = myself(&["bench", "replicate-idle"])?;
         let mut stdin = child.stdin.take().context("write to a new process")?;
         for job in 0..jobs {
@@ -174,9 +190,6 @@ impl Bench {
         drop(stdin);
         let line = first_line(&mut child).await?;
         child.wait().await?;
-        for database in [source, target] {
-            self.client.delete(database).await?;
-        }
         let said: Value = serde_json::from_str(&line).context("read what a process measured")?;
         for (metric, unit) in [
             ("rss_kb_per_job", "kB"),
@@ -289,85 +302,4 @@ impl Bench {
             format!("{case:<24} {who:<10} {metric:<20} {value:>14.3} {unit}")
         });
     }
-}
-
-/// The process of our own replication: does what its input says and prints what it took.
-pub(crate) async fn one() -> anyhow::Result<()> {
-    let document = tokio::io::stdin();
-    let mut document = BufReader::new(document).lines();
-    let Some(document) = document.next_line().await? else {
-        bail!("there is no replication document on the input");
-    };
-    let run = one::prepare(&Json::parse(&document)?, &random_hex(), network()?).await?;
-    let (_control, handles) = Handles::new(Gate::open());
-    Box::pin(engine::run(run, handles))
-        .await
-        .map_err(|error| one::failure(&error))?;
-    output::line(
-        &json!({"cpu_s": process::own_cpu_s(), "peak_rss_mb": process::own_peak_mb()}).to_string(),
-    );
-    Ok(())
-}
-
-/// The process of many replications: runs those that its input has until all wait for changes, and prints what they take.
-pub(crate) async fn idle() -> anyhow::Result<()> {
-    let mut documents = BufReader::new(tokio::io::stdin()).lines();
-    let (network, uuid) = (network()?, random_hex());
-    let mut runs = JoinSet::new();
-    let mut controls = Vec::new();
-    let mut before = None;
-    while let Some(document) = documents.next_line().await? {
-        let run = one::prepare(&Json::parse(&document)?, &uuid, network.clone()).await?;
-        let (control, handles) = Handles::new(Gate::open());
-        let mut progress = control.progress();
-        runs.spawn(engine::run(run, handles));
-        progress
-            .wait_for(|progress| progress.phase == Phase::CaughtUp)
-            .await
-            .context("a replication ended")?;
-        controls.push(control);
-        // The first one pays for what all share.
-        if before.is_none() {
-            before = process::own_rss_mb();
-        }
-    }
-    let others = controls.len().saturating_sub(1).max(1);
-    let after = process::own_rss_mb();
-    let per_job = before.zip(after).map(|(before, after)| {
-        let others = u32::try_from(others).unwrap_or(u32::MAX);
-        (after - before) * 1e3 / f64::from(others)
-    });
-    output::line(
-        &json!({
-            "rss_kb_per_job": per_job,
-            "cpu_s": process::own_cpu_s(),
-            "peak_rss_mb": process::own_peak_mb(),
-        })
-        .to_string(),
-    );
-    runs.shutdown().await;
-    Ok(())
-}
-
-fn network() -> anyhow::Result<Network> {
-    let options = NetworkOptions {
-        egress: EgressOptions::open(),
-        ..NetworkOptions::default()
-    };
-    Ok(Network::new(options, super::super::random())?)
-}
-
-/// The process of the server in memory: prints its URL and serves until its input ends.
-pub(crate) async fn serve_peer() -> anyhow::Result<()> {
-    let password = random_hex();
-    let options = Options {
-        admin: Some(("admin".to_owned(), password.clone())),
-        ..Options::default()
-    };
-    let peer = Peer::start(options).await?;
-    output::line(&format!("http://admin:{password}@{}", peer.address()));
-    let mut input = BufReader::new(tokio::io::stdin()).lines();
-    while input.next_line().await?.is_some() {}
-    peer.stop().await;
-    Ok(())
 }
