@@ -103,7 +103,7 @@ pub use endpoint::{
     ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
 };
 pub use error::{Answer, Error, Failure, Request};
-pub use net::{ResolveFn, Resolver};
+pub use net::{ConnectFn, ResolveFn, Resolver, Transport, Wire};
 pub use network::Network;
 pub use options::{NetworkOptions, RateLimitScope, RequestOptions};
 pub use secret::{Basic, Secret};

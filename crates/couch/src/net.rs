@@ -18,7 +18,7 @@ use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use dial::{ResolveFn, Resolver};
+pub use dial::{ConnectFn, ResolveFn, Resolver, Transport, Wire};
 
 pub(crate) use connector::{ConnectError, Trouble};
 pub(crate) use dial::Dialer;

@@ -65,7 +65,12 @@ impl Network {
         }
         let egress = Egress::new(&options.egress)?;
         let connect_to = ConnectTo::parse(&options.connect_to);
-        let dialer = Arc::new(Dialer::new(egress, connect_to, options.resolver.clone()));
+        let dialer = Arc::new(Dialer::new(
+            egress,
+            connect_to,
+            options.resolver.clone(),
+            options.transport.clone(),
+        ));
         let tasks = Tasks {
             tracker: TaskTracker::new(),
             token: CancellationToken::new(),

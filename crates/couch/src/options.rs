@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, EgressOptions};
 use crate::error::Error;
-use crate::net::{ClientIdentity, Resolver, Roots, TlsIdentity};
+use crate::net::{ClientIdentity, Resolver, Roots, TlsIdentity, Transport};
 use crate::retry::RetryPolicy;
 
 /// Options of a node.
@@ -46,6 +46,9 @@ pub struct NetworkOptions {
     /// Who resolves names.
     #[serde(skip)]
     pub resolver: Resolver,
+    /// Who connects to addresses.
+    #[serde(skip)]
+    pub transport: Transport,
 }
 
 impl Default for NetworkOptions {
@@ -66,6 +69,7 @@ impl Default for NetworkOptions {
             jwt_directory: None,
             http2: true,
             resolver: Resolver::default(),
+            transport: Transport::default(),
         }
     }
 }

@@ -37,11 +37,13 @@ mod request;
 mod security;
 mod seq;
 mod server;
+mod supervisor;
 
 pub use attachment::Attachment;
 pub use compare::{Contents, Difference, Leaf, compare};
 pub use faults::{Fault, Faults, Injected, On, Profile};
 pub use functions::{Functions, Objection, Query, UserContext, sources};
+pub use listener::Door;
 pub use options::{Limits, Options, SeqForm};
 pub use peer::{Error, Peer};
 pub use pouchdb::PouchDb;

@@ -3,20 +3,73 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::either::Either;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// What a connection within the process holds that was not read yet.
+const WIRE_BYTES: usize = 64 << 10;
+
+/// Where a server is found.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Port(SocketAddr),
+    Memory(Door),
+}
+
+/// Connects to a server that listens on no port ([`Peer::unplugged`](crate::Peer::unplugged)).
+#[derive(Clone, Debug, Default)]
+pub struct Door(Arc<Mutex<Option<mpsc::UnboundedSender<DuplexStream>>>>);
+
+impl Door {
+    /// A new connection.
+    ///
+    /// # Errors
+    /// The server is down at the moment.
+    pub fn connect(&self) -> io::Result<DuplexStream> {
+        let door = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ours, theirs) = tokio::io::duplex(WIRE_BYTES);
+        let accepted = door.as_ref().is_some_and(|door| door.send(theirs).is_ok());
+        let refused = || io::ErrorKind::ConnectionRefused.into();
+        accepted.then_some(ours).ok_or_else(refused)
+    }
+
+    pub(crate) fn open(&self) -> Listening {
+        let (knock, knocks) = mpsc::unbounded_channel();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(knock);
+        Listening::Memory(knocks)
+    }
+}
+
+/// What listens there.
+#[derive(Debug)]
+pub(crate) enum Listening {
+    Port(TcpListener),
+    Memory(mpsc::UnboundedReceiver<DuplexStream>),
+}
+
+impl Place {
+    pub(crate) async fn listen(&self) -> io::Result<Listening> {
+        match self {
+            Self::Port(address) => TcpListener::bind(address).await.map(Listening::Port),
+            Self::Memory(door) => Ok(door.open()),
+        }
+    }
+}
 
 /// Accepts connections until the server restarts.
 #[derive(Debug)]
 pub(crate) struct Sockets {
-    pub(crate) listener: TcpListener,
+    pub(crate) listener: Listening,
+    pub(crate) address: SocketAddr,
     /// Resets all connections.
     pub(crate) running: CancellationToken,
 }
@@ -35,7 +88,7 @@ impl Connection {
 /// One connection's bytes.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    stream: TcpStream,
+    stream: Either<TcpStream, DuplexStream>,
     alive: CancellationToken,
     reset: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -46,10 +99,24 @@ impl Listener for Sockets {
 
     async fn accept(&mut self) -> (Socket, SocketAddr) {
         loop {
-            match self.listener.accept().await {
+            let accepted = match &mut self.listener {
+                Listening::Port(listener) => {
+                    TcpListener::accept(listener)
+                        .await
+                        .map(|(stream, address)| {
+                            // Small answers shall not wait for company; without the option they are only slower.
+                            stream.set_nodelay(true).ok();
+                            (Either::Left(stream), address)
+                        })
+                }
+                Listening::Memory(knocks) => match knocks.recv().await {
+                    Some(stream) => Ok((Either::Right(stream), self.address)),
+                    // Nobody has the door any more.
+                    None => std::future::pending().await,
+                },
+            };
+            match accepted {
                 Ok((stream, address)) => {
-                    // Small answers shall not wait for company; without the option they are only slower.
-                    stream.set_nodelay(true).ok();
                     let alive = self.running.child_token();
                     let reset = Box::pin(alive.clone().cancelled_owned());
                     return (
@@ -68,7 +135,7 @@ impl Listener for Sockets {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        Ok(self.address)
     }
 }
 
@@ -84,7 +151,9 @@ impl Socket {
             return Ok(());
         }
         // The peer sees a reset instead of an orderly end.
-        self.stream.set_zero_linger().ok();
+        if let Either::Left(stream) = &self.stream {
+            stream.set_zero_linger().ok();
+        }
         Err(io::ErrorKind::ConnectionReset.into())
     }
 }

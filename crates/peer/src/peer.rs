@@ -4,12 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use bytes::Bytes;
 use document::doc::Doc;
 use document::rev::Rev;
 use serde_json::Value;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -20,8 +18,8 @@ use crate::compare::Contents;
 use crate::db::{Database, Incoming, Slot};
 use crate::faults::{Faults, Injected};
 use crate::functions::UserContext;
-use crate::http::{Context, handle};
-use crate::listener::{Connection, Control, Restart, Sockets};
+use crate::http::Context;
+use crate::listener::{Control, Door, Listening, Place, Restart};
 use crate::options::{Limits, Options};
 use crate::record::Recorded;
 use crate::refusal::Refusal;
@@ -29,6 +27,7 @@ use crate::render::{self, Shown};
 use crate::request::quote;
 use crate::security::Security;
 use crate::server::Server;
+use crate::supervisor::Supervisor;
 
 /// What can go wrong with a peer itself.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +51,7 @@ pub enum Error {
 pub struct Peer {
     server: Arc<Server>,
     address: SocketAddr,
+    door: Option<Door>,
     control: Control,
     /// Resets all connections when the peer is dropped.
     _running: tokio_util::sync::DropGuard,
@@ -69,8 +69,27 @@ impl Peer {
             address: wanted,
             source,
         };
-        let listener = TcpListener::bind(wanted).await.map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
+        let listening = Place::Port(wanted).listen().await.map_err(listen)?;
+        let address = match &listening {
+            Listening::Port(listener) => listener.local_addr().map_err(listen)?,
+            Listening::Memory(_) => wanted,
+        };
+        Ok(Self::serve(
+            options,
+            address,
+            Place::Port(address),
+            listening,
+        ))
+    }
+
+    /// Starts a server that listens on no port: [`Self::door`] leads to it, and its address is a name only.
+    pub fn unplugged(options: Options) -> Self {
+        let (address, door) = (options.listen, Door::default());
+        let listening = door.open();
+        Self::serve(options, address, Place::Memory(door), listening)
+    }
+
+    fn serve(options: Options, address: SocketAddr, place: Place, listening: Listening) -> Self {
         let seed = options.seed ^ (u64::from(address.port()) << 48);
         let server = Arc::new(Server::new(options, seed));
         let (restarts, wanted_restarts) = mpsc::channel(1);
@@ -80,14 +99,30 @@ impl Peer {
             server: Arc::clone(&server),
             control: control.clone(),
         };
-        let supervisor = supervise(listener, address, context, wanted_restarts, running.clone());
-        Ok(Self {
+        let door = match &place {
+            Place::Port(_) => None,
+            Place::Memory(door) => Some(door.clone()),
+        };
+        let supervisor = Supervisor {
+            place,
+            address,
+            restarts: wanted_restarts,
+            running: running.clone(),
+        };
+        let supervisor = supervisor.supervise(listening, context);
+        Self {
             server,
             address,
+            door,
             control,
             _running: running.drop_guard(),
             supervisor: AbortOnDropHandle::new(tokio::spawn(supervisor)),
-        })
+        }
+    }
+
+    /// How to connect to a server that listens on no port; one that does is found by its [address](Self::address).
+    pub fn door(&self) -> Option<Door> {
+        self.door.clone()
     }
 
     /// Where it listens.
@@ -392,57 +427,5 @@ impl Peer {
         let doc = Doc::parse(json)?;
         let sent = Sent::parse_all(&doc)?;
         self.server.prepare(db, doc, &sent, edit)
-    }
-}
-
-/// Serves until the peer is dropped, beginning anew at every restart.
-async fn supervise(
-    listener: TcpListener,
-    address: SocketAddr,
-    context: Context,
-    mut restarts: mpsc::Receiver<Restart>,
-    running: CancellationToken,
-) {
-    let server = Arc::clone(&context.server);
-    let app = Router::new().fallback(handle).with_state(context);
-    let app = app.into_make_service_with_connect_info::<Connection>();
-    let mut bound = Some(listener);
-    let mut restarted: Option<oneshot::Sender<()>> = None;
-    loop {
-        let listener = match bound.take() {
-            Some(listener) => listener,
-            None => bind_again(address).await,
-        };
-        if let Some(restarted) = restarted.take() {
-            restarted.send(()).ok();
-        }
-        let connections = running.child_token();
-        let sockets = Sockets {
-            listener,
-            running: connections.clone(),
-        };
-        let serving = async { axum::serve(sockets, app.clone()).await };
-        let restart = tokio::select! {
-            _ = serving => None,
-            restart = restarts.recv() => restart,
-            () = running.cancelled() => None,
-        };
-        connections.cancel();
-        let Some(Restart { down, done }) = restart else {
-            return;
-        };
-        server.auth.end_sessions(server.chance.bytes());
-        tokio::time::sleep(down).await;
-        restarted = done;
-    }
-}
-
-async fn bind_again(address: SocketAddr) -> TcpListener {
-    loop {
-        match TcpListener::bind(address).await {
-            Ok(listener) => return listener,
-            Err(error) => tracing::debug!(%address, %error, "the port is not free yet"),
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

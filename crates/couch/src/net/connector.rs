@@ -14,7 +14,7 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::dial::Dialer;
+use super::dial::{Dialer, Wire};
 use super::proxy;
 use super::tls::TlsSource;
 use crate::endpoint::{Proxy, ProxyScheme};
@@ -72,11 +72,6 @@ impl fmt::Display for ConnectError {
 
 impl StdError for ConnectError {}
 
-/// A byte stream of any make.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
 /// What the HTTP client asks for connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -94,8 +89,8 @@ impl Connector {
         let host = uri.host().unwrap_or_default();
         let is_tls = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let (stream, absolute_form): (Box<dyn Io>, bool) = match &self.proxy {
-            None => (Box::new(self.dialer.dial(host, port).await?), false),
+        let (stream, absolute_form): (Box<dyn Wire>, bool) = match &self.proxy {
+            None => (self.dialer.dial(host, port).await?, false),
             Some(proxy) => {
                 self.dialer.check_behind_proxy(host, port).await?;
                 let stream = self.reach_proxy(proxy).await?;
@@ -121,15 +116,11 @@ impl Connector {
         }))
     }
 
-    async fn reach_proxy(&self, proxy: &Proxy) -> Result<Box<dyn Io>, Trouble> {
+    async fn reach_proxy(&self, proxy: &Proxy) -> Result<Box<dyn Wire>, Trouble> {
         let stream = self.dialer.dial_exactly(proxy.host(), proxy.port()).await?;
         match proxy.scheme() {
-            ProxyScheme::Https => {
-                self.tls
-                    .proxy_handshake(Box::new(stream), proxy.host())
-                    .await
-            }
-            ProxyScheme::Http | ProxyScheme::Socks5 => Ok(Box::new(stream)),
+            ProxyScheme::Https => self.tls.proxy_handshake(stream, proxy.host()).await,
+            ProxyScheme::Http | ProxyScheme::Socks5 => Ok(stream),
         }
     }
 }
@@ -157,7 +148,7 @@ impl tower::Service<Uri> for Connector {
 
 /// A connection, with what the HTTP client must know of it.
 pub(crate) struct Stream {
-    io: Box<dyn Io>,
+    io: Box<dyn Wire>,
     /// An HTTP proxy without a tunnel: requests name the whole URL.
     absolute_form: bool,
     http2: bool,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use url::Host;
@@ -51,26 +52,62 @@ impl fmt::Debug for Resolver {
     }
 }
 
-/// Makes every TCP connection of a node.
+/// A connection of any make.
+pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// Connects to an address.
+pub type ConnectFn = dyn Fn(SocketAddr) -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send>>
+    + Send
+    + Sync;
+
+/// Who connects to addresses, once they are known and allowed.
+#[derive(Clone, Default)]
+pub enum Transport {
+    /// The operating system.
+    #[default]
+    Tcp,
+    /// Something else, as a simulation has it.
+    Custom(Arc<ConnectFn>),
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "Tcp",
+            Self::Custom(_) => "Custom",
+        })
+    }
+}
+
+/// Makes every connection of a node.
 pub(crate) struct Dialer {
     egress: Egress,
     connect_to: ConnectTo,
     resolver: Resolver,
+    transport: Transport,
     lookups: Semaphore,
 }
 
 impl Dialer {
-    pub(crate) fn new(egress: Egress, connect_to: ConnectTo, resolver: Resolver) -> Self {
+    pub(crate) fn new(
+        egress: Egress,
+        connect_to: ConnectTo,
+        resolver: Resolver,
+        transport: Transport,
+    ) -> Self {
         Self {
             egress,
             connect_to,
             resolver,
+            transport,
             lookups: Semaphore::new(LOOKUPS_MAX),
         }
     }
 
     /// Connects to the host of a URL, or to where `connect_to` says.
-    pub(super) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Trouble> {
+    pub(super) async fn dial(&self, host: &str, port: u16) -> Result<Box<dyn Wire>, Trouble> {
         let Some((target, target_port)) = self.connect_to.resolve(host, port) else {
             return self.dial_exactly(host, port).await;
         };
@@ -80,16 +117,16 @@ impl Dialer {
     }
 
     /// Connects to a host, whatever `connect_to` says.
-    pub(super) async fn dial_exactly(&self, host: &str, port: u16) -> Result<TcpStream, Trouble> {
+    pub(super) async fn dial_exactly(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<Box<dyn Wire>, Trouble> {
         let found = self.resolve(host, port).await?;
-        let stream = connect_any(found).await.map_err(Failure::Connect)?;
-        let socket = SockRef::from(&stream);
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_mins(1))
-            .with_interval(Duration::from_secs(15));
-        // An option that cannot be set costs comfort, not correctness.
-        let _ = socket.set_tcp_keepalive(&keepalive);
-        let _ = stream.set_nodelay(true);
+        let stream: Box<dyn Wire> = match &self.transport {
+            Transport::Tcp => Box::new(tcp(found).await.map_err(Failure::Connect)?),
+            Transport::Custom(connect) => connect(found[0]).await.map_err(Failure::Connect)?,
+        };
         metrics::connection_created();
         Ok(stream)
     }
@@ -141,6 +178,18 @@ impl Dialer {
     }
 }
 
+async fn tcp(found: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let stream = connect_any(found).await?;
+    let socket = SockRef::from(&stream);
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_mins(1))
+        .with_interval(Duration::from_secs(15));
+    // An option that cannot be set costs comfort, not correctness.
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
 /// Tries the addresses in turn, families alternating, a slow one not holding up the next.
 async fn connect_any(found: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut waiting = alternate(found).into_iter();
@@ -149,6 +198,7 @@ async fn connect_any(found: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
         tokio::select! {
+            biased;
             done = trying.next() => match done {
                 Some(Ok(stream)) => return Ok(stream),
                 Some(Err(error)) => {

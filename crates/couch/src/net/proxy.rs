@@ -7,7 +7,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tower::{Service as _, service_fn};
 
-use super::connector::{Io, Trouble};
+use super::connector::Trouble;
+use super::dial::Wire;
 use crate::endpoint::Proxy;
 use crate::error::Failure;
 
@@ -16,11 +17,11 @@ const HEAD_BYTES_MAX: usize = 8192;
 
 /// Asks an HTTP proxy for a tunnel (`CONNECT`).
 pub(super) async fn tunnel(
-    mut stream: Box<dyn Io>,
+    mut stream: Box<dyn Wire>,
     proxy: &Proxy,
     host: &str,
     port: u16,
-) -> Result<Box<dyn Io>, Trouble> {
+) -> Result<Box<dyn Wire>, Trouble> {
     let mut head = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
     if let Some(credentials) = proxy.credentials() {
         head.push_str("Proxy-Authorization: ");
@@ -46,7 +47,7 @@ pub(super) async fn tunnel(
 }
 
 /// Reads up to the empty line, byte by byte: what follows belongs to the tunnel.
-async fn read_status(stream: &mut Box<dyn Io>) -> io::Result<Option<Vec<u8>>> {
+async fn read_status(stream: &mut Box<dyn Wire>) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::with_capacity(256);
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == HEAD_BYTES_MAX {
@@ -63,11 +64,11 @@ async fn read_status(stream: &mut Box<dyn Io>) -> io::Result<Option<Vec<u8>>> {
 
 /// Asks a SOCKS 5 proxy for a connection; the proxy resolves the name.
 pub(super) async fn socks5(
-    stream: Box<dyn Io>,
+    stream: Box<dyn Wire>,
     proxy: &Proxy,
     host: &str,
     port: u16,
-) -> Result<Box<dyn Io>, Trouble> {
+) -> Result<Box<dyn Wire>, Trouble> {
     let authority = format!("socks5://{host}:{port}");
     let target: http::Uri = authority
         .parse()

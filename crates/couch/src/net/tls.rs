@@ -18,7 +18,8 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use super::connector::{Io, Trouble};
+use super::connector::Trouble;
+use super::dial::Wire;
 use crate::error::{Error, Failure};
 use crate::secret::Secret;
 
@@ -95,9 +96,9 @@ impl TlsSource {
     /// TLS with the server itself; also says whether it wants to speak HTTP/2.
     pub(super) async fn handshake(
         &self,
-        stream: Box<dyn Io>,
+        stream: Box<dyn Wire>,
         host: &str,
-    ) -> Result<(Box<dyn Io>, bool), Trouble> {
+    ) -> Result<(Box<dyn Wire>, bool), Trouble> {
         let config = {
             let mut loaded = self.loaded.lock().await;
             let alpn: &[&[u8]] = if self.http2 {
@@ -115,9 +116,9 @@ impl TlsSource {
     /// TLS with an `https` proxy.
     pub(super) async fn proxy_handshake(
         &self,
-        stream: Box<dyn Io>,
+        stream: Box<dyn Wire>,
         host: &str,
-    ) -> Result<Box<dyn Io>, Trouble> {
+    ) -> Result<Box<dyn Wire>, Trouble> {
         let config = {
             let mut loaded = self.loaded.lock().await;
             self.fresh(&mut loaded.proxy, &self.proxy_identity, &[b"http/1.1"])
@@ -148,9 +149,9 @@ impl TlsSource {
 
 async fn shake_hands(
     config: Arc<ClientConfig>,
-    stream: Box<dyn Io>,
+    stream: Box<dyn Wire>,
     host: &str,
-) -> Result<tokio_rustls::client::TlsStream<Box<dyn Io>>, Trouble> {
+) -> Result<tokio_rustls::client::TlsStream<Box<dyn Wire>>, Trouble> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| Failure::Unresolvable {
         host: host.to_owned(),

@@ -231,6 +231,7 @@ impl Feed {
         let since = self.since;
         let heartbeat = self.query.patience.heartbeat;
         tokio::select! {
+            biased;
             updated = self.updates.wait_for(|seq| *seq > since) => {
                 self.phase = if updated.is_ok() { Phase::Rows } else { Phase::Tail };
             }
