@@ -24,8 +24,10 @@ const CHANGES_MAX: u64 = 1_000_000_000_000_000;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// What a change costs besides its document.
 const CHANGE_BYTES: usize = 160;
-/// How long a batch waits for more when the feed has nothing.
+/// How long a batch waits for more when the feed has nothing: what is new shall arrive soon, and of what there is
+/// already a batch shall be large, however little a filter lets through.
 const LINGER: Duration = Duration::from_millis(20);
+const LONG_LINGER: Duration = Duration::from_secs(1);
 /// After so many rows a feed with documents is given up if they are of no use.
 const JUDGE_CHANGES: usize = 200;
 /// A feed is not reopened for documents before so many rows.
@@ -134,7 +136,8 @@ impl Reader<'_> {
     async fn read_normal(&mut self, request: &ChangesRequest) -> Result<Stopped, couch::Error> {
         let mut feed = self.cx.source.changes(request).await?;
         let (mut read, mut first_revs) = (0, 0);
-        while let Some(change) = feed.next().await? {
+        let mut flush_at = None;
+        while let Some(change) = self.next(&mut feed, &mut flush_at, LONG_LINGER).await? {
             read += 1;
             first_revs += usize::from(is_first_rev(&change));
             self.add(change).await;
@@ -220,31 +223,39 @@ impl Reader<'_> {
 
     async fn read_continuous(&mut self, request: &ChangesRequest) -> Result<(), couch::Error> {
         let mut feed = self.cx.source.changes(request).await?;
-        let mut flush_at: Option<Instant> = None;
-        loop {
-            let next = async { feed.next().await };
-            let change = match flush_at {
-                None => next.await?,
-                Some(at) => tokio::select! {
-                    biased;
-                    change = next => change?,
-                    () = sleep_until(at) => {
-                        self.flush().await;
-                        flush_at = None;
-                        continue;
-                    }
-                },
-            };
-            let Some(change) = change else { break };
+        let mut flush_at = None;
+        while let Some(change) = self.next(&mut feed, &mut flush_at, LINGER).await? {
             self.add(change).await;
-            flush_at = match (self.changes.is_empty(), flush_at) {
-                (true, _) => None,
-                (false, None) => Some(Instant::now() + LINGER),
-                (false, waiting) => waiting,
-            };
         }
         self.end(&feed).await;
         Ok(())
+    }
+
+    /// The next change. A batch that has waited long enough for it goes without.
+    async fn next(
+        &mut self,
+        feed: &mut Changes,
+        flush_at: &mut Option<Instant>,
+        linger: Duration,
+    ) -> Result<Option<Change>, couch::Error> {
+        if self.changes.is_empty() {
+            *flush_at = None;
+        } else if flush_at.is_none() {
+            *flush_at = Some(Instant::now() + linger);
+        }
+        loop {
+            let Some(at) = *flush_at else {
+                return feed.next().await;
+            };
+            tokio::select! {
+                biased;
+                change = feed.next() => return change,
+                () = sleep_until(at) => {
+                    self.flush().await;
+                    *flush_at = None;
+                }
+            }
+        }
     }
 
     fn request(&self) -> ChangesRequest {

@@ -1,8 +1,8 @@
 //! Filters at the source: functions, views, ids, selectors.
 
-use peer::sources;
+use peer::{Fault, Faults, On, sources};
 use replicator::Stats;
-use replicator::engine::Ending;
+use replicator::engine::{Ending, Phase};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, counts, newest};
@@ -124,6 +124,23 @@ async fn functions_that_cannot_be_had() {
             json!({"error": "filter_fetch_error", "reason": reason})
         );
     }
+}
+
+/// A filter that takes long to find more does not hold up what it has found.
+#[tokio::test]
+async fn slow_feeds_are_not_waited_for() {
+    let world = World::new().await;
+    world.put_docs(0..100);
+    let slow = Fault::SlowBody {
+        bytes_per_second: 1_000,
+    };
+    (world.source).set_faults(Faults::script([(On::get("/a/_changes"), slow)]));
+    let running = world.start(json!({})).await;
+    let progress = running
+        .until(|progress| progress.stats.docs_written > 0)
+        .await;
+    assert!(progress.stats.docs_written < 100, "{progress:?}");
+    assert_ne!(progress.phase, Phase::Ended);
 }
 
 /// What a filter holds back at the end is behind the checkpoint, too.
