@@ -99,6 +99,10 @@ impl Progress {
             ("source_seq", seq(&self.source_seq)),
             ("through_seq", seq(&self.through_seq)),
             ("lag_seconds", json!(self.lag_seconds(now))),
+            (
+                "last_progress_time",
+                json!(self.last_progress.map(whole_second)),
+            ),
             ("docs_per_second", json!(rounded(self.docs_per_second))),
             ("bytes_per_second", json!(rounded(self.bytes_per_second))),
         ];
@@ -126,6 +130,13 @@ impl Progress {
         let surplus = all.len().saturating_sub(FAILURES_MAX);
         all.drain(..surplus);
     }
+}
+
+/// Times are shown as CouchDB shows them.
+fn whole_second(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second())
+        .unwrap_or_default()
+        .to_string()
 }
 
 fn rounded(number: f64) -> f64 {
@@ -183,6 +194,7 @@ mod tests {
         let progress = Progress {
             through_seq: Seq::from_json("\"3-x\""),
             behind_since: Some(Timestamp::from_second(990).unwrap()),
+            last_progress: Some(Timestamp::from_millisecond(995_900).unwrap()),
             ..Progress::default()
         };
         let info = Value::Object(progress.to_info(now));
@@ -190,6 +202,7 @@ mod tests {
         assert_eq!(info["source_seq"], 0);
         assert_eq!(info["changes_pending"], Value::Null);
         assert_eq!(info["lag_seconds"], 10);
+        assert_eq!(info["last_progress_time"], "1970-01-01T00:16:35Z");
         assert_eq!(info["docs_written"], 0);
     }
 

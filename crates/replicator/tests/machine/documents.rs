@@ -28,6 +28,7 @@ async fn a_document_is_done_and_says_so() {
     let row = world.until_state("one", "completed").await;
     assert_eq!(row["info"]["docs_written"], 3);
     assert_eq!(row["info"]["missing_revisions_found"], 3);
+    assert_eq!(row["info"].get("completed_with_failures"), None);
     assert_eq!(
         (&row["node"], &row["error_count"]),
         (&Value::Null, &json!(0))
@@ -66,6 +67,31 @@ async fn a_document_is_done_and_says_so() {
     world.delete("one").await;
     assert_eq!(world.scheduler_job(id).await, None);
     assert!(world.of.scheduler_doc(&world.db, "one").await.is_err());
+}
+
+#[tokio::test]
+async fn what_the_target_refused_is_no_secret() {
+    let world = World::new().await;
+    let large = json!({"_id": "large", "text": "x".repeat(2_000)});
+    let documents = [json!({"_id": "small"}), large].map(|doc| doc.to_string());
+    world.peer.put_all("a", documents).unwrap();
+    world.peer.set_limits(peer::Limits {
+        document_bytes_max: 1_000,
+        ..peer::Limits::default()
+    });
+    world.put("one", &json!({})).await;
+    let _node = world.node("n1").await;
+    let row = world.until_state("one", "completed").await;
+    assert_eq!(
+        (
+            &row["info"]["docs_written"],
+            &row["info"]["doc_write_failures"]
+        ),
+        (&json!(1), &json!(1))
+    );
+    assert_eq!(row["info"]["completed_with_failures"], true);
+    let doc = world.read("one").await.unwrap();
+    assert_eq!(doc["_replication_stats"]["completed_with_failures"], true);
 }
 
 #[tokio::test]
