@@ -15,6 +15,10 @@ test *args:
 simulate seeds="1000" first="1":
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p jobs --lib -- --nocapture simulation::promises
 
+# The same for whole fleets that replicate between two servers
+simulate-fleet seeds="300" first="1":
+    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p replicator --lib -- --nocapture simulation::replications
+
 # Known vulnerabilities; needs the network
 audit:
     cargo deny check advisories

@@ -22,6 +22,8 @@ use tokio_util::task::TaskTracker;
 pub(crate) use source::Ear;
 use source::Source;
 
+use crate::witness;
+
 /// How long a server may take to say whether it can be listened to.
 const ARM_MAX: Duration = Duration::from_secs(30);
 
@@ -66,9 +68,9 @@ impl Sources {
         let (network, closed) = (self.network.clone(), self.closed.clone());
         let listening = Arc::clone(&source);
         let serving = Box::pin(listening.serve(network));
-        self.tasks.spawn(async move {
+        self.tasks.spawn(witness::spawned(async move {
             closed.run_until_cancelled(serving).await;
-        });
+        }));
         source.ear(database)
     }
 

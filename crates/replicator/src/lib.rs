@@ -31,10 +31,13 @@ pub mod params;
 mod run;
 mod seal;
 mod server;
+#[cfg(test)]
+mod simulation;
 mod slots;
 mod stats;
 pub mod strip;
 mod view;
+mod witness;
 mod writeback;
 
 pub use create::{

@@ -32,6 +32,7 @@ use crate::live::Live;
 use crate::params::Replication;
 use crate::slots::{Seat, Slots};
 use crate::stats::Stats;
+use crate::witness::{self, Bug};
 
 use end::End;
 use start::Begun;
@@ -170,8 +171,8 @@ impl Work<'_> {
         });
         let end = tokio::select! {
             biased;
-            _ = beats => return Ok(Ended::Halted),
-            () = self.stops.lost.cancelled() => return Ok(Ended::Halted),
+            _ = beats, if !witness::has(Bug::IgnoresLock) => return Ok(Ended::Halted),
+            () = self.stops.lost.cancelled(), if !witness::has(Bug::IgnoresLock) => return Ok(Ended::Halted),
             end = self.work(&mut data, seat) => end?,
         };
         if end == End::Halted {
@@ -272,6 +273,7 @@ impl Work<'_> {
     /// Runs the engine until it has ended, or has nothing to do and somebody else listens for changes.
     async fn drive(&self, run: Run, data: &mut JobData) -> Driven {
         let (control, handles) = Handles::new(self.gate());
+        let _copying = witness::copying(run.identity.replication.as_str(), self.accepted);
         let progress = control.progress();
         let settled = self.settled(&run.replication, progress.clone());
         let engine = engine::run(run.clone(), handles);
@@ -285,7 +287,7 @@ impl Work<'_> {
                 outcome = &mut engine => break Some(outcome),
                 lost = &mut watching, if !watched => {
                     watched = true;
-                    if lost {
+                    if lost && !witness::has(Bug::IgnoresLock) {
                         return Driven::Ended(End::Halted);
                     }
                 }
@@ -335,6 +337,7 @@ impl Work<'_> {
     /// Somebody wants the run to stop.
     async fn stopped(&self) {
         tokio::select! {
+            biased;
             () = self.stops.rotate.cancelled() => {}
             () = self.stops.shutdown.cancelled() => {}
             () = self.stops.again.cancelled() => {}

@@ -28,6 +28,7 @@ use crate::job_metrics;
 use crate::keys;
 use crate::run::{Ended, Runner, Secrets, Stops, chain};
 use crate::slots::Slots;
+use crate::witness::{self, Bug};
 
 /// Jobs that are asked for at a time.
 const ACCEPT_MAX: usize = 64;
@@ -245,7 +246,7 @@ impl Server {
             let (job, created_ms) = (accepted.job.clone(), accepted.created_ms);
             let seat = self.runner.slots.take();
             let run = Arc::clone(&self.runner).run(accepted, stops.clone(), seat);
-            let task = self.tasks.spawn(run);
+            let task = self.tasks.spawn(witness::spawned(run));
             let since = Instant::now();
             let worker = Worker {
                 job,
@@ -318,7 +319,7 @@ impl Server {
             .filter(|worker| worker.continuous && !worker.stops.shown.is_parked())
             .filter(|worker| worker.since.elapsed() >= min_run_time)
             .collect();
-        workers.sort_by_key(|worker| worker.since);
+        workers.sort_by(|one, other| (one.since, &one.job.id).cmp(&(other.since, &other.job.id)));
         let victims = workers.into_iter().take(surplus);
         let mut stopped = 0;
         for worker in victims {
@@ -356,7 +357,8 @@ impl Server {
 
     /// Stops runs of jobs that were removed or are to run again. Heart-beats would tell them, too, but later.
     async fn look_for_lost(&self) {
-        let workers: Vec<&Worker> = self.workers.values().collect();
+        let mut workers: Vec<&Worker> = self.workers.values().collect();
+        workers.sort_by(|one, other| one.job.id.cmp(&other.job.id));
         for some in workers.chunks(LOOKS) {
             let mut looks: Vec<BoxFuture<'_, ()>> = Vec::with_capacity(some.len());
             for worker in some {
@@ -416,6 +418,7 @@ async fn tidy(of: Replications) {
         };
         match done.await {
             Ok(false) => {}
+            Ok(true) if witness::has(Bug::BusyTidying) => sleep(Duration::from_millis(200)).await,
             Ok(true) => sleep(TIDY_PAUSE / 2 + of.entropy().up_to(TIDY_PAUSE)).await,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "tidy up");

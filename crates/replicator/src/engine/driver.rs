@@ -21,6 +21,7 @@ use crate::checkpoint::Checkpointer;
 use crate::error::Error;
 use crate::metrics;
 use crate::stats::Stats;
+use crate::witness;
 use pass::{Pass, Passed};
 
 /// The last checkpoint of a run that stops or fails may take so long.
@@ -207,6 +208,7 @@ impl<'a> Driver<'a> {
         self.checkpointer = Some(checkpointer);
         self.checkpoint_at = Instant::now() + self.checkpoint_interval();
         self.result = written?;
+        witness::recorded(self.run.identity.replication.as_str(), &self.run.session_id);
         let committed = self.committed.clone();
         self.handles.progress.send_modify(|progress| {
             progress.checkpointed_seq = Some(committed);

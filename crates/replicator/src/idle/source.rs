@@ -1,6 +1,6 @@
 //! One server that is listened to.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) struct Source {
 struct Ears {
     next: u64,
     /// By the name of the database.
-    of: HashMap<String, Vec<Listening>>,
+    of: BTreeMap<String, Vec<Listening>>,
     /// Changes that the feed has not told.
     misses: u32,
     /// There will be no more.
@@ -170,6 +170,7 @@ impl Source {
     /// Listens until nobody wants to know any more.
     pub(super) async fn serve(self: Arc<Self>, network: Network) {
         tokio::select! {
+            biased;
             () = self.listen(&network) => {}
             () = self.deserted() => {}
         }

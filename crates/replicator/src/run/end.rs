@@ -5,16 +5,23 @@ use serde_json::{Map, Value};
 use store::Transaction;
 
 use super::{Ended, Work, text_info};
+use crate::create::PARKED_MS;
 use crate::data::{JobData, JobState, Kind, job_text};
 use crate::engine::{Phase, Progress};
 use crate::error::Error;
 use crate::fault::ServiceError;
 use crate::id::Identity;
 use crate::keys;
+use crate::witness::{self, Bug};
 use crate::writeback::{self, Patch};
 
 /// Figures of the moment, which say nothing about what is done.
-const OF_THE_MOMENT: [&str; 3] = ["lag_seconds", "docs_per_second", "bytes_per_second"];
+const OF_THE_MOMENT: [&str; 4] = [
+    "lag_seconds",
+    "last_progress_time",
+    "docs_per_second",
+    "bytes_per_second",
+];
 
 /// Why a run is over.
 #[derive(Clone, Debug)]
@@ -129,7 +136,9 @@ impl Work<'_> {
             self.tell_in(tx, op, last);
         }
         if finished {
-            tx.clear(&keys::active(old_id, &job.id));
+            if !witness::has(Bug::DoneStaysListed) {
+                tx.clear(&keys::active(old_id, &job.id));
+            }
         } else if plan.data.rep_id.as_deref() != old_id {
             tx.clear(&keys::active(old_id, &job.id));
             tx.set(&keys::active(plan.data.rep_id.as_deref(), &job.id), b"");
@@ -144,7 +153,9 @@ impl Work<'_> {
                 of.release_in(tx, op, id).await?;
             }
         }
-        if let Some(patch) = &plan.patch {
+        if let Some(patch) = &plan.patch
+            && !witness::has(Bug::EndWithoutDocument)
+        {
             writeback::write_in(of, tx, op, &plan.data.origin, patch).await?;
         }
         Ok(plan.ended)
@@ -173,6 +184,9 @@ impl Work<'_> {
         let mut stats = progress.to_info(super::timestamp(op.now_ms));
         for name in OF_THE_MOMENT {
             stats.remove(name);
+        }
+        if progress.stats.doc_write_failures > 0 {
+            stats.insert("completed_with_failures".to_owned(), true.into());
         }
         data.state = JobState::Completed;
         data.info = Some(Value::Object(stats.clone()));
@@ -231,10 +245,15 @@ impl Work<'_> {
             &[(Kind::Crashed, Some(&reason)), (Kind::Pending, None)],
         );
         let wait_s = self.runner.of.options().backoff_s(data.error_count, random);
+        let due_ms = if witness::has(Bug::CrashWithoutRetry) {
+            PARKED_MS
+        } else {
+            op.now_ms.saturating_add(wait_s.saturating_mul(1000))
+        };
         Plan {
             finish: Finish {
                 reason: Some(data.error_text()),
-                ..Finish::again(op.now_ms.saturating_add(wait_s.saturating_mul(1000)))
+                ..Finish::again(due_ms)
             },
             data,
             patch: None,

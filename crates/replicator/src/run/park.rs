@@ -16,6 +16,7 @@ use crate::engine::{self, Phase, Progress, Run};
 use crate::idle::Ear;
 use crate::params::{Filter, Replication};
 use crate::slots::Seat;
+use crate::witness::{self, Bug};
 
 /// Even who has heard nothing looks now and then, half of it or more.
 const LOOK_PAUSE: Duration = Duration::from_hours(1);
@@ -117,7 +118,8 @@ impl Work<'_> {
                 std::future::pending::<()>().await;
             };
             tokio::select! {
-                () = ear.heard() => {}
+                biased;
+                () = ear.heard(), if !witness::has(Bug::DeafWhenParked) => {}
                 () = sleep(look) => {}
                 () = told => {}
             }

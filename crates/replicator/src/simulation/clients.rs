@@ -1,0 +1,145 @@
+//! Users: they write, change, pause and delete documents, and ask for replications without any.
+
+use std::sync::Arc;
+
+use docstore::{Edit, EditMode, ReadOptions, Rev, Revisions};
+use document::doc::Doc;
+use document::json::Json;
+use jobs::NotifierHandle;
+use rand::RngExt;
+use rand::rngs::SmallRng;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::fleet::World;
+use super::plan::{Wish, some_time};
+use crate::create::{Caller, Replications, Started, Writer};
+use crate::fault::ServiceError;
+
+/// One user of one frontend, for ever. What fails is given up.
+pub(super) async fn edit(
+    world: Arc<World>,
+    of: Replications,
+    follow: NotifierHandle,
+    mut rng: SmallRng,
+) {
+    let desk = Desk { world, of };
+    loop {
+        sleep(some_time(&mut rng, desk.world.plan.edits_gap)).await;
+        if desk.world.is_healing() {
+            continue;
+        }
+        let number = rng.random_range(0..desk.world.plan.wishes.len());
+        let wish = &desk.world.plan.wishes[number];
+        if wish.documents == 0 {
+            // Who does not wait for the answer may ask again.
+            if let Ok(Started::Job { job, .. }) = desk.ask(wish, &mut rng).await
+                && rng.random_bool(0.5)
+            {
+                let patience = some_time(&mut rng, std::time::Duration::from_secs(30));
+                drop(tokio::time::timeout(patience, desk.of.wait(&follow, &job)).await);
+            }
+        } else {
+            let id = document_id(number, rng.random_range(0..wish.documents));
+            drop(desk.edit(&id, wish, &mut rng).await);
+        }
+    }
+}
+
+pub(super) fn document_id(wish: usize, nth: usize) -> String {
+    format!("wish-{wish}-{nth}")
+}
+
+/// A frontend as its users have it.
+pub(super) struct Desk {
+    pub(super) world: Arc<World>,
+    pub(super) of: Replications,
+}
+
+impl Desk {
+    async fn edit(&self, id: &str, wish: &Wish, rng: &mut SmallRng) -> Result<(), ServiceError> {
+        let now = self.read(id).await?;
+        let rev = now.as_ref().and_then(|doc| doc["_rev"].as_str());
+        let rev: Option<Rev> = rev.map(|rev| rev.parse().unwrap());
+        match (rng.random_range(0..10), rev) {
+            (0..3, Some(rev)) => {
+                let hook = self.of.hook(Writer::Replicator);
+                let (docs, db) = (self.of.docs(), &self.world.db);
+                docs.delete(db, id, Some(&rev), &hook).await.map(drop)
+            }
+            (3..5, Some(_)) => {
+                let job = crate::data::document_job_id(self.world.db.instance(), id);
+                self.of.set_paused(&job, rng.random()).await
+            }
+            (5..7, Some(_)) => {
+                let job = crate::data::document_job_id(self.world.db.instance(), id);
+                self.of.restart(&job).await.map(drop)
+            }
+            (_, rev) => {
+                let mut body = body(&self.world, wish);
+                // Another replication, of the same id.
+                body["retries_per_request"] = json!(rng.random_range(1..4));
+                self.put(id, rev, &body).await
+            }
+        }
+    }
+
+    async fn ask(&self, wish: &Wish, rng: &mut SmallRng) -> Result<Started, ServiceError> {
+        let mut body = body(&self.world, wish);
+        if rng.random_bool(0.3) {
+            body["cancel"] = json!(true);
+        }
+        let caller = Caller {
+            name: Some("joe".to_owned()),
+            is_admin: true,
+        };
+        self.of.request(&Json::from(&body), &caller).await
+    }
+
+    pub(super) async fn read(&self, id: &str) -> Result<Option<Value>, ServiceError> {
+        let options = ReadOptions::default();
+        match self.of.docs().get(&self.world.db, id, &options).await {
+            Ok(doc) => Ok(serde_json::from_str(&doc.to_json()).ok()),
+            Err(docstore::Error::Missing | docstore::Error::Deleted) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) async fn put(
+        &self,
+        id: &str,
+        rev: Option<Rev>,
+        body: &Value,
+    ) -> Result<(), ServiceError> {
+        let writer = Writer::User {
+            name: Some("joe".to_owned()),
+            is_admin: true,
+        };
+        let text = body.to_string();
+        let mut edit = Edit::new(id, Doc::parse(&text).unwrap())?;
+        edit.revisions = rev.map(Revisions::from);
+        let edit = self.of.prepare(&self.world.db, edit, &writer)?;
+        let hook = self.of.hook(writer);
+        let docs = self.of.docs();
+        (docs
+            .put(&self.world.db, &edit, EditMode::NewEdits, &hook)
+            .await)
+            .map(drop)
+    }
+}
+
+/// What a wish is as a replication document.
+pub(super) fn body(world: &World, wish: &Wish) -> Value {
+    let (source, target) = (&world.servers.source, &world.servers.target);
+    let source = if wish.invalid {
+        // A database that is not there.
+        source.database_url("nowhere")
+    } else {
+        source.database_url(&wish.source)
+    };
+    json!({
+        "source": source,
+        "target": target.database_url(&wish.target),
+        "continuous": wish.continuous,
+    })
+}

@@ -1,0 +1,326 @@
+//! A fleet on one store between two servers, and what befalls it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use docstore::{Db, DocStore};
+use jobs::{Clock, Entropy, Jobs};
+use store::Store;
+use tokio::task::unconstrained;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::clients::{self, Desk};
+use super::judge;
+use super::plan::{Act, Plan};
+use super::process::{Journal, Running};
+use super::servers::{Servers, write_for_ever};
+use crate::create::{Replications, Setup};
+use crate::seal::Sealer;
+use crate::witness::Bug;
+
+/// When everything begins, by a clock that is right.
+const START_MS: i64 = 1_700_000_000_000;
+/// How long it may take until everything is as it should be when nothing goes wrong any more.
+const PATIENCE: Duration = Duration::from_mins(12);
+/// How long everything is watched doing nothing.
+const IDLE: Duration = Duration::from_mins(10);
+
+/// What all share.
+pub(super) struct World {
+    pub(super) plan: Plan,
+    pub(super) bug: Option<Bug>,
+    /// The rows, without faults.
+    pub(super) store: Store,
+    pub(super) db: Db,
+    pub(super) servers: Arc<Servers>,
+    pub(super) journal: Journal,
+    healing: AtomicBool,
+}
+
+impl World {
+    pub(super) fn is_healing(&self) -> bool {
+        self.healing.load(Ordering::Relaxed)
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) problems: Vec<String>,
+    /// What runs of the engine did, in order.
+    pub(super) story: Vec<String>,
+    pub(super) runs: usize,
+    pub(super) checkpoints: usize,
+    /// How long it took, by the simulated clock.
+    pub(super) lasted: Duration,
+}
+
+/// The nodes.
+pub(super) struct Fleet {
+    pub(super) world: Arc<World>,
+    /// The service, to which nothing happens.
+    pub(super) calm: Desk,
+    members: Vec<Member>,
+    pub(super) begun: Instant,
+}
+
+struct Member {
+    clock: Clock,
+    running: Option<Running>,
+    starts: u64,
+    is_cut_off: bool,
+}
+
+/// Runs a plan from beginning to end.
+pub(super) async fn run(plan: Plan, bug: Option<Bug>) -> Outcome {
+    let mut fleet = Fleet::open(plan, bug).await;
+    let writing = write_for_ever(Arc::clone(&fleet.world.servers), fleet.world.plan.clone());
+    let writing = AbortOnDropHandle::new(tokio::spawn(writing));
+    let mut problems = fleet.troubled().await;
+    drop(writing);
+    if problems.is_empty() {
+        problems.extend(fleet.heal().await);
+        problems.extend(fleet.settle().await);
+    }
+    if problems.is_empty() {
+        problems.extend(fleet.idle().await);
+    }
+    problems.extend(fleet.stop().await);
+    let mut outcome = judge::judge(&fleet).await;
+    problems.append(&mut outcome.problems);
+    Outcome {
+        problems,
+        ..outcome
+    }
+}
+
+impl Fleet {
+    async fn open(plan: Plan, bug: Option<Bug>) -> Self {
+        let faultless = store::Faults {
+            seed: plan.seed,
+            ..store::Faults::default()
+        };
+        let (store, _) = Store::open("memory:").await.unwrap().with_faults(faultless);
+        let jobs = Jobs::new(
+            store.clone(),
+            Clock::simulated(START_MS),
+            Entropy::seeded(plan.seed),
+        );
+        let docs = DocStore::new(store.clone(), docstore::Options::default());
+        let setup = Setup {
+            sealer: Sealer::new(vec![("k".to_owned(), [9; 32])]).unwrap(),
+            options: plan.options.clone(),
+            ..Setup::default()
+        };
+        let of = Replications::open(jobs, docs, setup).await.unwrap();
+        let db = of.create_database("_replicator").await.unwrap();
+        let members = plan.nodes.iter().map(|_| Member {
+            clock: Clock::simulated(START_MS),
+            running: None,
+            starts: 0,
+            is_cut_off: false,
+        });
+        let members = members.collect();
+        let world = Arc::new(World {
+            servers: Arc::new(Servers::start(&plan)),
+            plan,
+            bug,
+            store,
+            db,
+            journal: Arc::new(Mutex::default()),
+            healing: AtomicBool::new(false),
+        });
+        let calm = Desk {
+            world: Arc::clone(&world),
+            of,
+        };
+        let mut fleet = Self {
+            world,
+            calm,
+            members,
+            begun: Instant::now(),
+        };
+        for (number, wish) in fleet.world.plan.wishes.iter().enumerate() {
+            // Others are made by clients.
+            if number % 2 == 0 && wish.documents > 0 {
+                let body = clients::body(&fleet.world, wish);
+                let id = clients::document_id(number, 0);
+                unconstrained(fleet.calm.put(&id, None, &body))
+                    .await
+                    .unwrap();
+            }
+        }
+        for node in 0..fleet.members.len() {
+            fleet.start(node);
+        }
+        fleet
+    }
+
+    fn start(&mut self, node: usize) {
+        let member = &mut self.members[node];
+        if member.running.is_none() {
+            member.starts += 1;
+            let (starts, clock) = (member.starts, member.clock.clone());
+            let running = Running::start(&self.world, node, starts, clock);
+            running.control.set_outage(member.is_cut_off);
+            member.running = Some(running);
+        }
+    }
+
+    /// Everything that goes wrong.
+    async fn troubled(&mut self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (at, act) in self.world.plan.schedule.clone() {
+            sleep_until(self.begun + at).await;
+            problems.extend(self.act(act).await.err());
+        }
+        sleep_until(self.begun + self.world.plan.troubled).await;
+        problems
+    }
+
+    async fn act(&mut self, act: Act) -> Result<(), String> {
+        match act {
+            Act::Outage(node, outage) => {
+                let member = &mut self.members[node];
+                member.is_cut_off = outage;
+                if let Some(running) = &member.running {
+                    running.control.set_outage(outage);
+                }
+            }
+            Act::Pause(node, paused) => {
+                if let Some(running) = &self.members[node].running {
+                    running.process.pause(paused);
+                }
+            }
+            Act::Crash(node) => {
+                if let Some(running) = self.members[node].running.take() {
+                    running.crash().await;
+                }
+            }
+            Act::Stop(node) => {
+                if let Some(running) = self.members[node].running.take() {
+                    // One that is stopped and paused at once would never end.
+                    running.process.pause(false);
+                    running.stop().await?;
+                }
+            }
+            Act::Start(node) => self.start(node),
+            Act::Skew(node, skew_ms) => self.members[node].clock.set_skew_ms(skew_ms),
+        }
+        Ok(())
+    }
+
+    /// Nothing goes wrong any more, and nobody wants anything else.
+    async fn heal(&mut self) -> Vec<String> {
+        self.world.healing.store(true, Ordering::Relaxed);
+        self.world.servers.heal();
+        for node in 0..self.members.len() {
+            let member = &mut self.members[node];
+            member.is_cut_off = false;
+            member.clock.set_skew_ms(0);
+            if let Some(running) = &member.running {
+                running.control.set_outage(false);
+                running.control.set_quiet(true);
+                running.process.pause(false);
+            }
+            self.start(node);
+        }
+        // What is under way ends.
+        sleep(Duration::from_secs(90)).await;
+        unconstrained(self.go_on()).await
+    }
+
+    /// Nothing is paused any more.
+    async fn go_on(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (id, _) in self.documents() {
+            let job = crate::data::document_job_id(self.world.db.instance(), &id);
+            let Ok(Some(doc)) = self.calm.read(&id).await else {
+                continue;
+            };
+            if doc["paused"] == true
+                && let Err(error) = self.calm.of.set_paused(&job, false).await
+            {
+                problems.push(format!("{id} stays paused: {error}"));
+            }
+        }
+        problems
+    }
+
+    /// All documents that may be there, and what they wish.
+    pub(super) fn documents(&self) -> Vec<(String, usize)> {
+        let wishes = self.world.plan.wishes.iter().enumerate();
+        let documents = wishes.flat_map(|(number, wish)| {
+            (0..wish.documents).map(move |nth| (clients::document_id(number, nth), number))
+        });
+        documents.collect()
+    }
+
+    /// Whether jobs that never end stop for others, for there is no room for all and none gives up its place.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.world.plan.options.park_after_sec == 0
+    }
+
+    /// Waits until everything is as it should be.
+    async fn settle(&self) -> Vec<String> {
+        let begun = Instant::now();
+        loop {
+            sleep(Duration::from_secs(5)).await;
+            let wrong = unconstrained(judge::wrong(self)).await;
+            if wrong.is_empty() || begun.elapsed() > PATIENCE {
+                return wrong;
+            }
+        }
+    }
+
+    /// With nothing to do, little is done, and everything stays as it is.
+    async fn idle(&self) -> Vec<String> {
+        let tried = || -> BTreeMap<&str, u64> {
+            let mut sums = BTreeMap::new();
+            let up = self
+                .members
+                .iter()
+                .filter_map(|member| member.running.as_ref());
+            for running in up {
+                for (name, stats) in running.store.stats() {
+                    *sums.entry(name).or_default() += stats.attempts;
+                }
+            }
+            sums
+        };
+        let before = tried();
+        sleep(IDLE).await;
+        let after = tried();
+        let more = after.iter().map(|(name, after)| {
+            let before = before.get(name).copied().unwrap_or(0);
+            (*name, after - before)
+        });
+        let more: BTreeMap<_, _> = more.filter(|(_, more)| *more > 0).collect();
+        let sum: u64 = more.values().sum();
+        let minutes = IDLE.as_secs() / 60;
+        // The queue's services, the scheduler's turns and what it tidies up; of each job heart-beats and statistics.
+        let nodes = self.members.len() as u64 * (300 + 120 / self.world.plan.options.interval_sec);
+        let jobs = self.documents().len() as u64 * 20;
+        let mut problems = unconstrained(judge::wrong(self)).await;
+        if sum > minutes * (nodes + jobs) {
+            problems.push(format!(
+                "{sum} transactions in {minutes} idle minutes: {more:?}"
+            ));
+        }
+        problems
+    }
+
+    async fn stop(&mut self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for member in &mut self.members {
+            if let Some(running) = member.running.take() {
+                running.process.pause(false);
+                problems.extend(running.stop().await.err());
+            }
+        }
+        problems
+    }
+}

@@ -1,0 +1,290 @@
+//! What has to be true: of documents, jobs and databases when everything works again, and of all that was ever copied.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use jobs::{JobId, State};
+use serde_json::Value;
+use store::{KeyRange, KeyValue, RangeOptions};
+use tokio::time::Instant;
+
+use super::fleet::{Fleet, Outcome};
+use super::plan::Wish;
+use crate::create::JOB_TIMEOUT;
+use crate::data::{JobData, JobState, Origin};
+use crate::keys;
+use crate::witness::{Copied, Recorded};
+
+/// What lasts no longer than this is no overlap: two things at one moment of a paused clock.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// What is not as it should be, once nothing goes wrong any more.
+pub(super) async fn wrong(fleet: &Fleet) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut of_wish: BTreeMap<usize, Vec<(String, String)>> = BTreeMap::new();
+    for (id, number) in fleet.documents() {
+        let Ok(row) = (fleet.calm.of).scheduler_doc(&fleet.world.db, &id).await else {
+            continue;
+        };
+        let wish = &fleet.world.plan.wishes[number];
+        let state = row["state"].as_str().unwrap_or("none").to_owned();
+        let waits = fleet.takes_turns() && wish.continuous && state == "pending";
+        if !waits && !may_be(wish, &state, &row) {
+            wrong.push(format!("{id} ({wish:?}) is {row}"));
+        }
+        let doc = fleet.calm.read(&id).await;
+        match doc {
+            Ok(Some(doc)) => wrong.extend(contradiction(&id, &state, &doc)),
+            other => wrong.push(format!("{id} has a row and is {other:?}")),
+        }
+        of_wish.entry(number).or_default().push((id, state));
+    }
+    for (number, documents) in of_wish {
+        let wish = &fleet.world.plan.wishes[number];
+        let works = |(_, state): &&(String, String)| {
+            matches!(&**state, "running" | "completed") || fleet.takes_turns() && state == "pending"
+        };
+        let working = documents.iter().filter(works).count();
+        if wish.invalid {
+            continue;
+        }
+        if working == 0 || wish.continuous && working > 1 {
+            wrong.push(format!("{working} of {documents:?} work"));
+        }
+        for difference in fleet.world.servers.differences(wish) {
+            wrong.push(format!("{wish:?}: {difference}"));
+        }
+    }
+    wrong.extend(rows(fleet).await);
+    wrong
+}
+
+/// Whether a document may stay in a state.
+fn may_be(wish: &Wish, state: &str, row: &Value) -> bool {
+    let is_duplicate = (row["info"]["error"].as_str())
+        .is_some_and(|error| error.starts_with("Duplicate job running"));
+    match state {
+        "running" => wish.continuous && !wish.invalid,
+        "completed" => !wish.continuous && !wish.invalid,
+        "failed" => wish.documents > 1 && is_duplicate,
+        "crashing" => wish.invalid,
+        _ => false,
+    }
+}
+
+/// A document says of itself what its job says.
+fn contradiction(id: &str, state: &str, doc: &Value) -> Option<String> {
+    let says = doc.get("_replication_state").and_then(Value::as_str);
+    let should = matches!(state, "completed" | "failed").then_some(state);
+    (says != should).then(|| format!("{id} is {state} and says {says:?}"))
+}
+
+/// Jobs, and rows beside them.
+async fn rows(fleet: &Fleet) -> Vec<String> {
+    let of = &fleet.calm.of;
+    let mut wrong = of.jobs().check(of.job_type()).await.unwrap().problems;
+    let mut jobs = BTreeMap::new();
+    let query = jobs::Query {
+        data: true,
+        ..jobs::Query::default()
+    };
+    let mut cursor = None;
+    loop {
+        let page = of
+            .jobs()
+            .list(of.job_type(), &query, cursor.as_ref(), 100)
+            .await;
+        let page = page.unwrap();
+        for listed in page.jobs {
+            let data = JobData::decode(&listed.data.unwrap_or_default()).unwrap();
+            jobs.insert(listed.info.id.clone(), (listed.info.state, data));
+        }
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let mut listed = BTreeSet::new();
+    for row in all(fleet, keys::all_active()).await {
+        listed.insert(row.key.to_vec());
+    }
+    for (id, (state, data)) in &jobs {
+        let active = keys::active(data.rep_id.as_deref(), id);
+        if listed.remove(&active) != (*state != State::Finished) {
+            wrong.push(format!("job {id} is {state:?} and not listed as that"));
+        }
+        if !agree(*state, data.state) {
+            wrong.push(format!("job {id} is {state:?} and says {:?}", data.state));
+        }
+        if let Origin::Document { doc_id, .. } = &data.origin
+            && !matches!(fleet.calm.read(doc_id).await, Ok(Some(_)))
+        {
+            wrong.push(format!("job {id} has no document"));
+        }
+        wrong.extend(waits_in_vain(fleet, id, data, &jobs).await);
+    }
+    for key in listed {
+        wrong.push(format!("a row of nobody: {}", key.escape_ascii()));
+    }
+    wrong
+}
+
+/// The queue's state of a job and its own.
+fn agree(queue: State, own: JobState) -> bool {
+    match queue {
+        // A run may not have begun yet, and what a node says that has gone stays.
+        State::Pending | State::Running => !own.is_terminal(),
+        State::Finished => own.is_terminal(),
+    }
+}
+
+/// A job that failed as a duplicate, of one that does not work any more.
+async fn waits_in_vain(
+    fleet: &Fleet,
+    id: &JobId,
+    data: &JobData,
+    jobs: &BTreeMap<JobId, (State, JobData)>,
+) -> Option<String> {
+    let is_duplicate = data.state == JobState::Failed && !data.is_transient();
+    let replication = data.rep_id.as_deref().filter(|_| is_duplicate)?;
+    let owner = all(fleet, one(keys::owner(replication))).await.pop();
+    let owner = owner.and_then(|row| JobId::new(row.value).ok());
+    let works = (owner.as_ref())
+        .and_then(|owner| jobs.get(owner))
+        .is_some_and(|(state, _)| *state != State::Finished);
+    (!works).then(|| {
+        format!(
+            "job {id} waits for {owner:?}, which does not work: {}",
+            data.error_text()
+        )
+    })
+}
+
+fn one(key: Vec<u8>) -> KeyRange {
+    let mut end = key.clone();
+    end.push(0);
+    KeyRange::new(key, end)
+}
+
+async fn all(fleet: &Fleet, range: KeyRange) -> Vec<KeyValue> {
+    let range = &range;
+    (fleet.world.store)
+        .transact("judge", |tx| async move {
+            let rows = tx.get_range(range.clone(), RangeOptions::default());
+            rows.collect().await
+        })
+        .await
+        .map_err(|error: store::Error| error)
+        .unwrap()
+}
+
+/// Says what was wrong with all that was done, when all nodes have stopped.
+pub(super) async fn judge(fleet: &Fleet) -> Outcome {
+    let of = &fleet.calm.of;
+    let counts = of.jobs().counts(of.job_type()).await.unwrap();
+    let journal = fleet
+        .world
+        .journal
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let mut problems = Vec::new();
+    if counts.running > 0 {
+        problems.push(format!(
+            "all nodes have stopped, and {} jobs run",
+            counts.running
+        ));
+    }
+    problems.extend(together(&journal.copied));
+    problems.extend(in_turns(&journal.recorded));
+    let at = |at: Instant| at.duration_since(fleet.begun).as_secs_f64();
+    let story = journal.copied.iter().map(|copied| {
+        let ended = copied.ended.map(at);
+        let (name, begun) = (copied.process.name(), at(copied.begun));
+        format!(
+            "{name} {} of {}: {begun:.3} to {ended:.3?}",
+            copied.replication, copied.job
+        )
+    });
+    Outcome {
+        problems,
+        story: story.collect(),
+        runs: journal.copied.len(),
+        checkpoints: journal.recorded.len(),
+        lasted: fleet.begun.elapsed(),
+    }
+}
+
+/// Runs of one replication id that copied at the same time.
+///
+/// Of one job there are never two, but for a process that had no processor and has not noticed yet. Of two jobs, of which
+/// the first was removed, the first run may go on until it hears of that, at its next heart-beat.
+fn together(copied: &[Copied]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (place, first) in copied.iter().enumerate() {
+        for second in &copied[place + 1..] {
+            if first.replication != second.replication {
+                continue;
+            }
+            let ended = first.ended.unwrap_or_else(Instant::now);
+            let overlap = ended.saturating_duration_since(second.begun.max(first.begun));
+            let allowed = if first.job == second.job && !is_new(first, second) {
+                MOMENT
+            } else {
+                JOB_TIMEOUT
+            };
+            let awake = overlap.saturating_sub(asleep(first, second.begun, ended));
+            if awake > allowed {
+                problems.push(format!(
+                    "{} and {} both copied for {} ({} and {}) for {awake:?}",
+                    first.process.name(),
+                    second.process.name(),
+                    first.replication,
+                    first.job,
+                    second.job,
+                ));
+            }
+        }
+    }
+    problems.truncate(5);
+    problems
+}
+
+/// Whether the job was removed and made anew between two runs.
+fn is_new(first: &Copied, second: &Copied) -> bool {
+    first.created_ms != second.created_ms
+}
+
+/// For how long a process had no processor, between two moments.
+fn asleep(copied: &Copied, from: Instant, until: Instant) -> Duration {
+    let pauses = copied.process.pauses();
+    let within = pauses.into_iter().map(|(begun, ended)| {
+        let ended = ended.unwrap_or(until).min(until);
+        ended.saturating_duration_since(begun.max(from))
+    });
+    within.sum()
+}
+
+/// Checkpoints of one replication id: whoever has written one after somebody else had is not overtaken by that one any more.
+fn in_turns(recorded: &[Recorded]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut sessions: BTreeMap<&str, Vec<&Recorded>> = BTreeMap::new();
+    for record in recorded {
+        let known = sessions.entry(&record.replication).or_default();
+        match known
+            .iter()
+            .position(|earlier| earlier.session == record.session)
+        {
+            Some(place) if place + 1 < known.len() => problems.push(format!(
+                "{} wrote a checkpoint of {} after {} had",
+                record.process,
+                record.replication,
+                known[known.len() - 1].process,
+            )),
+            Some(_) => {}
+            None => known.push(record),
+        }
+    }
+    problems.truncate(5);
+    problems
+}
