@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
@@ -40,6 +40,12 @@ pub(crate) struct Command {
     /// Give a case up that takes longer, its data included
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
+    #[arg(
+        long = "option",
+        value_name = "FIELD=JSON",
+        help = "A field of the replication document, for both replicators, as in worker_batch_size=500"
+    )]
+    options: Vec<String>,
     /// Print a line of JSON a figure
     #[arg(long)]
     json: bool,
@@ -68,6 +74,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         client,
         scale: command.scale,
         limit: Duration::from_secs(command.limit),
+        options: options(&command.options)?,
         json: command.json,
     };
     let cases = if command.cases.is_empty() {
@@ -96,6 +103,8 @@ struct Bench {
     scale: f64,
     /// The longest time of a case.
     limit: Duration,
+    /// Fields of replication documents.
+    options: Map<String, Value>,
     json: bool,
 }
 
@@ -230,10 +239,7 @@ impl Bench {
 
     async fn ours(&self, source: &str, target: &str) -> anyhow::Result<Measured> {
         let mut child = myself(&["bench", "replicate-one"])?;
-        let document = json!({
-            "source": self.client.url(source),
-            "target": self.client.url(target),
-        });
+        let document = self.document(source, target);
         let (before, begun) = (self.server_cpu(), Instant::now());
         let mut stdin = child.stdin.take().context("write to a new process")?;
         stdin.write_all(document.to_string().as_bytes()).await?;
@@ -255,10 +261,7 @@ impl Bench {
         if let Some(server) = &self.server {
             server.settle().await;
         }
-        let document = json!({
-            "source": self.client.url(source),
-            "target": self.client.url(target),
-        });
+        let document = self.document(source, target);
         let (before, begun) = (self.server_cpu(), Instant::now());
         self.client.replicate(&document).await?;
         Ok(Measured {
@@ -268,6 +271,14 @@ impl Bench {
             cpu_s: 0.0,
             peak_rss_mb: None,
         })
+    }
+
+    fn document(&self, source: &str, target: &str) -> Value {
+        let mut document = self.options.clone();
+        for (side, database) in [("source", source), ("target", target)] {
+            document.insert(side.to_owned(), self.client.url(database).into());
+        }
+        Value::Object(document)
     }
 
     fn server_cpu(&self) -> Option<f64> {
@@ -302,4 +313,16 @@ impl Bench {
             format!("{case:<24} {who:<10} {metric:<20} {value:>14.3} {unit}")
         });
     }
+}
+
+/// Fields of a replication document. What is no JSON is a string.
+fn options(given: &[String]) -> anyhow::Result<Map<String, Value>> {
+    let field = |option: &String| {
+        let (field, value) = option
+            .split_once('=')
+            .with_context(|| format!("--option {option}: write FIELD=JSON"))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        Ok((field.to_owned(), value))
+    };
+    given.iter().map(field).collect()
 }
