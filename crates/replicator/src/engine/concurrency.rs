@@ -6,6 +6,9 @@
 
 use tokio::time::Instant;
 
+/// How many are tried first: as many as CouchDB has workers.
+const FIRST: usize = 4;
+
 #[derive(Debug)]
 pub(super) struct Concurrency {
     limit: usize,
@@ -23,7 +26,7 @@ pub(super) struct Concurrency {
 impl Concurrency {
     pub(super) fn new(max: usize, now: Instant) -> Self {
         Self {
-            limit: max.min(2),
+            limit: max.min(FIRST),
             max: max.max(1),
             step_up: true,
             rate: 0.0,
@@ -119,6 +122,6 @@ mod tests {
             assert!(concurrency.admits(0));
             concurrency.finished(1, now + Duration::from_secs(second));
         }
-        assert_eq!(concurrency.limit, 2);
+        assert_eq!(concurrency.limit, FIRST);
     }
 }

@@ -15,6 +15,9 @@ use crate::stats::Stats;
 
 /// Bytes of documents in one `_bulk_docs`, and in one answer of `_bulk_get`.
 pub(super) const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Documents in one `_bulk_docs`. CouchDB's work on a write grows faster than the number of revisions in it: 5,000 leaves of
+/// 1,000 documents take it 1.7 times as long in writes of 2,500 as in writes of 500, and small documents gain nothing.
+pub(super) const GROUP_DOCS_MAX: usize = 500;
 /// Writes are not made smaller than this for being slow.
 const GROUP_BYTES_MIN: usize = 32 << 10;
 /// A write that takes longer makes the next ones smaller, a faster one larger.

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::attachments::inline_count;
-use super::context::Context;
+use super::context::{Context, GROUP_DOCS_MAX};
 use crate::error::{Error, Step};
 
 /// Documents for one request.
@@ -45,6 +45,9 @@ impl<'a> Outbox<'a> {
         }
         self.bytes += bytes;
         self.group.push(document);
+        if self.group.len() == GROUP_DOCS_MAX {
+            self.flush().await;
+        }
     }
 
     pub(super) async fn flush(&mut self) {
