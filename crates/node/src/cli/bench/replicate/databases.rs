@@ -36,16 +36,18 @@ impl<'a> Databases<'a> {
         let listen = |kind| signal(kind).context("listen for signals");
         let mut interrupt = listen(SignalKind::interrupt())?;
         let mut terminate = listen(SignalKind::terminate())?;
-        let measured = match self.create().await {
-            Err(error) => Err(error),
-            // What is still going on then ends here: requests are dropped, processes killed.
-            Ok(()) => tokio::select! {
-                measured = timeout(limit, measure) => measured.unwrap_or_else(|_| {
-                    Err(anyhow!("not done after {} s; --limit sets another limit", limit.as_secs()))
-                }),
-                _ = interrupt.recv() => Err(Interrupted.into()),
-                _ = terminate.recv() => Err(Interrupted.into()),
-            },
+        let created = self.create().await;
+        let measured = async {
+            created?;
+            measure.await
+        };
+        // What is still going on then ends here: requests are dropped, processes killed.
+        let measured = tokio::select! {
+            measured = timeout(limit, measured) => measured.unwrap_or_else(|_| {
+                Err(anyhow!("not done after {} s; --limit sets another limit", limit.as_secs()))
+            }),
+            _ = interrupt.recv() => Err(Interrupted.into()),
+            _ = terminate.recv() => Err(Interrupted.into()),
         };
         for name in self.names {
             // What is left behind does no harm; what went wrong before is the news.
