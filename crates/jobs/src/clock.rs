@@ -17,6 +17,7 @@ pub struct Clock(Source);
 enum Source {
     System,
     Simulated(Arc<Simulated>),
+    Standing(Arc<AtomicI64>),
 }
 
 #[derive(Debug)]
@@ -41,6 +42,18 @@ impl Clock {
         })))
     }
 
+    /// A clock that says `now_ms` until it is [set](Self::set_ms).
+    pub fn standing(now_ms: i64) -> Self {
+        Self(Source::Standing(Arc::new(AtomicI64::new(now_ms))))
+    }
+
+    /// Sets a standing clock; others stay as they are.
+    pub fn set_ms(&self, now_ms: i64) {
+        if let Source::Standing(clock) = &self.0 {
+            clock.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
     /// Sets a simulated clock wrong by so much; the machine's own stays as it is.
     pub fn set_skew_ms(&self, skew_ms: i64) {
         if let Source::Simulated(simulated) = &self.0 {
@@ -56,6 +69,7 @@ impl Clock {
                 .start_ms
                 .saturating_add(millis(clock.start.elapsed()))
                 .saturating_add(clock.skew_ms.load(Ordering::Relaxed)),
+            Source::Standing(now_ms) => now_ms.load(Ordering::Relaxed),
         }
     }
 }

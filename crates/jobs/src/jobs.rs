@@ -11,7 +11,7 @@ use crate::header::{Header, State, check_data};
 use crate::keep_alive::Beats;
 use crate::keys::Keys;
 use crate::machine::{Create, Event, Reply};
-use crate::planted::Planted;
+use crate::planted::{Bug, Planted};
 use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
 
 /// What one transaction of a batch holds at most: jobs, and bytes of data.
@@ -203,7 +203,8 @@ impl Jobs {
         Ok(added)
     }
 
-    /// [`Self::add`] in the caller's transaction.
+    /// [`Self::add`] in the caller's transaction. Of several calls about one job in it, each has an
+    /// [`Op`] of its own.
     pub async fn add_in(&self, tx: &Transaction, op: &Op, ty: &JobType, add: Add) -> Result<Added> {
         Ok(self.add_many_in(tx, op, ty, &[add]).await?[0])
     }
@@ -226,7 +227,12 @@ impl Jobs {
         let config = config.ok_or_else(|| Error::NoTypeTimeout(ty.clone()))?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let mut added = Vec::with_capacity(adds.len());
+        let done = self.done_before(op, adds, &headers);
         for (nth, add) in adds.iter().enumerate() {
+            if done.get(&add.id).is_some_and(|last| nth <= *last) {
+                added.push(Added::Repeated);
+                continue;
+            }
             let header = headers.entry(add.id.clone()).or_default();
             let event = Event::Ask {
                 op: op.id(nth),
@@ -248,6 +254,22 @@ impl Jobs {
         }
         effects.flush(op).await?;
         Ok(added)
+    }
+
+    /// The last of these adds for each job that an earlier try of this call has done, if any. Those
+    /// before it are done too: a job remembers a few at most, and not those that changed nothing.
+    fn done_before<'a>(
+        &self,
+        op: &Op,
+        adds: &'a [Add],
+        headers: &BTreeMap<JobId, Option<Arc<Header>>>,
+    ) -> BTreeMap<&'a JobId, usize> {
+        let remembered = adds.iter().enumerate().filter(|(nth, add)| {
+            let header = headers.get(&add.id).and_then(Option::as_ref);
+            header.is_some_and(|header| header.ops.contains(&op.id(*nth)))
+                && !self.0.planted.is(Bug::AddNotIdempotent)
+        });
+        remembered.map(|(nth, add)| (&add.id, nth)).collect()
     }
 
     /// Asks for a run of a job that exists, whoever holds it: at another time, with other data, or

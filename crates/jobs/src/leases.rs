@@ -29,8 +29,8 @@ pub(crate) fn buckets(partition: u16) -> impl Iterator<Item = u16> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) partition: u16,
-    owner: u128,
-    generation: u64,
+    pub(crate) owner: u128,
+    pub(crate) generation: u64,
 }
 
 /// The leases of one type, as one node sees them.

@@ -49,6 +49,8 @@ mod leases;
 mod list;
 mod machine;
 mod maintenance;
+#[cfg(test)]
+mod model_bites;
 mod monitor;
 mod notifier;
 mod options;

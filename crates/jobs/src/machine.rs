@@ -59,6 +59,8 @@ pub(crate) enum Event {
         lock: JobLock,
         due_ms: i64,
         data: Option<Bytes>,
+        /// The heart-beat of this very call is already there.
+        repeated: bool,
     },
     Finish {
         lock: JobLock,
@@ -169,7 +171,12 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
             data,
             repeated,
         } => holder::update(old, lock, data, repeated, cx),
-        Event::Resubmit { lock, due_ms, data } => holder::resubmit(old, lock, due_ms, data, cx),
+        Event::Resubmit {
+            lock,
+            due_ms,
+            data,
+            repeated,
+        } => holder::resubmit(old, lock, due_ms, data, repeated, cx),
         Event::Finish {
             lock,
             data,

@@ -13,6 +13,7 @@ mod fleet;
 mod followers;
 mod history;
 mod judge;
+mod leases;
 mod mistakes;
 mod model;
 mod node;

@@ -4,7 +4,8 @@
 //! [`Error::Halt`] when the lock is not the job's any more. A holder that calls one of them in the
 //! transaction of its own writes gets them exactly once, if it leaves them out when the answer says
 //! `repeated`: then an earlier try of this very transaction was committed, although the store could
-//! not say so.
+//! not say so. Several calls about one job in one transaction share an [`Op`], by which all of them
+//! are recognised.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,7 +144,7 @@ impl Jobs {
         Ok(held(reply, header.as_deref(), job.lock))
     }
 
-    /// Asks for another run after this one, at a time. Unlike
+    /// Asks for another run after this one, at a time: a heart-beat too. Unlike
     /// [`resubmit`](Self::resubmit), only the holder can.
     pub async fn run_again_in(
         &self,
@@ -158,13 +159,17 @@ impl Jobs {
         if let Some(held) = self.was_done(tx, job, header.as_deref()).await? {
             return Ok(held);
         }
-        let mut effects = self.effects(tx, op.now_ms).await?;
         let event = Event::Resubmit {
             lock: job.lock,
             due_ms,
             data,
+            repeated: tx.maybe_committed() && self.has_beat(tx, &job.ty, &job.id, op).await?,
         };
+        let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
+        if reply != Reply::Repeated {
+            effects.beat(&job.ty, &job.id, op.id(0));
+        }
         effects.flush(op).await?;
         Ok(held(reply, header.as_deref(), job.lock))
     }

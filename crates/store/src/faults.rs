@@ -2,7 +2,7 @@
 //! clock and from one seed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -66,6 +66,12 @@ impl FaultControl {
     pub fn set_quiet(&self, quiet: bool) {
         self.0.quiet.store(quiet, Ordering::Relaxed);
     }
+
+    /// Decides what becomes of the next commit that writes, once, and returns what was decided for
+    /// it before and has not come about.
+    pub fn set_next_commit(&self, fate: CommitFate) -> CommitFate {
+        std::mem::replace(&mut self.0.next_commit(), fate)
+    }
 }
 
 #[derive(Debug)]
@@ -75,14 +81,20 @@ pub(crate) struct FaultState {
     outage: AtomicBool,
     full: AtomicBool,
     quiet: AtomicBool,
+    next_commit: Mutex<CommitFate>,
 }
 
 /// What becomes of a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CommitFate {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CommitFate {
+    /// What the store makes of it.
+    #[default]
     Normal,
+    /// It is refused although nobody interfered.
     Conflict,
+    /// It is applied and its answer lost.
     UnknownApplied,
+    /// It is not applied and its answer lost.
     UnknownLost,
 }
 
@@ -95,6 +107,7 @@ impl FaultState {
             outage: AtomicBool::new(false),
             full: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
+            next_commit: Mutex::default(),
         })
     }
 
@@ -124,7 +137,10 @@ impl FaultState {
                 source: None,
             });
         }
-        Ok(if self.happens(self.faults.conflict) {
+        let decided = std::mem::take(&mut *self.next_commit());
+        Ok(if decided != CommitFate::Normal {
+            decided
+        } else if self.happens(self.faults.conflict) {
             CommitFate::Conflict
         } else if self.happens(self.faults.unknown_lost) {
             CommitFate::UnknownLost
@@ -133,6 +149,12 @@ impl FaultState {
         } else {
             CommitFate::Normal
         })
+    }
+
+    fn next_commit(&self) -> MutexGuard<'_, CommitFate> {
+        self.next_commit
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn watch(&self) -> WatchFault {

@@ -38,12 +38,10 @@ pub(super) fn update(
     repeated: bool,
     cx: &Context,
 ) -> Result<Step> {
-    let Some(old) = held(old, lock, cx)? else {
+    let old = held(old, lock, cx)?.filter(|_| !repeated);
+    let Some(old) = old else {
         return Ok(Step::nothing(Reply::Repeated));
     };
-    if repeated {
-        return Ok(Step::nothing(Reply::Repeated));
-    }
     let reply = Reply::Done {
         again: old.next.is_some(),
     };
@@ -62,9 +60,11 @@ pub(super) fn resubmit(
     lock: JobLock,
     due_ms: i64,
     data: Option<Bytes>,
+    repeated: bool,
     cx: &Context,
 ) -> Result<Step> {
-    let Some(old) = held(old, lock, cx)? else {
+    let old = held(old, lock, cx)?.filter(|_| !repeated);
+    let Some(old) = old else {
         return Ok(Step::nothing(Reply::Repeated));
     };
     let mut new = old.clone();

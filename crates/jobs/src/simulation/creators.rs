@@ -54,6 +54,12 @@ pub(super) async fn create(node: Node, mut rng: SmallRng) {
                 let ask = draw_ask(&node, ty, rng);
                 remove(&node, ty, &id, Some(&ask)).await;
             }
+            90..95 => {
+                // One that is about to be forgotten, as likely as not just now.
+                let id = node.about_to_expire(ty, rng).await.unwrap_or(id);
+                let ask = draw_ask(&node, ty, rng);
+                add(&node, ty, &[(id, ask)]).await;
+            }
             _ => look(&node, ty, &id).await,
         }
     }

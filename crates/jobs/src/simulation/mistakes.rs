@@ -60,7 +60,10 @@ planted! {
     ignores_schedule: IgnoresSchedule,
 }
 
-/// A test for each transaction whose reads do not conflict any more.
+/// A test for each transaction whose reads do not conflict any more. That of `lease` is in
+/// [`leases`](super::leases): it hurts no job, only the nodes, which then sweep in vain. `recall` has
+/// none: it writes nothing, and so none of its reads conflicts; that it reads at all is tried by
+/// [`Bug::ClaimForgets`].
 macro_rules! weakened {
     ($($transaction:ident,)*) => {
         mod weakened {
@@ -83,6 +86,7 @@ macro_rules! weakened {
 weakened! {
     accept,
     add,
+    expire,
     finish,
     notice,
     remove,

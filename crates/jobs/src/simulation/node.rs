@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use store::{Store, Transaction};
+use store::{RangeOptions, Store, Transaction};
+use tokio::task::unconstrained;
 
 use super::history::{Entry, Glimpse, History, What};
 use super::plan::Plan;
-use crate::{Holder, JobId, JobInfo, JobType, Jobs, Result, StallHook, Verdict};
+use crate::ids::BUCKETS;
+use crate::{Holder, JobId, JobInfo, JobType, Jobs, Result, StallHook, State, Verdict};
 
 /// How many jobs count as recent.
 const RECENT: usize = 30;
@@ -119,6 +121,25 @@ impl Node {
 
     pub(super) fn timeout(&self, ty: usize) -> Duration {
         Duration::from_millis(self.world.plan.types[ty].config.timeout_ms)
+    }
+
+    /// The finished job of some bucket that is forgotten first, if there is any.
+    pub(super) async fn about_to_expire(&self, ty: usize, rng: &mut SmallRng) -> Option<JobId> {
+        let (keys, ty) = (self.jobs.keys(), self.ty(ty));
+        let from = rng.random_range(0..BUCKETS);
+        let buckets = &(0..BUCKETS).map(|n| (from + n) % BUCKETS).collect::<Vec<_>>();
+        let look = self.world.store.transact("about_to_expire", |tx| async move {
+            for bucket in buckets {
+                let range = keys.expired(ty, *bucket, i64::MAX - 1);
+                let rows = tx.snapshot().get_range(range, RangeOptions::limit(1));
+                if let Some(row) = rows.collect().await?.first() {
+                    let (_, id) = keys.position(ty, State::Finished, &row.key)?;
+                    return Ok::<_, crate::Error>(Some(id));
+                }
+            }
+            Ok(None)
+        });
+        unconstrained(look).await.unwrap()
     }
 
     /// How a job is, in a transaction.

@@ -1,0 +1,382 @@
+//! Calls: what a step of a script asks of the queue at the moment it is its turn, asking it, and
+//! what was answered.
+
+use bytes::Bytes;
+use store::Transaction;
+
+use super::queue::{
+    Accepted, Add, Added, Claim, Error, Finish, Held, Holder, Job, JobId, JobType, Jobs, Op,
+    Result, Retention,
+};
+use super::script::{self, Act, At, HOLDERS, IDS, Kept, TYPES, Token};
+
+/// The names that a script's numbers stand for.
+pub(super) struct Names {
+    pub(super) types: [JobType; TYPES],
+    pub(super) ids: [JobId; IDS],
+    pub(super) holders: [Holder; HOLDERS],
+}
+
+/// A run, of which its holder still thinks that it is the holder.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) at: At,
+    pub(super) job: Job,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Call {
+    Add { ty: usize, asks: Vec<Asked> },
+    Resubmit { at: At, due_ms: Option<i64>, data: Option<Token> },
+    Remove(At),
+    Accept(Wanted),
+    Update(Run, Option<Token>),
+    RunAgain(Run, i64, Option<Token>),
+    Finish(Vec<(Run, Ended)>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) id: usize,
+    pub(super) due_ms: i64,
+    pub(super) data: Token,
+    pub(super) kept: Kept,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) ty: usize,
+    pub(super) holder: usize,
+    pub(super) count: usize,
+    pub(super) horizon_ms: i64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) how: script::How,
+    pub(super) again_ms: Option<i64>,
+    pub(super) data: Option<Token>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Reply {
+    Added(Vec<Added>),
+    Removed,
+    Claimed(Vec<(At, Accepted, Token)>, Option<i64>),
+    Held(Held),
+    Ended(Vec<std::result::Result<Held, Refusal>>),
+    Refused(Refusal),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Refusal {
+    Halt,
+    NotFound,
+    NoType,
+    Other(String),
+}
+
+/// Under which circumstances a call was answered.
+#[derive(Clone, Copy, Default)]
+pub(super) struct How {
+    /// It had been committed before, and that answer was lost.
+    pub(super) again: bool,
+    /// An answer was lost, whatever it was.
+    pub(super) unsure: bool,
+    /// Others were at work, so that it may have missed what is new.
+    pub(super) racing: bool,
+}
+
+/// What is drawn before a transaction, for one call in it.
+pub(super) struct Drawn {
+    op: Op,
+    claim: Option<Claim>,
+}
+
+impl Call {
+    /// What an act means now; `None` if it is about a run and there was none yet.
+    pub(super) fn of(act: &Act, now_ms: i64, runs: &[Run]) -> Option<Self> {
+        let run = |number: usize| newest(runs, number).cloned();
+        Some(match act {
+            Act::Add { ty, wishes } => Self::Add {
+                ty: *ty,
+                asks: (wishes.iter())
+                    .map(|wish| Asked {
+                        id: wish.id,
+                        due_ms: wish.due.ms(now_ms),
+                        data: wish.data,
+                        kept: wish.kept,
+                    })
+                    .collect(),
+            },
+            Act::Resubmit { at, due, data } => Self::Resubmit {
+                at: *at,
+                due_ms: due.map(|due| due.ms(now_ms)),
+                data: *data,
+            },
+            Act::Remove(at) => Self::Remove(*at),
+            Act::Accept {
+                ty,
+                holder,
+                count,
+                horizon,
+            } => Self::Accept(Wanted {
+                ty: *ty,
+                holder: *holder,
+                count: *count,
+                horizon_ms: now_ms + horizon.unwrap_or(0),
+            }),
+            Act::Update(number, data) => Self::Update(run(*number)?, *data),
+            Act::RunAgain(number, when, data) => {
+                Self::RunAgain(run(*number)?, when.ms(now_ms), *data)
+            }
+            Act::Finish(ends) => {
+                let ends = ends.iter().map(|(number, end)| {
+                    let again_ms = match end.how {
+                        script::How::Again(when) => Some(when.ms(now_ms)),
+                        _ => None,
+                    };
+                    let ended = Ended {
+                        how: end.how,
+                        again_ms,
+                        data: end.data,
+                    };
+                    Some((run(*number)?, ended))
+                });
+                Self::Finish(ends.collect::<Option<_>>()?)
+            }
+        })
+    }
+
+    /// The name of the transaction.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Add { .. } => "add",
+            Self::Resubmit { .. } => "resubmit",
+            Self::Remove(_) => "remove",
+            Self::Accept(_) => "accept",
+            Self::Update(..) => "update",
+            Self::RunAgain(..) => "run_again",
+            Self::Finish(_) => "finish",
+        }
+    }
+}
+
+/// The run after which so many have begun.
+pub(super) fn newest(runs: &[Run], number: usize) -> Option<&Run> {
+    let number = number.checked_rem(runs.len())?;
+    runs.get(runs.len() - 1 - number)
+}
+
+impl Names {
+    pub(super) fn drawn(&self, jobs: &Jobs, act: &Act, now_ms: i64) -> Drawn {
+        let claim = match act {
+            Act::Accept {
+                ty,
+                holder,
+                count,
+                horizon,
+            } => {
+                let (ty, holder) = (&self.types[*ty], &self.holders[*holder]);
+                Some(match horizon {
+                    Some(ms) => jobs.claim_by(ty, holder, *count, now_ms + ms),
+                    None => jobs.claim(ty, holder, *count),
+                })
+            }
+            _ => None,
+        };
+        Drawn {
+            op: jobs.op(),
+            claim,
+        }
+    }
+
+    fn adds(&self, asks: &[Asked]) -> Vec<Add> {
+        let adds = asks.iter().map(|ask| {
+            let kept = match ask.kept {
+                Kept::AsType => Retention::OfType,
+                Kept::Forever => Retention::Forever,
+                Kept::Ms(ms) => Retention::Ms(ms),
+            };
+            Add::new(self.ids[ask.id].clone(), data_of(ask.data))
+                .due_ms(ask.due_ms)
+                .retention(kept)
+        });
+        adds.collect()
+    }
+
+    /// The call, as a transaction of its own.
+    pub(super) async fn call(&self, jobs: &Jobs, call: &Call, drawn: &Drawn) -> Result<Reply> {
+        Ok(match call {
+            Call::Add { ty, asks } => {
+                let (ty, mut adds) = (&self.types[*ty], self.adds(asks));
+                Reply::Added(if adds.len() == 1 {
+                    vec![jobs.add(ty, adds.remove(0)).await?]
+                } else {
+                    jobs.add_many(ty, &adds).await?
+                })
+            }
+            Call::Resubmit { at, due_ms, data } => {
+                let (ty, id) = (&self.types[at.ty], &self.ids[at.id]);
+                Reply::Added(vec![
+                    jobs.resubmit(ty, id, *due_ms, data.map(data_of)).await?,
+                ])
+            }
+            Call::Remove(at) => {
+                (jobs.remove(&self.types[at.ty], &self.ids[at.id])).await?;
+                Reply::Removed
+            }
+            Call::Accept(wanted) => {
+                let claim = drawn.claim.as_ref().expect("a claim was drawn");
+                let claimed = jobs.accept_claim(claim).await?;
+                self.claimed(wanted.ty, claimed.jobs, claimed.next_due_ms)
+            }
+            Call::Update(run, data) => Reply::Held(jobs.update(&run.job, data.map(data_of)).await?),
+            Call::RunAgain(run, due_ms, data) => {
+                Reply::Held((jobs.run_again(&run.job, *due_ms, data.map(data_of))).await?)
+            }
+            Call::Finish(ends) => match &**ends {
+                [(run, end)] => {
+                    Reply::Ended(vec![Ok(jobs.finish(&run.job, end.finish()).await?)])
+                }
+                ends => {
+                    let ends: Vec<_> = (ends.iter())
+                        .map(|(run, end)| (run.job.clone(), end.finish()))
+                        .collect();
+                    ended(jobs.finish_many(&ends).await?)
+                }
+            },
+        })
+    }
+
+    /// The call, as a part of its caller's transaction. `own` is drawn once for all that holders do
+    /// in it, which count their calls there.
+    pub(super) async fn call_in(
+        &self,
+        jobs: &Jobs,
+        tx: &Transaction,
+        call: &Call,
+        drawn: &Drawn,
+        own: &Op,
+    ) -> Result<Reply> {
+        Ok(match call {
+            Call::Add { ty, asks } => {
+                let (ty, adds) = (&self.types[*ty], self.adds(asks));
+                Reply::Added(jobs.add_many_in(tx, &drawn.op, ty, &adds).await?)
+            }
+            Call::Resubmit { at, due_ms, data } => {
+                let (ty, id, data) = (&self.types[at.ty], &self.ids[at.id], data.map(data_of));
+                let added = jobs.resubmit_in(tx, &drawn.op, ty, id, *due_ms, data);
+                Reply::Added(vec![added.await?])
+            }
+            Call::Remove(at) => {
+                let (ty, id) = (&self.types[at.ty], &self.ids[at.id]);
+                jobs.remove_in(tx, &drawn.op, ty, id).await?;
+                Reply::Removed
+            }
+            Call::Accept(wanted) => {
+                let claim = drawn.claim.as_ref().expect("a claim was drawn");
+                let claimed = jobs.accept_in(tx, claim).await?;
+                self.claimed(wanted.ty, claimed.jobs, claimed.next_due_ms)
+            }
+            Call::Update(run, data) => {
+                Reply::Held((jobs.update_in(tx, own, &run.job, data.map(data_of))).await?)
+            }
+            Call::RunAgain(run, due_ms, data) => {
+                let data = data.map(data_of);
+                Reply::Held((jobs.run_again_in(tx, own, &run.job, *due_ms, data)).await?)
+            }
+            Call::Finish(ends) => match &**ends {
+                [(run, end)] => Reply::Ended(vec![Ok(
+                    (jobs.finish_in(tx, own, &run.job, end.finish())).await?,
+                )]),
+                ends => {
+                    let ends: Vec<_> = (ends.iter())
+                        .map(|(run, end)| (run.job.clone(), end.finish()))
+                        .collect();
+                    ended(jobs.finish_many_in(tx, own, &ends).await?)
+                }
+            },
+        })
+    }
+
+    fn claimed(&self, ty: usize, jobs: Vec<Accepted>, next_due_ms: Option<i64>) -> Reply {
+        let place = |accepted: Accepted| {
+            let id = self.ids.iter().position(|id| *id == accepted.job.id);
+            let id = id.expect("a job that the script knows");
+            let data = token_of(&accepted.data).expect("data that the script has given");
+            (At { ty, id }, accepted, data)
+        };
+        Reply::Claimed(jobs.into_iter().map(place).collect(), next_due_ms)
+    }
+}
+
+impl Reply {
+    /// The runs that begin with it.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+        let jobs = match self {
+            Self::Claimed(jobs, _) => &**jobs,
+            _ => &[],
+        };
+        jobs.iter().map(|(at, accepted, _)| Run {
+            at: *at,
+            job: accepted.job.clone(),
+        })
+    }
+
+    /// How many holders' calls were done, and not recognised as done before.
+    pub(super) fn effects(&self) -> i64 {
+        let done = |held: &Held| i64::from(!held.repeated);
+        match self {
+            Self::Held(held) => done(held),
+            Self::Ended(answers) => answers.iter().flatten().map(done).sum(),
+            _ => 0,
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Halt => Self::Halt,
+            Error::NotFound => Self::NotFound,
+            Error::NoTypeTimeout(_) => Self::NoType,
+            other => Self::Other(format!("{other:?}")),
+        }
+    }
+}
+
+impl Ended {
+    fn finish(&self) -> Finish {
+        Finish {
+            data: self.data.map(data_of),
+            again_ms: self.again_ms,
+            failed: self.how == script::How::Failed,
+            reason: None,
+        }
+    }
+}
+
+fn ended(answers: Vec<Result<Held>>) -> Reply {
+    let answers = answers.into_iter().map(|held| held.map_err(Refusal::from));
+    Reply::Ended(answers.collect())
+}
+
+/// The data that a number stands for: none, some that fits into a header, some that does not, and
+/// some in several chunks.
+pub(super) fn data_of(token: Token) -> Bytes {
+    let size = match token {
+        0 => 0,
+        7 => 600,
+        8 => 100_000,
+        9 => 90_000,
+        _ => 20,
+    };
+    vec![token; size].into()
+}
+
+/// The number that data stands for, if it does.
+pub(super) fn token_of(data: &Bytes) -> Option<Token> {
+    let token = data.first().copied().unwrap_or(0);
+    (data_of(token) == *data).then_some(token)
+}

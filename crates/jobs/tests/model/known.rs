@@ -1,0 +1,58 @@
+//! Scripts that found something, cut down to what mattered: they are always played.
+
+use store::CommitFate;
+
+use super::script::{Act, Kept, Script, Step, Token, When, Wish};
+
+pub(super) fn scripts() -> Vec<Script> {
+    vec![
+        asked_again_and_no_answer(),
+        long_batch_and_no_answer(),
+        unchanged_first_and_no_answer(),
+    ]
+}
+
+fn lost(act: Act) -> Step {
+    Step::Do(act, CommitFate::UnknownApplied)
+}
+
+fn add(data: &[Token]) -> Act {
+    let wish = |data: &Token| Wish {
+        id: 0,
+        due: When::Soon,
+        data: *data,
+        kept: Kept::AsType,
+    };
+    Act::Add {
+        ty: 0,
+        wishes: data.iter().map(wish).collect(),
+    }
+}
+
+/// A holder that asks for another run is told when it had asked before.
+fn asked_again_and_no_answer() -> Script {
+    let accept = Act::Accept {
+        ty: 0,
+        holder: 0,
+        count: 1,
+        horizon: None,
+    };
+    Script(vec![
+        Step::Do(add(&[0]), CommitFate::Normal),
+        Step::Do(accept, CommitFate::Normal),
+        lost(Act::RunAgain(0, When::Soon, None)),
+    ])
+}
+
+/// More wishes for a job than it remembers: the first are not fulfilled again after the last.
+fn long_batch_and_no_answer() -> Script {
+    Script(vec![lost(add(&[1, 2, 3, 4, 5, 6]))])
+}
+
+/// A wish that changed nothing is not remembered, and not fulfilled after a later one.
+fn unchanged_first_and_no_answer() -> Script {
+    Script(vec![
+        Step::Do(add(&[1]), CommitFate::Normal),
+        lost(add(&[1, 2])),
+    ])
+}

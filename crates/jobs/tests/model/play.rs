@@ -1,0 +1,413 @@
+//! Playing a script on a queue, and on the plain one beside it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use store::{CommitFate, FaultControl, Faults, Store, Transaction, Weaken};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{Call, How, Names, Refusal, Reply, Run, newest};
+use super::plain::{Plain, Verdict};
+use super::queue::{
+    self, Clock, Entropy, Error, Holder, JobId, JobInfo, JobType, Jobs, Maintenance, Options,
+    StallHook, StallPolicy, TypeConfig,
+};
+use super::script::{Act, At, Rules, Script, Step, TYPES, Word};
+use super::shown::Shown;
+
+/// What the clock says when a script begins.
+const START_MS: i64 = 1_000_000;
+/// How long background work may take, where time is real.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How to make a queue on a store.
+pub(super) type Make = dyn Fn(Store, Clock, Entropy) -> Jobs;
+
+/// A queue, and what is thought of it.
+struct Play {
+    names: Names,
+    clock: Clock,
+    /// To this one happens what the script says.
+    jobs: Jobs,
+    control: FaultControl,
+    /// To this one nothing happens.
+    calm: Jobs,
+    /// And this one is looked after by a node.
+    tended: Jobs,
+    effects: Vec<u8>,
+    plain: Plain,
+    runs: Vec<Run>,
+    story: Vec<String>,
+}
+
+/// Plays a script in a corner of the store that `number` names; says where the queue is not as it
+/// should be.
+pub(super) async fn play(
+    store: &Store,
+    make: &Make,
+    weaken: Option<Weaken>,
+    number: u128,
+    script: &Script,
+) -> Result<(), String> {
+    let mut play = Play::new(store, make, weaken, number);
+    for ty in 0..TYPES {
+        play.set_type(ty, Some(Rules::first())).await?;
+    }
+    for step in &script.0 {
+        play.story.push(format!("{step:?}"));
+        let done = play.step(step).await;
+        if let Err(problem) = done {
+            let story = play.story.join("\n  ");
+            return Err(format!("{problem}\nafter\n  {story}"));
+        }
+    }
+    Ok(())
+}
+
+impl Play {
+    fn new(store: &Store, make: &Make, weaken: Option<Weaken>, number: u128) -> Self {
+        let clock = Clock::standing(START_MS);
+        let faults = |weaken| Faults {
+            weaken,
+            ..Faults::default()
+        };
+        let (faulty, control) = store.with_faults(faults(weaken));
+        let (tended, _) = store.with_faults(faults(None));
+        let queue = |store, seed| make(store, clock.clone(), Entropy::seeded(seed));
+        let name = |kind: &str, n: usize| format!("{kind}{n}-{number:x}");
+        let ids = [b"".to_vec(), b"a".to_vec(), vec![0xff, 0], vec![b'z'; 256]];
+        let seed = u64::try_from(number >> 64).unwrap_or(0);
+        Self {
+            names: Names {
+                types: [0, 1].map(|n| JobType::new(&name("t", n)).expect("a short name")),
+                ids: ids.map(|id| JobId::new(id).expect("a short id")),
+                holders: [0, 1].map(|n| Holder::new(&name("p", n)).expect("a short name")),
+            },
+            jobs: queue(faulty, seed),
+            control,
+            calm: queue(store.clone(), seed ^ 1),
+            tended: queue(tended, seed ^ 2),
+            clock,
+            effects: format!("model/{number:x}").into_bytes(),
+            plain: Plain {
+                now_ms: START_MS,
+                ..Plain::default()
+            },
+            runs: Vec::new(),
+            story: Vec::new(),
+        }
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), String> {
+        let should = match step {
+            Step::Do(act, fate) => self.call(act, *fate).await?,
+            Step::Together { acts, fate, regret } => self.together(acts, *fate, *regret).await?,
+            Step::During { outer, inner } => self.during(outer, inner).await?,
+            Step::Pass(ms) => {
+                self.plain.now_ms += ms;
+                self.clock.set_ms(self.plain.now_ms);
+                vec![self.plain.clone()]
+            }
+            Step::Maintain { silent, verdict } => self.maintain(silent, verdict).await?,
+            Step::SetType(ty, rules) => self.set_type(*ty, Some(*rules)).await?,
+            Step::ClearType(ty) => self.set_type(*ty, None).await?,
+        };
+        let is = self.shown().await?;
+        let mut differences = Vec::new();
+        for plain in should {
+            match is.differs(&Shown::plain(&plain)) {
+                None => {
+                    self.plain = plain;
+                    return Ok(());
+                }
+                Some(difference) => differences.push(difference),
+            }
+        }
+        Err(differences.join("or\n"))
+    }
+
+    async fn shown(&self) -> Result<Shown, String> {
+        let shown = Shown::real(&self.names, &self.calm, self.plain.now_ms, &self.effects);
+        shown.await.map_err(|error| format!("look at the queue: {error:?}"))
+    }
+
+    fn told(&mut self, call: &Call, reply: &Reply) {
+        self.story.push(format!("    {call:?}\n      -> {reply:?}"));
+        self.runs.extend(reply.runs());
+    }
+
+    /// A call of its own.
+    async fn call(&mut self, act: &Act, fate: CommitFate) -> Result<Vec<Plain>, String> {
+        let mut plain = self.plain.clone();
+        let Some(call) = Call::of(act, plain.now_ms, &self.runs) else {
+            return Ok(vec![plain]);
+        };
+        let drawn = self.names.drawn(&self.jobs, act, plain.now_ms);
+        self.control.set_next_commit(fate);
+        let answer = self.names.call(&self.jobs, &call, &drawn).await;
+        let how = self.how(fate);
+        let reply = answer.unwrap_or_else(|error| Reply::Refused(error.into()));
+        self.told(&call, &reply);
+        plain.apply(&call, &reply, how)?;
+        // It counts nothing.
+        plain.effects = self.plain.effects;
+        Ok(vec![plain])
+    }
+
+    /// Under which circumstances a call was answered whose commit was to have a fate.
+    fn how(&self, fate: CommitFate) -> How {
+        let met = self.control.set_next_commit(CommitFate::Normal) == CommitFate::Normal;
+        How {
+            again: met && fate == CommitFate::UnknownApplied,
+            unsure: met && matches!(fate, CommitFate::UnknownApplied | CommitFate::UnknownLost),
+            racing: false,
+        }
+    }
+
+    /// Several calls in one transaction.
+    async fn together(
+        &mut self,
+        acts: &[Act],
+        fate: CommitFate,
+        regret: bool,
+    ) -> Result<Vec<Plain>, String> {
+        let now_ms = self.plain.now_ms;
+        let draw = |act| (act, self.names.drawn(&self.jobs, act, now_ms));
+        let (drawn, own) = (&acts.iter().map(draw).collect::<Vec<_>>(), &self.jobs.op());
+        let log = &Mutex::new(Vec::new());
+        let (jobs, names, effects) = (&self.jobs, &self.names, &self.effects);
+        let known = &self.runs;
+        self.control.set_next_commit(fate);
+        let body = |tx: Transaction| async move {
+            let (mut runs, mut calls) = (known.clone(), Vec::new());
+            for (act, drawn) in drawn {
+                let Some(call) = Call::of(act, now_ms, &runs) else {
+                    continue;
+                };
+                let answer = names.call_in(jobs, &tx, &call, drawn, own).await;
+                let refused = match answer {
+                    Err(error @ Error::Store(_)) => return Err(error),
+                    Err(error) => {
+                        calls.push((call, Reply::Refused(error.clone().into())));
+                        Err(error)
+                    }
+                    Ok(reply) => {
+                        tx.add(effects, reply.effects());
+                        runs.extend(reply.runs());
+                        calls.push((call, reply));
+                        Ok(())
+                    }
+                };
+                lock(log).clone_from(&calls);
+                refused?;
+            }
+            if regret {
+                return Err(Error::Invalid("regretted"));
+            }
+            Ok(())
+        };
+        let result = jobs.store().transact("together", body).await;
+        let (how, calls) = (self.how(fate), std::mem::take(&mut *lock(log)));
+        if let Err(error @ Error::Store(_)) = result {
+            return Err(format!("a transaction failed: {error:?}"));
+        }
+        let mut plain = self.plain.clone();
+        for (call, reply) in &calls {
+            if result.is_ok() {
+                self.told(call, reply);
+            } else {
+                self.story.push(format!("    {call:?}\n      -> {reply:?}"));
+            }
+            plain.apply(call, reply, how)?;
+        }
+        Ok(vec![if result.is_ok() {
+            plain
+        } else {
+            self.plain.clone()
+        }])
+    }
+
+    /// A call within the transaction of another: whoever is committed last has seen the other.
+    async fn during(&mut self, outer: &Act, inner: &Act) -> Result<Vec<Plain>, String> {
+        let now_ms = self.plain.now_ms;
+        let calls = [outer, inner].map(|act| Call::of(act, now_ms, &self.runs));
+        let [Some(outside), Some(inside)] = &calls else {
+            return Ok(vec![self.plain.clone()]);
+        };
+        let drawn = &self.names.drawn(&self.jobs, outer, now_ms);
+        let drawn_inside = &self.names.drawn(&self.calm, inner, now_ms);
+        let (own, inside_reply) = (&self.jobs.op(), &Mutex::new(None));
+        let (jobs, calm, names, effects) = (&self.jobs, &self.calm, &self.names, &self.effects);
+        let body = |tx: Transaction| async move {
+            let answer = names.call_in(jobs, &tx, outside, drawn, own).await;
+            if tx.attempt() == 1 {
+                let reply = names.call(calm, inside, drawn_inside).await;
+                let reply = reply.unwrap_or_else(|error| Reply::Refused(error.into()));
+                *lock(inside_reply) = Some(reply);
+            }
+            let reply = answer?;
+            if reply.effects() != 0 {
+                tx.add(effects, reply.effects());
+            }
+            Ok(reply)
+        };
+        let result = jobs.store().transact(outside.name(), body).await;
+        let outer_reply = match result {
+            Err(error @ Error::Store(_)) => return Err(format!("it failed: {error:?}")),
+            result => result.unwrap_or_else(|error| Reply::Refused(Refusal::from(error))),
+        };
+        let inner_reply = lock(inside_reply).take().ok_or("nothing was done inside")?;
+        self.told(inside, &inner_reply);
+        self.told(outside, &outer_reply);
+        let racing = How {
+            racing: true,
+            ..How::default()
+        };
+        let parts = [(inside, &inner_reply), (outside, &outer_reply)];
+        let (mut possible, mut problems) = (Vec::new(), Vec::new());
+        for order in [[0, 1], [1, 0]] {
+            let mut plain = self.plain.clone();
+            let applied = order.into_iter().try_for_each(|part| {
+                let (before, (call, reply)) = (plain.effects, parts[part]);
+                plain.apply(call, reply, racing)?;
+                if part == 0 {
+                    plain.effects = before;
+                }
+                Ok::<_, String>(())
+            });
+            match applied {
+                Ok(()) => possible.push(plain),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if possible.is_empty() {
+            return Err(problems.join("\nor "));
+        }
+        Ok(possible)
+    }
+
+    async fn set_type(&mut self, ty: usize, rules: Option<Rules>) -> Result<Vec<Plain>, String> {
+        let (name, config) = (&self.names.types[ty], rules.map(Rules::config));
+        let done = match config {
+            Some(config) => self.calm.set_type(name, config).await,
+            None => self.calm.clear_type(name).await,
+        };
+        done.map_err(|error| format!("register t{ty}: {error:?}"))?;
+        self.plain.types[ty] = config;
+        Ok(vec![self.plain.clone()])
+    }
+
+    /// A node looks after the types, until all is as it should be and it has looked several times.
+    async fn maintain(&mut self, silent: &[usize], word: &Word) -> Result<Vec<Plain>, String> {
+        let runs = silent.iter().filter_map(|n| newest(&self.runs, *n));
+        let runs: Vec<_> = runs.map(|run| (run.at, run.job.clone())).collect();
+        let word = match *word {
+            Word::Policy => Verdict::Policy,
+            Word::Rerun(due, data) => {
+                Verdict::Rerun(due.map(|due| due.ms(self.plain.now_ms)), data)
+            }
+            Word::GiveUp(data) => Verdict::GiveUp(data),
+        };
+        self.story.push(format!("    {runs:?} {word:?}"));
+        let mut plain = self.plain.clone();
+        plain.maintain(&runs, &word);
+        let should = Shown::plain(&plain);
+        let hook = Hook {
+            runs: Arc::new(runs.iter().map(|(at, job)| self.run_name(*at, job.attempt)).collect()),
+            word,
+        };
+        let options = Options {
+            activity_monitor_max_jitter_msec: 1,
+            type_check_period_msec: 1_000,
+            type_check_max_jitter_msec: 1,
+            ..Options::default()
+        };
+        let service = Maintenance::with_hook(self.tended.clone(), options, hook);
+        let turns = || {
+            let stats = self.tended.store().stats();
+            stats.get("lease").map_or(0, |stats| stats.calls)
+        };
+        let types = plain.types.iter().flatten().count() as u64;
+        let enough = turns() + 4 * types;
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(service.run(stop.clone()));
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if turns() >= enough && self.shown().await?.differs(&should).is_none() {
+                break;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        stop.cancel();
+        running.await.map_err(|error| format!("the service failed: {error}"))?;
+        Ok(vec![plain])
+    }
+
+    fn run_name(&self, at: At, attempt: u32) -> (JobType, JobId, u32) {
+        let (ty, id) = (&self.names.types[at.ty], &self.names.ids[at.id]);
+        (ty.clone(), id.clone(), attempt)
+    }
+}
+
+/// The owner of the types: says which holders are silent, and what becomes of their jobs.
+struct Hook {
+    runs: Arc<Vec<(JobType, JobId, u32)>>,
+    word: Verdict,
+}
+
+impl StallHook for Hook {
+    async fn stalled(
+        &self,
+        _: &Transaction,
+        ty: &JobType,
+        job: &JobInfo,
+    ) -> queue::Result<queue::Verdict> {
+        let run = (ty.clone(), job.id.clone(), job.attempts);
+        if !self.runs.contains(&run) {
+            return Err(Error::Invalid("this holder is not silent"));
+        }
+        let data_of = |data: Option<_>| data.map(super::calls::data_of);
+        Ok(match self.word {
+            Verdict::Policy => queue::Verdict::Policy,
+            Verdict::Rerun(due_ms, data) => queue::Verdict::Rerun {
+                due_ms,
+                data: data_of(data),
+            },
+            Verdict::GiveUp(data) => queue::Verdict::GiveUp {
+                data: data_of(data),
+                reason: "given up".into(),
+            },
+        })
+    }
+}
+
+impl Rules {
+    /// How types are registered when a script begins.
+    fn first() -> Self {
+        Self {
+            retention_ms: Some(30),
+            stalls_max: None,
+            backoff_ms: 0,
+            healthy_ms: 0,
+        }
+    }
+
+    /// Holders are silent at once: a hook says which are.
+    fn config(self) -> TypeConfig {
+        TypeConfig {
+            retention_ms: self.retention_ms,
+            stalls: StallPolicy {
+                stalls_max: self.stalls_max,
+                backoff_ms: self.backoff_ms,
+                backoff_ms_max: 1_000,
+                healthy_ms: self.healthy_ms,
+            },
+            ..TypeConfig::new(1)
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
