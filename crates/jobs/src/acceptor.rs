@@ -243,8 +243,9 @@ impl Acceptor {
         ended: &[(Job, Finish)],
     ) -> Result<(Claimed, Option<Option<Watch>>, Vec<Result<Held>>)> {
         let op = &self.jobs.op();
+        let durable = !ended.is_empty();
         (self.jobs)
-            .transact_claim(claim, |tx| async move {
+            .transact_claim(claim, durable, |tx| async move {
                 let claimed = self.jobs.accept_in(&tx, claim).await?;
                 let answers = if ended.is_empty() {
                     Vec::new()

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use store::{KeyRange, KeyValue, RangeOptions, Transaction};
+use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 use tokio::time::Instant;
 
 use crate::effects::Effects;
@@ -25,7 +25,7 @@ use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telem
 
 /// How many rows a claim reads, for each job it wants, and how many more than it wants at most: from
 /// a random shard on it meets few others anyway. And at least.
-const WINDOW_PER_JOB: usize = 4;
+const WINDOW_PER_JOB: usize = 8;
 const WINDOW_MORE_MAX: usize = 64;
 const WINDOW_MIN: usize = 16;
 /// About how much data one claim takes along.
@@ -126,12 +126,15 @@ impl Jobs {
         self.accept_claim(&self.claim(ty, holder, count)).await
     }
 
-    /// Accepts the jobs of a claim. When the store could not say whether it did, call again with
+    /// Accepts the jobs of a claim, without waiting for the disk: a power cut may undo it, and then
+    /// the jobs are pending as before. When the store could not say whether it did, call again with
     /// the same claim, or [`recall_claim`](Self::recall_claim): jobs that were accepted are then not
     /// left to time out.
     pub async fn accept_claim(&self, claim: &Claim) -> Result<Claimed> {
         let claimed = self
-            .transact_claim(claim, |tx| async move { self.accept_in(&tx, claim).await })
+            .transact_claim(claim, false, |tx| async move {
+                self.accept_in(&tx, claim).await
+            })
             .await?;
         telemetry::accepted(&claim.ty, &claimed.jobs, self.clock().now_ms());
         Ok(claimed)
@@ -149,16 +152,21 @@ impl Jobs {
         Ok(claimed.unwrap_or_default().jobs)
     }
 
-    /// A transaction that accepts the jobs of a claim.
+    /// A transaction that accepts the jobs of a claim. What a worker does for a job that a power cut
+    /// makes pending again is done again, as after any other death of a holder; and what it writes
+    /// about the job is durable only after the claim. So a claim need not be, by itself.
     pub(crate) async fn transact_claim<T, Fut>(
         &self,
         claim: &Claim,
+        durable: bool,
         body: impl Fn(Transaction) -> Fut,
     ) -> Result<T>
     where
         Fut: Future<Output = Result<T>>,
     {
-        let result = self.store().transact("accept", body).await;
+        let call = Call::new("accept");
+        let call = if durable { call } else { call.not_durable() };
+        let result = self.store().transact(call, body).await;
         if let Err(Error::Store(store::Error::MaybeCommitted)) = &result {
             claim.memo().unsure = true;
         }
@@ -400,12 +408,13 @@ impl Claim {
     }
 }
 
-/// As many neighbours of the candidates as there are locks: claims that look at the same jobs then
-/// meet in all of what they take, or most often in none.
+/// As many neighbours of the candidates as there are locks, in blocks from the first one on: claims
+/// that look at the same jobs meet in all of what they take, or in none.
 fn choose(mut candidates: Vec<Candidate>, claim: &Claim, attempt: u32) -> Vec<Candidate> {
     let wanted = claim.locks.len();
     if candidates.len() > wanted {
-        let start = claim.rng(!attempt).random_range(0..candidates.len());
+        let blocks = candidates.len() / wanted.max(1);
+        let start = claim.rng(!attempt).random_range(0..blocks) * wanted;
         candidates.rotate_left(start);
         candidates.truncate(wanted);
     }

@@ -26,7 +26,7 @@ use crate::{Clock, Entropy, Jobs};
 
 /// How many scripts a mistake may survive, and how many steps of the one that finds it may be left.
 const SCRIPTS: u32 = 1_500;
-const STEPS: usize = 12;
+const STEPS: usize = 20;
 
 fn is_found(planted: Planted, weaken: Option<Weaken>) {
     let runtime = Builder::new_current_thread()
@@ -40,7 +40,7 @@ fn is_found(planted: Planted, weaken: Option<Weaken>) {
     let config = Config {
         cases: SCRIPTS,
         failure_persistence: None,
-        max_shrink_iters: 600,
+        max_shrink_iters: 200,
         ..Config::default()
     };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);

@@ -15,6 +15,8 @@ pub struct Call {
     pub deadline: Duration,
     /// How often the body may be run again.
     pub retries_max: u32,
+    /// Whether the caller waits until what was read and written is durable.
+    pub durable: bool,
 }
 
 /// What yields to what when the store is busy. Only `FoundationDB` tells them apart.
@@ -34,6 +36,7 @@ impl Call {
             priority: Priority::Default,
             deadline: Duration::from_secs(30),
             retries_max: 100,
+            durable: true,
         }
     }
 
@@ -49,6 +52,16 @@ impl Call {
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
+    }
+
+    /// The same call, answered as soon as others see what it wrote. A power cut may then undo it,
+    /// with all that came after it; the death of a process does not. Only LMDB can be that quick.
+    #[must_use]
+    pub fn not_durable(self) -> Self {
+        Self {
+            durable: false,
+            ..self
+        }
     }
 
     /// The same call with another retry limit.

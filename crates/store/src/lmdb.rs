@@ -143,14 +143,18 @@ impl Lmdb {
         self.snapshot()?.get(key)
     }
 
-    /// Commits; with sync durability, returns when the commit survives a power cut. `snapshot` is
-    /// what the transaction has read.
+    /// Commits; with sync durability, returns when the commit survives a power cut, unless nobody
+    /// waits for that. `snapshot` is what the transaction has read.
     pub(crate) async fn commit(
         &self,
         request: CommitRequest,
         snapshot: Option<LmdbSnapshot>,
+        durable: bool,
     ) -> Result<Option<Stamp>> {
         let running = self.running()?;
+        if request.is_read_only() && !durable {
+            return Ok(None);
+        }
         if request.is_read_only() {
             return running.settle(snapshot).await;
         }
@@ -158,6 +162,7 @@ impl Lmdb {
         let waiting = Waiting {
             request,
             snapshot,
+            durable,
             reply,
         };
         let Some(queue) = &running.queue else {
@@ -251,7 +256,7 @@ impl Running {
             return Ok(None);
         }
         let (reply, answer) = oneshot::channel();
-        self.syncer.add(vec![(reply, None)]);
+        self.syncer.add(vec![(Some(reply), None)]);
         answer.await.unwrap_or(Err(CLOSED))
     }
 }

@@ -123,7 +123,7 @@ impl LocalTransaction {
     }
 
     /// Commits and arms the watches. `None` when there was nothing to write.
-    pub(crate) async fn commit(&self) -> Result<Option<Stamp>> {
+    pub(crate) async fn commit(&self, durable: bool) -> Result<Option<Stamp>> {
         let (request, snapshot, watches) = {
             let mut state = self.usable()?;
             state.done = true;
@@ -134,7 +134,7 @@ impl LocalTransaction {
             let watches = std::mem::take(&mut state.watches);
             (request, snapshot, CancelOnDrop(watches))
         };
-        let stamp = self.backend.commit(request, snapshot).await?;
+        let stamp = self.backend.commit(request, snapshot, durable).await?;
         watches.arm(&self.backend);
         Ok(stamp)
     }
@@ -147,7 +147,10 @@ impl LocalTransaction {
             state.snapshot.take().map(|(snapshot, _)| snapshot)
         };
         let nothing = Pending::default().take(None);
-        self.backend.commit(nothing, snapshot).await.map(|_| ())
+        self.backend
+            .commit(nothing, snapshot, true)
+            .await
+            .map(|_| ())
     }
 
     fn usable(&self) -> Result<MutexGuard<'_, State>> {
@@ -224,14 +227,15 @@ impl LocalBackend {
         &self,
         request: CommitRequest,
         snapshot: Option<LocalSnapshot>,
+        durable: bool,
     ) -> Result<Option<Stamp>> {
         match (self, snapshot) {
             (Self::Memory(_), _) if request.is_read_only() => Ok(None),
             (Self::Memory(memory), _snapshot) => memory.commit(request).map(Some),
             (Self::Lmdb(lmdb), Some(LocalSnapshot::Lmdb(snapshot))) => {
-                lmdb.commit(request, Some(snapshot)).await
+                lmdb.commit(request, Some(snapshot), durable).await
             }
-            (Self::Lmdb(lmdb), _) => lmdb.commit(request, None).await,
+            (Self::Lmdb(lmdb), _) => lmdb.commit(request, None, durable).await,
         }
     }
 

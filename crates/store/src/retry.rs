@@ -61,6 +61,7 @@ impl Store {
             name: call.name,
             number: 1,
             maybe_committed: false,
+            durable: call.durable,
         };
         let mut outage = None;
         loop {

@@ -37,6 +37,7 @@ pub(crate) struct Attempt {
     pub(crate) name: &'static str,
     pub(crate) number: u32,
     pub(crate) maybe_committed: bool,
+    pub(crate) durable: bool,
 }
 
 #[derive(Debug)]
@@ -240,7 +241,7 @@ impl Transaction {
             CommitFate::Normal | CommitFate::UnknownApplied => {}
         }
         let stamp = match &self.0.kind {
-            Kind::Local(tx) => tx.commit().await?,
+            Kind::Local(tx) => tx.commit(self.0.attempt.durable).await?,
             Kind::Fdb(tx) => tx.commit().await?,
         };
         if fate == CommitFate::UnknownApplied {

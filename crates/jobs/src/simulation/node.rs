@@ -127,18 +127,23 @@ impl Node {
     pub(super) async fn about_to_expire(&self, ty: usize, rng: &mut SmallRng) -> Option<JobId> {
         let (keys, ty) = (self.jobs.keys(), self.ty(ty));
         let from = rng.random_range(0..BUCKETS);
-        let buckets = &(0..BUCKETS).map(|n| (from + n) % BUCKETS).collect::<Vec<_>>();
-        let look = self.world.store.transact("about_to_expire", |tx| async move {
-            for bucket in buckets {
-                let range = keys.expired(ty, *bucket, i64::MAX - 1);
-                let rows = tx.snapshot().get_range(range, RangeOptions::limit(1));
-                if let Some(row) = rows.collect().await?.first() {
-                    let (_, id) = keys.position(ty, State::Finished, &row.key)?;
-                    return Ok::<_, crate::Error>(Some(id));
+        let buckets = &(0..BUCKETS)
+            .map(|n| (from + n) % BUCKETS)
+            .collect::<Vec<_>>();
+        let look = self
+            .world
+            .store
+            .transact("about_to_expire", |tx| async move {
+                for bucket in buckets {
+                    let range = keys.expired(ty, *bucket, i64::MAX - 1);
+                    let rows = tx.snapshot().get_range(range, RangeOptions::limit(1));
+                    if let Some(row) = rows.collect().await?.first() {
+                        let (_, id) = keys.position(ty, State::Finished, &row.key)?;
+                        return Ok::<_, crate::Error>(Some(id));
+                    }
                 }
-            }
-            Ok(None)
-        });
+                Ok(None)
+            });
         unconstrained(look).await.unwrap()
     }
 

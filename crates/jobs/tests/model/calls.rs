@@ -26,8 +26,15 @@ pub(super) struct Run {
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    Add { ty: usize, asks: Vec<Asked> },
-    Resubmit { at: At, due_ms: Option<i64>, data: Option<Token> },
+    Add {
+        ty: usize,
+        asks: Vec<Asked>,
+    },
+    Resubmit {
+        at: At,
+        due_ms: Option<i64>,
+        data: Option<Token>,
+    },
     Remove(At),
     Accept(Wanted),
     Update(Run, Option<Token>),
@@ -83,6 +90,8 @@ pub(super) struct How {
     pub(super) again: bool,
     /// An answer was lost, whatever it was.
     pub(super) unsure: bool,
+    /// It was one of several in a transaction.
+    pub(super) together: bool,
     /// Others were at work, so that it may have missed what is new.
     pub(super) racing: bool,
 }
@@ -236,9 +245,7 @@ impl Names {
                 Reply::Held((jobs.run_again(&run.job, *due_ms, data.map(data_of))).await?)
             }
             Call::Finish(ends) => match &**ends {
-                [(run, end)] => {
-                    Reply::Ended(vec![Ok(jobs.finish(&run.job, end.finish()).await?)])
-                }
+                [(run, end)] => Reply::Ended(vec![Ok(jobs.finish(&run.job, end.finish()).await?)]),
                 ends => {
                     let ends: Vec<_> = (ends.iter())
                         .map(|(run, end)| (run.job.clone(), end.finish()))
@@ -287,9 +294,11 @@ impl Names {
                 Reply::Held((jobs.run_again_in(tx, own, &run.job, *due_ms, data)).await?)
             }
             Call::Finish(ends) => match &**ends {
-                [(run, end)] => Reply::Ended(vec![Ok(
-                    (jobs.finish_in(tx, own, &run.job, end.finish())).await?,
-                )]),
+                [(run, end)] => {
+                    Reply::Ended(vec![Ok(
+                        (jobs.finish_in(tx, own, &run.job, end.finish())).await?
+                    )])
+                }
                 ends => {
                     let ends: Vec<_> = (ends.iter())
                         .map(|(run, end)| (run.job.clone(), end.finish()))
@@ -331,6 +340,24 @@ impl Reply {
             Self::Held(held) => done(held),
             Self::Ended(answers) => answers.iter().flatten().map(done).sum(),
             _ => 0,
+        }
+    }
+}
+
+impl Reply {
+    /// The same, apart from whether the job runs again.
+    pub(super) fn but_for_again(&self) -> Self {
+        let once = |held: Held| Held {
+            again: false,
+            ..held
+        };
+        match self {
+            Self::Held(held) => Self::Held(once(*held)),
+            Self::Ended(answers) => {
+                let answers = answers.iter().cloned().map(|answer| answer.map(once));
+                Self::Ended(answers.collect())
+            }
+            other => other.clone(),
         }
     }
 }

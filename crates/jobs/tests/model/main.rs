@@ -57,7 +57,10 @@ fn scripts(url: &str, cases: u32, runtime: &Runtime) {
 
 #[test]
 fn memory() {
-    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build();
     scripts("memory:", 60, &runtime.unwrap());
 }
 

@@ -14,12 +14,15 @@ use super::queue::{
     StallHook, StallPolicy, TypeConfig,
 };
 use super::script::{Act, At, Rules, Script, Step, TYPES, Word};
-use super::shown::Shown;
+use super::shown::{Look, Shown};
 
 /// What the clock says when a script begins.
 const START_MS: i64 = 1_000_000;
 /// How long background work may take, where time is real.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// After so many steps a look is a long one; after the others it is short.
+const LONG_LOOKS: usize = 4;
 
 /// How to make a queue on a store.
 pub(super) type Make = dyn Fn(Store, Clock, Entropy) -> Jobs;
@@ -39,6 +42,7 @@ struct Play {
     plain: Plain,
     runs: Vec<Run>,
     story: Vec<String>,
+    steps: usize,
 }
 
 /// Plays a script in a corner of the store that `number` names; says where the queue is not as it
@@ -54,9 +58,9 @@ pub(super) async fn play(
     for ty in 0..TYPES {
         play.set_type(ty, Some(Rules::first())).await?;
     }
-    for step in &script.0 {
+    for (number, step) in (1..).zip(&script.0) {
         play.story.push(format!("{step:?}"));
-        let done = play.step(step).await;
+        let done = play.step(step, number == script.0.len()).await;
         if let Err(problem) = done {
             let story = play.story.join("\n  ");
             return Err(format!("{problem}\nafter\n  {story}"));
@@ -96,10 +100,11 @@ impl Play {
             },
             runs: Vec::new(),
             story: Vec::new(),
+            steps: 0,
         }
     }
 
-    async fn step(&mut self, step: &Step) -> Result<(), String> {
+    async fn step(&mut self, step: &Step, last: bool) -> Result<(), String> {
         let should = match step {
             Step::Do(act, fate) => self.call(act, *fate).await?,
             Step::Together { acts, fate, regret } => self.together(acts, *fate, *regret).await?,
@@ -113,10 +118,13 @@ impl Play {
             Step::SetType(ty, rules) => self.set_type(*ty, Some(*rules)).await?,
             Step::ClearType(ty) => self.set_type(*ty, None).await?,
         };
-        let is = self.shown().await?;
+        self.steps += 1;
+        let long = last || self.steps.is_multiple_of(LONG_LOOKS);
+        let look = if long { Look::Long } else { Look::Short };
+        let is = self.shown(look).await?;
         let mut differences = Vec::new();
         for plain in should {
-            match is.differs(&Shown::plain(&plain)) {
+            match is.differs(&Shown::plain(&plain, look)) {
                 None => {
                     self.plain = plain;
                     return Ok(());
@@ -127,9 +135,17 @@ impl Play {
         Err(differences.join("or\n"))
     }
 
-    async fn shown(&self) -> Result<Shown, String> {
-        let shown = Shown::real(&self.names, &self.calm, self.plain.now_ms, &self.effects);
-        shown.await.map_err(|error| format!("look at the queue: {error:?}"))
+    async fn shown(&self, look: Look) -> Result<Shown, String> {
+        let shown = Shown::real(
+            &self.names,
+            &self.calm,
+            self.plain.now_ms,
+            &self.effects,
+            look,
+        );
+        shown
+            .await
+            .map_err(|error| format!("look at the queue: {error:?}"))
     }
 
     fn told(&mut self, call: &Call, reply: &Reply) {
@@ -161,7 +177,7 @@ impl Play {
         How {
             again: met && fate == CommitFate::UnknownApplied,
             unsure: met && matches!(fate, CommitFate::UnknownApplied | CommitFate::UnknownLost),
-            racing: false,
+            ..How::default()
         }
     }
 
@@ -208,7 +224,11 @@ impl Play {
             Ok(())
         };
         let result = jobs.store().transact("together", body).await;
-        let (how, calls) = (self.how(fate), std::mem::take(&mut *lock(log)));
+        let how = How {
+            together: true,
+            ..self.how(fate)
+        };
+        let calls = std::mem::take(&mut *lock(log));
         if let Err(error @ Error::Store(_)) = result {
             return Err(format!("a transaction failed: {error:?}"));
         }
@@ -312,9 +332,13 @@ impl Play {
         self.story.push(format!("    {runs:?} {word:?}"));
         let mut plain = self.plain.clone();
         plain.maintain(&runs, &word);
-        let should = Shown::plain(&plain);
+        let should = Shown::plain(&plain, Look::Short);
         let hook = Hook {
-            runs: Arc::new(runs.iter().map(|(at, job)| self.run_name(*at, job.attempt)).collect()),
+            runs: Arc::new(
+                runs.iter()
+                    .map(|(at, job)| self.run_name(*at, job.attempt))
+                    .collect(),
+            ),
             word,
         };
         let options = Options {
@@ -334,13 +358,15 @@ impl Play {
         let running = tokio::spawn(service.run(stop.clone()));
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
-            if turns() >= enough && self.shown().await?.differs(&should).is_none() {
+            if turns() >= enough && self.shown(Look::Short).await?.differs(&should).is_none() {
                 break;
             }
             sleep(Duration::from_millis(1)).await;
         }
         stop.cancel();
-        running.await.map_err(|error| format!("the service failed: {error}"))?;
+        running
+            .await
+            .map_err(|error| format!("the service failed: {error}"))?;
         Ok(vec![plain])
     }
 

@@ -35,11 +35,17 @@ pub(super) enum Step {
         regret: bool,
     },
     /// A call that is made while the transaction of another is under way.
-    During { outer: Act, inner: Act },
+    During {
+        outer: Act,
+        inner: Act,
+    },
     /// Time goes by.
     Pass(i64),
     /// Some holders are found to be silent, and what is over is forgotten.
-    Maintain { silent: Vec<usize>, verdict: Word },
+    Maintain {
+        silent: Vec<usize>,
+        verdict: Word,
+    },
     SetType(usize, Rules),
     ClearType(usize),
 }

@@ -11,13 +11,21 @@ use super::script::{At, HOLDERS, IDS, TYPES, Token};
 /// How many runs the history shows: ten, and the last one.
 const RUNS_MAX: usize = 11;
 
-/// Everything that can be seen.
+/// Everything that can be seen, or with a short look all that the calls about jobs say.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Shown {
     jobs: BTreeMap<At, ShownJob>,
     types: [ShownType; TYPES],
     /// What holders have counted in the transactions of their calls.
     effects: i64,
+}
+
+/// How long a look is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Short,
+    /// With listings, and the recount of everything.
+    Long,
 }
 
 #[derive(Debug, PartialEq)]
@@ -56,6 +64,7 @@ impl Shown {
         jobs: &Jobs,
         now_ms: i64,
         effects: &[u8],
+        look: Look,
     ) -> Result<Self> {
         let effects = jobs.store().transact("effects", |tx| async move {
             Ok::<_, store::Error>(tx.get(effects).await?)
@@ -74,6 +83,10 @@ impl Shown {
                     let job = ShownJob::real(names, &info, token_of(&data), &history);
                     shown.jobs.insert(At { ty: number, id }, job);
                 }
+            }
+            if look == Look::Short {
+                shown.types[number].counts = jobs.counts(ty).await?;
+                continue;
             }
             let backlog = jobs.backlog(ty, now_ms, 1_000).await?;
             let mut listed = BTreeMap::new();
@@ -98,7 +111,7 @@ impl Shown {
     }
 
     /// The queue as it should be.
-    pub(super) fn plain(plain: &Plain) -> Self {
+    pub(super) fn plain(plain: &Plain, look: Look) -> Self {
         let jobs = plain.jobs.iter();
         let mut shown = Self {
             jobs: jobs.map(|(at, job)| (*at, ShownJob::plain(job))).collect(),
@@ -112,7 +125,10 @@ impl Shown {
                 there.map(|(at, _)| at.id).collect::<BTreeSet<_>>()
             };
             let states = [State::Pending, State::Running, State::Finished];
-            shown.listed = states.into_iter().map(|state| (state, ids(state))).collect();
+            shown.listed = states
+                .into_iter()
+                .map(|state| (state, ids(state)))
+                .collect();
             let number = |state| shown.listed.get(&state).map_or(0, |ids| ids.len() as u64);
             shown.counts = Counts {
                 pending: number(State::Pending),
@@ -120,9 +136,12 @@ impl Shown {
                 finished: number(State::Finished),
                 ..plain.counts[ty]
             };
-            let due = of_type().filter(|(_, job)| {
-                job.state == State::Pending && job.due_ms <= plain.now_ms
-            });
+            if look == Look::Short {
+                shown.listed.clear();
+                continue;
+            }
+            let due = of_type()
+                .filter(|(_, job)| job.state == State::Pending && job.due_ms <= plain.now_ms);
             shown.due = due.count() as u64;
             shown.future = shown.counts.pending - shown.due;
         }

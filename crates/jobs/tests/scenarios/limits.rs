@@ -1,11 +1,14 @@
 //! Values at the edge: 11 to 13 and 23 of the further cases.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use jobs::{
     Add, Cursor, DATA_BYTES_MAX, Error, Finish, ID_BYTES_MAX, JobId, JobType, Query, State,
     TYPE_BYTES_MAX,
 };
+
+use store::{KeyRange, RangeOptions, Transaction};
 
 use crate::support::Queue;
 
@@ -270,4 +273,45 @@ pub(crate) async fn counts_and_backlog(queue: Queue) {
         assert_eq!(job.info.last.as_ref().unwrap().holder, queue.me);
     }
     queue.check().await;
+}
+
+/// What many processes do at once to different jobs meets in no row: none is written by every call.
+pub(crate) async fn no_row_is_written_by_every_operation(queue: Queue) {
+    let mut written: [Vec<BTreeSet<Bytes>>; 4] = Default::default();
+    let mut rows = all_rows(&queue).await;
+    for number in 0..40 {
+        queue.add(&format!("job-{number}"), "", 0).await;
+        written[0].push(changed(&queue, &mut rows).await);
+    }
+    for _ in 0..40 {
+        let job = queue.accept_one().await;
+        written[1].push(changed(&queue, &mut rows).await);
+        let _ = queue.jobs.update(&job, Some("more".into())).await.unwrap();
+        written[2].push(changed(&queue, &mut rows).await);
+        let _ = queue.jobs.finish(&job, Finish::done()).await.unwrap();
+        written[3].push(changed(&queue, &mut rows).await);
+    }
+    for (what, calls) in ["add", "accept", "update", "finish"].iter().zip(written) {
+        let all = calls.into_iter().reduce(|all, call| &all & &call).unwrap();
+        assert!(all.is_empty(), "every {what} writes {all:?}");
+    }
+}
+
+async fn all_rows(queue: &Queue) -> BTreeMap<Bytes, Bytes> {
+    let rows = (queue.store)
+        .transact("test", |tx: Transaction| async move {
+            let rows = (tx.snapshot()).get_range(KeyRange::all(), RangeOptions::default());
+            rows.collect().await
+        })
+        .await
+        .unwrap();
+    rows.into_iter().map(|row| (row.key, row.value)).collect()
+}
+
+/// The rows that were written since.
+async fn changed(queue: &Queue, rows: &mut BTreeMap<Bytes, Bytes>) -> BTreeSet<Bytes> {
+    let before = std::mem::replace(rows, all_rows(queue).await);
+    let keys = before.keys().chain(rows.keys());
+    let changed = keys.filter(|key| before.get(*key) != rows.get(*key));
+    changed.cloned().collect()
 }

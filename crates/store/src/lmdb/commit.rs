@@ -22,8 +22,14 @@ pub(super) struct Waiting {
     pub(super) request: CommitRequest,
     /// Kept, so that what is needed to find conflicts with it is kept.
     pub(super) snapshot: Option<LmdbSnapshot>,
+    /// The caller waits until it is durable, and not only until others see it.
+    pub(super) durable: bool,
     pub(super) reply: Reply,
 }
+
+/// Somebody who waits for the disk: nobody if it was answered before, but what it wrote is to be
+/// durable soon too.
+type Durable = (Option<Reply>, Option<Stamp>);
 
 /// How many commits are under way at most; more wait for a place.
 pub(super) const QUEUE_COMMITS: usize = 4096;
@@ -58,26 +64,30 @@ fn commit_group(engine: &Engine, mut group: Vec<Waiting>, syncer: &Syncer, upkee
     let (mut requests, mut replies, mut snapshots) = (Vec::new(), Vec::new(), Vec::new());
     for waiting in group {
         requests.push(waiting.request);
-        replies.push(waiting.reply);
+        replies.push((waiting.reply, waiting.durable));
         snapshots.push(waiting.snapshot);
     }
     let committed = (upkeep.wait_for_room(engine)).and_then(|()| engine.commit(requests));
     drop(snapshots);
     match committed {
         Ok(verdicts) => {
-            let mut durable = Vec::with_capacity(replies.len());
-            for (reply, verdict) in replies.into_iter().zip(verdicts) {
+            let mut line = Vec::with_capacity(replies.len());
+            for ((reply, durable), verdict) in replies.into_iter().zip(verdicts) {
                 match verdict {
-                    Ok(stamp) => durable.push((reply, Some(stamp))),
+                    Ok(stamp) if durable => line.push((Some(reply), Some(stamp))),
+                    Ok(stamp) => {
+                        answer(reply, Ok(Some(stamp)));
+                        line.push((None, None));
+                    }
                     Err(error) => answer(reply, Err(error)),
                 }
             }
-            if !durable.is_empty() {
-                syncer.add(durable);
+            if !line.is_empty() {
+                syncer.add(line);
             }
         }
         Err(error) => {
-            for reply in replies {
+            for (reply, _) in replies {
                 answer(reply, Err(error.clone()));
             }
         }
@@ -107,7 +117,7 @@ pub(super) struct Syncer {
 
 #[derive(Debug, Default)]
 struct Line {
-    waiting: Vec<(Reply, Option<Stamp>)>,
+    waiting: Vec<Durable>,
     closed: bool,
 }
 
@@ -125,10 +135,12 @@ impl Syncer {
     }
 
     /// Tells everyone once what is published now is durable; with relaxed durability at once.
-    pub(super) fn add(&self, waiting: Vec<(Reply, Option<Stamp>)>) {
+    pub(super) fn add(&self, waiting: Vec<Durable>) {
         if self.is_relaxed() {
             for (reply, stamp) in waiting {
-                answer(reply, Ok(stamp));
+                reply
+                    .into_iter()
+                    .for_each(|reply| answer(reply, Ok(stamp.clone())));
             }
             return;
         }
@@ -153,13 +165,15 @@ impl Syncer {
                     (Err(_), Some(_)) => Err(Error::MaybeCommitted),
                     (Err(error), None) => Err(error.clone()),
                 };
-                answer(reply, told);
+                if let Some(reply) = reply {
+                    answer(reply, told);
+                }
             }
         }
     }
 
     /// Those who wait; with relaxed durability also nobody, now and then. `None` at the end.
-    fn next(&self) -> Option<Vec<(Reply, Option<Stamp>)>> {
+    fn next(&self) -> Option<Vec<Durable>> {
         let mut line = self.lock();
         loop {
             if !line.waiting.is_empty() {

@@ -14,7 +14,7 @@ const ENOSPC: i32 = 28;
 async fn a_failed_sync_is_never_a_success() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = lmdb(directory.path());
-    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None);
+    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None, true);
     put("1").await.expect("committed");
     store.engine().log.trace.fail_sync(EIO);
     let error = put("2").await.expect_err("nobody knows");
@@ -27,14 +27,14 @@ async fn a_failed_sync_is_never_a_success() {
     }
     let seen = store.snapshot().expect("a snapshot");
     assert_eq!(seen.get(b"k").expect("read").as_deref(), Some(&b"2"[..]));
-    let told = store.commit(blind(Vec::new()), Some(seen)).await;
+    let told = store.commit(blind(Vec::new()), Some(seen), true).await;
     assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
     drop(store);
     let store = lmdb(directory.path());
     let value = store.latest(b"k").expect("read");
     assert!(matches!(value.as_deref(), Some(b"1" | b"2")), "{value:?}");
     store
-        .commit(blind(vec![set("k", "4")]), None)
+        .commit(blind(vec![set("k", "4")]), None, true)
         .await
         .expect("committed");
 }
@@ -43,7 +43,7 @@ async fn a_failed_sync_is_never_a_success() {
 async fn a_full_disk_refuses_and_recovers() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = lmdb(directory.path());
-    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None);
+    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None, true);
     put("1").await.expect("committed");
     store.engine().log.trace.fail_writes(Some(ENOSPC));
     for _ in 0..2 {
@@ -79,7 +79,7 @@ async fn a_full_map_says_how_to_raise_it() {
     let store = with_map(directory.path(), 1 << 20);
     let value = vec![7; 50_000];
     let key = |number: u32| format!("k{number:03}");
-    let fill = |number: u32| store.commit(blind(vec![set(key(number), value.clone())]), None);
+    let fill = |number: u32| store.commit(blind(vec![set(key(number), value.clone())]), None, true);
     let mut count = 0;
     let error = loop {
         match fill(count).await {
@@ -98,7 +98,7 @@ async fn a_full_map_says_how_to_raise_it() {
     let range = KeyRange::prefix(b"k0");
     let clear = Mutation::ClearRange { range };
     store
-        .commit(blind(vec![clear]), None)
+        .commit(blind(vec![clear]), None, true)
         .await
         .expect("committed");
     store.engine().checkpoint().expect("in the tree");
@@ -107,7 +107,7 @@ async fn a_full_map_says_how_to_raise_it() {
     let store = with_map(directory.path(), 64 << 20);
     for number in 0..100 {
         let request = blind(vec![set(key(number), value.clone())]);
-        store.commit(request, None).await.expect("committed");
+        store.commit(request, None, true).await.expect("committed");
     }
     store.engine().checkpoint().expect("in the tree");
     assert_eq!(all(&store), 100);
@@ -146,11 +146,11 @@ async fn what_was_read_is_durable_before_it_is_told() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = lmdb(directory.path());
     store
-        .commit(blind(vec![set("old", "1")]), None)
+        .commit(blind(vec![set("old", "1")]), None, true)
         .await
         .expect("committed");
     let gate = store.engine().log.trace.hold_syncs();
-    let writing = store.commit(blind(vec![set("new", "1")]), None);
+    let writing = store.commit(blind(vec![set("new", "1")]), None, true);
     tokio::pin!(writing);
     while store.latest(b"new").expect("read").is_none() {
         assert!(futures::poll!(writing.as_mut()).is_pending());
@@ -163,14 +163,14 @@ async fn what_was_read_is_durable_before_it_is_told() {
     };
     // Who has seen only what is durable is told at once.
     store
-        .commit(blind(Vec::new()), read(b"old"))
+        .commit(blind(Vec::new()), read(b"old"), true)
         .await
         .expect("told");
-    let told = store.commit(blind(Vec::new()), read(b"new"));
+    let told = store.commit(blind(Vec::new()), read(b"new"), true);
     tokio::pin!(told);
     let version = store.snapshot().expect("a snapshot");
     version.see_version();
-    let told_version = store.commit(blind(Vec::new()), Some(version));
+    let told_version = store.commit(blind(Vec::new()), Some(version), true);
     tokio::pin!(told_version);
     for _ in 0..100 {
         assert!(futures::poll!(told.as_mut()).is_pending());
@@ -214,11 +214,11 @@ async fn what_was_read_is_durable_before_a_body_refuses() {
             }
         })
     };
-    disk.commit(blind(vec![set("old", "1")]), None)
+    disk.commit(blind(vec![set("old", "1")]), None, true)
         .await
         .expect("committed");
     let gate = disk.engine().log.trace.hold_syncs();
-    let writing = disk.commit(blind(vec![set("new", "1")]), None);
+    let writing = disk.commit(blind(vec![set("new", "1")]), None, true);
     tokio::pin!(writing);
     while disk.latest(b"new").expect("read").is_none() {
         assert!(futures::poll!(writing.as_mut()).is_pending());
@@ -246,13 +246,13 @@ async fn relaxed_commits_do_not_wait() {
     let store = Lmdb::open_tuned(directory.path(), &options, manual()).expect("opened");
     let gate = store.engine().log.trace.hold_syncs();
     store
-        .commit(blind(vec![set("k", "1")]), None)
+        .commit(blind(vec![set("k", "1")]), None, true)
         .await
         .expect("committed");
     let snapshot = store.snapshot().expect("a snapshot");
     assert!(snapshot.get(b"k").expect("read").is_some());
     store
-        .commit(blind(Vec::new()), Some(snapshot))
+        .commit(blind(Vec::new()), Some(snapshot), true)
         .await
         .expect("told");
     drop(gate);
@@ -287,4 +287,33 @@ fn a_lost_segment_is_corrupt() {
     std::fs::remove_file(directory.path().join("redo-0000000000000001")).expect("removed");
     let error = engine(directory.path()).expect_err("corrupt");
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn who_does_not_wait_for_the_disk_is_told_before_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = lmdb(directory.path());
+    let gate = store.engine().log.trace.hold_syncs();
+    let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None, false);
+    for value in ["1", "2"] {
+        put(value).await.expect("seen by others");
+        let seen = store.snapshot().expect("a snapshot");
+        assert_eq!(
+            seen.get(b"k").expect("read").as_deref(),
+            Some(value.as_bytes())
+        );
+        // And who has read it need not wait either.
+        (store.commit(blind(Vec::new()), Some(seen), false).await).expect("told");
+    }
+    drop(gate);
+    // It is on its way to the disk, although nobody waits for it.
+    while store.engine().control.durable() < store.snapshot().expect("a snapshot").version() {
+        tokio::task::yield_now().await;
+    }
+    drop(store);
+    let store = lmdb(directory.path());
+    assert_eq!(
+        store.latest(b"k").expect("read").as_deref(),
+        Some(&b"2"[..])
+    );
 }
