@@ -84,6 +84,10 @@ pub(super) enum Refusal {
 }
 
 /// Under which circumstances a call was answered.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each may be so without the others"
+)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct How {
     /// It had been committed before, and that answer was lost.

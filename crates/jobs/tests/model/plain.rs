@@ -50,6 +50,22 @@ pub(super) struct Run {
     pub(super) lock: JobLock,
 }
 
+/// How long a job is to be kept after it has finished.
+#[derive(Clone, Copy)]
+enum Keep {
+    AsBefore,
+    For(Option<u64>),
+}
+
+impl Keep {
+    fn over(self, before_ms: Option<u64>) -> Option<u64> {
+        match self {
+            Self::AsBefore => before_ms,
+            Self::For(kept_ms) => kept_ms,
+        }
+    }
+}
+
 impl Run {
     /// It was ended, and by its holder.
     fn by_holder(&self) -> bool {
@@ -110,20 +126,24 @@ impl Plain {
             }
             (Call::Accept(_), reply) => return Err(format!("a claim was answered {reply:?}")),
             (Call::Add { ty, asks }, _) => self.add(*ty, asks, how),
-            (Call::Resubmit { at, due_ms, data }, _) => match self.jobs.get(at) {
-                None => Reply::Refused(Refusal::NotFound),
-                Some(_) => {
-                    let added = self.ask(*at, None, *due_ms, *data);
+            (Call::Resubmit { at, due_ms, data }, _) => {
+                if self.jobs.contains_key(at) {
+                    let added = self.ask(*at, Keep::AsBefore, *due_ms, *data);
                     let again = how.again && added != Added::Unchanged;
                     Reply::Added(vec![if again { Added::Repeated } else { added }])
+                } else {
+                    Reply::Refused(Refusal::NotFound)
                 }
-            },
-            (Call::Remove(at), _) => match self.forget(*at) {
-                true => Reply::Removed,
-                false => Reply::Refused(Refusal::NotFound),
-            },
+            }
+            (Call::Remove(at), _) => {
+                if self.forget(*at) {
+                    Reply::Removed
+                } else {
+                    Reply::Refused(Refusal::NotFound)
+                }
+            }
             (Call::Update(run, data), _) => self.holder(run.at, &run.job, how, |job| {
-                job.data = data.unwrap_or(job.data)
+                job.data = data.unwrap_or(job.data);
             }),
             (Call::RunAgain(run, due_ms, data), _) => {
                 self.holder(run.at, &run.job, how, |job| job.ask_again(*due_ms, *data))
@@ -161,7 +181,7 @@ impl Plain {
                 script::Kept::Forever => None,
                 script::Kept::Ms(ms) => Some(ms),
             };
-            self.ask(at, Some(kept_ms), Some(ask.due_ms), Some(ask.data))
+            self.ask(at, Keep::For(kept_ms), Some(ask.due_ms), Some(ask.data))
         });
         let mut added: Vec<_> = added.collect();
         if how.again {
@@ -178,13 +198,7 @@ impl Plain {
     }
 
     /// A creator's wish.
-    fn ask(
-        &mut self,
-        at: At,
-        kept_ms: Option<Option<u64>>,
-        due_ms: Option<i64>,
-        data: Option<Token>,
-    ) -> Added {
+    fn ask(&mut self, at: At, keep: Keep, due_ms: Option<i64>, data: Option<Token>) -> Added {
         let due_ms = due_ms.map(|due_ms| due_ms.max(0));
         let Some(job) = self.jobs.get_mut(&at) else {
             let job = PlainJob {
@@ -193,7 +207,7 @@ impl Plain {
                 created_ms: self.now_ms,
                 data: data.unwrap_or(0),
                 stalls: 0,
-                kept_ms: kept_ms.unwrap_or(None),
+                kept_ms: keep.over(None),
                 next: None,
                 runs: Vec::new(),
                 finished: None,
@@ -203,7 +217,7 @@ impl Plain {
             return Added::Created;
         };
         let kept_before = job.kept_ms;
-        job.kept_ms = kept_ms.unwrap_or(kept_before);
+        job.kept_ms = keep.over(kept_before);
         let same_kept = job.kept_ms == kept_before;
         match job.state {
             State::Running => {

@@ -66,11 +66,11 @@ impl Shown {
         effects: &[u8],
         look: Look,
     ) -> Result<Self> {
-        let effects = jobs.store().transact("effects", |tx| async move {
-            Ok::<_, store::Error>(tx.get(effects).await?)
-        });
+        let effects = jobs
+            .store()
+            .transact("effects", |tx| async move { tx.get(effects).await });
         let effects = effects.await?.map_or(0, |value| {
-            (*value).try_into().map(i64::from_le_bytes).unwrap_or(-1)
+            (*value).try_into().map_or(-1, i64::from_le_bytes)
         });
         let mut shown = Self {
             effects,

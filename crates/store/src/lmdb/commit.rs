@@ -138,9 +138,9 @@ impl Syncer {
     pub(super) fn add(&self, waiting: Vec<Durable>) {
         if self.is_relaxed() {
             for (reply, stamp) in waiting {
-                reply
-                    .into_iter()
-                    .for_each(|reply| answer(reply, Ok(stamp.clone())));
+                if let Some(reply) = reply {
+                    answer(reply, Ok(stamp));
+                }
             }
             return;
         }
