@@ -6,12 +6,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use reqwest::{Client, Method, StatusCode};
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, kill_process, prlimit};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -91,6 +92,13 @@ impl<'a> Start<'a> {
             "--set",
             "replicator.stats_update_interval_sec=1",
         ])
+    }
+
+    /// On this store instead, with its keys in the directory.
+    #[must_use]
+    pub fn on(self, store: &str, directory: &Path) -> Self {
+        let keys = format!("keys.file={}", directory.join("keys").display());
+        self.args(&["--store", store, "--set", &keys])
     }
 
     /// With the usual administrator.
@@ -256,6 +264,34 @@ impl Node {
             password: password.to_owned(),
         }
     }
+}
+
+/// A new store in a FoundationDB cluster, if there is one.
+pub fn foundationdb() -> Option<String> {
+    static STORES: AtomicUsize = AtomicUsize::new(0);
+    let Ok(file) = std::env::var("TEST_FDB_CLUSTER_FILE") else {
+        eprintln!("skipped: TEST_FDB_CLUSTER_FILE names no FoundationDB cluster");
+        return None;
+    };
+    let (process, number) = (std::process::id(), STORES.fetch_add(1, Ordering::Relaxed));
+    Some(format!("fdb:{file}?prefix=e2e-{process}-{number}"))
+}
+
+/// Lets a process have no more memory than it has.
+pub fn take_memory(pid: u32) -> anyhow::Result<()> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let size = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmSize:"))
+        .and_then(|size| size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let bytes = size.context("find out what it has")? * 1024;
+    let pid = Pid::from_raw(i32::try_from(pid)?).context("it has no process id")?;
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    prlimit(Some(pid), Resource::As, limit)?;
+    Ok(())
 }
 
 /// Sends a signal to a process.

@@ -42,9 +42,24 @@ async fn fill(url: &str, rows: u32) {
 }
 
 #[test]
-fn a_new_store_is_made_and_checked() {
+fn nothing_is_made_where_there_is_no_store() {
     let dir = tempfile::tempdir().unwrap();
-    let url = url(&dir.path().join("new"));
+    let path = dir.path().join("new");
+    for command in ["check", "stats", "export"] {
+        let output = davenport(&["store", command, "--store", &url(&path)], b"");
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        assert_eq!(text(&output.stdout), "");
+        let error = text(&output.stderr);
+        assert!(error.contains("there is no store at"), "{error}");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn an_empty_store_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url(dir.path());
+    fill(&url, 0);
     let output = davenport(&["store", "check", "--store", &url], b"");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let expected =

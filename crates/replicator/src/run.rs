@@ -141,6 +141,11 @@ impl Runner {
             stops: &stops,
         };
         match Box::pin(work.run(seat)).await {
+            Ok(Ended::Halted) => {
+                crate::job_metrics::ended(Ended::Halted);
+                tracing::info!(job.id = %accepted.job.id, "the job is no longer this node's");
+                Ended::Halted
+            }
             Ok(ended) => ended,
             Err(error) => {
                 let id = &accepted.job.id;

@@ -1,10 +1,14 @@
 //! Several processes of different roles on one directory: nobody's end loses anything.
 
-use std::path::Path;
+use std::time::Duration;
 
-use e2e::{Node, Start, User};
+use e2e::{Node, Signal, Start, User};
 use peer::{Options, Peer};
 use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// A node that may be silent for three seconds is replaced by then, whoever has little to do.
+const REPLACED_MAX: Duration = Duration::from_secs(30);
 
 struct Fleet {
     _directory: tempfile::TempDir,
@@ -15,31 +19,62 @@ struct Fleet {
     target: Peer,
 }
 
-async fn replication(directory: &Path, name: &str) -> Node {
-    let start = Start::node("davenport-replication", directory).named(name);
-    start.start().await.unwrap()
-}
+/// Where a node may be silent for three seconds only.
+const HURRY: [&str; 4] = [
+    "--set",
+    "couch_jobs.job_timeout_sec=3",
+    "--set",
+    "couch_jobs.activity_monitor_max_jitter_msec=500",
+];
 
 impl Fleet {
     async fn new() -> Self {
+        Self::on(None, &[]).await
+    }
+
+    /// On this store; on a new directory when there is none.
+    async fn on(store: Option<&str>, args: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let peer = || Peer::start(Options::default());
         let (source, target) = (peer().await.unwrap(), peer().await.unwrap());
         source.create_database("db").unwrap();
         source.put("db", r#"{"_id":"first"}"#).unwrap();
-        let start = Start::node("davenport-api-frontend", directory.path()).admin();
-        let frontend = start.start().await.unwrap();
+        let start = |program| {
+            let start = Start::node(program, directory.path()).args(args);
+            match store {
+                Some(store) => start.on(store, directory.path()),
+                None => start,
+            }
+        };
+        let frontend = start("davenport-api-frontend").admin().start().await;
         let mut nodes = Vec::new();
         for name in ["a", "b"] {
-            nodes.push((name, replication(directory.path(), name).await));
+            let node = start("davenport-replication").named(name).start().await;
+            nodes.push((name, node.unwrap()));
         }
         Self {
+            frontend: frontend.unwrap(),
             _directory: directory,
-            frontend,
             nodes,
             source,
             target,
         }
+    }
+
+    fn node(&self, name: &str) -> &Node {
+        let found = self.nodes.iter().find(|(known, _)| *known == name);
+        &found.unwrap().1
+    }
+
+    fn other(&self, name: &str) -> &'static str {
+        let found = self.nodes.iter().find(|(known, _)| *known != name);
+        found.unwrap().0
+    }
+
+    fn assert_equal(&self) {
+        let contents = |peer: &Peer, name| peer.contents(name).unwrap().without_locals();
+        let (source, target) = (contents(&self.source, "db"), contents(&self.target, "copy"));
+        assert_eq!(peer::compare(&source, &target), []);
     }
 
     fn root(&self) -> User {
@@ -88,7 +123,17 @@ impl Fleet {
 
 #[tokio::test]
 async fn a_node_that_stops_hands_its_jobs_over_without_a_penalty() {
-    let mut fleet = Fleet::new().await;
+    handed_over(Fleet::new().await).await;
+}
+
+#[tokio::test]
+async fn a_node_that_stops_hands_its_jobs_over_without_a_penalty_on_foundationdb() {
+    if let Some(store) = e2e::foundationdb() {
+        handed_over(Fleet::on(Some(&store), &[]).await).await;
+    }
+}
+
+async fn handed_over(mut fleet: Fleet) {
     let (path, name) = fleet.begin().await;
     fleet.copies("second").await;
     let began = tokio::time::Instant::now();
@@ -108,9 +153,107 @@ async fn a_node_that_stops_hands_its_jobs_over_without_a_penalty() {
     assert_eq!(job["info"]["started_from"], "checkpoint", "{job:#}");
 }
 
+/// With the timeout that there is when nobody says.
 #[tokio::test]
 async fn a_node_that_is_killed_is_replaced() {
-    let mut fleet = Fleet::new().await;
+    replaced(Fleet::new().await).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_killed_is_replaced_on_foundationdb() {
+    if let Some(store) = e2e::foundationdb() {
+        replaced(Fleet::on(Some(&store), &HURRY).await).await;
+    }
+}
+
+/// What it still writes when it wakes up does no harm, and it works on with the others.
+#[tokio::test]
+async fn a_node_that_is_paused_for_too_long_is_replaced_and_wakes_up_to_nothing() {
+    paused(Fleet::on(None, &HURRY).await).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_paused_for_too_long_is_replaced_on_foundationdb() {
+    if let Some(store) = e2e::foundationdb() {
+        paused(Fleet::on(Some(&store), &HURRY).await).await;
+    }
+}
+
+async fn paused(mut fleet: Fleet) {
+    let (path, name) = fleet.begin().await;
+    fleet.copies("second").await;
+    let other = fleet.other(name);
+    loop {
+        fleet.node(name).signal(Signal::STOP).unwrap();
+        let root = fleet.root();
+        let replaced = root.until(&path, |job| job["node"] == other);
+        if timeout(REPLACED_MAX, replaced).await.is_ok() {
+            break;
+        }
+        // It has gone to sleep with the lock of an embedded store, so that nobody can do anything. Others wait for it.
+        fleet.node(name).signal(Signal::CONT).unwrap();
+        fleet
+            .until(&path, |job| {
+                job["node"] == name && job["state"] == "running"
+            })
+            .await;
+    }
+    fleet.copies("third").await;
+    fleet.node(name).signal(Signal::CONT).unwrap();
+    e2e::until("it does not hear of it", || {
+        fleet
+            .node(name)
+            .log()
+            .contains("the job is no longer this node's")
+    })
+    .await
+    .unwrap();
+    fleet.copies("fourth").await;
+    let job = fleet.until(&path, |job| job["state"] == "running").await;
+    assert_eq!(job["node"], other, "{job:#}");
+    let (status, log) = fleet.take(other).stop().await.unwrap();
+    assert_eq!(status.code(), Some(0), "{log}");
+    fleet.until(&path, |job| job["node"] == name).await;
+    fleet.copies("fifth").await;
+    fleet.assert_equal();
+    let job = fleet
+        .until(&path, |job| job["info"]["docs_written"].is_u64())
+        .await;
+    let kinds = job["history"].as_array().unwrap().iter();
+    let kinds: Vec<_> = kinds.map(|event| event["type"].as_str().unwrap()).collect();
+    assert!(!kinds.contains(&"crashed"), "{job:#}");
+}
+
+/// It dies of it, in the middle of whatever it does, and others go on.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_node_without_memory_is_replaced() {
+    let mut fleet = Fleet::on(None, &HURRY).await;
+    let (path, name) = fleet.begin().await;
+    fleet.copies("second").await;
+    let node = fleet.take(name);
+    e2e::take_memory(node.pid().unwrap()).unwrap();
+    let text = "x".repeat(2_000_000);
+    for n in 0..60 {
+        let document = json!({"_id": format!("large{n}"), "text": text});
+        fleet.source.put("db", &document.to_string()).unwrap();
+    }
+    let (status, log) = node.ended().await.unwrap();
+    assert!(!status.success(), "{log}");
+    let other = fleet.nodes[0].0;
+    fleet.until(&path, |job| job["node"] == other).await;
+    fleet.copies("third").await;
+    let all = || {
+        fleet
+            .target
+            .get("copy", "large59")
+            .is_ok_and(|found| found.is_some())
+    };
+    e2e::until("not all is copied", all).await.unwrap();
+    fleet.assert_equal();
+}
+
+async fn replaced(mut fleet: Fleet) {
     let (path, name) = fleet.begin().await;
     fleet.copies("second").await;
     let began = tokio::time::Instant::now();

@@ -71,12 +71,11 @@ impl Fleet {
     }
 
     fn program(&self, program: &'static str) -> Start<'static> {
-        let keys = format!("keys.file={}", self.directory().join("keys").display());
         let timeout = format!("couch_jobs.job_timeout_sec={JOB_TIMEOUT_S}");
         let start = Start::node(program, self.directory());
-        let mut start = start.args(&["--set", &keys, "--set", &timeout]);
+        let mut start = start.args(&["--set", &timeout]);
         if let Some(store) = &self.store {
-            start = start.args(&["--store", store]);
+            start = start.on(store, self.directory());
         }
         OPTIONS
             .iter()

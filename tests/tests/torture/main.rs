@@ -89,11 +89,7 @@ async fn everything_is_equal_in_the_end() {
 
 #[tokio::test]
 async fn everything_is_equal_in_the_end_on_foundationdb() {
-    match std::env::var("TEST_FDB_CLUSTER_FILE") {
-        Ok(file) => {
-            let store = format!("fdb:{file}?prefix=torture-{}", std::process::id());
-            Box::pin(torture(Scale::from_environment(), Some(&store))).await;
-        }
-        Err(_) => println!("skipped: TEST_FDB_CLUSTER_FILE names no FoundationDB cluster"),
+    if let Some(store) = e2e::foundationdb() {
+        Box::pin(torture(Scale::from_environment(), Some(&store))).await;
     }
 }

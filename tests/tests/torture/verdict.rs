@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use e2e::PATIENCE;
-use peer::{Contents, Difference, compare};
+use futures::stream::{self, StreamExt as _};
+use peer::{Contents, Difference, Refusal, compare};
 use reqwest::{Client as Http, Method, StatusCode};
 use serde_json::Value;
 use tokio::time::{Duration, Instant, sleep};
@@ -12,6 +13,8 @@ use crate::fleet::Client;
 use crate::places::Places;
 use crate::work::{Replication, Work};
 
+/// Databases that are read at a time.
+const COMPARED_AT_A_TIME: usize = 8;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 /// Every replication of a document has ended, or runs for ever.
@@ -34,24 +37,40 @@ pub(crate) async fn settled(work: &Work, client: &Client) {
 pub(crate) async fn equal(work: &Work, places: &Places) {
     let begun = Instant::now();
     let http = Http::new();
-    for replication in &work.replications {
-        let (from, to) = (
-            &places.all[replication.source],
-            &places.all[replication.target],
-        );
-        let source = from.url.database(&work.source(replication));
-        let target = to.url.database(&work.target(replication));
-        // PouchDB does not keep the generation that an attachment came with.
-        let pouchdb = from.is_pouchdb || to.is_pouchdb;
-        let mut differences = differences(&http, replication, &source, &target, pouchdb).await;
-        let until = Instant::now() + PATIENCE;
-        while !differences.is_empty() && replication.continuous && Instant::now() < until {
-            sleep(LOOK_PAUSE).await;
-            differences = self::differences(&http, replication, &source, &target, pouchdb).await;
-        }
-        assert_eq!(differences, [], "{replication:?}");
-    }
+    let compared = work
+        .replications
+        .iter()
+        .map(|replication| one_is_equal(work, places, &http, replication));
+    stream::iter(compared)
+        .buffer_unordered(COMPARED_AT_A_TIME)
+        .collect::<()>()
+        .await;
     println!("equal after {:?}", begun.elapsed());
+}
+
+async fn one_is_equal(work: &Work, places: &Places, http: &Http, replication: &Replication) {
+    let (from, to) = (
+        &places.all[replication.source],
+        &places.all[replication.target],
+    );
+    let source = from.url.database(&work.source(replication));
+    let target = to.url.database(&work.target(replication));
+    // PouchDB does not keep the generation that an attachment came with.
+    let pouchdb = from.is_pouchdb || to.is_pouchdb;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let differences = differences(http, replication, &source, &target, pouchdb).await;
+        if differences.as_ref().is_ok_and(Vec::is_empty) {
+            return;
+        }
+        // What is continuous may not have heard of the last change yet.
+        let may_come = replication.continuous || differences.is_err();
+        assert!(
+            may_come && Instant::now() < until,
+            "{replication:?}: {differences:?}"
+        );
+        sleep(LOOK_PAUSE).await;
+    }
 }
 
 async fn differences(
@@ -60,14 +79,14 @@ async fn differences(
     source: &str,
     target: &str,
     pouchdb: bool,
-) -> Vec<Difference> {
-    let source = Contents::fetch(http, source, &[]).await.unwrap();
-    let target = Contents::fetch(http, target, &[]).await.unwrap();
+) -> Result<Vec<Difference>, Refusal> {
+    let source = Contents::fetch(http, source, &[]).await?;
+    let target = Contents::fetch(http, target, &[]).await?;
     let expected = Work::expected(replication, source);
     let differences = compare(&expected, &target.without_locals()).into_iter();
-    differences
+    Ok(differences
         .filter(|difference| !(pouchdb && matches!(difference, Difference::Attachment(..))))
-        .collect()
+        .collect())
 }
 
 /// What has ended has ended once: its document was changed once. What goes on has not been touched.

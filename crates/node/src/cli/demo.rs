@@ -96,6 +96,7 @@ impl Service {
         let password = &self.password;
         let document = format!("{}/_replicator/demo", self.url);
         output::line(&format!("service  {}", self.url));
+        output::line(&format!("look     {}/_dashboard", self.url));
         output::line(&format!("source   {}", source.database_url(DATABASE)));
         output::line(&format!("target   {}", target.database_url(DATABASE)));
         output::line(&format!("log in   admin:{password}"));

@@ -209,7 +209,9 @@ impl Service {
 
 /// The answer to a request, or what the service says is wrong with it.
 async fn answer(request: RequestBuilder) -> anyhow::Result<Value> {
-    let response = request.send().await.context("ask the service")?;
+    let response = request.send().await.context(
+        "ask the service: is a frontend running there? --url or DAVENPORT_URL names another address",
+    )?;
     let status = response.status();
     let json: Option<Value> = response.json().await.ok();
     if status.is_success() {

@@ -1,6 +1,7 @@
 //! `davenport store`: works on a store directly, also while no node runs.
 
-use std::path::PathBuf;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
 
 use ::store::{Store, Totals};
 use anyhow::{Context, bail};
@@ -52,6 +53,23 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// A store that is there: whoever looks into one does not want to make one.
+    async fn open_existing(&self) -> anyhow::Result<Store> {
+        let directory = self.store.strip_prefix("lmdb:").map(Path::new);
+        if directory.is_some_and(|directory| !directory.join("format").exists()) {
+            let message = format!(
+                "there is no store at {}; --store names another one",
+                self.store
+            );
+            return Err(::store::Error::Open {
+                message,
+                source: None,
+            }
+            .into());
+        }
+        self.open().await
+    }
+
     async fn open(&self) -> anyhow::Result<Store> {
         Ok(Store::open(&self.store).await?)
     }
@@ -67,7 +85,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 async fn check(target: &Target) -> anyhow::Result<()> {
-    let store = target.open().await?;
+    let store = target.open_existing().await?;
     let totals = store.check().await?;
     report(target, "checked", &totals, store.incarnation());
     let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
@@ -107,14 +125,17 @@ fn report_jobs(target: &Target, ty: &JobType, check: &Check) {
 }
 
 async fn stats(target: &Target) -> anyhow::Result<()> {
-    let store = target.open().await?;
+    let store = target.open_existing().await?;
     let totals = store.check().await?;
     report(target, "holds", &totals, store.incarnation());
     Ok(())
 }
 
 async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
-    let store = target.open().await?;
+    if path.is_none() && std::io::stdout().is_terminal() {
+        bail!("an export is nothing to look at: write it to a file by --output, or into a pipe");
+    }
+    let store = target.open_existing().await?;
     let mut sink: Box<dyn AsyncWrite + Unpin> = match &path {
         Some(path) => {
             let file = File::create(path).await;

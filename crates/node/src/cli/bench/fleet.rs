@@ -21,7 +21,7 @@ use super::super::{output, random_hex};
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetBench {
-    /// Where the nodes keep everything; a new directory below the system's temporary one when left out
+    /// An empty store for the nodes; a new directory below the system's temporary one when left out
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// A CouchDB with its administrator, as `http://admin:password@127.0.0.1:5984`, for the case `one_shot`: its databases are
@@ -95,7 +95,8 @@ impl fmt::Display for Case {
 struct Run<'a> {
     bench: &'a FleetBench,
     case: Case,
-    directory: TempDir,
+    /// Of all cases, which may share a store: its keys are here.
+    directory: &'a TempDir,
     /// The nodes' store.
     store: String,
     /// A database of its own, so that a store can be used again.
@@ -103,13 +104,14 @@ struct Run<'a> {
 }
 
 pub(crate) async fn run(bench: FleetBench) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir().context("make a temporary directory")?;
     for case in &bench.cases {
-        let directory = tempfile::tempdir().context("make a temporary directory")?;
-        let store = super::url_or_new(bench.store.clone(), &directory);
+        let new = tempfile::tempdir().context("make a temporary directory")?;
+        let store = super::url_or_new(bench.store.clone(), &new);
         let run = Run {
             bench: &bench,
             case: *case,
-            directory,
+            directory: &directory,
             store,
             replicator: format!("bench-{}/_replicator", &random_hex()[..8]).replace('/', "%2F"),
         };
