@@ -282,7 +282,7 @@ pub fn take_memory(pid: u32) -> anyhow::Result<()> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let size = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmSize:"))
+        .find_map(|line| line.strip_prefix("VmData:"))
         .and_then(|size| size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     let bytes = size.context("find out what it has")? * 1024;
     let pid = Pid::from_raw(i32::try_from(pid)?).context("it has no process id")?;
@@ -290,7 +290,7 @@ pub fn take_memory(pid: u32) -> anyhow::Result<()> {
         current: Some(bytes),
         maximum: Some(bytes),
     };
-    prlimit(Some(pid), Resource::As, limit)?;
+    prlimit(Some(pid), Resource::Data, limit)?;
     Ok(())
 }
 

@@ -1,6 +1,10 @@
 //! Nodes as processes: alone, several on one store, killed, stopped, and reloaded.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may fail, and tells how long it took"
+)]
 
 mod fleet;
 mod options;
