@@ -232,8 +232,15 @@ impl Notifier {
                     if bytes > NOTES_BYTES_MAX {
                         break;
                     }
-                    tx.clear(&jobs.keys().note(ty, table.nonce, id));
-                    if table.follows(id) {
+                    let (note, follows) =
+                        (jobs.keys().note(ty, table.nonce, id), table.follows(id));
+                    if !follows {
+                        // Somebody may follow it from now on, and be told before this is committed:
+                        // a note that was left since is not to be cleared.
+                        tx.get(&note).await?;
+                    }
+                    tx.clear(&note);
+                    if follows {
                         let nonce = Some(table.nonce);
                         let notice = look(jobs, &tx, &op, ty, id, nonce).await?;
                         if let Notice::Job(_, data) = &notice {

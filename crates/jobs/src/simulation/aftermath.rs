@@ -60,21 +60,40 @@ impl Fleet {
         self.audit().await;
     }
 
-    /// Every subscriber who still listens has heard how its job is now.
+    /// Every subscriber who still listens has heard how its job is now, or hears of it in a moment:
+    /// scheduled jobs may have been run just now, and who has lost a watch looks every few seconds.
     pub(super) async fn hear_the_last(&mut self) {
+        let mut before = BTreeMap::new();
+        for _ in 0..4 {
+            let late = self.not_heard().await;
+            for (follower, (told, is)) in &late {
+                if before.get(follower) == Some(&(told.clone(), is.clone())) {
+                    let problem =
+                        format!("subscriber {follower} last heard {told:?}, and it is {is:?}");
+                    self.world.history.problem(problem);
+                }
+            }
+            if late.is_empty() || self.world.history.has_problems() {
+                return;
+            }
+            before = late;
+            sleep(Duration::from_secs(15)).await;
+        }
+    }
+
+    /// The subscribers who have not heard how their job is: what they heard last, and what it is.
+    async fn not_heard(&self) -> BTreeMap<usize, (Option<Told>, Told)> {
         let open: Vec<_> = {
             let record = self.world.history.record();
-            let open = record.followed.iter().filter(|followed| followed.open);
-            open.map(|followed| {
-                (
-                    followed.ty,
-                    followed.id.clone(),
-                    followed.told.last().cloned(),
-                )
+            let open = (record.followed.iter().enumerate()).filter(|(_, followed)| followed.open);
+            open.map(|(follower, followed)| {
+                let told = followed.told.last().cloned();
+                (follower, followed.ty, followed.id.clone(), told)
             })
             .collect()
         };
-        for (ty, id, told) in open {
+        let mut late = BTreeMap::new();
+        for (follower, ty, id, told) in open {
             let ended = match &told {
                 Some(Told::Job { state, .. }) => *state == State::Finished,
                 _ => true,
@@ -89,10 +108,10 @@ impl Fleet {
                 data: token_of(&data),
             });
             if told.as_ref() != Some(&is) {
-                let problem = format!("a subscriber to {id} last heard {told:?}, and it is {is:?}");
-                self.world.history.problem(problem);
+                late.insert(follower, (told, is));
             }
         }
+        late
     }
 
     /// With nothing to do, little is done.
