@@ -77,38 +77,10 @@ planted! {
     resubmit_loses_data: ResubmitLosesData,
     resubmit_far_future: ResubmitFarFuture,
     re_add_drops_data: ReAddDropsData,
-    stall_drops_next: StallDropsNext,
     finish_without_lock: FinishWithoutLock,
     finish_not_idempotent: FinishNotIdempotent,
     add_not_idempotent: AddNotIdempotent,
     claim_forgets: ClaimForgets,
-    stall_uncounted: StallUncounted,
     revive_keeps_finished_row: ReviveKeepsFinishedRow,
     ignores_schedule: IgnoresSchedule,
-}
-
-/// A test for each transaction whose reads do not conflict any more.
-macro_rules! weakened {
-    ($($transaction:ident,)*) => {
-        mod weakened {
-            $(#[test]
-            fn $transaction() {
-                let weaken = super::Weaken {
-                    transaction: stringify!($transaction),
-                    nth_read: None,
-                };
-                super::is_found(super::Planted::default(), Some(weaken));
-            })*
-        }
-    };
-}
-
-weakened! {
-    accept,
-    add,
-    finish,
-    remove,
-    resubmit,
-    run_again,
-    update,
 }
