@@ -7,6 +7,7 @@
 //! costs something only if somebody follows the job, and what was noted cannot be lost: a bell that
 //! is not heard only delays it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub struct Notifier {
     ty: JobType,
     options: Options,
     table: Closing,
+    /// The jobs that are still to be looked at. When it is not known whether a look was committed,
+    /// its notes may be gone, and nothing else tells of them.
+    owed: BTreeSet<JobId>,
     /// When the bell was touched last.
     refreshed: Option<Instant>,
 }
@@ -107,6 +111,7 @@ impl Notifier {
             ty,
             options,
             table: Closing(table),
+            owed: BTreeSet::new(),
             refreshed: None,
         };
         (notifier, handle)
@@ -176,9 +181,8 @@ impl Notifier {
             self.refresh().await?;
             if age.is_none_or(|age| age >= BELL_AGE_MAX / 2) {
                 // Somebody may have taken this notifier for gone, and cleared its notes.
-                for ids in self.table().ids().chunks(NOTES) {
-                    self.look_at(ids.to_vec()).await?;
-                }
+                let followed = self.table().ids();
+                self.owed.extend(followed);
             }
             self.refreshed = Some(now);
         }
@@ -186,10 +190,13 @@ impl Notifier {
         if !registered {
             self.table().end_all(&Notice::TypeCleared);
         }
-        if noted.is_empty() {
+        self.owed.extend(noted);
+        if self.owed.is_empty() {
             return Ok(Some(watch));
         }
-        self.look_at(noted).await?;
+        while !self.owed.is_empty() {
+            self.look_at_some().await?;
+        }
         Ok(None)
     }
 
@@ -221,22 +228,26 @@ impl Notifier {
         .await
     }
 
-    /// Looks at some jobs, asks to be told of their next changes, and tells the subscribers.
-    async fn look_at(&self, ids: Vec<JobId>) -> Result<()> {
-        let (jobs, ty, table) = (&self.jobs, &self.ty, self.table());
+    /// Looks at some of the jobs that are owed, asks to be told of their next changes, and tells the
+    /// subscribers.
+    async fn look_at_some(&mut self) -> Result<()> {
+        let (jobs, ty, table) = (&self.jobs, &self.ty, &self.table.0);
+        let ids: Vec<_> = self.owed.iter().take(NOTES).cloned().collect();
         let (op, ids) = (jobs.op(), &ids);
-        let (version, seen) = (jobs.store())
+        let (version, looked, seen) = (jobs.store())
             .transact("notice", |tx| async move {
-                let (mut seen, mut bytes) = (Vec::new(), 0);
+                // Before the table is asked: a job may be followed, and noted, from then on.
+                let version = tx.read_version().await?;
+                let (mut looked, mut seen, mut bytes) = (0, Vec::new(), 0);
                 for id in ids {
                     if bytes > NOTES_BYTES_MAX {
                         break;
                     }
+                    looked += 1;
                     let (note, follows) =
                         (jobs.keys().note(ty, table.nonce, id), table.follows(id));
                     if !follows {
-                        // Somebody may follow it from now on, and be told before this is committed:
-                        // a note that was left since is not to be cleared.
+                        // A note that is left before this is committed is not to be cleared.
                         tx.get(&note).await?;
                     }
                     tx.clear(&note);
@@ -249,11 +260,14 @@ impl Notifier {
                         seen.push((id.clone(), notice));
                     }
                 }
-                Ok::<_, Error>((tx.read_version().await?, seen))
+                Ok::<_, Error>((version, looked, seen))
             })
             .await?;
         for (id, notice) in seen {
             table.deliver(&id, version, &notice);
+        }
+        for id in &ids[..looked] {
+            self.owed.remove(id);
         }
         Ok(())
     }
@@ -279,4 +293,108 @@ async fn look(
     let data = jobs.data_of(tx, ty, id, &found).await?;
     let info = JobInfo::of(id.clone(), &found);
     Ok(Notice::Job(Arc::new(info), data))
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{CommitFate, FaultControl, Faults, Store};
+    use tokio::task::yield_now;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::{Add, Clock, Entropy, Finish, Holder, TypeConfig};
+
+    /// A notifier whose store has faults, and who else uses its table with a store that has none.
+    struct Scene {
+        notifier: Notifier,
+        handle: NotifierHandle,
+        control: FaultControl,
+        id: JobId,
+    }
+
+    impl Scene {
+        /// There is one pending job, and the notifier is at work.
+        async fn new(faults: Faults) -> Self {
+            let calm = Store::open("memory:").await.unwrap();
+            let (faulty, control) = calm.with_faults(faults);
+            let jobs = |store, seed| Jobs::new(store, Clock::simulated(1), Entropy::seeded(seed));
+            let (jobs, ty) = ((jobs(faulty, 1), jobs(calm, 2)), JobType::new("t").unwrap());
+            let id = JobId::try_from("j").unwrap();
+            (jobs.1.set_type(&ty, TypeConfig::new(2_000)).await).unwrap();
+            (jobs.1.add(&ty, Add::new(id.clone(), "")).await).unwrap();
+            let (mut notifier, handle) = Notifier::new(jobs.0, ty, Options::default());
+            notifier.pass().await.unwrap();
+            let handle = NotifierHandle {
+                jobs: jobs.1,
+                ..handle
+            };
+            Self {
+                notifier,
+                handle,
+                control,
+                id,
+            }
+        }
+    }
+
+    /// Runs the one job, and ends it.
+    async fn run(handle: &NotifierHandle) {
+        let me = Holder::new("me").unwrap();
+        let claimed = handle.jobs.accept(&handle.ty, &me, 1).await.unwrap();
+        let finish = Finish::done();
+        let ended = handle.jobs.finish(&claimed.jobs[0].job, finish).await;
+        assert!(!ended.unwrap().again);
+    }
+
+    /// What is told at once.
+    async fn told(subscription: &mut Subscription) -> Option<State> {
+        let told = timeout(Duration::from_millis(1), subscription.next()).await;
+        told.expect("it is told").unwrap().state()
+    }
+
+    /// The notes are gone, but the notifier does not know what was to be seen.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_looked_at_in_vain_is_looked_at_again() {
+        let mut scene = Scene::new(Faults::default()).await;
+        let (handle, control) = (&scene.handle, &scene.control);
+        let mut subscription = handle.subscribe(&scene.id).await.unwrap();
+        run(handle).await;
+        control.set_next_commit(CommitFate::UnknownApplied);
+        let keys = handle.jobs.keys();
+        let notes = keys.notes(&handle.ty, handle.table.nonce);
+        let cut_off = async {
+            while !handle.jobs.rows(notes.clone()).await.unwrap().is_empty() {
+                yield_now().await;
+            }
+            control.set_outage(true);
+        };
+        let (passed, ()) = tokio::join!(scene.notifier.pass(), cut_off);
+        assert!(passed.is_err());
+        control.set_outage(false);
+        scene.notifier.pass().await.unwrap();
+        assert_eq!(told(&mut subscription).await, Some(State::Finished));
+    }
+
+    /// Somebody subscribes to a job, and it ends, just after the notifier has found that nobody
+    /// follows it.
+    #[tokio::test(start_paused = true)]
+    async fn who_subscribes_meanwhile_is_told() {
+        let slow = Faults {
+            delay: 1.0,
+            delay_max: Duration::from_millis(100),
+            ..Faults::default()
+        };
+        let mut scene = Scene::new(slow).await;
+        let (handle, id) = (&scene.handle, &scene.id);
+        scene.notifier.owed.insert(id.clone());
+        let follow = async {
+            let subscription = handle.subscribe(id).await.unwrap();
+            run(handle).await;
+            subscription
+        };
+        let (looked, mut subscription) = tokio::join!(scene.notifier.look_at_some(), follow);
+        looked.unwrap();
+        scene.notifier.pass().await.unwrap();
+        assert_eq!(told(&mut subscription).await, Some(State::Finished));
+    }
 }
