@@ -27,9 +27,10 @@ mod write;
 
 use std::time::Duration;
 
-use couch::Network;
+use couch::{ChangesRequest, Network, Seq};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 pub use budget::Budget;
 pub use handles::{Checkpoint, Control, Gate, Halt, Handles};
@@ -93,6 +94,9 @@ pub struct Run {
     pub settings: Settings,
 }
 
+/// How long a source may take to say whether it has more.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 /// How a run ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -134,6 +138,25 @@ pub async fn identify(
         _ => None,
     };
     Ok((Identity::of(replication, service, code.as_deref()), code))
+}
+
+/// Whether a source has changes after a sequence that a run would be told of, also when that cannot be found out: whoever
+/// runs next says why.
+pub(crate) async fn has_more(run: &Run, since: &Seq) -> bool {
+    let (replication, settings) = (&run.replication, &run.settings);
+    let options = &replication.options;
+    let request = ChangesRequest {
+        since: since.clone(),
+        limit: Some(1),
+        ..context::changes_request(options)
+    };
+    let ask = async {
+        let source = open::connect(&run.network, &replication.source, options, settings, 1);
+        let source = source.await.ok()?;
+        let next = source.changes(&request).await.ok()?.next().await;
+        Some(next.ok()?.is_some())
+    };
+    timeout(ANSWER_MAX, ask).await.ok().flatten() != Some(false)
 }
 
 /// Runs a replication until it is done, fails, or is stopped. A continuous one is never done.

@@ -246,10 +246,9 @@ impl Context {
         docs.observed = true;
     }
 
-    /// The documents that are let through here instead of at the source.
+    /// Whether documents are let through here instead of at the source.
     pub(super) fn filters_here(&self) -> bool {
-        self.options.filter_where == FilterWhere::Replicator
-            && matches!(self.options.filter, Filter::DocIds(_) | Filter::Selector(_))
+        filters_here(&self.options)
     }
 
     /// Whether a local list of ids lets a change through.
@@ -276,27 +275,7 @@ impl Context {
 
     /// What is asked of every feed.
     pub(super) fn changes_request(&self) -> ChangesRequest {
-        let filter = match &self.options.filter {
-            _ if self.filters_here() => ChangesFilter::None,
-            Filter::None => ChangesFilter::None,
-            Filter::BuiltIn { name, query_params } => {
-                ChangesFilter::Named(name.clone(), members(query_params))
-            }
-            Filter::User {
-                design_doc,
-                name,
-                query_params,
-            } => ChangesFilter::Named(format!("{design_doc}/{name}"), members(query_params)),
-            Filter::DocIds(ids) => {
-                ChangesFilter::DocIds(ids.iter().map(|id| DocId::from(id.as_str())).collect())
-            }
-            Filter::Selector(selector) => ChangesFilter::Selector(selector.given().to_string()),
-        };
-        ChangesRequest {
-            filter,
-            all_leaves: !self.options.winning_revs_only,
-            ..ChangesRequest::default()
-        }
+        changes_request(&self.options)
     }
 
     /// What the source shall do when it has nothing to tell: an empty line keeps a connection alive, but only an end
@@ -314,6 +293,36 @@ impl Context {
         } else {
             Idle::TimeoutMs(ms)
         }
+    }
+}
+
+fn filters_here(options: &Options) -> bool {
+    options.filter_where == FilterWhere::Replicator
+        && matches!(options.filter, Filter::DocIds(_) | Filter::Selector(_))
+}
+
+/// What is asked of every feed of a replication.
+pub(super) fn changes_request(options: &Options) -> ChangesRequest {
+    let filter = match &options.filter {
+        _ if filters_here(options) => ChangesFilter::None,
+        Filter::None => ChangesFilter::None,
+        Filter::BuiltIn { name, query_params } => {
+            ChangesFilter::Named(name.clone(), members(query_params))
+        }
+        Filter::User {
+            design_doc,
+            name,
+            query_params,
+        } => ChangesFilter::Named(format!("{design_doc}/{name}"), members(query_params)),
+        Filter::DocIds(ids) => {
+            ChangesFilter::DocIds(ids.iter().map(|id| DocId::from(id.as_str())).collect())
+        }
+        Filter::Selector(selector) => ChangesFilter::Selector(selector.given().to_string()),
+    };
+    ChangesRequest {
+        filter,
+        all_leaves: !options.winning_revs_only,
+        ..ChangesRequest::default()
     }
 }
 

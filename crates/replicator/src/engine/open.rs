@@ -134,7 +134,7 @@ fn resume_at_target(log: &Log, source: &DatabaseInfo) -> Resume {
     }
 }
 
-async fn connect(
+pub(super) async fn connect(
     network: &Network,
     endpoint: &Endpoint,
     options: &Options,

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use couch::Seq;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -20,6 +21,9 @@ use crate::witness::{self, Bug};
 
 /// Even who has heard nothing looks now and then, half of it or more.
 const LOOK_PAUSE: Duration = Duration::from_hours(1);
+
+/// A source that says again that it has more than it has told is asked so much later.
+const ASK_PAUSE: Duration = Duration::from_mins(1);
 
 /// While it lives a job is counted among those that wait for changes.
 struct Parking<'a>(&'a Work<'a>);
@@ -44,6 +48,7 @@ impl Work<'_> {
     /// Runs and waits in turns, until there is a reason to end.
     pub(super) async fn keep_running(&self, mut run: Run, data: &mut JobData, seat: Seat) -> End {
         let mut seat = Some(seat);
+        let mut untold = None;
         loop {
             // Boxed, so that a job that waits does not keep room for what it did before.
             let (last, ear) = match Box::pin(self.drive(run.clone(), data)).await {
@@ -52,7 +57,7 @@ impl Work<'_> {
             };
             let parking = Parking::begin(self);
             seat.take();
-            let parked = Box::pin(self.parked(&last, ear, data)).await;
+            let parked = Box::pin(self.parked(&run, &last, ear, &mut untold, data)).await;
             drop(parking);
             match parked {
                 Ok(again) => seat = Some(again),
@@ -106,7 +111,14 @@ impl Work<'_> {
     }
 
     /// Waits until the source has changed and there is a seat.
-    async fn parked(&self, last: &Progress, ear: Ear, data: &mut JobData) -> Result<Seat, End> {
+    async fn parked(
+        &self,
+        run: &Run,
+        last: &Progress,
+        ear: Ear,
+        untold: &mut Option<Seq>,
+        data: &mut JobData,
+    ) -> Result<Seat, End> {
         let waits = Progress {
             phase: Phase::CaughtUp,
             ..last.clone()
@@ -121,6 +133,7 @@ impl Work<'_> {
                 biased;
                 () = ear.heard(), if !witness::has(Bug::DeafWhenParked) => {}
                 () = sleep(look) => {}
+                () = self.untold(run, last, untold) => {}
                 () = told => {}
             }
             self.runner.slots.wait().await
@@ -130,6 +143,22 @@ impl Work<'_> {
             () = self.stopped() => Err(self.stop_end()),
             seat = changed => Ok(seat),
         }
+    }
+
+    /// Waits for ever, unless there was a change that the run had not been told of when it stopped. The feed of updates may
+    /// have told of it before there was an ear.
+    async fn untold(&self, run: &Run, last: &Progress, untold: &mut Option<Seq>) {
+        if let Some(through) = &last.through_seq {
+            if untold.as_ref() == Some(through) {
+                sleep(ASK_PAUSE).await;
+            }
+            if Box::pin(engine::has_more(run, through)).await {
+                *untold = Some(through.clone());
+                return;
+            }
+            *untold = None;
+        }
+        std::future::pending::<()>().await;
     }
 
     /// Shows that the job waits, and that it is healthy when it has been for long enough.

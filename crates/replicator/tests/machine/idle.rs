@@ -170,3 +170,42 @@ async fn a_feed_that_was_cut_goes_on_where_it_was() {
     world.until_copied("late").await;
     assert_eq!(world.peer.injected().len(), 1, "the feed was cut");
 }
+
+/// The feed of updates has told of a change before the job listened to it, and the job's own feed has not.
+#[tokio::test]
+async fn a_change_from_before_the_listening_is_not_missed() {
+    let world = World::new().await;
+    let options = Options {
+        park_after_sec: 1,
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    };
+    let mut node = world.node_with("n1", options).await;
+    // Because of this one the node follows the feed of updates.
+    let endpoints = ["first", "second"].map(|name| {
+        world.peer.create_database(name).unwrap();
+        world.peer.database_url(name)
+    });
+    let [source, target] = endpoints;
+    let other = json!({"source": source, "target": target, "continuous": true});
+    world.put("other", &other).await;
+    node.until_parked(1).await;
+    let feed = On::get("/a/_changes?*feed=continuous*").first(1);
+    let slow = Fault::SlowBody {
+        bytes_per_second: 1,
+    };
+    world.peer.set_faults(Faults::script([(feed, slow)]));
+    world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
+    world.put("x", &json!({"continuous": true})).await;
+    let followed = async {
+        while world.peer.injected().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_mins(1), followed)
+        .await
+        .unwrap();
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
+    node.until_parked(2).await;
+}
