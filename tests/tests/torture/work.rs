@@ -1,6 +1,7 @@
 //! What is replicated: documents of many kinds, by replications of all kinds, and what has to come of it.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -24,6 +25,7 @@ const DOCUMENTS: u64 = 15;
 const MORE: u64 = 3;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const TRIES_MAX: usize = 2_000;
+static RUNS: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn basic(name: &str, password: &str) -> String {
     BASE64.encode(format!("{name}:{password}"))
@@ -99,7 +101,12 @@ impl Work {
         });
         Self {
             replications: replications.collect(),
-            run: format!("torture-{}", std::process::id()),
+            // Two runs of one process share the servers that were there before.
+            run: format!(
+                "torture-{}-{}",
+                std::process::id(),
+                RUNS.fetch_add(1, Relaxed)
+            ),
         }
     }
 
