@@ -19,7 +19,7 @@ pub(crate) use token::{Grant, JwtFile, TokenKey, TokenSource};
 use crate::error::Error;
 use crate::secret::Secret;
 
-/// A token or cookie younger than this is not renewed because of a 401.
+/// A token younger than this is not renewed because of a 401.
 const YOUNG: Duration = Duration::from_secs(5);
 
 /// Times that a session or token is renewed at.

@@ -36,7 +36,8 @@ struct State {
     /// Rises with each new cookie.
     epoch: u64,
     cookie: Option<HeaderValue>,
-    renewed: Option<Instant>,
+    /// When it was last renewed because a request was refused.
+    refused: Option<Instant>,
     renew_at: Option<Instant>,
     /// The server wants Basic credentials even for `_session` (`require_valid_user`).
     needs_basic: bool,
@@ -118,14 +119,14 @@ impl Session {
         if state.epoch > epoch {
             return Verdict::Again;
         }
-        let age = state
-            .renewed
-            .map(|at| now.saturating_duration_since(at))
-            .unwrap_or_default();
-        if age < self.settings.session_min_update {
+        // Even a new cookie may be one that a restarted server knows no more; but what is refused with two in a row is
+        // refused for another reason.
+        let since = (state.refused).map(|at| now.saturating_duration_since(at));
+        if since.is_some_and(|since| since < self.settings.session_min_update) {
             state.renew_by(now + self.settings.session_min_update);
             return Verdict::Stands;
         }
+        state.refused = Some(now);
         state.renew_by(now);
         Verdict::Again
     }
@@ -210,7 +211,6 @@ impl State {
         }
         self.cookie = Some(cookie.clone());
         self.epoch += 1;
-        self.renewed = Some(now);
         // A tenth is kept back for the way the cookie took, and for clocks that differ.
         let lifetime = max_age.map_or(settings.session_refresh, |seconds| {
             Duration::from_secs(seconds.min(u64::from(u32::MAX)) * 9 / 10)
@@ -315,13 +315,9 @@ mod tests {
             assert_eq!(state.renew_at, Some(now + Duration::from_secs(seconds)));
             assert_eq!(state.epoch, 1);
             state.update(&HeaderValue::from_static("c"), None, now + YOUNG, &settings);
-            assert_eq!(
-                (state.epoch, state.renewed),
-                (1, Some(now)),
-                "the same cookie"
-            );
+            assert_eq!(state.epoch, 1, "the same cookie");
             state.update(&HeaderValue::from_static("d"), None, now + YOUNG, &settings);
-            assert_eq!((state.epoch, state.renewed), (2, Some(now + YOUNG)));
+            assert_eq!(state.epoch, 2);
         }
     }
 }

@@ -115,6 +115,19 @@ async fn a_session_that_is_lost_is_renewed() {
     assert_eq!(logins(&fake).len(), 2);
 }
 
+#[tokio::test]
+async fn a_young_session_that_is_lost_is_renewed_once() {
+    let fake = with_sessions("").await;
+    let network = network_with(|options| options.auth_session = true);
+    let db = open(&network, &fake, basic()).await.unwrap();
+    expire(&fake).await;
+    db.info().await.unwrap();
+    // A server that refuses what it has just given out is not asked without end.
+    expire(&fake).await;
+    assert!(matches!(db.info().await, Err(Error::Unauthorized(_))));
+    assert_eq!(logins(&fake).len(), 2);
+}
+
 async fn expire(fake: &Fake) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect(fake.address).await.unwrap();
