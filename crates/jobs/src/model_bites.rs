@@ -17,7 +17,7 @@ mod words;
 use std::cell::Cell;
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use store::{Store, Weaken};
+use store::Store;
 use tokio::runtime::Builder;
 
 use crate as queue;
@@ -28,7 +28,7 @@ use crate::{Clock, Entropy, Jobs};
 const SCRIPTS: u32 = 1_500;
 const STEPS: usize = 20;
 
-fn is_found(planted: Planted, weaken: Option<Weaken>) {
+fn is_found(planted: Planted) {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -48,7 +48,7 @@ fn is_found(planted: Planted, weaken: Option<Weaken>) {
     let found = TestRunner::new_with_rng(config, rng).run(&script::script(), |script| {
         played.set(played.get() + 1);
         let store = runtime.block_on(Store::open("memory:")).unwrap();
-        (runtime.block_on(play::play(&store, &make, weaken, played.get(), &script)))
+        (runtime.block_on(play::play(&store, &make, played.get(), &script)))
             .map_err(TestCaseError::fail)
     });
     match found {
@@ -66,7 +66,7 @@ macro_rules! planted {
         mod planted {
             $(#[test]
             fn $test() {
-                super::is_found(super::Planted::bug(super::Bug::$bug), None);
+                super::is_found(super::Planted::bug(super::Bug::$bug));
             })*
         }
     };

@@ -27,7 +27,7 @@ mod write;
 
 use std::time::Duration;
 
-use couch::{ChangesRequest, Network, Seq};
+use couch::{Network, Seq};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -145,16 +145,10 @@ pub async fn identify(
 pub(crate) async fn has_more(run: &Run, since: &Seq) -> bool {
     let (replication, settings) = (&run.replication, &run.settings);
     let options = &replication.options;
-    let request = ChangesRequest {
-        since: since.clone(),
-        limit: Some(1),
-        ..context::changes_request(options)
-    };
     let ask = async {
         let source = open::connect(&run.network, &replication.source, options, settings, 1);
         let source = source.await.ok()?;
-        let next = source.changes(&request).await.ok()?.next().await;
-        Some(next.ok()?.is_some())
+        context::has_after(&source, options, since).await.ok()
     };
     timeout(ANSWER_MAX, ask).await.ok().flatten() != Some(false)
 }

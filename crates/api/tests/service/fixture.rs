@@ -48,6 +48,12 @@ impl Answer {
             .map_or("", |value| value.to_str().unwrap())
     }
 
+    /// The cookie that it sets, as a browser sends it back.
+    pub(crate) fn cookie(&self) -> &str {
+        let set = self.header("set-cookie");
+        set.split_once(';').map_or(set, |(cookie, _)| cookie)
+    }
+
     /// The body as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {

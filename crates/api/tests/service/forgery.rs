@@ -9,13 +9,7 @@ use crate::fixture::{Fixture, Setting, User};
 async fn logged_in(fixture: &Fixture) -> User<'_> {
     let login = json!({"name": "root", "password": "s3cret"});
     let answer = fixture.nobody().post("/_session", &login).await;
-    let cookie = answer
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned();
-    fixture.nobody().with("cookie", &cookie)
+    fixture.nobody().with("cookie", answer.cookie())
 }
 
 const REASON: &str = "The request comes from another site.";

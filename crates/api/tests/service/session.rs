@@ -4,13 +4,7 @@ use api::{Options, SameSite};
 use http::Method;
 use serde_json::json;
 
-use crate::fixture::{Answer, Fixture, Setting};
-
-/// The cookie that an answer sets, as a browser sends it back.
-fn cookie(answer: &Answer) -> String {
-    let set = answer.header("set-cookie");
-    set.split(';').next().unwrap().to_owned()
-}
+use crate::fixture::{Fixture, Setting};
 
 #[tokio::test]
 async fn a_session_is_begun_renewed_and_ended() {
@@ -28,9 +22,9 @@ async fn a_session_is_begun_renewed_and_ended() {
     let by_form = form
         .send(Method::POST, "/_session", "name=root&password=s3cret")
         .await;
-    assert_eq!(cookie(&by_form), cookie(&answer));
+    assert_eq!(by_form.cookie(), answer.cookie());
 
-    let browser = nobody.clone().with("cookie", &cookie(&answer));
+    let browser = nobody.clone().with("cookie", answer.cookie());
     let session = browser.get("/_session").await;
     assert_eq!(
         session.gives(200)["userCtx"],
@@ -42,7 +36,7 @@ async fn a_session_is_begun_renewed_and_ended() {
     let renewed = browser.get("/_all_dbs").await;
     assert_eq!(renewed.status, 200);
     assert!(renewed.header("set-cookie").starts_with("AuthSession="));
-    assert_ne!(cookie(&renewed), cookie(&answer));
+    assert_ne!(renewed.cookie(), answer.cookie());
     fixture.clock.set_skew_ms(600_000);
     assert_eq!(browser.get("/_all_dbs").await.status, 401);
     assert_eq!(

@@ -85,13 +85,7 @@ async fn the_cluster_says_who_a_caller_is() {
     let login = json!({"name": "boss", "password": "b0ss"});
     let session = of.nobody().post("/_session", &login).await;
     session.gives(200);
-    let cookie = session
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned();
-    let browser = of.nobody().with("cookie", &cookie);
+    let browser = of.nobody().with("cookie", session.cookie());
     browser.get("/_scheduler/jobs").await.gives(200);
     // A page of another site cannot steer replications with it.
     let forged = browser.clone().with("origin", "https://evil.example");
@@ -169,13 +163,7 @@ async fn a_session_is_not_good_for_a_replication_that_outlives_it() {
     let of = &world.fixture;
     let login = json!({"name": "boss", "password": "b0ss"});
     let session = of.nobody().post("/_session", &login).await;
-    let cookie = session
-        .header("set-cookie")
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned();
-    let browser = of.nobody().with("cookie", &cookie);
+    let browser = of.nobody().with("cookie", session.cookie());
     let once = json!({"source": "a", "target": "b", "create_target": true});
     let answer = browser.post("/_replicate", &once).await;
     assert_eq!(answer.gives(200)["ok"], true);

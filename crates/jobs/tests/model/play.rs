@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use store::{CommitFate, FaultControl, Faults, Store, Transaction, Weaken};
+use store::{CommitFate, FaultControl, Faults, Store, Transaction};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -50,11 +50,10 @@ struct Play {
 pub(super) async fn play(
     store: &Store,
     make: &Make,
-    weaken: Option<Weaken>,
     number: u128,
     script: &Script,
 ) -> Result<(), String> {
-    let mut play = Play::new(store, make, weaken, number);
+    let mut play = Play::new(store, make, number);
     for ty in 0..TYPES {
         play.set_type(ty, Some(Rules::first())).await?;
     }
@@ -70,14 +69,10 @@ pub(super) async fn play(
 }
 
 impl Play {
-    fn new(store: &Store, make: &Make, weaken: Option<Weaken>, number: u128) -> Self {
+    fn new(store: &Store, make: &Make, number: u128) -> Self {
         let clock = Clock::standing(START_MS);
-        let faults = |weaken| Faults {
-            weaken,
-            ..Faults::default()
-        };
-        let (faulty, control) = store.with_faults(faults(weaken));
-        let (tended, _) = store.with_faults(faults(None));
+        let (faulty, control) = store.with_faults(Faults::default());
+        let (tended, _) = store.with_faults(Faults::default());
         let queue = |store, seed| make(store, clock.clone(), Entropy::seeded(seed));
         let name = |kind: &str, n: usize| format!("{kind}{n}-{number:x}");
         let ids = [b"".to_vec(), b"a".to_vec(), vec![0xff, 0], vec![b'z'; 256]];

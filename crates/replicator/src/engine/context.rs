@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use couch::{ChangesFilter, ChangesRequest, Database, DocId, Document, Idle, Rev};
+use couch::{ChangesFilter, ChangesRequest, Database, DocId, Document, Idle, Rev, Seq};
 use tokio::time::Instant;
 
 use super::Settings;
@@ -302,7 +302,7 @@ fn filters_here(options: &Options) -> bool {
 }
 
 /// What is asked of every feed of a replication.
-pub(super) fn changes_request(options: &Options) -> ChangesRequest {
+fn changes_request(options: &Options) -> ChangesRequest {
     let filter = match &options.filter {
         _ if filters_here(options) => ChangesFilter::None,
         Filter::None => ChangesFilter::None,
@@ -324,6 +324,20 @@ pub(super) fn changes_request(options: &Options) -> ChangesRequest {
         all_leaves: !options.winning_revs_only,
         ..ChangesRequest::default()
     }
+}
+
+/// Whether a source has something after a sequence that its feed would tell.
+pub(super) async fn has_after(
+    source: &Database,
+    options: &Options,
+    since: &Seq,
+) -> Result<bool, couch::Error> {
+    let request = ChangesRequest {
+        since: since.clone(),
+        limit: Some(1),
+        ..changes_request(options)
+    };
+    Ok(source.changes(&request).await?.next().await?.is_some())
 }
 
 fn members(params: &document::json::Json) -> serde_json::Map<String, serde_json::Value> {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use couch::{ChangesRequest, Database};
+use couch::Database;
 use futures::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
 use super::Driver;
 use super::pass::Aside;
-use crate::engine::context::Context;
+use crate::engine::context::has_after;
 use crate::engine::open::fetch_filter;
 use crate::error::Error;
 use crate::params::Filter;
@@ -100,15 +100,10 @@ impl<'a> Driver<'a> {
 
     fn ask_untold(&self) -> BoxFuture<'a, Aside> {
         let (cx, read) = (self.cx, self.changes_read);
-        let request = ChangesRequest {
-            since: self.through.through().clone(),
-            limit: Some(1),
-            ..self.cx.changes_request()
-        };
+        let since = self.through.through().clone();
         Box::pin(async move {
-            let untold = timeout(ANSWER_TIMEOUT, is_any(cx, &request))
-                .await
-                .unwrap_or(false);
+            let ask = has_after(&cx.source, &cx.options, &since);
+            let untold = matches!(timeout(ANSWER_TIMEOUT, ask).await, Ok(Ok(true)));
             if untold {
                 // The feed may be about to tell it.
                 tokio::time::sleep(ANSWER_TIMEOUT).await;
@@ -148,12 +143,5 @@ impl<'a> Driver<'a> {
                 Ok(false)
             }
         }
-    }
-}
-
-async fn is_any(cx: &Context, request: &ChangesRequest) -> bool {
-    match cx.source.changes(request).await {
-        Ok(mut feed) => matches!(feed.next().await, Ok(Some(_))),
-        Err(_) => false,
     }
 }
