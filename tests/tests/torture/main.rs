@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use blows::Blows;
 use fleet::Fleet;
 use places::Places;
+use verdict::Judge;
 use work::Work;
 
 /// How much is done.
@@ -72,10 +73,16 @@ async fn torture(scale: Scale, store: Option<&str>) {
     fleet.heal().await.unwrap();
     places.heal().await.unwrap();
     println!("{blows}");
-    work.ask_once(&client, &urls).await;
-    verdict::settled(&work, &client).await;
-    verdict::equal(&work, &places).await;
-    verdict::terminal_states(&work, &client).await;
+    let transient = work.ask_once(&client, &urls).await;
+    let judge = Judge {
+        work: &work,
+        places: &places,
+        client: &client,
+        transient,
+    };
+    judge.settled().await;
+    judge.equal().await;
+    judge.terminal_states().await;
     let logs = fleet.stop().await.unwrap();
     verdict::no_secret(&logs, &places.secrets(), fleet.directory());
     assert_eq!(client.leaks(), Vec::<String>::new());

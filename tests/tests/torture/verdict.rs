@@ -1,5 +1,6 @@
 //! What has to hold when everything works again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use e2e::PATIENCE;
@@ -17,59 +18,125 @@ use crate::work::{Replication, Work};
 const COMPARED_AT_A_TIME: usize = 8;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
-/// Every replication of a document has ended, or runs for ever.
-pub(crate) async fn settled(work: &Work, client: &Client) {
-    let begun = Instant::now();
-    for replication in work.replications.iter().filter(|one| !one.transient) {
-        let path = format!("/_scheduler/docs/_replicator/{}", replication.name);
-        let state = if replication.continuous {
-            "running"
-        } else {
-            "completed"
-        };
-        let such = |status: StatusCode, row: &Value| status.is_success() && row["state"] == state;
-        client.send(Method::GET, &path, None, such).await;
-    }
-    println!("settled after {:?}", begun.elapsed());
+/// Looks at everything when it works again.
+pub(crate) struct Judge<'a> {
+    pub(crate) work: &'a Work,
+    pub(crate) places: &'a Places,
+    pub(crate) client: &'a Client,
+    /// Ids of the replications that go on without a document, by name.
+    pub(crate) transient: BTreeMap<String, String>,
 }
 
-/// Every target has what its source has, as far as that was wanted.
-pub(crate) async fn equal(work: &Work, places: &Places) {
-    let begun = Instant::now();
-    let http = Http::new();
-    let compared = work
-        .replications
-        .iter()
-        .map(|replication| one_is_equal(work, places, &http, replication));
-    stream::iter(compared)
-        .buffer_unordered(COMPARED_AT_A_TIME)
-        .collect::<()>()
-        .await;
-    println!("equal after {:?}", begun.elapsed());
-}
-
-async fn one_is_equal(work: &Work, places: &Places, http: &Http, replication: &Replication) {
-    let (from, to) = (
-        &places.all[replication.source],
-        &places.all[replication.target],
-    );
-    let source = from.url.database(&work.source(replication));
-    let target = to.url.database(&work.target(replication));
-    // PouchDB does not keep the generation that an attachment came with.
-    let pouchdb = from.is_pouchdb || to.is_pouchdb;
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let differences = differences(http, replication, &source, &target, pouchdb).await;
-        if differences.as_ref().is_ok_and(Vec::is_empty) {
-            return;
+impl Judge<'_> {
+    /// Every replication of a document has ended, or runs for ever.
+    pub(crate) async fn settled(&self) {
+        let begun = Instant::now();
+        for replication in (self.work.replications.iter()).filter(|one| !one.transient) {
+            let path = format!("/_scheduler/docs/_replicator/{}", replication.name);
+            let state = if replication.continuous {
+                "running"
+            } else {
+                "completed"
+            };
+            let such =
+                |status: StatusCode, row: &Value| status.is_success() && row["state"] == state;
+            self.client.send(Method::GET, &path, None, such).await;
         }
-        // What is continuous may not have heard of the last change yet.
-        let may_come = replication.continuous || differences.is_err();
-        assert!(
-            may_come && Instant::now() < until,
-            "{replication:?}: {differences:?}"
+        println!("settled after {:?}", begun.elapsed());
+    }
+
+    /// Every target has what its source has, as far as that was wanted.
+    pub(crate) async fn equal(&self) {
+        let begun = Instant::now();
+        let http = Http::new();
+        let compared = self.work.replications.iter();
+        let compared = compared.map(|replication| self.one_is_equal(&http, replication));
+        let compared = stream::iter(compared).buffer_unordered(COMPARED_AT_A_TIME);
+        compared.collect::<()>().await;
+        println!("equal after {:?}", begun.elapsed());
+    }
+
+    async fn one_is_equal(&self, http: &Http, replication: &Replication) {
+        let (work, places) = (self.work, self.places);
+        let (from, to) = (
+            &places.all[replication.source],
+            &places.all[replication.target],
         );
-        sleep(LOOK_PAUSE).await;
+        let source = from.url.database(&work.source(replication));
+        let target = to.url.database(&work.target(replication));
+        // PouchDB does not keep the generation that an attachment came with.
+        let pouchdb = from.is_pouchdb || to.is_pouchdb;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let runs = self.runs(replication).await;
+            let differences = differences(http, replication, &source, &target, pouchdb).await;
+            if runs && differences.as_ref().is_ok_and(Vec::is_empty) {
+                return;
+            }
+            // What is continuous may not have heard of the last change yet.
+            let may_come = replication.continuous || differences.is_err();
+            assert!(
+                may_come && Instant::now() < until,
+                "{replication:?}: {differences:?}"
+            );
+            sleep(LOOK_PAUSE).await;
+        }
+    }
+
+    /// A continuous replication without a document runs, or has failed for a reason that it tells and is asked for again.
+    async fn runs(&self, replication: &Replication) -> bool {
+        let Some(id) = self.transient.get(&replication.name) else {
+            return true;
+        };
+        let job = self.client.get(&format!("/_scheduler/jobs/{id}")).await;
+        if job["state"] != "failed" {
+            return true;
+        }
+        println!("{replication:?} failed: {:#}", job["history"][0]);
+        assert_ne!(job["info"]["error"], Value::Null, "{job:#}");
+        let urls = self.places.urls();
+        self.work.ask_for(replication, self.client, &urls).await;
+        false
+    }
+
+    /// What has ended has ended once: its document was changed once. What goes on has not been touched.
+    pub(crate) async fn terminal_states(&self) {
+        let client = self.client;
+        let mut running = self.transient.len();
+        for replication in (self.work.replications.iter()).filter(|one| !one.transient) {
+            let path = format!("/_replicator/{}", replication.name);
+            let document = client.get(&path).await;
+            let rev = document["_rev"].as_str().unwrap();
+            if replication.continuous {
+                running += 1;
+                assert!(rev.starts_with("1-"), "{document:#}");
+                assert_eq!(document["_replication_state"], Value::Null, "{document:#}");
+            } else {
+                assert!(rev.starts_with("2-"), "{document:#}");
+                assert_eq!(document["_replication_state"], "completed", "{document:#}");
+            }
+        }
+        let until = Instant::now() + PATIENCE;
+        loop {
+            for replication in &self.work.replications {
+                self.runs(replication).await;
+            }
+            let jobs = client.get("/_scheduler/jobs?limit=10000").await;
+            let jobs: Vec<&Value> = jobs["jobs"].as_array().unwrap().iter().collect();
+            if jobs.len() == running {
+                break;
+            }
+            assert!(Instant::now() < until, "not {running}: {jobs:#?}");
+            sleep(LOOK_PAUSE).await;
+        }
+        for path in [
+            "/_active_tasks",
+            "/_scheduler/docs?limit=10000",
+            "/_metrics",
+            "/",
+        ] {
+            client.get(path).await;
+        }
     }
 }
 
@@ -87,38 +154,6 @@ async fn differences(
     Ok(differences
         .filter(|difference| !(pouchdb && matches!(difference, Difference::Attachment(..))))
         .collect())
-}
-
-/// What has ended has ended once: its document was changed once. What goes on has not been touched.
-pub(crate) async fn terminal_states(work: &Work, client: &Client) {
-    let mut running = 0;
-    for replication in &work.replications {
-        running += usize::from(replication.continuous);
-        if replication.transient {
-            continue;
-        }
-        let path = format!("/_replicator/{}", replication.name);
-        let document = client.get(&path).await;
-        let rev = document["_rev"].as_str().unwrap();
-        if replication.continuous {
-            assert!(rev.starts_with("1-"), "{document:#}");
-            assert_eq!(document["_replication_state"], Value::Null, "{document:#}");
-        } else {
-            assert!(rev.starts_with("2-"), "{document:#}");
-            assert_eq!(document["_replication_state"], "completed", "{document:#}");
-        }
-    }
-    let jobs = client.get("/_scheduler/jobs?limit=10000").await;
-    let jobs: Vec<&Value> = jobs["jobs"].as_array().unwrap().iter().collect();
-    assert_eq!(jobs.len(), running, "{jobs:#?}");
-    for path in [
-        "/_active_tasks",
-        "/_scheduler/docs?limit=10000",
-        "/_metrics",
-        "/",
-    ] {
-        client.get(path).await;
-    }
 }
 
 /// No credential is in a log, nor on the disk.

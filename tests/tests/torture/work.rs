@@ -1,6 +1,6 @@
 //! What is replicated: documents of many kinds, by replications of all kinds, and what has to come of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -159,18 +159,30 @@ impl Work {
         self.ask_once(client, urls).await;
     }
 
-    /// Asks for those replications that no document stands behind: whoever asks again for the same joins in. They are not
-    /// tried again when they fail, so whoever wants one asks again.
-    pub(crate) async fn ask_once(&self, client: &Client, urls: &[Url]) {
+    /// Asks for those replications that no document stands behind: the ids of those that go on, by name.
+    pub(crate) async fn ask_once(&self, client: &Client, urls: &[Url]) -> BTreeMap<String, String> {
         let transient = self.replications.iter().filter(|one| one.transient);
         let asked = transient.map(async |replication| {
-            let body = self.body(replication, urls);
-            let done = |status: StatusCode, _: &Value| status.is_success();
-            client
-                .send(Method::POST, "/_replicate", Some(&body), done)
-                .await;
+            let answer = self.ask_for(replication, client, urls).await;
+            let id = answer["_local_id"].as_str()?;
+            Some((replication.name.clone(), id.replace('+', "%2B")))
         });
-        futures::future::join_all(asked).await;
+        let ids = futures::future::join_all(asked).await;
+        ids.into_iter().flatten().collect()
+    }
+
+    /// Asks for a replication that no document stands behind: whoever asks again for the same joins in. Such a one is not
+    /// tried again when it fails, so whoever wants it asks again.
+    pub(crate) async fn ask_for(
+        &self,
+        replication: &Replication,
+        client: &Client,
+        urls: &[Url],
+    ) -> Value {
+        let body = self.body(replication, urls);
+        let done = |status: StatusCode, _: &Value| status.is_success();
+        let asked = client.send(Method::POST, "/_replicate", Some(&body), done);
+        asked.await
     }
 
     pub(crate) fn body(&self, replication: &Replication, urls: &[Url]) -> Value {
