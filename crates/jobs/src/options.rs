@@ -14,7 +14,7 @@ const TIMEOUT_MAX_S: u64 = 3_600;
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Seconds that a node may be silent before its jobs are given to others: they come back within twice this time, and a
-    /// job sends a heart-beat about six times in it. The same on all nodes of a store; takes effect with the next start.
+    /// job sends a heart-beat about four times in it. The same on all nodes of a store; takes effect with the next start.
     pub job_timeout_sec: u64,
     /// How much later than its turn an activity monitor looks at most, in milliseconds.
     pub activity_monitor_max_jitter_msec: u64,
