@@ -19,7 +19,8 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::header::SET_COOKIE;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use replicator::traces;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
@@ -44,7 +45,17 @@ pub(crate) async fn answer(
     let began = Instant::now();
     let (parts, body) = request.into_parts();
     let id = finish::request_id(&parts.headers, shared.bits());
-    let span = tracing::info_span!("request", request.id = %id);
+    // The query is not part of it: it may hold a password.
+    let span = tracing::info_span!(
+        "request",
+        otel.kind = "server",
+        request.id = %id,
+        method = %parts.method,
+        path = parts.uri.path(),
+    );
+    if let Some(Ok(parent)) = parts.headers.get("traceparent").map(HeaderValue::to_str) {
+        traces::follow(&span, parent);
+    }
     let seen = finish::Seen::of(&parts, client, id);
     let mut user = None;
     let outcome = respond(shared, parts, body, client, &seen.id, &mut user);

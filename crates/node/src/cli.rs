@@ -198,7 +198,7 @@ fn log_warnings() -> anyhow::Result<()> {
         level,
         ..LogOptions::default()
     };
-    Logs::init(&options).map_err(|what| anyhow::anyhow!("DAVENPORT_LOG: {what}"))?;
+    Logs::init(&options, "").map_err(|what| anyhow::anyhow!("DAVENPORT_LOG: {what}"))?;
     Ok(())
 }
 

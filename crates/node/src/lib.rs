@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod running;
 pub mod systemd;
 pub mod tls;
+mod traces;
 
 /// Random bytes of the operating system.
 pub(crate) fn random<const N: usize>() -> [u8; N] {

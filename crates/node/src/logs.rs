@@ -6,11 +6,16 @@ use std::io::IsTerminal as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+use url::Url;
 
 use crate::config::{LogFormat, LogOptions};
+use crate::traces::Traces;
 
 /// Changes how much is logged.
-pub struct Logs(reload::Handle<EnvFilter, Registry>);
+pub struct Logs {
+    filter: reload::Handle<EnvFilter, Registry>,
+    traces: Option<Traces>,
+}
 
 impl fmt::Debug for Logs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,13 +25,30 @@ impl fmt::Debug for Logs {
 
 impl LogOptions {
     pub(crate) fn check(&self) -> Result<(), String> {
-        filter(&self.level).map(drop)
+        filter(&self.level)?;
+        self.otlp_url().map(drop)
+    }
+
+    fn otlp_url(&self) -> Result<Option<Url>, String> {
+        let Some(text) = &self.otlp_url else {
+            return Ok(None);
+        };
+        match Url::parse(text) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(Some(url)),
+            _ => Err(format!(
+                "`otlp_url` is {text:?}; give an address like http://127.0.0.1:4318"
+            )),
+        }
     }
 }
 
 impl Logs {
-    /// Begins to log; once in a process.
-    pub fn init(options: &LogOptions) -> Result<Self, String> {
+    /// Begins to log, and to send spans of a node of this name where the options say; once in a process.
+    pub fn init(options: &LogOptions, node: &str) -> Result<Self, String> {
+        let traces = (options.otlp_url()?)
+            .map(|url| Traces::start(&url, node))
+            .transpose()
+            .map_err(|error| format!("`otlp_url`: {error:#}"))?;
         let (filter, handle) = reload::Layer::new(filter(&options.level)?);
         let lines = tracing_subscriber::fmt::layer()
             .with_ansi(std::io::stderr().is_terminal())
@@ -35,16 +57,32 @@ impl Logs {
             LogFormat::Text => lines.boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
-        let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+        let subscriber = tracing_subscriber::registry()
+            .with(filter)
+            .with(lines)
+            .with(traces.as_ref().map(Traces::layer));
         // Somebody who logs already, as a test does, goes on.
         drop(subscriber.try_init());
-        Ok(Self(handle))
+        Ok(Self {
+            filter: handle,
+            traces,
+        })
+    }
+
+    /// Sends the spans that are left, however long that takes within reason.
+    pub async fn finish(self) {
+        if let Some(traces) = self.traces {
+            // A collector that does not answer is waited for on another thread.
+            drop(tokio::task::spawn_blocking(move || traces.stop()).await);
+        }
     }
 
     /// Logs as much as the options say from now on.
     pub fn set(&self, options: &LogOptions) -> Result<(), String> {
         let filter = filter(&options.level)?;
-        self.0.reload(filter).map_err(|error| error.to_string())
+        self.filter
+            .reload(filter)
+            .map_err(|error| error.to_string())
     }
 }
 

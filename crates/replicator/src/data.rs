@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use crate::fault::ServiceError;
 use crate::params::{Defaults, Invalid, Replication};
 use crate::seal::Sealer;
+use crate::traces;
 pub(crate) use asked::{Shown, Spec};
 
 /// How much of a document's id a job id holds; longer ones end with a hash.
@@ -132,6 +133,9 @@ pub(crate) struct JobData {
     pub(crate) node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) pid: Option<String>,
+    /// The span that asked for it, until it has been run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) trace: Option<String>,
     /// Newest first.
     pub(crate) history: Vec<Happened>,
     /// What `POST /_replicate` answers.
@@ -200,6 +204,7 @@ impl JobData {
             start_time: now,
             node: None,
             pid: None,
+            trace: traces::current(),
             history: vec![Happened {
                 kind: Kind::Added,
                 timestamp: now,

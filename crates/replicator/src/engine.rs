@@ -31,6 +31,7 @@ use couch::{Network, Seq};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
+use tracing::{Instrument as _, info_span};
 
 pub use budget::Budget;
 pub use handles::{Checkpoint, Control, Gate, Halt, Handles};
@@ -163,7 +164,7 @@ pub async fn run(run: Run, handles: Handles) -> Result<Outcome, Error> {
             biased;
             // Nothing was done yet, so there is nothing to record.
             () = stop.cancelled() => return Ok(stopped_early()),
-            opened = Box::pin(open::open(&run, Timestamp::now())) => {
+            opened = Box::pin(open::open(&run, Timestamp::now())).instrument(info_span!("open")) => {
                 opened.inspect_err(|_| metrics::failed_start())?
             }
         };

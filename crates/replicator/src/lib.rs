@@ -11,6 +11,7 @@
 //! | steering | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel) of what [`find`](Replications::find) finds |
 //! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
 //! | running | a [`Server`] for each node that replicates |
+//! | spans that jobs carry on | [`traces`] |
 //! | credentials at rest | a [`Sealer`] with keys that are not in the store |
 
 mod checkpoint;
@@ -36,6 +37,7 @@ mod simulation;
 mod slots;
 mod stats;
 pub mod strip;
+pub mod traces;
 mod view;
 mod witness;
 mod writeback;

@@ -196,6 +196,8 @@ impl Work<'_> {
             Ok(replication) => replication,
             Err(end) => return Ok(end),
         };
+        // The first run goes with what asked for the job; those that come later would only bury it.
+        let asked = data.trace.take();
         let settings = self.runner.settings();
         let service = &self.runner.of.0.service;
         let identify = engine::identify(&replication, service, &self.runner.network, &settings);
@@ -229,7 +231,7 @@ impl Work<'_> {
             network: self.runner.network.clone(),
             settings,
         };
-        Ok(self.keep_running(run, data, seat).await)
+        Ok(self.keep_running(run, data, seat, asked).await)
     }
 
     /// What the user asked for, ready to run.

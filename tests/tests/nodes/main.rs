@@ -9,3 +9,4 @@
 mod fleet;
 mod options;
 mod single;
+mod traces;

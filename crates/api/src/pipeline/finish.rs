@@ -15,10 +15,9 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 const BODY_TIME: HeaderName = HeaderName::from_static("x-couchdb-body-time");
 const ID_BYTES_MAX: usize = 64;
 
-/// What the log tells of a request. The query is not part of it: it may hold a password.
+/// What is needed of a request when it is answered.
 pub(super) struct Seen {
     pub(super) method: Method,
-    path: String,
     origin: Option<HeaderValue>,
     client: Client,
     pub(super) id: String,
@@ -28,7 +27,6 @@ impl Seen {
     pub(super) fn of(parts: &Parts, client: Client, id: String) -> Self {
         Self {
             method: parts.method.clone(),
-            path: parts.uri.path().to_owned(),
             origin: parts.headers.get(http::header::ORIGIN).cloned(),
             client,
             id,
@@ -90,8 +88,6 @@ pub(super) fn log(seen: &Seen, user: Option<&str>, reply: &Reply, took: Duration
         target: "api::access",
         client = %seen.client.address,
         user,
-        method = %seen.method,
-        path = seen.path,
         status = reply.status().as_u16(),
         bytes = reply.body().size_hint().exact(),
         ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),

@@ -119,7 +119,8 @@ pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Re
     if flags.check_config {
         return Ok(say_usable(&loaded.config));
     }
-    let logs = Logs::init(&loaded.config.log).map_err(|what| anyhow!(what))?;
+    let logs = Logs::init(&loaded.config.log, &node_name(&loaded.config));
+    let logs = logs.map_err(|what| anyhow!(what))?;
     let node = start(&loaded.config, sources.file.as_deref());
     let node = Box::pin(node).await.context(NotStarted)?;
     Running {
@@ -214,6 +215,7 @@ impl Running {
                 false
             }
         };
+        self.logs.finish().await;
         match failure {
             Some(error) => Err(error),
             None if stopped => Ok(ExitCode::SUCCESS),

@@ -138,6 +138,10 @@ pub struct LogOptions {
     pub level: String,
     /// `text` or `json`: a line for an event either way.
     pub format: LogFormat,
+    /// Where spans go besides, as `http://127.0.0.1:4318`: an OpenTelemetry collector that takes OTLP over HTTP. Nowhere when
+    /// there is none. `OTEL_TRACES_SAMPLER` and the other variables of OpenTelemetry's SDKs are heeded; takes effect with the
+    /// next start.
+    pub otlp_url: Option<String>,
 }
 
 /// The form of a line.
@@ -156,6 +160,7 @@ impl Default for LogOptions {
         Self {
             level: "info".to_owned(),
             format: LogFormat::Text,
+            otlp_url: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use couch::{Attachments, DocError, DocId, Document, Rev};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tracing::{Instrument as _, debug_span};
 
 use super::attachments::inline_count;
 use super::context::{Context, GROUP_DOCS_MAX};
@@ -81,7 +82,8 @@ async fn write(cx: &Context, group: Group, singles: &mut Vec<Single>) -> Result<
             .collect();
         let bytes = bodies.iter().map(Bytes::len).sum();
         let started = Instant::now();
-        match cx.target.bulk_docs(&bodies).await {
+        let span = debug_span!("write", documents = bodies.len(), bytes);
+        match cx.target.bulk_docs(&bodies).instrument(span).await {
             Ok(errors) => {
                 cx.observe_write(bytes, started.elapsed());
                 take_note(cx, &group, errors, singles)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use couch::Seq;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tracing::{Instrument as _, Span};
 
 use super::end::End;
 use super::{Driven, Work};
@@ -17,6 +18,7 @@ use crate::engine::{self, Phase, Progress, Run};
 use crate::idle::Ear;
 use crate::params::{Filter, Replication};
 use crate::slots::Seat;
+use crate::traces;
 use crate::witness::{self, Bug};
 
 /// Even who has heard nothing looks now and then, half of it or more.
@@ -46,12 +48,20 @@ impl Drop for Parking<'_> {
 
 impl Work<'_> {
     /// Runs and waits in turns, until there is a reason to end.
-    pub(super) async fn keep_running(&self, mut run: Run, data: &mut JobData, seat: Seat) -> End {
+    pub(super) async fn keep_running(
+        &self,
+        mut run: Run,
+        data: &mut JobData,
+        seat: Seat,
+        mut asked: Option<String>,
+    ) -> End {
         let mut seat = Some(seat);
         let mut untold = None;
         loop {
             // Boxed, so that a job that waits does not keep room for what it did before.
-            let (last, ear) = match Box::pin(self.drive(run.clone(), data)).await {
+            let span = self.span(&run, asked.take().as_deref());
+            let driven = Box::pin(self.drive(run.clone(), data)).instrument(span);
+            let (last, ear) = match driven.await {
                 Driven::Ended(end) => return end,
                 Driven::Idle(last, ear) => (last, ear),
             };
@@ -69,6 +79,22 @@ impl Work<'_> {
             run.stats = last.stats;
             run.session_id = format!("{:032x}", self.runner.of.entropy().bits());
         }
+    }
+
+    /// What one run of the engine is known by; the child of the span that asked for it.
+    fn span(&self, run: &Run, asked: Option<&str>) -> Span {
+        let (job, replication) = (&self.accepted.job.id, &run.replication);
+        let span = tracing::info_span!(
+            "run",
+            job.id = %job,
+            replication.id = %run.identity.replication.as_str(),
+            source = %replication.source,
+            target = %replication.target,
+        );
+        if let Some(asked) = asked {
+            traces::follow(&span, asked);
+        }
+        span
     }
 
     /// Waits until a run has had nothing to do for a while, or for a moment if others want its seat, and until its source
