@@ -1,4 +1,4 @@
-//! `davenport bench replicate`, with few documents.
+//! `davenport bench replicate`, `api` and `fleet`, with few documents and jobs.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -11,9 +11,9 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-async fn figures(args: &[&str]) -> Vec<Value> {
+async fn figures(bench: &str, args: &[&str]) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_davenport"))
-        .args(["bench", "replicate", "--json"])
+        .args(["bench", bench, "--json"])
         .args(args)
         .kill_on_drop(true)
         .output()
@@ -22,27 +22,32 @@ async fn figures(args: &[&str]) -> Vec<Value> {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
     let lines = String::from_utf8(output.stdout).unwrap();
-    lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    let figures = lines.lines().map(|line| {
+        let figure: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(figure["bench"], bench);
+        assert!(figure["value"].as_f64().unwrap() >= 0.0 && figure["unit"].is_string());
+        figure
+    });
+    figures.collect()
+}
+
+/// The metrics of each case, in their order.
+fn by_case(figures: &[Value]) -> BTreeMap<&str, Vec<&str>> {
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for figure in figures {
+        let metrics = found.entry(figure["case"].as_str().unwrap()).or_default();
+        metrics.push(figure["metric"].as_str().unwrap());
+    }
+    found
 }
 
 #[tokio::test]
 async fn every_case_has_its_figures() {
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for figure in figures(&["--scale", "0.002"]).await {
-        assert_eq!(figure["bench"], "replicate");
-        assert_eq!(
-            figure["who"], "davenport",
-            "the server in memory has no replicator"
-        );
-        assert!(figure["value"].as_f64().unwrap() >= 0.0 && figure["unit"].is_string());
-        let case = figure["case"].as_str().unwrap().to_owned();
-        let metric = figure["metric"].as_str().unwrap().to_owned();
-        found.entry(case).or_default().push(metric);
-    }
-    let cases: Vec<_> = found.keys().map(String::as_str).collect();
+    let figures = figures("replicate", &["--scale", "0.002"]).await;
+    let alone = figures.iter().all(|figure| figure["who"] == "davenport");
+    assert!(alone, "the server in memory has no replicator");
+    let found = by_case(&figures);
+    let cases: Vec<_> = found.keys().copied().collect();
     assert_eq!(
         cases,
         ["attachments", "caught_up", "conflicts", "large", "small"]
@@ -52,39 +57,33 @@ async fn every_case_has_its_figures() {
             let all = ["wall_s", "cpu_s", "server_cpu_s", "peak_rss_mb"];
             assert_eq!(metrics, all, "{case}");
         } else {
-            assert!(metrics.contains(&"wall_s".to_owned()), "{case}");
+            assert!(metrics.contains(&"wall_s"), "{case}");
         }
     }
 }
 
 #[tokio::test]
 async fn waiting_replications_are_counted() {
-    let found = figures(&["--idle", "5"]).await;
+    let found = figures("replicate", &["--idle", "5"]).await;
     assert!(found.iter().all(|figure| figure["case"] == "idle"));
     assert_eq!(found.len(), if cfg!(target_os = "linux") { 3 } else { 0 });
 }
 
 #[tokio::test]
 async fn a_frontend_is_measured() {
-    let output = Command::new(env!("CARGO_BIN_EXE_davenport"))
-        .args(["bench", "api", "--json", "--clients", "4", "--docs", "20"])
-        .args(["--large", "30", "--listeners", "5"])
-        .kill_on_drop(true)
-        .output()
-        .await
-        .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{errors}");
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for line in String::from_utf8(output.stdout).unwrap().lines() {
-        let figure: Value = serde_json::from_str(line).unwrap();
-        assert_eq!(figure["bench"], "api");
-        assert!(figure["value"].as_f64().unwrap() > 0.0 && figure["unit"].is_string());
-        let case = figure["case"].as_str().unwrap().to_owned();
-        let metric = figure["metric"].as_str().unwrap().to_owned();
-        found.entry(case).or_default().push(metric);
-    }
-    let cases: Vec<_> = found.keys().map(String::as_str).collect();
+    let small = [
+        "--clients",
+        "4",
+        "--docs",
+        "20",
+        "--large",
+        "30",
+        "--listeners",
+        "5",
+    ];
+    let figures = figures("api", &small).await;
+    let found = by_case(&figures);
+    let cases: Vec<_> = found.keys().copied().collect();
     let all = [
         "changes_fanout",
         "doc_writes",
@@ -95,6 +94,20 @@ async fn a_frontend_is_measured() {
     for (case, metrics) in found {
         assert_eq!(metrics[..3], ["per_s", "ms_p50", "ms_p99"], "{case}");
     }
+}
+
+#[tokio::test]
+async fn a_fleet_is_measured() {
+    let cases = "idle/3,one_shot/10,takeover/stop";
+    let soon = ["--set", "replicator.park_after_sec=1"];
+    let small = [&["--cases", cases, "--seconds", "1"][..], &soon].concat();
+    let figures = figures("fleet", &small).await;
+    let found = by_case(&figures);
+    assert_eq!(found["one_shot/10"], ["wall_s"]);
+    assert_eq!(found["takeover/stop"], ["seconds"]);
+    let idle = &found["idle/3"];
+    assert!(idle.contains(&"arrival_ms_p50"), "{idle:?}");
+    assert!(cfg!(not(target_os = "linux")) || idle.contains(&"cpu_percent"));
 }
 
 /// A server that takes no documents for the target, and a benchmark that waits for it in vain.
