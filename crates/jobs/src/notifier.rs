@@ -7,6 +7,9 @@
 //! costs something only if somebody follows the job, and what was noted cannot be lost: a bell that
 //! is not heard only delays it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -293,108 +296,4 @@ async fn look(
     let data = jobs.data_of(tx, ty, id, &found).await?;
     let info = JobInfo::of(id.clone(), &found);
     Ok(Notice::Job(Arc::new(info), data))
-}
-
-#[cfg(test)]
-mod tests {
-    use store::{CommitFate, FaultControl, Faults, Store};
-    use tokio::task::yield_now;
-    use tokio::time::timeout;
-
-    use super::*;
-    use crate::{Add, Clock, Entropy, Finish, Holder, TypeConfig};
-
-    /// A notifier whose store has faults, and who else uses its table with a store that has none.
-    struct Scene {
-        notifier: Notifier,
-        handle: NotifierHandle,
-        control: FaultControl,
-        id: JobId,
-    }
-
-    impl Scene {
-        /// There is one pending job, and the notifier is at work.
-        async fn new(faults: Faults) -> Self {
-            let calm = Store::open("memory:").await.unwrap();
-            let (faulty, control) = calm.with_faults(faults);
-            let jobs = |store, seed| Jobs::new(store, Clock::simulated(1), Entropy::seeded(seed));
-            let (jobs, ty) = ((jobs(faulty, 1), jobs(calm, 2)), JobType::new("t").unwrap());
-            let id = JobId::try_from("j").unwrap();
-            (jobs.1.set_type(&ty, TypeConfig::new(2_000)).await).unwrap();
-            (jobs.1.add(&ty, Add::new(id.clone(), "")).await).unwrap();
-            let (mut notifier, handle) = Notifier::new(jobs.0, ty, Options::default());
-            notifier.pass().await.unwrap();
-            let handle = NotifierHandle {
-                jobs: jobs.1,
-                ..handle
-            };
-            Self {
-                notifier,
-                handle,
-                control,
-                id,
-            }
-        }
-    }
-
-    /// Runs the one job, and ends it.
-    async fn run(handle: &NotifierHandle) {
-        let me = Holder::new("me").unwrap();
-        let claimed = handle.jobs.accept(&handle.ty, &me, 1).await.unwrap();
-        let finish = Finish::done();
-        let ended = handle.jobs.finish(&claimed.jobs[0].job, finish).await;
-        assert!(!ended.unwrap().again);
-    }
-
-    /// What is told at once.
-    async fn told(subscription: &mut Subscription) -> Option<State> {
-        let told = timeout(Duration::from_millis(1), subscription.next()).await;
-        told.expect("it is told").unwrap().state()
-    }
-
-    /// The notes are gone, but the notifier does not know what was to be seen.
-    #[tokio::test(start_paused = true)]
-    async fn what_was_looked_at_in_vain_is_looked_at_again() {
-        let mut scene = Scene::new(Faults::default()).await;
-        let (handle, control) = (&scene.handle, &scene.control);
-        let mut subscription = handle.subscribe(&scene.id).await.unwrap();
-        run(handle).await;
-        control.set_next_commit(CommitFate::UnknownApplied);
-        let keys = handle.jobs.keys();
-        let notes = keys.notes(&handle.ty, handle.table.nonce);
-        let cut_off = async {
-            while !handle.jobs.rows(notes.clone()).await.unwrap().is_empty() {
-                yield_now().await;
-            }
-            control.set_outage(true);
-        };
-        let (passed, ()) = tokio::join!(scene.notifier.pass(), cut_off);
-        assert!(passed.is_err());
-        control.set_outage(false);
-        scene.notifier.pass().await.unwrap();
-        assert_eq!(told(&mut subscription).await, Some(State::Finished));
-    }
-
-    /// Somebody subscribes to a job, and it ends, just after the notifier has found that nobody
-    /// follows it.
-    #[tokio::test(start_paused = true)]
-    async fn who_subscribes_meanwhile_is_told() {
-        let slow = Faults {
-            delay: 1.0,
-            delay_max: Duration::from_millis(100),
-            ..Faults::default()
-        };
-        let mut scene = Scene::new(slow).await;
-        let (handle, id) = (&scene.handle, &scene.id);
-        scene.notifier.owed.insert(id.clone());
-        let follow = async {
-            let subscription = handle.subscribe(id).await.unwrap();
-            run(handle).await;
-            subscription
-        };
-        let (looked, mut subscription) = tokio::join!(scene.notifier.look_at_some(), follow);
-        looked.unwrap();
-        scene.notifier.pass().await.unwrap();
-        assert_eq!(told(&mut subscription).await, Some(State::Finished));
-    }
 }
