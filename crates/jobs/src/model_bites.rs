@@ -17,7 +17,7 @@ mod words;
 use std::cell::Cell;
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use store::Store;
+use store::{Store, Weaken};
 use tokio::runtime::Builder;
 
 use crate as queue;
@@ -28,7 +28,7 @@ use crate::{Clock, Entropy, Jobs};
 const SCRIPTS: u32 = 1_500;
 const STEPS: usize = 20;
 
-fn is_found(planted: Planted) {
+fn is_found(planted: Planted, weaken: Option<Weaken>) {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -48,8 +48,8 @@ fn is_found(planted: Planted) {
     let found = TestRunner::new_with_rng(config, rng).run(&script::script(), |script| {
         played.set(played.get() + 1);
         let store = runtime.block_on(Store::open("memory:")).unwrap();
-        (runtime.block_on(play::play(&store, &make, played.get(), &script)))
-            .map_err(TestCaseError::fail)
+        let playing = play::play(&store, &make, weaken, played.get(), &script);
+        runtime.block_on(playing).map_err(TestCaseError::fail)
     });
     match found {
         Err(TestError::Fail(_, script)) => {
@@ -66,7 +66,7 @@ macro_rules! planted {
         mod planted {
             $(#[test]
             fn $test() {
-                super::is_found(super::Planted::bug(super::Bug::$bug));
+                super::is_found(super::Planted::bug(super::Bug::$bug), None);
             })*
         }
     };
@@ -83,4 +83,30 @@ planted! {
     claim_forgets: ClaimForgets,
     revive_keeps_finished_row: ReviveKeepsFinishedRow,
     ignores_schedule: IgnoresSchedule,
+}
+
+/// A test for each call whose reads do not conflict any more with what another commits meanwhile.
+macro_rules! weakened {
+    ($($transaction:ident,)*) => {
+        mod weakened {
+            $(#[test]
+            fn $transaction() {
+                let weaken = super::Weaken {
+                    transaction: stringify!($transaction),
+                    nth_read: None,
+                };
+                super::is_found(super::Planted::default(), Some(weaken));
+            })*
+        }
+    };
+}
+
+weakened! {
+    accept,
+    add,
+    finish,
+    remove,
+    resubmit,
+    run_again,
+    update,
 }

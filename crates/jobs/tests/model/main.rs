@@ -40,15 +40,16 @@ fn scripts(url: &str, cases: u32, runtime: &Runtime) {
     });
     for script in known::scripts() {
         number.set(number.get().wrapping_add(1));
-        let played = runtime.block_on(play::play(&store, &Jobs::new, number.get(), &script));
+        let playing = play::play(&store, &Jobs::new, None, number.get(), &script);
+        let played = runtime.block_on(playing);
         if let Err(problem) = played {
             panic!("{problem}");
         }
     }
     let played = runner.run(&script::script(), |script| {
         number.set(number.get().wrapping_add(1));
-        (runtime.block_on(play::play(&store, &Jobs::new, number.get(), &script)))
-            .map_err(TestCaseError::fail)
+        let playing = play::play(&store, &Jobs::new, None, number.get(), &script);
+        runtime.block_on(playing).map_err(TestCaseError::fail)
     });
     if let Err(error) = played {
         panic!("{error}");
