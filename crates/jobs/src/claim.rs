@@ -1,33 +1,33 @@
 //! Accepting jobs.
 //!
 //! A claim reads some ready jobs from a random shard on, and the scheduled jobs at the head of a
-//! random bucket; if that is not enough, the rest of the ready jobs and the heads of all buckets.
+//! random bucket; if that is not enough, the rest of the ready jobs and the heads of all buckets,
+//! in one read when there are few.
 //! It reads them by snapshot, so that it conflicts neither with creators nor with claims that choose
 //! other jobs; of each chosen job it reads the header, and so two claims of the same job conflict.
 //! Of more jobs than it wants it takes some that lie side by side.
 
+mod candidates;
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use futures::future::{try_join, try_join_all};
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
+use futures::future::try_join_all;
+use store::{Call, Transaction};
 use tokio::time::Instant;
 
 use crate::effects::Effects;
-use crate::header::{Header, State};
-use crate::ids::{BUCKETS, SHARDS};
+use crate::header::Header;
 use crate::keys::Position;
 use crate::machine::Event;
 use crate::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
+use candidates::choose;
 
-/// How many rows a claim reads, for each job it wants, and how many more than it wants at most: from
-/// a random shard on it meets few others anyway. And at least.
-const WINDOW_PER_JOB: usize = 8;
-const WINDOW_MORE_MAX: usize = 64;
-const WINDOW_MIN: usize = 16;
+pub(crate) use candidates::since;
+
 /// About how much data one claim takes along.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -77,14 +77,6 @@ pub struct Claimed {
     pub jobs: Vec<Accepted>,
     /// There was nothing: when the next scheduled job falls due.
     pub next_due_ms: Option<i64>,
-}
-
-/// A row at the head of a bucket.
-#[derive(Debug)]
-struct Candidate {
-    id: JobId,
-    position: Position,
-    since_ms: i64,
 }
 
 impl Claim {
@@ -309,120 +301,4 @@ impl Jobs {
             claimed_at: claim.drawn_at,
         }))
     }
-
-    /// Due jobs, about as many as it takes to choose from; if there are none at all, when the next
-    /// one falls due.
-    async fn heads(
-        &self,
-        tx: &Transaction,
-        claim: &Claim,
-    ) -> Result<(Vec<Candidate>, Option<i64>)> {
-        let wanted = claim.locks.len();
-        let window = (WINDOW_PER_JOB * wanted).min(wanted + WINDOW_MORE_MAX);
-        let window = window.max(WINDOW_MIN);
-        let mut rng = claim.rng(tx.attempt());
-        let (after, before) = self.keys().ready(&claim.ty, rng.random_range(0..SHARDS));
-        let first = rng.random_range(0..BUCKETS);
-        let (mut due, (timed, mut next_due_ms)) = try_join(
-            self.candidates(tx, claim, after, window),
-            self.timed(tx, claim, first, window),
-        )
-        .await?;
-        due.extend(timed);
-        if due.len() < wanted {
-            let others = (1..BUCKETS).map(|n| (first + n) % BUCKETS);
-            let others = others.map(|bucket| self.timed(tx, claim, bucket, window));
-            let others = try_join_all(others);
-            let (ready, others) =
-                try_join(self.candidates(tx, claim, before, window), others).await?;
-            due.extend(ready);
-            for (timed, next) in others {
-                due.extend(timed);
-                next_due_ms = [next_due_ms, next].into_iter().flatten().min();
-            }
-        }
-        if !due.is_empty() {
-            next_due_ms = None;
-        }
-        Ok((due, next_due_ms))
-    }
-
-    /// The first jobs of a range of pending ones.
-    async fn candidates(
-        &self,
-        tx: &Transaction,
-        claim: &Claim,
-        range: KeyRange,
-        limit: usize,
-    ) -> Result<Vec<Candidate>> {
-        let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
-        let rows = rows.collect().await?;
-        (rows.iter())
-            .map(|row| Candidate::of(self, &claim.ty, row))
-            .collect()
-    }
-
-    /// The first scheduled jobs of a bucket that are due; if there are none, when the first one is.
-    async fn timed(
-        &self,
-        tx: &Transaction,
-        claim: &Claim,
-        bucket: u16,
-        limit: usize,
-    ) -> Result<(Vec<Candidate>, Option<i64>)> {
-        let all = self.keys().timed(&claim.ty, bucket);
-        let due = if self.planted().is(Bug::IgnoresSchedule) {
-            all.clone()
-        } else {
-            (self.keys()).due(&claim.ty, bucket, claim.horizon_ms)
-        };
-        let head = tx.snapshot().get_range(all, RangeOptions::limit(1));
-        match head.collect().await?.first() {
-            None => Ok((Vec::new(), None)),
-            Some(head) if head.key < due.end => {
-                Ok((self.candidates(tx, claim, due, limit).await?, None))
-            }
-            Some(head) => match Candidate::of(self, &claim.ty, head)?.position {
-                Position::Timed(due_ms) => Ok((Vec::new(), Some(due_ms))),
-                _ => Ok((Vec::new(), None)),
-            },
-        }
-    }
-}
-
-impl Candidate {
-    fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Result<Self> {
-        let (position, id) = jobs.keys().position(ty, State::Pending, &row.key)?;
-        Ok(Self {
-            id,
-            position,
-            since_ms: since(&row.value)?,
-        })
-    }
-}
-
-impl Claim {
-    /// Choices that nothing depends on; another attempt makes others.
-    fn rng(&self, attempt: u32) -> SmallRng {
-        SmallRng::seed_from_u64(self.op.seed() ^ u64::from(attempt))
-    }
-}
-
-/// As many neighbours of the candidates as there are locks, in blocks from the first one on: claims
-/// that look at the same jobs meet in all of what they take, or in none.
-fn choose(mut candidates: Vec<Candidate>, claim: &Claim, attempt: u32) -> Vec<Candidate> {
-    let wanted = claim.locks.len();
-    if candidates.len() > wanted {
-        let blocks = candidates.len() / wanted.max(1);
-        let start = claim.rng(!attempt).random_range(0..blocks) * wanted;
-        candidates.rotate_left(start);
-        candidates.truncate(wanted);
-    }
-    candidates
-}
-
-/// When a pending row was written.
-pub(crate) fn since(value: &[u8]) -> Result<i64> {
-    (value.try_into().map(i64::from_be_bytes))
-        .map_err(|_| Error::corrupt("a pending row cannot be decoded"))
 }

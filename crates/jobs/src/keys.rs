@@ -177,6 +177,11 @@ impl Keys {
         )
     }
 
+    /// The scheduled jobs of all buckets.
+    pub(crate) fn all_timed(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Pending, &(ty.as_str(), TIMED))
+    }
+
     /// The scheduled jobs of a bucket.
     pub(crate) fn timed(&self, ty: &JobType, bucket: u16) -> KeyRange {
         self.range(Table::Pending, &(ty.as_str(), TIMED, bucket))

@@ -1,0 +1,190 @@
+//! The jobs that a claim may take.
+
+use futures::future::{try_join, try_join_all};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use store::{KeyRange, KeyValue, RangeOptions, Transaction};
+
+use super::Claim;
+use crate::header::State;
+use crate::ids::{BUCKETS, SHARDS};
+use crate::keys::Position;
+use crate::planted::Bug;
+use crate::{Error, JobId, JobType, Jobs, Result};
+
+/// How many rows a claim reads, for each job it wants, and how many more than it wants at most: from
+/// a random shard on it meets few others anyway. And at least.
+const WINDOW_PER_JOB: usize = 8;
+const WINDOW_MORE_MAX: usize = 64;
+const WINDOW_MIN: usize = 16;
+/// So many scheduled jobs a claim looks for in one read before it asks each bucket.
+const TIMED_FEW: usize = 64;
+
+/// A row at the head of a bucket.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    pub(super) id: JobId,
+    pub(super) position: Position,
+    pub(super) since_ms: i64,
+}
+
+impl Jobs {
+    /// Due jobs, about as many as it takes to choose from; if there are none at all, when the next
+    /// one falls due.
+    pub(super) async fn heads(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+    ) -> Result<(Vec<Candidate>, Option<i64>)> {
+        let wanted = claim.locks.len();
+        let window = (WINDOW_PER_JOB * wanted).min(wanted + WINDOW_MORE_MAX);
+        let window = window.max(WINDOW_MIN);
+        let mut rng = claim.rng(tx.attempt());
+        let (after, before) = self.keys().ready(&claim.ty, rng.random_range(0..SHARDS));
+        let first = rng.random_range(0..BUCKETS);
+        let (mut due, (timed, mut next_due_ms)) = try_join(
+            self.candidates(tx, claim, after, window),
+            self.timed(tx, claim, first, window),
+        )
+        .await?;
+        due.extend(timed);
+        if due.len() < wanted {
+            let (ready, (timed, next)) = try_join(
+                self.candidates(tx, claim, before, window),
+                self.timed_elsewhere(tx, claim, first, window),
+            )
+            .await?;
+            due.extend(ready);
+            due.extend(timed);
+            next_due_ms = [next_due_ms, next].into_iter().flatten().min();
+        }
+        if !due.is_empty() {
+            next_due_ms = None;
+        }
+        Ok((due, next_due_ms))
+    }
+
+    /// The first jobs of a range of pending ones.
+    async fn candidates(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        range: KeyRange,
+        limit: usize,
+    ) -> Result<Vec<Candidate>> {
+        let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
+        let rows = rows.collect().await?;
+        (rows.iter())
+            .map(|row| Candidate::of(self, &claim.ty, row))
+            .collect()
+    }
+
+    /// The first scheduled jobs of a bucket that are due; if there are none, when the first one is.
+    async fn timed(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        bucket: u16,
+        limit: usize,
+    ) -> Result<(Vec<Candidate>, Option<i64>)> {
+        let all = self.keys().timed(&claim.ty, bucket);
+        let due = (self.keys()).due(&claim.ty, bucket, self.horizon_ms(claim));
+        let head = tx.snapshot().get_range(all, RangeOptions::limit(1));
+        match head.collect().await?.first() {
+            None => Ok((Vec::new(), None)),
+            Some(head) if head.key < due.end => {
+                Ok((self.candidates(tx, claim, due, limit).await?, None))
+            }
+            Some(head) => match Candidate::of(self, &claim.ty, head)?.position {
+                Position::Timed(due_ms) => Ok((Vec::new(), Some(due_ms))),
+                _ => Ok((Vec::new(), None)),
+            },
+        }
+    }
+
+    /// The same of all buckets but one.
+    async fn timed_elsewhere(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        bucket: u16,
+        limit: usize,
+    ) -> Result<(Vec<Candidate>, Option<i64>)> {
+        let (mut due, mut next_due_ms) = (Vec::new(), None);
+        let all = self.keys().all_timed(&claim.ty);
+        let rows = (tx.snapshot()).get_range(all, RangeOptions::limit(TIMED_FEW));
+        let rows = rows.collect().await?;
+        if rows.len() < TIMED_FEW {
+            // These are all there are, and one read does for all buckets.
+            let known = self.keys().timed(&claim.ty, bucket);
+            for row in rows.iter().filter(|row| !known.contains(&row.key)) {
+                let candidate = Candidate::of(self, &claim.ty, row)?;
+                match candidate.position {
+                    Position::Timed(due_ms) if due_ms > self.horizon_ms(claim) => {
+                        next_due_ms = [next_due_ms, Some(due_ms)].into_iter().flatten().min();
+                    }
+                    _ => due.push(candidate),
+                }
+            }
+            return Ok((due, next_due_ms));
+        }
+        let others = (1..BUCKETS).map(|n| (bucket + n) % BUCKETS);
+        let others = others.map(|bucket| self.timed(tx, claim, bucket, limit));
+        for (timed, next) in try_join_all(others).await? {
+            due.extend(timed);
+            next_due_ms = [next_due_ms, next].into_iter().flatten().min();
+        }
+        Ok((due, next_due_ms))
+    }
+
+    fn horizon_ms(&self, claim: &Claim) -> i64 {
+        if self.planted().is(Bug::IgnoresSchedule) {
+            i64::MAX
+        } else {
+            claim.horizon_ms
+        }
+    }
+}
+
+impl Candidate {
+    fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Result<Self> {
+        let (position, id) = jobs.keys().position(ty, State::Pending, &row.key)?;
+        Ok(Self {
+            id,
+            position,
+            since_ms: since(&row.value)?,
+        })
+    }
+}
+
+impl Claim {
+    /// Choices that nothing depends on; another attempt makes others.
+    fn rng(&self, attempt: u32) -> SmallRng {
+        SmallRng::seed_from_u64(self.op.seed() ^ u64::from(attempt))
+    }
+}
+
+/// As many neighbours of the candidates as there are locks, in blocks from the first one on: claims
+/// that look at the same jobs meet in all of what they take, or in none. What is left behind the last
+/// whole block is the beginning of one more, or what is due would not have its turn there for as long
+/// as there are ready jobs.
+pub(super) fn choose(
+    mut candidates: Vec<Candidate>,
+    claim: &Claim,
+    attempt: u32,
+) -> Vec<Candidate> {
+    let wanted = claim.locks.len();
+    if candidates.len() > wanted {
+        let blocks = candidates.len().div_ceil(wanted.max(1));
+        let start = claim.rng(!attempt).random_range(0..blocks) * wanted;
+        candidates.rotate_left(start);
+        candidates.truncate(wanted);
+    }
+    candidates
+}
+
+/// When a pending row was written.
+pub(crate) fn since(value: &[u8]) -> Result<i64> {
+    (value.try_into().map(i64::from_be_bytes))
+        .map_err(|_| Error::corrupt("a pending row cannot be decoded"))
+}
