@@ -54,6 +54,7 @@ mod engine;
 mod failure;
 mod layer;
 mod log;
+mod merge;
 mod open;
 mod readers;
 mod record;

@@ -15,8 +15,9 @@ use bytes::Bytes;
 use super::record::Op;
 use super::skyline::Skyline;
 use crate::KeyRange;
-use crate::limits::PAGE_BYTES;
-use crate::pending::{covered, rest_after};
+
+/// How many cleared ranges one part of a read looks at.
+const CLEARED_MAX: usize = if cfg!(test) { 2 } else { 256 };
 
 #[derive(Debug, Default)]
 pub(super) struct Layer {
@@ -47,17 +48,6 @@ pub(super) struct State {
     pub(super) version: u64,
     /// `None`: there is no such row.
     pub(super) value: Option<Bytes>,
-}
-
-/// What a layer knows of a part of a range.
-#[derive(Debug)]
-pub(super) struct Run {
-    /// In the direction of the read.
-    pub(super) rows: Vec<(Bytes, State)>,
-    /// What lies under these is hidden, in key order.
-    pub(super) cleared: Vec<(KeyRange, u64)>,
-    /// The part of the range that this speaks of.
-    pub(super) covered: KeyRange,
 }
 
 impl Layer {
@@ -128,42 +118,6 @@ impl Layer {
                 .any(|(_, row)| row.newest.version > version)
     }
 
-    /// What the layer says about the first rows of a range, at most about `rows_max` of them.
-    pub(super) fn run(&self, range: &KeyRange, at: u64, rows_max: usize, reverse: bool) -> Run {
-        let content = self.read();
-        let mut run = Run {
-            rows: Vec::new(),
-            cleared: Vec::new(),
-            covered: range.clone(),
-        };
-        if range.is_empty() || (content.rows.is_empty() && content.cleared.is_empty()) {
-            return run;
-        }
-        let mut bytes = 0;
-        let mut rows = content.rows.range::<[u8], _>(bounds(range));
-        while let Some((key, row)) = if reverse {
-            rows.next_back()
-        } else {
-            rows.next()
-        } {
-            let Some(state) = row.at(at) else {
-                continue;
-            };
-            if content.cleared.over(key, at) > Some(state.version) {
-                continue;
-            }
-            bytes += key.len() + state.value.as_ref().map_or(0, Bytes::len);
-            run.rows.push((key.clone(), state.clone()));
-            if bytes >= PAGE_BYTES || run.rows.len() >= rows_max {
-                let rest = rest_after(range, key, reverse);
-                run.covered = covered(range, rest.as_ref(), reverse);
-                break;
-            }
-        }
-        run.cleared = content.cleared.parts(&run.covered, at);
-        run
-    }
-
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Content> {
         self.content.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,6 +136,60 @@ impl Content {
     /// The ranges that were cleared, in order, each with the newest version of that.
     pub(super) fn cleared(&self) -> impl Iterator<Item = (KeyRange, u64)> {
         self.cleared.newest()
+    }
+
+    /// The states at a version of the keys of a range, in one direction.
+    pub(super) fn states(
+        &self,
+        range: &KeyRange,
+        at: u64,
+        reverse: bool,
+    ) -> impl Iterator<Item = (&Bytes, &State)> {
+        let empty = range.is_empty() || self.rows.is_empty();
+        let mut rows = (!empty).then(|| self.rows.range::<[u8], _>(bounds(range)));
+        std::iter::from_fn(move || {
+            let rows = rows.as_mut()?;
+            if reverse {
+                rows.next_back()
+            } else {
+                rows.next()
+            }
+        })
+        .filter_map(move |(key, row)| Some((key, row.at(at)?)))
+    }
+
+    /// The newest version up to `at` at which a range over a key was cleared.
+    pub(super) fn cleared_at(&self, key: &[u8], at: u64) -> Option<u64> {
+        self.cleared.over(key, at)
+    }
+
+    /// Adds the first parts of a range that were cleared up to `at`, each with the newest version of
+    /// that, and returns the part of the range that has no others.
+    pub(super) fn first_cleared(
+        &self,
+        range: &KeyRange,
+        at: u64,
+        reverse: bool,
+        found: &mut Vec<(KeyRange, u64)>,
+    ) -> KeyRange {
+        let before = found.len();
+        let mut parts = self.cleared.parts(range, at);
+        while let Some(part) = if reverse {
+            parts.next_back()
+        } else {
+            parts.next()
+        } {
+            found.push(part);
+            if found.len() - before == CLEARED_MAX {
+                let last = &found[found.len() - 1].0;
+                return if reverse {
+                    KeyRange::new(last.begin.clone(), range.end.clone())
+                } else {
+                    KeyRange::new(range.begin.clone(), last.end.clone())
+                };
+            }
+        }
+        range.clone()
     }
 
     /// True when the newest state of a key is what a range clear made of it.

@@ -64,14 +64,16 @@ impl Skyline {
     }
 
     /// The parts of `range` that were written up to `at`, in order, each with its newest version.
-    pub(super) fn parts(&self, range: &KeyRange, at: u64) -> Vec<(KeyRange, u64)> {
-        (self.touching(range))
-            .filter_map(|(begin, fragment)| {
-                let begin = begin.max(&range.begin).clone();
-                let end = (&fragment.end).min(&range.end).clone();
-                Some((KeyRange::new(begin, end), fragment.at(at)?))
-            })
-            .collect()
+    pub(super) fn parts(
+        &self,
+        range: &KeyRange,
+        at: u64,
+    ) -> impl DoubleEndedIterator<Item = (KeyRange, u64)> {
+        (self.touching(range)).filter_map(move |(begin, fragment)| {
+            let begin = begin.max(&range.begin).clone();
+            let end = (&fragment.end).min(&range.end).clone();
+            Some((KeyRange::new(begin, end), fragment.at(at)?))
+        })
     }
 
     /// All fragments with their newest versions, in order.
@@ -90,13 +92,17 @@ impl Skyline {
         });
     }
 
-    fn touching(&self, range: &KeyRange) -> impl Iterator<Item = (&Bytes, &Fragment)> {
-        let before = (self.0)
-            .range::<[u8], _>((Bound::Unbounded, Bound::Excluded(&*range.begin)))
-            .next_back()
-            .filter(|(_, fragment)| range.begin < fragment.end && !range.is_empty());
+    fn touching(&self, range: &KeyRange) -> impl DoubleEndedIterator<Item = (&Bytes, &Fragment)> {
+        let empty = range.is_empty() || self.is_empty();
+        let before = (!empty)
+            .then(|| {
+                let before = (Bound::Unbounded, Bound::Excluded(&*range.begin));
+                self.0.range::<[u8], _>(before).next_back()
+            })
+            .flatten()
+            .filter(|(_, fragment)| range.begin < fragment.end);
         let bounds = (Bound::Included(&*range.begin), Bound::Excluded(&*range.end));
-        let inside = (!range.is_empty()).then(|| self.0.range::<[u8], _>(bounds));
+        let inside = (!empty).then(|| self.0.range::<[u8], _>(bounds));
         before.into_iter().chain(inside.into_iter().flatten())
     }
 
@@ -156,7 +162,10 @@ mod tests {
                     let wide = KeyRange::new(key(k), key(k + 3));
                     let is_newer = (k..k + 3).any(|k| newest(&[k], 99) > Some(at));
                     prop_assert_eq!(skyline.is_newer(&wide, at), is_newer);
-                    let parts = skyline.parts(&wide, at);
+                    let parts: Vec<_> = skyline.parts(&wide, at).collect();
+                    let mut reversed: Vec<_> = skyline.parts(&wide, at).rev().collect();
+                    reversed.reverse();
+                    prop_assert_eq!(&parts, &reversed);
                     for k in k..k + 3 {
                         let part = parts.iter().find(|(r, _)| r.contains(&[k])).map(|(_, v)| *v);
                         prop_assert_eq!(part, newest(&[k], at));
