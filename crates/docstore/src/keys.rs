@@ -158,6 +158,11 @@ impl Keys {
         self.key(&(RECORDS, id))
     }
 
+    /// What records are keyed below.
+    pub(crate) fn all_records(&self) -> Vec<u8> {
+        self.key(&(RECORDS,))
+    }
+
     pub(crate) fn part(&self, id: &str, part: u64) -> Vec<u8> {
         self.key(&(PARTS, id, part))
     }
@@ -212,6 +217,14 @@ pub(crate) fn parse_id(table: &[u8], key: &[u8]) -> Result<String, Error> {
     let corrupt = || Error::corrupt("key of an id");
     let rest = key.strip_prefix(table).ok_or_else(corrupt)?;
     let (id,): (String,) = unpack(rest).map_err(|_| corrupt())?;
+    Ok(id)
+}
+
+/// The id that a chunk of a value below a table belongs to.
+pub(crate) fn parse_chunk(table: &[u8], key: &[u8]) -> Result<String, Error> {
+    let corrupt = || Error::corrupt("key of a chunk");
+    let rest = key.strip_prefix(table).ok_or_else(corrupt)?;
+    let (id, _): (String, usize) = unpack(rest).map_err(|_| corrupt())?;
     Ok(id)
 }
 

@@ -58,6 +58,32 @@ impl Jobs {
             told: BTreeSet::new(),
         })
     }
+
+    /// Removes the chunks of data that `new` does not have any more, and writes those it has anew.
+    pub(crate) fn move_chunks(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        old: Option<&Header>,
+        new: Option<&Header>,
+    ) {
+        let kept = |blob: &Blob, header: Option<&Header>| {
+            header.is_some_and(|header| header.chunked().any(|other| other.slot == blob.slot))
+        };
+        for blob in old.into_iter().flat_map(Header::chunked) {
+            if !kept(blob, new) {
+                tx.clear_range(self.keys().chunks(ty, id, blob.slot));
+            }
+        }
+        for blob in new.into_iter().flat_map(Header::chunked) {
+            if let Some(bytes) = blob.bytes.as_ref().filter(|_| !kept(blob, old)) {
+                for (n, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES)) {
+                    tx.set(&self.keys().chunk(ty, id, blob.slot, n), chunk);
+                }
+            }
+        }
+    }
 }
 
 impl Effects<'_> {
@@ -90,13 +116,13 @@ impl Effects<'_> {
             Change::Put(new) => {
                 tx.set(&keys.job(ty, id), &new.encode());
                 self.move_index(ty, id, old.as_deref(), Some(&new));
-                self.move_chunks(ty, id, old.as_deref(), Some(&new));
+                (self.jobs).move_chunks(tx, ty, id, old.as_deref(), Some(&new));
                 *header = Some(new);
             }
             Change::Delete => {
                 tx.clear(&keys.job(ty, id));
                 self.move_index(ty, id, old.as_deref(), None);
-                self.move_chunks(ty, id, old.as_deref(), None);
+                self.jobs.move_chunks(tx, ty, id, old.as_deref(), None);
                 if old.as_ref().is_some_and(|old| old.attempts > 1) {
                     tx.clear_range(keys.attempts(ty, id));
                 }
@@ -146,25 +172,6 @@ impl Effects<'_> {
         if old != new {
             let key = (ty.clone(), id.bucket(), edge(old, new));
             *self.counts.entry(key).or_default() += 1;
-        }
-    }
-
-    fn move_chunks(&self, ty: &JobType, id: &JobId, old: Option<&Header>, new: Option<&Header>) {
-        let kept = |blob: &Blob, header: Option<&Header>| {
-            header.is_some_and(|header| header.chunked().any(|other| other.slot == blob.slot))
-        };
-        for blob in old.into_iter().flat_map(Header::chunked) {
-            if !kept(blob, new) {
-                (self.tx).clear_range(self.jobs.keys().chunks(ty, id, blob.slot));
-            }
-        }
-        for blob in new.into_iter().flat_map(Header::chunked) {
-            if let Some(bytes) = blob.bytes.as_ref().filter(|_| !kept(blob, old)) {
-                for (n, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES)) {
-                    let key = self.jobs.keys().chunk(ty, id, blob.slot, n);
-                    self.tx.set(&key, chunk);
-                }
-            }
         }
     }
 

@@ -56,6 +56,7 @@ mod notifier;
 mod options;
 mod pause;
 mod planted;
+mod rewrite;
 #[cfg(test)]
 mod simulation;
 mod subscription;
@@ -83,6 +84,7 @@ pub use maintenance::Maintenance;
 pub use monitor::{ByPolicy, StallHook};
 pub use notifier::{Notifier, NotifierHandle};
 pub use options::Options;
+pub use rewrite::Rewritten;
 pub use subscription::{Notice, Subscription};
 pub use type_watcher::{TypeMap, TypeWatcher, Types};
 pub use types::{StallPolicy, TypeConfig};

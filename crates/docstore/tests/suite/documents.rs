@@ -4,6 +4,7 @@ use docstore::{
     ChangesQuery, Edit, EditMode, Error, NoHook, OpenRevs, ReadOptions, Rev, WriteHook,
 };
 use document::doc::Invalid;
+use store::Transaction;
 
 use super::support::{Fixture, edit, replicated, rev};
 
@@ -317,7 +318,7 @@ pub(crate) async fn several_writes_meet_in_one_transaction(fixture: Fixture) {
     let Fixture { docstore, db, .. } = &fixture;
     let before = fixture.put("b", None, r#"{"n":0}"#).await.unwrap();
     let before = &before;
-    let write = |tx: store::Transaction| async move {
+    let write = |tx: Transaction| async move {
         let put = async |id: &str, rev: Option<&Rev>, body: &str| {
             let edit = edit(id, rev, body);
             docstore
@@ -352,5 +353,85 @@ pub(crate) async fn several_writes_meet_in_one_transaction(fixture: Fixture) {
     // The next transaction finds the place that the last write of this one has left.
     let rev = fixture.get("a").await.unwrap().rev;
     fixture.put("a", Some(&rev), "{}").await.unwrap();
+    fixture.check().await;
+}
+
+/// Gives every body with `old` in it one with `new`.
+async fn rewrite(fixture: &Fixture) -> (u64, u64, usize) {
+    let renew = |_: &str, body: &str| body.contains("old").then(|| body.replace("old", "new"));
+    let (mut looked, mut written, mut turns) = (0, 0, 0);
+    let mut after: Option<String> = None;
+    loop {
+        let (docstore, db, from) = (&fixture.docstore, &fixture.db, after.as_deref());
+        let page = (docstore.store())
+            .transact("rewrite", |tx: Transaction| async move {
+                docstore.rewrite_bodies_in(&tx, db, from, &renew).await
+            })
+            .await
+            .unwrap();
+        (looked, written, turns) = (looked + page.looked, written + page.written, turns + 1);
+        if page.done {
+            return (looked, written, turns);
+        }
+        after = page.after;
+    }
+}
+
+pub(crate) async fn rewriting_bodies_changes_nothing_else(fixture: Fixture) {
+    fixture.put("a", None, r#"{"x":"old"}"#).await.unwrap();
+    fixture.put("b", None, r#"{"x":"kept"}"#).await.unwrap();
+    fixture
+        .replicate("c", &["2-b", "1-a"], r#"{"x":"old b"}"#)
+        .await;
+    fixture
+        .replicate("c", &["2-c", "1-a"], r#"{"x":"old c"}"#)
+        .await;
+    let text = "old".repeat(30_000);
+    let long = format!(r#"{{"_deleted":true,"x":"{text}"}}"#);
+    let gone = fixture.put("d\0d", None, &long).await.unwrap();
+    let before = fixture.changes(ChangesQuery::default()).await;
+    let info = fixture.docstore.info(&fixture.db).await.unwrap();
+    assert_eq!(rewrite(&fixture).await, (4, 4, 1));
+    assert_eq!(fixture.changes(ChangesQuery::default()).await, before);
+    assert_eq!(fixture.docstore.info(&fixture.db).await.unwrap(), info);
+    assert_eq!(fixture.get("a").await.unwrap().body, r#"{"x":"new"}"#);
+    assert_eq!(fixture.get("b").await.unwrap().body, r#"{"x":"kept"}"#);
+    let options = ReadOptions::default();
+    let open = async |id: &str, revs| {
+        let opened = fixture
+            .docstore
+            .open_revs(&fixture.db, id, &revs, false, &options);
+        let leaves = opened.await.unwrap().into_iter();
+        leaves.map(|leaf| leaf.unwrap().body).collect::<Vec<_>>()
+    };
+    let mut leaves = open("c", OpenRevs::All).await;
+    leaves.sort();
+    assert_eq!(leaves, [r#"{"x":"new b"}"#, r#"{"x":"new c"}"#]);
+    let deleted = open("d\0d", OpenRevs::These(vec![gone])).await;
+    assert_eq!(deleted, [format!(r#"{{"x":"{}"}}"#, "new".repeat(30_000))]);
+    fixture.check().await;
+    assert_eq!(rewrite(&fixture).await, (4, 0, 1));
+    // A document is edited as if nothing had been.
+    let doc = fixture.get("a").await.unwrap();
+    fixture.put("a", Some(&doc.rev), "{}").await.unwrap();
+    fixture.check().await;
+}
+
+pub(crate) async fn rewriting_bodies_is_bounded(fixture: Fixture) {
+    let large = format!(r#"{{"x":"{}"}}"#, "old".repeat(2_600_000));
+    for rev in ["2-a", "2-b"] {
+        fixture.replicate("a", &[rev, "1-x"], &large).await;
+    }
+    fixture.put("b", None, &large).await.unwrap();
+    let edits: Vec<_> = (0..450)
+        .map(|n| edit(&format!("c{n:03}"), None, r#"{"x":"old"}"#))
+        .collect();
+    let (docstore, db) = (&fixture.docstore, &fixture.db);
+    let written = docstore.bulk_docs(db, &edits, EditMode::NewEdits, &NoHook);
+    assert!(written.await.unwrap().iter().all(Result::is_ok));
+    let (looked, written, turns) = rewrite(&fixture).await;
+    assert_eq!((looked, written), (452, 453));
+    assert!(turns >= 5, "{turns}");
+    assert_eq!(rewrite(&fixture).await.1, 0);
     fixture.check().await;
 }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use jobs::{Add, Added, Error, Finish, Job, Outcome, State};
+use bytes::Bytes;
+use jobs::{Add, Added, DATA_BYTES_MAX, Error, Finish, Job, JobId, JobInfo, Outcome, Query, State};
 use store::{KeyRange, RangeOptions, Transaction};
 
 use crate::support::Queue;
@@ -411,4 +412,108 @@ pub(crate) async fn batches_have_duplicates(queue: Queue) {
     assert_eq!(added.len(), 1_200);
     assert_eq!(queue.counts().await.pending, 1_200);
     queue.check().await;
+}
+
+/// Gives every job whose data begins with `old` data that begins with `new`.
+async fn rewrite(queue: &Queue) -> (u64, u64, usize) {
+    let renew = |_: &JobId, data: &Bytes| {
+        let rest = data.strip_prefix(b"old")?;
+        Some(Bytes::from([b"new", rest].concat()))
+    };
+    let (mut looked, mut written, mut turns) = (0, 0, 0);
+    let mut after = None;
+    loop {
+        let from = after.as_ref();
+        let page = (queue.jobs.store())
+            .transact("rewrite", |tx: Transaction| async move {
+                queue.jobs.rewrite_in(&tx, &queue.ty, from, &renew).await
+            })
+            .await
+            .unwrap();
+        (looked, written, turns) = (looked + page.looked, written + page.written, turns + 1);
+        if page.done {
+            return (looked, written, turns);
+        }
+        after = page.after;
+    }
+}
+
+/// Whoever holds a job goes on, whoever waits for it waits on, and nobody hears of anything.
+pub(crate) async fn rewriting_data_changes_nothing_else(mut queue: Queue) {
+    let long = "old".repeat(70_000);
+    for (name, data) in [("held", "old"), ("done", &*long), ("other", "kept")] {
+        queue.add(name, data, 0).await;
+    }
+    let mut held = Vec::new();
+    for accepted in (queue.jobs.accept(&queue.ty, &queue.me, 9).await.unwrap()).jobs {
+        if *accepted.job.id.as_bytes() == *b"done" {
+            let done = queue.jobs.finish(&accepted.job, Finish::done()).await;
+            assert!(!done.unwrap().again);
+        } else if *accepted.job.id.as_bytes() == *b"other" {
+            let end = Finish::again(i64::MAX);
+            let again = queue.jobs.finish(&accepted.job, end).await;
+            assert!(again.unwrap().again);
+        } else {
+            held.push(accepted.job);
+        }
+    }
+    queue.add("waits", "older", 0).await;
+    queue.add("held", &long, i64::MAX).await;
+    let handle = queue.notifier();
+    let mut follow = handle.subscribe(&queue.id("held")).await.unwrap();
+    let list = async || {
+        let all = Query::default();
+        let page = queue.jobs.list(&queue.ty, &all, None, 9).await.unwrap();
+        let infos = page.jobs.into_iter().map(|job| JobInfo {
+            data_bytes: 0,
+            ..job.info
+        });
+        (infos.collect::<Vec<_>>(), queue.counts().await)
+    };
+    let before = list().await;
+    let (looked, written, _) = rewrite(&queue).await;
+    // A transaction that is tried again finds its own success.
+    assert!(looked == 4 && (written == 4 || !queue.exact()), "{written}");
+    assert_eq!(list().await, before);
+    assert_eq!(queue.data("held").await, "new");
+    assert_eq!(queue.data("waits").await, "newer");
+    assert_eq!(queue.data("other").await, "kept");
+    let renewed = [b"new", &long.as_bytes()[3..]].concat();
+    assert_eq!(queue.data("done").await, renewed);
+    queue.check().await;
+    assert_eq!(rewrite(&queue).await, (4, 0, 1));
+    // The holder has not lost its lock, the next run has the data that was asked for, and who waits hears of the end.
+    let end = queue.jobs.finish(&held[0], Finish::done()).await;
+    assert!(end.unwrap().again);
+    assert_eq!(queue.data("held").await, renewed);
+    loop {
+        match follow.next().await {
+            Some(Notice::Job(info, _)) if info.state == State::Pending => break,
+            Some(Notice::Job(..)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// No transaction holds more than it may, however large the data is.
+pub(crate) async fn rewriting_is_bounded(queue: Queue) {
+    let large = "old".repeat(DATA_BYTES_MAX / 3);
+    queue.add("a", &large, 0).await;
+    let job = queue.accept_one().await;
+    queue.add("a", &large, 7).await;
+    queue.add("b", &large, 7).await;
+    for n in 0..250 {
+        queue.add(&format!("c{n:03}"), "old", 7).await;
+    }
+    let (looked, written, turns) = rewrite(&queue).await;
+    assert!(
+        looked == 252 && (written == 253 || !queue.exact()),
+        "{looked} {written}"
+    );
+    assert!(turns >= 4 || !queue.exact(), "{turns}");
+    assert!(queue.jobs.finish(&job, Finish::done()).await.unwrap().again);
+    let data = queue.data("a").await;
+    assert!(data.starts_with(b"newold") && data.len() == large.len());
+    queue.check().await;
+    assert_eq!(rewrite(&queue).await.1, 0);
 }
