@@ -29,8 +29,8 @@ use url::Url;
 use crate::options::Impossible;
 use connect::Connector;
 pub(crate) use forward::Untouched;
-use who::Known;
 pub(crate) use who::PROOFS;
+use who::{Asked, Known};
 
 /// Shorter than servers and balancers keep connections that nobody uses.
 const IDLE: Duration = Duration::from_secs(20);
@@ -114,6 +114,7 @@ struct Shared {
     /// Names credentials in `known`, so that none is held.
     key: hmac::Key,
     known: Mutex<Known>,
+    asked: Mutex<Asked>,
 }
 
 impl std::fmt::Debug for Upstream {
@@ -151,6 +152,7 @@ impl Upstream {
             client,
             key: hmac::Key::new(hmac::HMAC_SHA256, &random),
             known: Mutex::default(),
+            asked: Mutex::default(),
         }))))
     }
 

@@ -1,7 +1,8 @@
 //! Who a caller is: the cluster says so, and is believed for some seconds.
 //!
 //! A caller is asked for by what proves it: name and password, cookie, token, or the headers of a proxy that the cluster
-//! trusts. What was answered is remembered under a keyed hash of that, and nothing of it is logged.
+//! trusts. What was answered is remembered under a keyed hash of that, and nothing of it is logged. Many requests of one
+//! caller at a time ask once.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use axum::body::{Body, to_bytes};
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, WeakShared};
 use http::header::{ACCEPT, AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -28,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SESSION_BYTES_MAX: usize = 64 * 1024;
 const TASKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KNOWN_MAX: usize = 10_000;
+/// Questions beyond this are looked through for those that nobody waits for any more.
+const ASKED_MAX: usize = 1_000;
 
 /// What proves a caller.
 pub(crate) static PROOFS: [HeaderName; 5] = [
@@ -37,6 +42,12 @@ pub(crate) static PROOFS: [HeaderName; 5] = [
     HeaderName::from_static(proxy::ROLES_HEADER),
     HeaderName::from_static(proxy::TOKEN_HEADER),
 ];
+
+/// What the cluster is asked: who is behind some credentials.
+pub(super) type Question = BoxFuture<'static, Result<Proven, Error>>;
+
+/// Questions that may have no answer yet.
+pub(super) type Asked = HashMap<[u8; 32], WeakShared<Question>>;
 
 /// Who was behind some credentials a short while ago.
 pub(super) type Known = HashMap<[u8; 32], (Identity, Method, Instant)>;
@@ -82,17 +93,48 @@ impl Upstream {
                 ..Proven::anonymous()
             });
         }
-        let proven = self.ask(proofs, client).await?;
         let hold = Duration::from_secs(self.0.options.session_cache_sec);
-        if !hold.is_zero() {
-            let entry = (
-                proven.identity.clone(),
-                proven.method,
-                Instant::now() + hold,
-            );
-            self.remember(name, entry);
+        if hold.is_zero() {
+            return self.ask(proofs, client).await;
         }
-        Ok(proven)
+        self.ask_once(name, proofs, client, hold).await
+    }
+
+    /// Asks, unless somebody with the same credentials has asked and waits for the answer: then it is for both. Whoever
+    /// waits does the asking, so that it goes on when the first one goes away.
+    fn ask_once(
+        &self,
+        name: [u8; 32],
+        proofs: HeaderMap,
+        client: Client,
+        hold: Duration,
+    ) -> Shared<Question> {
+        let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = asked.get(&name).and_then(WeakShared::upgrade);
+        if let Some(question) = open.filter(|question| question.peek().is_none()) {
+            return question;
+        }
+        let of = self.clone();
+        let question = async move {
+            // It may have been answered just now.
+            if let Some((identity, method)) = of.remembered(&name) {
+                return Ok(Proven {
+                    identity,
+                    method,
+                    ..Proven::anonymous()
+                });
+            }
+            let proven = of.ask(proofs, client).await?;
+            let until = Instant::now() + hold;
+            of.remember(name, (proven.identity.clone(), proven.method, until));
+            Ok(proven)
+        };
+        let question = question.boxed().shared();
+        if asked.len() >= ASKED_MAX {
+            asked.retain(|_, question| question.upgrade().is_some());
+        }
+        asked.extend(question.downgrade().map(|weak| (name, weak)));
+        question
     }
 
     async fn ask(&self, proofs: HeaderMap, client: Client) -> Result<Proven, Error> {

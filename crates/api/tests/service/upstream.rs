@@ -193,3 +193,40 @@ async fn tasks_of_the_cluster_follow_those_of_here() {
     .await;
     assert_eq!(tasks.as_array().unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn many_requests_of_one_caller_ask_the_cluster_once() {
+    let world = World::in_front().await;
+    let (of, peer) = (&world.fixture, &world.peer);
+    let (boss, wrong) = (of.user("boss", "b0ss"), of.user("boss", "guess"));
+    let all = (0..40).map(|_| boss.get("/_scheduler/jobs"));
+    for answer in futures::future::join_all(all).await {
+        answer.gives(200);
+    }
+    assert_eq!(peer.count("GET", "/_session"), 1);
+    // What it says of others is theirs alone, and a refusal is for all that wait for it, and not remembered.
+    let all = (0..40).map(|_| wrong.get("/_scheduler/jobs"));
+    for answer in futures::future::join_all(all).await {
+        answer.refuses(401, "unauthorized", "Name or password is incorrect.");
+    }
+    assert_eq!(peer.count("GET", "/_session"), 2);
+    wrong.get("/_scheduler/jobs").await;
+    assert_eq!(peer.count("GET", "/_session"), 3);
+}
+
+#[tokio::test]
+async fn whoever_asks_first_may_go_away() {
+    let world = World::in_front().await;
+    let boss = world.fixture.user("boss", "b0ss");
+    let mut first = Box::pin(boss.get("/_scheduler/jobs"));
+    assert!(futures::poll!(&mut first).is_pending());
+    let mut others = Box::pin(futures::future::join_all(
+        (0..9).map(|_| boss.get("/_scheduler/jobs")),
+    ));
+    assert!(futures::poll!(&mut others).is_pending());
+    drop(first);
+    for answer in others.await {
+        answer.gives(200);
+    }
+    assert_eq!(world.peer.count("GET", "/_session"), 1);
+}
