@@ -122,9 +122,10 @@ impl ApiBench {
     }
 
     fn memory(&self, case: &str, frontend: &Frontend) {
-        if let Some((resident, own)) = frontend.memory_mb() {
-            self.figure(case, "rss_mb", resident, "MB");
-            self.figure(case, "rss_own_mb", own, "MB");
+        if let Some(memory) = frontend.memory_mb() {
+            self.figure(case, "rss_mb", memory.resident, "MB");
+            self.figure(case, "rss_own_mb", memory.own, "MB");
+            self.figure(case, "rss_mapped_mb", memory.mapped, "MB");
         }
     }
 }

@@ -22,6 +22,16 @@ pub(super) struct Frontend {
     password: String,
 }
 
+/// Megabytes of memory.
+pub(super) struct Memory {
+    /// All that is resident.
+    pub(super) resident: f64,
+    /// What is the process's own.
+    pub(super) own: f64,
+    /// Pages of files, as of an LMDB store: the system takes them back when it needs room.
+    pub(super) mapped: f64,
+}
+
 impl Frontend {
     pub(super) async fn start(store: &str) -> anyhow::Result<Self> {
         let password = random_hex();
@@ -65,15 +75,19 @@ impl Frontend {
         Connection::new(self.address, "bench", &self.password).await
     }
 
-    /// Megabytes of memory, and those of them that are no pages of files, where the system says.
-    pub(super) fn memory_mb(&self) -> Option<(f64, f64)> {
+    /// How much memory it has, where the system says.
+    pub(super) fn memory_mb(&self) -> Option<Memory> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse().ok()?;
             Some(kilobytes / 1024.0)
         };
-        Some((field("VmRSS:")?, field("RssAnon:")?))
+        Some(Memory {
+            resident: field("VmRSS:")?,
+            own: field("RssAnon:")?,
+            mapped: field("RssFile:")?,
+        })
     }
 
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
