@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use jobs::{Add, Added, DATA_BYTES_MAX, Error, Finish, Job, JobId, JobInfo, Outcome, Query, State};
+use jobs::{
+    Add, Added, DATA_BYTES_MAX, Error, Finish, Job, JobId, JobInfo, Notice, Outcome, Query, State,
+};
 use store::{KeyRange, RangeOptions, Transaction};
 
 use crate::support::Queue;
