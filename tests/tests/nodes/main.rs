@@ -10,3 +10,4 @@ mod fleet;
 mod options;
 mod single;
 mod traces;
+mod upstream;
