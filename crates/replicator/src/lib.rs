@@ -35,6 +35,7 @@ mod server;
 #[cfg(test)]
 mod simulation;
 mod slots;
+mod starts;
 mod stats;
 pub mod strip;
 pub mod traces;

@@ -18,6 +18,9 @@ const BACKOFF_MIN_S: u64 = 2;
 pub struct Options {
     /// Jobs that run at a time on a node.
     pub max_jobs: usize,
+    /// Runs that begin at a time at one server, on a node; the others wait for their turn, which lasts some seconds at most. 0
+    /// lets any number begin.
+    pub max_starts_per_server: usize,
     /// Seconds between two turns of the scheduler; jobs that were stopped wait so long.
     pub interval_sec: u64,
     /// Jobs that one turn starts beyond `max_jobs`, so that waiting ones get their turn.
@@ -93,6 +96,7 @@ impl Default for Options {
         let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self {
             max_jobs: 500,
+            max_starts_per_server: 32,
             interval_sec: 15,
             max_churn: 100,
             max_acceptors: 2,

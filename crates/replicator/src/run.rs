@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::create::Replications;
 use crate::data::JobData;
-use crate::engine::{self, Budget, Ending, Handles, Outcome, Progress, Run, Settings};
+use crate::engine::{self, Budget, Ending, Handles, Outcome, Phase, Progress, Run, Settings};
 use crate::error::Error;
 use crate::fault::ServiceError;
 use crate::id::Identity;
@@ -31,6 +31,7 @@ use crate::keys;
 use crate::live::Live;
 use crate::params::Replication;
 use crate::slots::{Seat, Slots};
+use crate::starts::{self, Starts, Turn};
 use crate::stats::Stats;
 use crate::witness::{self, Bug};
 
@@ -51,6 +52,7 @@ pub(crate) struct Runner {
     pub(crate) secrets: Secrets,
     pub(crate) sources: Sources,
     pub(crate) slots: Slots,
+    pub(crate) starts: Starts,
     pub(crate) node: Holder,
     /// Tells this process from those of the same name before.
     pub(crate) process: String,
@@ -198,6 +200,11 @@ impl Work<'_> {
         };
         // The first run goes with what asked for the job; those that come later would only bury it.
         let asked = data.trace.take();
+        let turn = tokio::select! {
+            biased;
+            () = self.stopped() => return Ok(self.stop_end()),
+            turn = self.turn(&replication) => turn,
+        };
         let settings = self.runner.settings();
         let service = &self.runner.of.0.service;
         let identify = engine::identify(&replication, service, &self.runner.network, &settings);
@@ -231,7 +238,7 @@ impl Work<'_> {
             network: self.runner.network.clone(),
             settings,
         };
-        Ok(self.keep_running(run, data, seat, asked).await)
+        Ok(self.keep_running(run, data, (seat, turn), asked).await)
     }
 
     /// What the user asked for, ready to run.
@@ -277,21 +284,34 @@ impl Work<'_> {
             .map_err(|error| error.to_string())
     }
 
+    /// Waits until it may begin at its servers.
+    async fn turn(&self, replication: &Replication) -> Turn {
+        let max = self.runner.of.options().max_starts_per_server;
+        self.runner.starts.turn(replication, max).await
+    }
+
     /// Runs the engine until it has ended, or has nothing to do and somebody else listens for changes.
-    async fn drive(&self, run: Run, data: &mut JobData) -> Driven {
+    async fn drive(&self, run: Run, data: &mut JobData, turn: Turn) -> Driven {
         let (control, handles) = Handles::new(self.gate());
         let _copying = witness::copying(run.identity.replication.as_str(), self.accepted);
         let progress = control.progress();
         let settled = self.settled(&run.replication, progress.clone());
         let engine = engine::run(run.clone(), handles);
         let watching = self.watch(progress.clone(), data);
-        tokio::pin!(engine, watching, settled);
+        let mut progressing = progress.clone();
+        let begun = async {
+            let caught_up = progressing.wait_for(|now| now.phase == Phase::CaughtUp);
+            drop(tokio::time::timeout(starts::TURN_MAX, caught_up).await);
+        };
+        let mut turn = Some(turn);
+        tokio::pin!(begun, engine, watching, settled);
         let mut watched = false;
         let mut ear = None;
         let outcome = loop {
             tokio::select! {
                 biased;
                 outcome = &mut engine => break Some(outcome),
+                () = &mut begun, if turn.is_some() => turn = None,
                 lost = &mut watching, if !watched => {
                     watched = true;
                     if lost && !witness::has(Bug::IgnoresLock) {

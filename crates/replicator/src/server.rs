@@ -28,6 +28,7 @@ use crate::job_metrics;
 use crate::keys;
 use crate::run::{Ended, Runner, Secrets, Stops, chain};
 use crate::slots::Slots;
+use crate::starts::Starts;
 use crate::witness::{self, Bug};
 
 /// Jobs that are asked for at a time.
@@ -130,6 +131,7 @@ impl Server {
         let runner = Runner {
             sources: Sources::new(setup.network.clone()),
             slots: Slots::new(of.options().max_jobs),
+            starts: Starts::default(),
             of,
             network: setup.network,
             budget: setup.budget,

@@ -18,6 +18,7 @@ use crate::engine::{self, Phase, Progress, Run};
 use crate::idle::Ear;
 use crate::params::{Filter, Replication};
 use crate::slots::Seat;
+use crate::starts::Turn;
 use crate::traces;
 use crate::witness::{self, Bug};
 
@@ -52,7 +53,7 @@ impl Work<'_> {
         &self,
         mut run: Run,
         data: &mut JobData,
-        seat: Seat,
+        (seat, mut turn): (Seat, Turn),
         mut asked: Option<String>,
     ) -> End {
         let mut seat = Some(seat);
@@ -60,7 +61,7 @@ impl Work<'_> {
         loop {
             // Boxed, so that a job that waits does not keep room for what it did before.
             let span = self.span(&run, asked.take().as_deref());
-            let driven = Box::pin(self.drive(run.clone(), data)).instrument(span);
+            let driven = Box::pin(self.drive(run.clone(), data, turn)).instrument(span);
             let (last, ear) = match driven.await {
                 Driven::Ended(end) => return end,
                 Driven::Idle(last, ear) => (last, ear),
@@ -70,7 +71,10 @@ impl Work<'_> {
             let parked = Box::pin(self.parked(&run, &last, ear, &mut untold, data)).await;
             drop(parking);
             match parked {
-                Ok(again) => seat = Some(again),
+                Ok(again) => {
+                    seat = Some(again.0);
+                    turn = again.1;
+                }
                 Err(end) => return end.with(*last),
             }
             if let Some(end) = Box::pin(self.renamed(&run)).await {
@@ -136,7 +140,7 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until the source has changed and there is a seat.
+    /// Waits until the source has changed, and there is a seat and a turn.
     async fn parked(
         &self,
         run: &Run,
@@ -144,7 +148,7 @@ impl Work<'_> {
         ear: Ear,
         untold: &mut Option<Seq>,
         data: &mut JobData,
-    ) -> Result<Seat, End> {
+    ) -> Result<(Seat, Turn), End> {
         let waits = Progress {
             phase: Phase::CaughtUp,
             ..last.clone()
@@ -162,12 +166,13 @@ impl Work<'_> {
                 () = self.untold(run, last, untold) => {}
                 () = told => {}
             }
-            self.runner.slots.wait().await
+            let seat = self.runner.slots.wait().await;
+            (seat, self.turn(&run.replication).await)
         };
         tokio::select! {
             biased;
             () = self.stopped() => Err(self.stop_end()),
-            seat = changed => Ok(seat),
+            again = changed => Ok(again),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Nodes that come and go.
 
+use peer::{Fault, Faults, On};
 use replicator::{Options, SummaryMemory};
 use serde_json::{Value, json};
 
@@ -81,4 +82,26 @@ async fn the_longest_running_make_room_for_others() {
     node.of.set_options(options(0)).unwrap();
     node.until_running(0).await;
     assert_eq!(world.until_state("t0", "pending").await["error_count"], 0);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_lets_others_begin() {
+    let world = World::new().await;
+    let node = world.node("n1").await;
+    let options = Options {
+        max_starts_per_server: 1,
+        ..Options::default()
+    };
+    node.of.set_options(options).unwrap();
+    let hangs = (On::any("/hangs/"), Fault::Hang);
+    world.peer.set_faults(Faults::script([hangs]));
+    world.peer.create_database("hangs").unwrap();
+    let target = world.peer.database_url("hangs");
+    world.put("first", &json!({"target": target})).await;
+    world.until_state("first", "running").await;
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    world.put("second", &json!({})).await;
+    world.until_state("second", "completed").await;
+    world.until_copied("x").await;
+    world.until_state("first", "running").await;
 }
