@@ -7,6 +7,7 @@ mod bench;
 mod demo;
 mod import;
 mod jobs;
+mod keys;
 mod one;
 mod output;
 mod password;
@@ -50,6 +51,9 @@ enum Command {
     /// Take over what another service does
     #[command(subcommand)]
     Import(import::Command),
+    /// See which keys credentials are sealed with, and change them
+    #[command(subcommand)]
+    Keys(keys::Command),
     /// Look into, export or fill a store, without any node
     #[command(subcommand)]
     Store(store::Command),
@@ -146,6 +150,10 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             Box::pin(import::run(command)).await?;
         }
         Command::Jobs(command) => jobs::run(command).await?,
+        Command::Keys(command) => {
+            log_warnings()?;
+            keys::run(command).await?;
+        }
         Command::Replicate(command) => {
             log_warnings()?;
             replicate::run(*command).await?;

@@ -1,7 +1,7 @@
 //! The key file: what credentials in the store are sealed with, which must not be in the store.
 //!
 //! A line is a name and 64 hexadecimal digits. The first seals, all of them open; so a key is
-//! changed by putting a new line in front on every node. The file is made at the first start, for
+//! changed by a new line, behind the others until every node knows it, and then in front. The file is made at the first start, for
 //! its owner only. Several processes may start at once: one of them makes the file, all use it.
 
 use std::fs::{self, OpenOptions, Permissions};
@@ -18,7 +18,8 @@ use crate::config::Config;
 const FILE: &str = "davenport.keys";
 const ABOUT: &str = "# Davenport's keys: what credentials in the store are sealed with. Without them they cannot be read.\n\
     # Keep a copy in a safe place, apart from copies of the store. Every node of a store needs the same file.\n\
-    # The first key seals, all of them open; to change keys put a new line in front.\n";
+    # The first key seals, all of them open. To change keys add a line behind them on every node, then put it in front,\n\
+    # and take the old one away when `davenport keys list` says that it is not needed.\n";
 
 /// Keys by name, the one to seal with first.
 pub struct KeyRing(Vec<(String, [u8; 32])>);
@@ -39,21 +40,28 @@ impl KeyRing {
 
     /// Reads a file, or makes it of these random bits.
     pub fn open(path: &Path, random: [u8; 32]) -> anyhow::Result<Self> {
+        if let Some(ring) = Self::read(path)? {
+            return Ok(ring);
+        }
+        make(path, &random).with_context(|| format!("make the key file {}", path.display()))?;
+        let ring = Self::read(path)?;
+        ring.with_context(|| format!("the key file {} is gone", path.display()))
+    }
+
+    /// Reads a file; `None` when there is none.
+    pub fn read(path: &Path) -> anyhow::Result<Option<Self>> {
         let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                make(path, &random)
-                    .with_context(|| format!("make the key file {}", path.display()))?;
-                fs::read_to_string(path)
-            }
-            read => read,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            read => read.with_context(|| format!("read the key file {}", path.display()))?,
         };
-        let text = text.with_context(|| format!("read the key file {}", path.display()))?;
         let mode = fs::metadata(path)?.permissions().mode();
         if mode & 0o077 != 0 {
             let path = path.display();
             tracing::warn!(file = %path, "others may read the key file: chmod 600 it");
         }
-        Self::parse(&text).with_context(|| format!("read the key file {}", path.display()))
+        let ring = Self::parse(&text);
+        ring.with_context(|| format!("read the key file {}", path.display()))
+            .map(Some)
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
@@ -78,6 +86,11 @@ impl KeyRing {
             bail!("there is no key in it");
         }
         Ok(Self(keys))
+    }
+
+    /// The names of the keys, that of the one to seal with first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| &**name)
     }
 
     /// What seals and opens.

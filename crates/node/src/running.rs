@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -251,7 +251,8 @@ pub(crate) async fn replications(
     match Replications::open(jobs, DocStore::new(store, docs), setup).await {
         Ok(replications) => Ok(replications),
         Err(ServiceError::Unreadable(error)) => Err(anyhow!(error).context(
-            "credentials in this store were sealed with other keys; give this node the key file of the others",
+            "credentials in this store may be sealed with other keys; give this node the key file of the others, or put the \
+             line of that key back behind the first one: `davenport keys list` says when it can go",
         )),
         Err(error) => Err(error.into()),
     }
@@ -355,9 +356,23 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Store> {
 
 /// The keys of a configuration: from its file, or drawn for a store that is gone with the process.
 pub fn open_keys(config: &Config, file: Option<&Path>) -> anyhow::Result<KeyRing> {
-    let state = std::env::var_os("STATE_DIRECTORY");
-    match crate::keys::path(config, file, state.as_deref().map(Path::new)) {
+    match key_file(config, file) {
         Some(path) => KeyRing::open(&path, random()),
         None => Ok(KeyRing::drawn(random())),
+    }
+}
+
+/// Where the keys of a configuration are.
+pub(crate) fn key_file(config: &Config, file: Option<&Path>) -> Option<PathBuf> {
+    let state = std::env::var_os("STATE_DIRECTORY");
+    crate::keys::path(config, file, state.as_deref().map(Path::new))
+}
+
+/// False for a store that opening would make.
+pub(crate) fn store_is_there(config: &Config) -> bool {
+    match config.store.url.split_once(':') {
+        Some(("lmdb", directory)) => Path::new(directory).join("format").exists(),
+        Some(("memory", _)) => false,
+        _ => true,
     }
 }

@@ -10,6 +10,7 @@
 
 mod owner;
 mod request;
+mod reseal;
 mod scan;
 mod steer;
 
@@ -29,6 +30,7 @@ use tokio::sync::watch;
 pub use owner::Writer;
 use owner::check_owner;
 pub use request::{Answer, Caller, Failure, Started};
+pub use reseal::{KeysInUse, Resealing, Sealed, count_seals, keys_in_use};
 pub use scan::Scanned;
 
 use crate::data::{self, JobData, JobState, Kind, Origin, document_job_id};
@@ -87,8 +89,8 @@ impl fmt::Debug for Replications {
 }
 
 impl Replications {
-    /// Registers the type of jobs, and finds or makes the service's UUID. [`ServiceError::Unreadable`] when the store was
-    /// sealed with a key that is not among these.
+    /// Registers the type of jobs, and finds or makes the service's UUID. [`ServiceError::Unreadable`] when something in
+    /// the store may be sealed with a key that is not among these.
     pub async fn open(jobs: Jobs, docs: DocStore, setup: Setup) -> Result<Self, ServiceError> {
         setup.options.validate()?;
         let ty = JobType::new(JOB_TYPE)?;
@@ -111,7 +113,7 @@ impl Replications {
             .transact("open_replications", |tx| async move {
                 let before = registry.type_config_in(&tx, ty_ref).await?;
                 registry.set_type_in(&tx, ty_ref, config).await?;
-                check_key_in(&tx, sealer).await?;
+                reseal::check_keys_in(&tx, sealer).await?;
                 Ok::<_, ServiceError>((service_uuid_in(&tx, given, drawn).await?, before))
             })
             .await?;
@@ -270,6 +272,7 @@ impl Replications {
         let add = Add::new(job.clone(), data.encode())
             .due_ms(due_ms)
             .retention(retention);
+        self.seals_job_in(tx, data).await?;
         tx.set(&keys::active(data.rep_id.as_deref(), job), b"");
         self.0.jobs.add_in(tx, op, &self.0.ty, add).await?;
         Ok(())
@@ -361,16 +364,6 @@ impl Replications {
     }
 }
 
-/// A node with other keys than those before it could read nothing of what they sealed, nor they of its.
-async fn check_key_in(tx: &Transaction, sealer: &Sealer) -> Result<(), ServiceError> {
-    let before = tx.get(&keys::seal()).await?;
-    let before = before.map(|row| String::from_utf8_lossy(&row).into_owned());
-    if let Some(name) = sealer.succeed(before.as_deref())? {
-        tx.set(&keys::seal(), name.as_bytes());
-    }
-    Ok(())
-}
-
 async fn service_uuid_in(
     tx: &Transaction,
     given: Option<&str>,
@@ -428,6 +421,7 @@ impl WriteHook for DocumentHook<'_> {
                 .map_err(|_| ServiceError::corrupt("a document cannot be decoded"))?;
             check_owner(data::text(&body, "owner").as_deref(), &self.writer)?;
         }
+        self.of.seals_body_in(tx, &change.written.body).await?;
         if !change.winner_changed() {
             return Ok(());
         }

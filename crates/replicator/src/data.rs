@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::fault::ServiceError;
 use crate::params::{Defaults, Invalid, Replication};
-use crate::seal::Sealer;
+use crate::seal::{Sealer, Unreadable};
 use crate::traces;
 pub(crate) use asked::{Shown, Spec};
 
@@ -237,6 +237,22 @@ impl JobData {
         let body = Json::parse(&text)
             .map_err(|_| ServiceError::corrupt("the replication of a job cannot be decoded"))?;
         Ok(Replication::from_document(&body, defaults))
+    }
+
+    /// What the user asked for, if it is sealed.
+    pub(crate) fn sealed(&self) -> Option<&str> {
+        match &self.spec {
+            Some(Spec::Sealed(sealed)) => Some(sealed),
+            Some(Spec::Plain(_)) | None => None,
+        }
+    }
+
+    /// Seals it anew if that would be with another key now. Whether it was.
+    pub(crate) fn reseal(&mut self, sealer: &Sealer, job: &JobId) -> Result<bool, Unreadable> {
+        match &mut self.spec {
+            Some(spec) => spec.reseal(sealer, job),
+            None => Ok(false),
+        }
     }
 
     /// The error as one text.

@@ -47,3 +47,14 @@ pub(crate) fn queue(pending: u64, total: u64) {
     gauge!("couchdb_couch_replicator_jobs_pending").set(pending as f64);
     gauge!("couchdb_couch_replicator_jobs_total").set(total as f64);
 }
+
+/// Keys that something may be sealed with: one, but while keys are changed.
+#[expect(clippy::cast_precision_loss, reason = "nobody has so many keys")]
+pub(crate) fn keys(used: usize) {
+    gauge!("davenport_keys_in_use").set(used as f64);
+}
+
+/// What was sealed anew.
+pub(crate) fn resealed(count: u64) {
+    counter!("davenport_resealed_total").increment(count);
+}

@@ -10,6 +10,8 @@
 //! (52, 6, 1, "", job id)                = ""             those that have none yet
 //! (52, 7)                               = versionstamp   of the last time a job was taken from its holder: watched
 //! (52, 8)                               = name           of the key that credentials are sealed with
+//! (52, 9, name of a key)                = 1 or 0         something may be sealed with it; 0 since a pass began
+//! (52, 10)                              = JSON           the last pass that seals everything anew
 //! ```
 //!
 //! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
@@ -30,6 +32,8 @@ const LIVE: u16 = 5;
 const ACTIVE: u16 = 6;
 const BELL: u16 = 7;
 const SEAL: u16 = 8;
+const USED: u16 = 9;
+const PASS: u16 = 10;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -57,6 +61,25 @@ pub(crate) fn scans() -> KeyRange {
 
 pub(crate) fn seal() -> Vec<u8> {
     pack(&(LAYER, SEAL))
+}
+
+pub(crate) fn used(key: &str) -> Vec<u8> {
+    pack(&(LAYER, USED, key))
+}
+
+pub(crate) fn uses() -> KeyRange {
+    below(&(LAYER, USED))
+}
+
+/// The name of the key whose row of 9 this is.
+pub(crate) fn used_key(row: &[u8]) -> Result<String, ServiceError> {
+    let (_, _, name) = unpack::<(u16, u16, String)>(row)
+        .map_err(|_| ServiceError::corrupt("the row of a key cannot be decoded"))?;
+    Ok(name)
+}
+
+pub(crate) fn pass() -> Vec<u8> {
+    pack(&(LAYER, PASS))
 }
 
 pub(crate) fn live(job: &JobId) -> Vec<u8> {
@@ -149,5 +172,7 @@ mod tests {
         assert_eq!(last_job(&active(Some("ab"), &job("k"))).unwrap(), job("k"));
         assert_eq!(last_job(&active(None, &job("l"))).unwrap(), job("l"));
         assert!(last_job(b"x").is_err());
+        assert!(uses().contains(&used("k")) && !uses().contains(&pass()));
+        assert_eq!(used_key(&used("k")).unwrap(), "k");
     }
 }

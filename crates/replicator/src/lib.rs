@@ -12,7 +12,7 @@
 //! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
 //! | running | a [`Server`] for each node that replicates |
 //! | spans that jobs carry on | [`traces`] |
-//! | credentials at rest | a [`Sealer`] with keys that are not in the store |
+//! | credentials at rest | a [`Sealer`] with keys that are not in the store; [`keys_in_use`], and [`Replications::reseal_a_little`] when keys change |
 
 mod checkpoint;
 mod create;
@@ -44,8 +44,8 @@ mod witness;
 mod writeback;
 
 pub use create::{
-    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Setup,
-    Started, Writer,
+    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT, JOB_TYPE, KeysInUse, Replications,
+    Resealing, Scanned, Sealed, Setup, Started, Writer, count_seals, keys_in_use,
 };
 pub use data::JobState;
 pub use error::{Error, Step};

@@ -169,6 +169,9 @@ impl Runner {
 impl Work<'_> {
     async fn run(&self, seat: Seat) -> Result<Ended, ServiceError> {
         let mut data = JobData::decode(&self.accepted.data)?;
+        // A run may last long, and is not to bring back what was sealed anew meanwhile. What cannot be opened is told below.
+        let job = &self.accepted.job.id;
+        drop(data.reseal(&self.runner.of.0.sealer, job));
         let timeout = self.runner.of.0.job_timeout;
         let jobs = &self.runner.of.0.jobs;
         let beats = jobs.keep_alive(self.accepted, timeout, |held| {

@@ -89,21 +89,15 @@ impl Sealer {
         Some(&self.0.as_ref()?.first()?.name)
     }
 
-    fn has(&self, name: &str) -> bool {
-        let mut keys = self.0.iter().flat_map(|keys| keys.iter());
-        keys.any(|key| key.name == name)
+    /// The names of all keys, that of the one to seal with first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let keys = self.0.iter().flat_map(|keys| keys.iter());
+        keys.map(|key| &*key.name)
     }
 
-    /// Whether a service that sealed with the key of this name can be gone on with; the name to remember
-    /// if that is another one now. A service that seals nothing asks for none.
-    pub(crate) fn succeed(&self, before: Option<&str>) -> Result<Option<&str>, Unreadable> {
-        let Some(newest) = self.newest() else {
-            return Ok(None);
-        };
-        match before {
-            Some(before) if !self.has(before) => Err(Unreadable::NoKey(before.to_owned())),
-            before => Ok((before != Some(newest)).then_some(newest)),
-        }
+    /// True when what was sealed with the key of this name can be opened.
+    pub fn has(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
     }
 
     /// The text sealed for a place; `None` when nothing is sealed here.
@@ -120,11 +114,24 @@ impl Sealer {
         key.open(context, bytes).ok_or(Unreadable::Changed)
     }
 
+    /// The text sealed anew; `None` when it would be sealed with the same key now, or not at all.
+    pub fn reseal(&self, context: &str, sealed: &str) -> Result<Option<String>, Unreadable> {
+        if !self.seals() || !self.is_stale(sealed) {
+            return Ok(None);
+        }
+        let text = self.open(context, sealed)?;
+        Ok(self.seal(context, &text))
+    }
+
     /// True when the text would be sealed with another key now.
     pub fn is_stale(&self, sealed: &str) -> bool {
-        let first = self.0.as_ref().and_then(|keys| keys.first());
-        split(sealed).map(|(name, _)| name) != first.map(|key| key.name.as_str())
+        key_of(sealed) != self.newest()
     }
+}
+
+/// The name of the key that a text was sealed with.
+pub(crate) fn key_of(sealed: &str) -> Option<&str> {
+    split(sealed).map(|(name, _)| name)
 }
 
 fn split(sealed: &str) -> Option<(&str, &str)> {
@@ -224,6 +231,10 @@ mod tests {
         assert!(both.is_stale(&old));
         let new = both.seal("x", "text").unwrap();
         assert!(!both.is_stale(&new));
+        assert_eq!(both.reseal("x", &old).unwrap().as_ref(), Some(&new));
+        assert_eq!(both.reseal("x", &new), Ok(None));
+        assert_eq!(both.reseal("y", &old), Err(Unreadable::Changed));
+        assert_eq!(Sealer::plain().reseal("x", &old), Ok(None));
         assert_eq!(ring(&["b"]).open("x", &new).unwrap(), "text");
         assert_eq!(
             ring(&["b"]).open("x", &old),
@@ -235,21 +246,6 @@ mod tests {
         );
         assert_eq!(Sealer::plain().seal("x", "text"), None);
         assert_eq!(format!("{both:?}"), r#"["b", "a"]"#);
-    }
-
-    #[test]
-    fn a_ring_goes_on_where_another_one_ended() {
-        let text = |name: &str| Ok(Some(name.to_owned()));
-        let succeed = |names: &[&str], before| {
-            let ring = ring(names);
-            ring.succeed(before).map(|name| name.map(str::to_owned))
-        };
-        assert_eq!(succeed(&["a"], None), text("a"));
-        assert_eq!(succeed(&["a"], Some("a")), Ok(None));
-        assert_eq!(succeed(&["b", "a"], Some("a")), text("b"));
-        let missing = Err(Unreadable::NoKey("a".to_owned()));
-        assert_eq!(succeed(&["b"], Some("a")), missing);
-        assert_eq!(Sealer::plain().succeed(Some("a")), Ok(None));
     }
 
     #[test]

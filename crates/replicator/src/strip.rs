@@ -63,6 +63,40 @@ pub fn open_body(sealer: &Sealer, db: &Db, id: &str, stored: &str) -> Result<Jso
     Ok(Json::Object(members))
 }
 
+/// What is sealed in a stored body.
+pub(crate) fn sealed(stored: &str) -> Option<String> {
+    // Cheap to ask: most documents hold nothing of it.
+    if !stored.contains("\"_sealed\"") {
+        return None;
+    }
+    let json = Json::parse(stored).ok()?;
+    json.get(SEALED)?.as_str().map(str::to_owned)
+}
+
+/// The body with its credentials sealed anew; `None` when they would be sealed with the same key now.
+pub(crate) fn reseal_body(
+    sealer: &Sealer,
+    db: &Db,
+    id: &str,
+    stored: &str,
+) -> Result<Option<String>, Unreadable> {
+    let Some(old) = sealed(stored) else {
+        return Ok(None);
+    };
+    let Some(new) = sealer.reseal(&context(db, id), &old)? else {
+        return Ok(None);
+    };
+    let Ok(Json::Object(mut members)) = Json::parse(stored) else {
+        return Err(Unreadable::Changed);
+    };
+    for (name, value) in &mut members {
+        if name == SEALED {
+            *value = Json::String(new.clone());
+        }
+    }
+    Ok(Some(Json::Object(members).to_string()))
+}
+
 /// The document as this reader may see it. Credentials are there for its owner and for administrators; everybody else gets
 /// a document without them, under a made-up revision if something is missing.
 pub fn for_reader(

@@ -7,6 +7,7 @@
 )]
 
 mod fleet;
+mod keys;
 mod options;
 mod single;
 mod traces;

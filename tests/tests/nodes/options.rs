@@ -65,14 +65,15 @@ async fn what_cannot_be_had_is_said_before_anything_is_begun() {
     let keys = directory.path().join("davenport.keys");
     assert!(!keys.exists(), "no keys for a store that is not there");
     // Another key file than the one that the store was used with.
-    let keys = directory.path().join("other.keys");
-    let keys = format!("keys.file={}", keys.display());
+    let other = directory.path().join("other.keys");
+    let keys = format!("keys.file={}", other.display());
+    let says = "give this node the key file of the others";
     let (code, _, error) = node(&["--set", &keys]).output().await.unwrap();
-    assert_eq!(code, Some(2));
-    assert!(
-        error.contains("give this node the key file of the others"),
-        "{error}"
-    );
+    assert!(code == Some(2) && error.contains(says), "{error}");
+    assert!(!other.exists(), "no keys for a store that has others");
+    std::fs::write(&other, format!("other {}\n", "0f".repeat(32))).unwrap();
+    let (code, _, error) = node(&["--set", &keys]).output().await.unwrap();
+    assert!(code == Some(2) && error.contains(says), "{error}");
 }
 
 #[tokio::test]

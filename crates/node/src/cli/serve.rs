@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use replicator::keys_in_use;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{NotStarted, output};
+use super::{NotStarted, keys, output};
 use crate::config::{Config, Loaded, Role, Sources};
 use crate::logs::Logs;
 use crate::metrics::Collected;
-use crate::running::{Node, network, node_name, open_keys, open_store};
+use crate::running::{Node, key_file, network, node_name, open_keys, open_store};
 use crate::systemd::Systemd;
 use crate::{admins, tls};
 
@@ -58,7 +59,7 @@ pub(crate) struct Flags {
     /// Any option of the configuration file
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// Say whether the configuration can be used, and end
+    /// Say whether the configuration can be used, and with the keys of its store, and end
     #[arg(long)]
     check_config: bool,
 }
@@ -117,6 +118,8 @@ pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Re
     let loaded = sources.load()?;
     check(&loaded.config).context(NotStarted)?;
     if flags.check_config {
+        let looked = keys::look(&loaded.config, sources.file.as_deref());
+        looked.await.context(NotStarted)?;
         return Ok(say_usable(&loaded.config));
     }
     let logs = Logs::init(&loaded.config.log, &node_name(&loaded.config));
@@ -136,6 +139,12 @@ pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Re
 async fn start(config: &Config, file: Option<&std::path::Path>) -> anyhow::Result<Node> {
     // The store first: a node that cannot open it makes no keys for it.
     let store = open_store(config).await?;
+    if let Some(path) = key_file(config, file).filter(|path| !path.exists()) {
+        let needed = keys_in_use(&store).await?.used;
+        if !needed.is_empty() {
+            bail!(keys::lost(&needed.join(", "), &path));
+        }
+    }
     let keys = open_keys(config, file)?;
     Box::pin(Node::start(config, store, &keys, &Collected::begin()?)).await
 }

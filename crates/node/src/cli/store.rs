@@ -7,6 +7,7 @@ use ::store::{Store, Totals};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use jobs::{Check, Clock, Entropy, JobType, Jobs};
+use replicator::{Sealed, count_seals, keys_in_use};
 use serde_json::json;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
@@ -94,13 +95,42 @@ async fn check(target: &Target) -> anyhow::Result<()> {
         report_jobs(target, &ty, &check);
         problems += check.problems.len();
     }
+    problems += check_seals(target, jobs.store()).await?;
     if problems > 0 {
         bail!(
-            "{problems} rows of jobs are not as they should be; if no node was running meanwhile, \
+            "{problems} things are not as they should be; if no node was running meanwhile, \
              this is a bug"
         );
     }
     Ok(())
+}
+
+/// Counts what is sealed, by key: nodes may do without those that are not known to be in use.
+async fn check_seals(target: &Target, store: &Store) -> anyhow::Result<usize> {
+    let known = keys_in_use(store).await?;
+    let mut problems = 0;
+    for (key, count) in count_seals(store).await? {
+        let needed = known.used.contains(&key);
+        problems += usize::from(!needed);
+        let Sealed { documents, jobs } = count;
+        output::line(&if target.json {
+            let line = json!({
+                "store": target.store, "key": key, "documents": documents, "jobs": jobs, "needed": needed,
+            });
+            line.to_string()
+        } else {
+            let problem = if needed {
+                ""
+            } else {
+                ": it is not known to be needed"
+            };
+            format!(
+                "{}: sealed with the key {key}: {documents} documents and {jobs} jobs{problem}",
+                target.store
+            )
+        });
+    }
+    Ok(problems)
 }
 
 fn report_jobs(target: &Target, ty: &JobType, check: &Check) {

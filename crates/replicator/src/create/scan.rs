@@ -41,7 +41,8 @@ impl Replications {
         tx.set(&keys::scan(db.instance()), &marker(db.name().as_str(), ""));
     }
 
-    /// Does a bounded piece of background work: documents of a database that is to be looked at, or jobs of a deleted one.
+    /// Does a bounded piece of background work: documents of a database that is to be looked at, jobs of a deleted one,
+    /// or what is sealed with an old key.
     /// To be called by every node until there is nothing to do, and again after a while.
     pub async fn work_a_little(&self) -> Result<Scanned, ServiceError> {
         let op = self.0.jobs.op();
@@ -53,12 +54,10 @@ impl Replications {
         if scanned == Scanned::Some {
             return Ok(scanned);
         }
-        Ok(
-            match self.0.docs.sweep(&self.hook(Writer::Replicator)).await? {
-                Swept::Nothing => Scanned::Nothing,
-                Swept::Some(_) | Swept::Last(_) => Scanned::Some,
-            },
-        )
+        match self.0.docs.sweep(&self.hook(Writer::Replicator)).await? {
+            Swept::Nothing => self.reseal_a_little().await,
+            Swept::Some(_) | Swept::Last(_) => Ok(Scanned::Some),
+        }
     }
 
     async fn scan_in(&self, tx: &Transaction, op: &Op) -> Result<Scanned, ServiceError> {

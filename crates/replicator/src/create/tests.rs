@@ -327,23 +327,3 @@ async fn the_services_uuid_stays_unless_it_is_set() {
     Replications::open(jobs, docs, setup).await.unwrap();
     assert_eq!(open(&store).await.service().uuid, "mine");
 }
-
-#[tokio::test]
-async fn other_keys_than_those_of_the_store_are_refused() {
-    let store = Store::open("memory:").await.unwrap();
-    let open = async |names: &[&str]| {
-        let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
-        let docs = DocStore::new(store.clone(), docstore::Options::default());
-        let keys = names.iter().map(|name| ((*name).to_owned(), [7; 32]));
-        let setup = Setup {
-            sealer: Sealer::new(keys.collect()).unwrap(),
-            ..Setup::default()
-        };
-        Replications::open(jobs, docs, setup).await.map(drop)
-    };
-    open(&["a"]).await.unwrap();
-    let refused = open(&["b"]).await.unwrap_err();
-    assert!(matches!(refused, ServiceError::Unreadable(_)), "{refused}");
-    open(&["b", "a"]).await.unwrap();
-    open(&["b"]).await.unwrap();
-}

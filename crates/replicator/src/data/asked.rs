@@ -81,6 +81,18 @@ impl Spec {
         }
     }
 
+    pub(super) fn reseal(&mut self, sealer: &Sealer, job: &JobId) -> Result<bool, Unreadable> {
+        let Self::Sealed(sealed) = self else {
+            return Ok(false);
+        };
+        let new = sealer.reseal(&place(job), sealed)?;
+        let changed = new.is_some();
+        if let Some(new) = new {
+            *sealed = new;
+        }
+        Ok(changed)
+    }
+
     /// The members as JSON text.
     pub(super) fn open(&self, sealer: &Sealer, job: &JobId) -> Result<String, Unreadable> {
         match self {

@@ -132,6 +132,7 @@ impl Work<'_> {
         if held.repeated {
             return Ok(plan.ended);
         }
+        of.seals_job_in(tx, &plan.data).await?;
         if let Some(last) = last {
             self.tell_in(tx, op, last);
         }

@@ -123,6 +123,7 @@ impl Work<'_> {
         let bytes = new.encode();
         let held = jobs.update_in(tx, op, job, Some(bytes.into())).await?;
         if !held.repeated {
+            of.seals_job_in(tx, new).await?;
             if let Some(before) = old.rep_id.as_deref().filter(|before| *before != id) {
                 tx.clear(&keys::duplicate(before, &job.id));
                 of.disown_in(tx, op, before, &job.id).await?;

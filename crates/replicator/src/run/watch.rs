@@ -118,6 +118,9 @@ impl Work<'_> {
         let live = &live(now, op.now_ms).encode();
         let held = (jobs.store())
             .transact("keep_progress", |tx| async move {
+                if let Some(data) = data {
+                    self.runner.of.seals_job_in(&tx, data).await?;
+                }
                 let data = data.map(|data| data.encode().into());
                 let held = jobs.update_in(&tx, &op, &self.accepted.job, data).await?;
                 tx.set(&keys::live(&self.accepted.job.id), live);

@@ -1,0 +1,260 @@
+//! `davenport keys`: which keys a store needs, and sealing anew what is sealed with old ones.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, Subcommand};
+use replicator::{KeysInUse, Resealing, Scanned, keys_in_use};
+use serde_json::{Value, json};
+
+use super::{Unusable, output, serve};
+use crate::config::{Config, Sources};
+use crate::keys::KeyRing;
+use crate::running::{key_file, open_keys, open_store, replications, store_is_there};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say which keys the store needs, and which of the key file can go
+    List(Target),
+    /// Seal everything with the first key of the key file, as nodes that replicate do in the background
+    Reseal(Target),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    /// The configuration file of the nodes
+    #[arg(long, value_name = "FILE", env = "DAVENPORT_CONFIG")]
+    config: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "URL",
+        help = "Where the nodes keep everything: lmdb:DIRECTORY or fdb:CLUSTER_FILE"
+    )]
+    store: Option<String>,
+    /// Any option of the configuration file
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keys of a file and of the store that it belongs to.
+struct Compared {
+    file: PathBuf,
+    known: KeysInUse,
+    /// Those of the file, the one that seals first.
+    here: Vec<String>,
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List(target) => list(&target).await,
+        Command::Reseal(target) => reseal(&target).await,
+    }
+}
+
+impl Target {
+    fn sources(&self) -> anyhow::Result<Sources> {
+        let mut flags = Vec::new();
+        if let Some(url) = &self.store {
+            flags.push(("--store", "store.url".to_owned(), url.clone()));
+        }
+        for set in &self.set {
+            let Some((key, value)) = set.split_once('=') else {
+                bail!(anyhow!("--set {set}: write SECTION.KEY=VALUE").context(Unusable));
+            };
+            flags.push(("--set", key.trim().to_owned(), value.trim().to_owned()));
+        }
+        Ok(Sources {
+            file: self.config.clone(),
+            environment: serve::environment(),
+            flags,
+            roles: None,
+        })
+    }
+
+    /// A store and a key file that are there: whoever looks at them does not want to make them.
+    fn existing(&self) -> anyhow::Result<(Config, PathBuf)> {
+        let sources = self.sources()?;
+        let config = sources.load()?.config;
+        if !store_is_there(&config) {
+            let what = format!("there is no store at {}", config.store.url);
+            return Err(anyhow!("{what}; --store names another one").context(Unusable));
+        }
+        let file = key_file(&config, sources.file.as_deref());
+        let file = file.context("the keys of this store are gone with its process")?;
+        Ok((config, file))
+    }
+}
+
+async fn list(target: &Target) -> anyhow::Result<()> {
+    let (config, file) = target.existing()?;
+    let compared = Compared::read(&config, file).await?;
+    compared.report(target);
+    compared.check()
+}
+
+async fn reseal(target: &Target) -> anyhow::Result<()> {
+    let (config, file) = target.existing()?;
+    Compared::read(&config, file.clone()).await?.check()?;
+    let store = open_store(&config).await?;
+    let keys = open_keys(&config, target.config.as_deref())?;
+    let of = replications(&config, &keys, store.clone()).await?;
+    let mut told = 0;
+    while of.reseal_a_little().await? == Scanned::Some {
+        let pass = keys_in_use(&store).await?.pass;
+        if let Some(pass) = pass.filter(|pass| pass.looked >= told) {
+            told = pass.looked + 10_000;
+            output::error(&sentence(&pass));
+        }
+    }
+    let compared = Compared::read(&config, file).await?;
+    compared.report(target);
+    let old: Vec<_> = compared.known.old().collect();
+    if !old.is_empty() {
+        bail!(
+            "something may be sealed with {} again: start every node with the new key in front, and try again a minute later",
+            old.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// Says whether the keys of a configuration are those of its store. Makes nothing.
+pub(super) async fn look(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
+    let Some(file) = key_file(config, file).filter(|_| store_is_there(config)) else {
+        return Ok(());
+    };
+    let patience = std::time::Duration::from_secs(5);
+    let read = tokio::time::timeout(patience, Compared::read(config, file));
+    let read = read
+        .await
+        .unwrap_or_else(|_| Err(anyhow!("it does not answer")));
+    let compared = match read {
+        Ok(compared) => compared,
+        Err(error) => {
+            output::error(&format!(
+                "davenport: the store was not looked into: {error:#}"
+            ));
+            return Ok(());
+        }
+    };
+    compared.check()?;
+    for name in compared.spare() {
+        let file = compared.file.display();
+        output::error(&format!(
+            "davenport: nothing is sealed with the key {name} of {file}: its line can go once every node has another one in front"
+        ));
+    }
+    Ok(())
+}
+
+impl Compared {
+    async fn read(config: &Config, file: PathBuf) -> anyhow::Result<Self> {
+        let ring = KeyRing::read(&file)?;
+        let here = ring.iter().flat_map(KeyRing::names).map(str::to_owned);
+        let store = open_store(config).await?;
+        Ok(Self {
+            known: keys_in_use(&store).await?,
+            here: here.collect(),
+            file,
+        })
+    }
+
+    /// What the store needs and the file does not have.
+    fn missing(&self) -> impl Iterator<Item = &String> {
+        (self.known.used.iter()).filter(|name| !self.here.contains(name))
+    }
+
+    /// What the file has and the store does not need: not the first, with which something will be sealed.
+    fn spare(&self) -> impl Iterator<Item = &String> {
+        (self.here.iter().skip(1)).filter(|name| !self.known.used.contains(name))
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let missing: Vec<_> = self.missing().map(String::as_str).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        bail!(lost(&missing.join(", "), &self.file))
+    }
+
+    fn words(&self, name: &String) -> &'static str {
+        let used = self.known.used.contains(name);
+        let newest = self.known.newest.as_ref() == Some(name);
+        match (used, self.here.iter().position(|known| known == name)) {
+            (true, None) => "needed, and not in the file",
+            (true, Some(_)) if newest => "seals",
+            (true, Some(_)) => "needed: something may be sealed with it",
+            (false, Some(0)) => "seals when a node is started",
+            (false, _) => "not needed",
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.here.iter().chain(self.missing())
+    }
+
+    fn report(&self, target: &Target) {
+        if target.json {
+            output::line(&self.to_json().to_string());
+            return;
+        }
+        let rows = self.names().map(|name| {
+            let words = self.words(name).to_owned();
+            vec![name.clone(), words]
+        });
+        let rows: Vec<_> = rows.collect();
+        output::text(&output::table(&["KEY", "USE"], &rows));
+        if let Some(pass) = &self.known.pass {
+            output::line(&sentence(pass));
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let keys = self.names().map(|name| {
+            json!({
+                "name": name, "in_file": self.here.contains(name), "needed": self.known.used.contains(name),
+                "seals": self.known.newest.as_ref() == Some(name),
+            })
+        });
+        let pass = self.known.pass.as_ref().map(|pass| {
+            json!({
+                "to": pass.to, "done": pass.ended_ms.is_some(), "looked": pass.looked,
+                "resealed": pass.resealed, "unreadable": pass.unreadable,
+            })
+        });
+        json!({
+            "file": self.file.display().to_string(), "keys": keys.collect::<Vec<_>>(),
+            "old": self.known.old().collect::<Vec<_>>(), "pass": pass,
+        })
+    }
+}
+
+/// What to do about keys that are gone.
+pub(crate) fn lost(names: &str, file: &Path) -> String {
+    format!(
+        "credentials in this store may be sealed with {names}, which is not in the key file {}: give this node the key file \
+         of the others, or put the line back behind the first one. `davenport keys list` says when a key is not needed any more",
+        file.display()
+    )
+}
+
+fn sentence(pass: &Resealing) -> String {
+    let Resealing {
+        to,
+        looked,
+        resealed,
+        unreadable,
+        ended_ms,
+        ..
+    } = pass;
+    let verb = ended_ms.map_or("sealing", |_| "sealed");
+    let so_far = ended_ms.map_or(" so far", |_| "");
+    let left = match unreadable {
+        0 => String::new(),
+        left => format!("; {left} cannot be opened, see the log of the node that tried"),
+    };
+    format!("{verb} with {to}: {resealed} anew, of {looked} documents and jobs{so_far}{left}")
+}

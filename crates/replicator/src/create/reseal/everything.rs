@@ -1,0 +1,136 @@
+//! The places where something may be sealed, one bounded part after another: bodies of documents, and jobs.
+
+use docstore::{Db, DocStore, IdRange};
+use jobs::{JobId, JobType, Jobs};
+use serde::{Deserialize, Serialize};
+use store::Transaction;
+
+use crate::data::JobData;
+use crate::fault::ServiceError;
+
+/// Where a pass stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Place {
+    /// After a document of a database; before the first ones.
+    Documents {
+        db: Option<String>,
+        after: Option<String>,
+    },
+    /// After a job.
+    Jobs { after: Option<Vec<u8>> },
+}
+
+impl Place {
+    pub(super) fn first() -> Self {
+        Self::Documents {
+            db: None,
+            after: None,
+        }
+    }
+}
+
+/// Where sealed texts are.
+pub(super) struct Everything<'a> {
+    pub(super) docs: &'a DocStore,
+    pub(super) jobs: &'a Jobs,
+    pub(super) ty: &'a JobType,
+}
+
+/// What became of a page of it.
+pub(super) struct Page {
+    /// `None` at the end.
+    pub(super) next: Option<Place>,
+    pub(super) looked: u64,
+    pub(super) written: u64,
+}
+
+type RewriteBody<'a> = &'a (dyn Fn(&Db, &str, &str) -> Option<String> + Sync);
+type RewriteJob<'a> = &'a (dyn Fn(&JobId, JobData) -> Option<JobData> + Sync);
+
+impl Everything<'_> {
+    /// Gives what is at this place, a bounded part of it, the texts that `body` and `job` have for it.
+    pub(super) async fn rewrite_in(
+        &self,
+        tx: &Transaction,
+        place: &Place,
+        body: RewriteBody<'_>,
+        job: RewriteJob<'_>,
+    ) -> Result<Page, ServiceError> {
+        match place {
+            Place::Documents { db, after } => {
+                (self.bodies_in(tx, db.as_deref(), after.as_deref(), body)).await
+            }
+            Place::Jobs { after } => self.jobs_in(tx, after.as_deref(), job).await,
+        }
+    }
+
+    async fn bodies_in(
+        &self,
+        tx: &Transaction,
+        name: Option<&str>,
+        after: Option<&str>,
+        rewrite: RewriteBody<'_>,
+    ) -> Result<Page, ServiceError> {
+        let range = IdRange {
+            start: name.map(str::to_owned),
+            limit: Some(1),
+            ..IdRange::default()
+        };
+        let found = self.docs.databases_page_in(tx, &range).await?;
+        let Some(db) = found.rows.into_iter().next() else {
+            return Ok(Page {
+                next: Some(Place::Jobs { after: None }),
+                looked: 0,
+                written: 0,
+            });
+        };
+        // One that is gone needs no key. What was written to the next one since the pass began is known by its key's row.
+        let after = after.filter(|_| Some(db.name().as_str()) == name);
+        let rewrite = |id: &str, body: &str| rewrite(&db, id, body);
+        let page = (self.docs)
+            .rewrite_bodies_in(tx, &db, after, &rewrite)
+            .await?;
+        let name = db.name().as_str().to_owned();
+        let next = if page.done {
+            Place::Documents {
+                // The least name that is greater.
+                db: Some(name + "\0"),
+                after: None,
+            }
+        } else {
+            Place::Documents {
+                db: Some(name),
+                after: page.after,
+            }
+        };
+        Ok(Page {
+            next: Some(next),
+            looked: page.looked,
+            written: page.written,
+        })
+    }
+
+    async fn jobs_in(
+        &self,
+        tx: &Transaction,
+        after: Option<&[u8]>,
+        rewrite: RewriteJob<'_>,
+    ) -> Result<Page, ServiceError> {
+        let after = after.map(|id| JobId::new(id.to_vec())).transpose()?;
+        let rewrite = |id: &JobId, data: &bytes::Bytes| {
+            let data = JobData::decode(data).ok()?;
+            rewrite(id, data).map(|data| data.encode().into())
+        };
+        let page = (self.jobs)
+            .rewrite_in(tx, self.ty, after.as_ref(), &rewrite)
+            .await?;
+        let next = (!page.done).then(|| Place::Jobs {
+            after: page.after.map(|id| id.as_bytes().to_vec()),
+        });
+        Ok(Page {
+            next,
+            looked: page.looked,
+            written: page.written,
+        })
+    }
+}

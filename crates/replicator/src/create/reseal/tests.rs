@@ -1,0 +1,313 @@
+//! Keys are changed: on a bad store, killed in the middle, and while nodes with an older configuration go on.
+
+use docstore::{Edit, EditMode, ReadOptions};
+use document::doc::Doc;
+use jobs::{Accepted, Finish, Holder};
+use serde_json::{Value, json};
+use store::{Faults, Store};
+
+use super::*;
+use crate::create::Caller;
+
+const START_MS: i64 = 1_000_000;
+
+fn clock() -> Clock {
+    Clock::standing(START_MS)
+}
+
+/// A node with these keys, by their first letters.
+async fn node(store: &Store, clock: &Clock, keys: &str) -> Result<Replications, ServiceError> {
+    let keys = keys
+        .chars()
+        .map(|name| (name.to_string(), [name as u8; 32]));
+    let setup = super::super::Setup {
+        sealer: Sealer::new(keys.collect()).unwrap(),
+        ..Default::default()
+    };
+    let jobs = Jobs::new(store.clone(), clock.clone(), Entropy::seeded(1));
+    let docs = DocStore::new(store.clone(), docstore::Options::default());
+    Replications::open(jobs, docs, setup).await
+}
+
+fn joe() -> super::super::Writer {
+    super::super::Writer::User {
+        name: Some("joe".to_owned()),
+        is_admin: false,
+    }
+}
+
+fn body(id: &str) -> Value {
+    json!({"_id": id, "source": format!("http://u:secret-{id}@a/{id}"), "target": "http://t/y"})
+}
+
+fn edit(of: &Replications, db: &Db, doc: &Value) -> Edit {
+    let text = doc.to_string();
+    let doc = Doc::parse(&text).unwrap();
+    let edit = Edit::new(doc.id.clone().unwrap(), doc).unwrap();
+    of.prepare(db, edit, &joe()).unwrap()
+}
+
+async fn put(of: &Replications, db: &Db, doc: &Value) -> docstore::Rev {
+    let (edit, hook) = (edit(of, db, doc), of.hook(joe()));
+    let put = of.docs().put(db, &edit, EditMode::NewEdits, &hook);
+    put.await.unwrap()
+}
+
+/// Documents with jobs, conflicts, a deletion, and a job of a request.
+async fn fill(of: &Replications, documents: usize) -> Db {
+    let db = of.create_database("_replicator").await.unwrap();
+    let other = of.create_database("a/_replicator").await.unwrap();
+    put(of, &other, &body("other")).await;
+    let edits: Vec<_> = (0..documents)
+        .map(|n| edit(of, &db, &body(&format!("d{n:03}"))))
+        .collect();
+    let hook = of.hook(joe());
+    let written = of.docs().bulk_docs(&db, &edits, EditMode::NewEdits, &hook);
+    assert!(written.await.unwrap().iter().all(Result::is_ok));
+    let mut branch = body("d000");
+    branch["_rev"] = json!("1-ffffffffffffffffffffffffffffffff");
+    let edit = edit(of, &db, &branch);
+    let put = of.docs().put(&db, &edit, EditMode::Replicated, &hook);
+    put.await.unwrap();
+    let caller = Caller {
+        name: Some("joe".to_owned()),
+        is_admin: false,
+    };
+    let wanted = document::json::Json::from(&body("asked"));
+    of.request(&wanted, &caller).await.unwrap();
+    db
+}
+
+async fn work(of: &Replications) {
+    while of.work_a_little().await.unwrap() == Scanned::Some {}
+}
+
+async fn counts(store: &Store) -> Vec<(String, u64, u64)> {
+    let counts = count_seals(store).await.unwrap().into_iter();
+    let row = |(name, count): (String, Sealed)| (name, count.documents, count.jobs);
+    counts.map(row).collect()
+}
+
+async fn used(store: &Store) -> String {
+    keys_in_use(store).await.unwrap().used.concat()
+}
+
+/// What users see of documents and jobs.
+async fn seen(of: &Replications, db: &Db) -> (Vec<String>, Vec<Value>, String) {
+    let query = docstore::AllDocsQuery {
+        include_docs: Some(ReadOptions::default()),
+        ..Default::default()
+    };
+    let page = of.docs().all_docs_page(db, &query).await.unwrap();
+    let docs = page.rows.into_iter().map(|row| {
+        let doc = row.value.unwrap().doc.unwrap();
+        let body = strip::open_body(of.sealer(), db, &doc.id, &doc.body).unwrap();
+        format!("{} {} {body}", doc.id, doc.rev)
+    });
+    let query = crate::JobsQuery {
+        limit: 1000,
+        ..Default::default()
+    };
+    let jobs = of.scheduler_jobs(&query).await.unwrap().jobs;
+    let info = of.docs().info(db).await.unwrap();
+    (docs.collect(), jobs, format!("{:?}", info.update_seq))
+}
+
+async fn refused(store: &Store, clock: &Clock, keys: &str) -> Option<String> {
+    match node(store, clock, keys).await {
+        Err(ServiceError::Unreadable(Unreadable::NoKey(name))) => Some(name),
+        Err(error) => panic!("{error}"),
+        Ok(_) => None,
+    }
+}
+
+async fn keys_change(store: &Store) {
+    let clock = clock();
+    let old = node(store, &clock, "a").await.unwrap();
+    let db = fill(&old, 250).await;
+    assert_eq!(counts(store).await, [("a".to_owned(), 252, 252)]);
+    work(&old).await;
+    let before = seen(&old, &db).await;
+    assert_eq!(refused(store, &clock, "b").await.as_deref(), Some("a"));
+    let new = node(store, &clock, "ba").await.unwrap();
+    // Killed after some of it: whoever comes next goes on, and nobody can do without the old key.
+    for _ in 0..3 {
+        assert_eq!(new.reseal_a_little().await.unwrap(), Scanned::Some);
+    }
+    drop(new);
+    let half = counts(store).await;
+    assert!(half.len() == 2, "{half:?}");
+    assert_eq!(refused(store, &clock, "b").await.as_deref(), Some("a"));
+    let began_ms = keys_in_use(store).await.unwrap().pass.unwrap().began_ms;
+    clock.set_ms(START_MS + 1_000);
+    let new = node(store, &clock, "ba").await.unwrap();
+    work(&new).await;
+    let known = keys_in_use(store).await.unwrap();
+    let pass = known.pass.clone().unwrap();
+    assert_eq!((known.old().count(), pass.unreadable), (0, 0));
+    assert_eq!(pass.began_ms, began_ms, "it went on where it stood");
+    assert_eq!(counts(store).await, [("b".to_owned(), 252, 252)]);
+    let last = node(store, &clock, "b").await.unwrap();
+    assert_eq!(seen(&last, &db).await, before);
+    assert_eq!(refused(store, &clock, "a").await.as_deref(), Some("b"));
+    // Jobs can be read, too.
+    let ty = last.job_type();
+    let me = Holder::new("me").unwrap();
+    let accepted = last.jobs().accept(ty, &me, 1).await.unwrap().jobs;
+    let data = JobData::decode(&accepted[0].data).unwrap();
+    let wanted = data.replication(last.sealer(), &accepted[0].job.id, &last.defaults());
+    assert!(wanted.unwrap().is_ok());
+    assert!(last.jobs().check(ty).await.unwrap().problems.is_empty());
+}
+
+#[tokio::test]
+async fn everything_is_sealed_anew_in_memory() {
+    keys_change(&Store::open("memory:").await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn everything_is_sealed_anew_in_lmdb() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("lmdb:{}", directory.path().display());
+    keys_change(&Store::open(&url).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn everything_is_sealed_anew_in_foundationdb() {
+    let Some(file) = std::env::var_os("TEST_FDB_CLUSTER_FILE") else {
+        return;
+    };
+    let unique = Entropy::from_os().bits() >> 64;
+    let url = format!("fdb:{}?prefix=reseal-{unique:016x}", file.display());
+    keys_change(&Store::open(&url).await.unwrap()).await;
+}
+
+/// Commits are refused, lost, or applied and forgotten; several nodes do the same at once.
+#[tokio::test]
+async fn everything_is_sealed_anew_on_a_bad_store() {
+    let clock = clock();
+    for seed in 0..6 {
+        let quiet = Store::open("memory:").await.unwrap();
+        let faults = Faults {
+            seed,
+            conflict: 0.2,
+            unknown_applied: 0.2,
+            unknown_lost: 0.2,
+            ..Faults::default()
+        };
+        let (store, _) = quiet.with_faults(faults);
+        let old = node(&store, &clock, "a").await.unwrap();
+        let db = fill(&old, 150).await;
+        let before = seen(&old, &db).await;
+        let (one, two) = (
+            node(&store, &clock, "ba").await,
+            node(&store, &clock, "ba").await,
+        );
+        let (one, two) = (one.unwrap(), two.unwrap());
+        tokio::join!(work(&one), work(&two));
+        assert_eq!(used(&quiet).await, "b");
+        assert_eq!(counts(&quiet).await, [("b".to_owned(), 152, 152)]);
+        assert_eq!(seen(&one, &db).await, before);
+    }
+}
+
+/// A node that was started before the keys were changed brings the old one back into use, at any point of a pass.
+#[tokio::test]
+async fn a_key_stays_as_long_as_somebody_seals_with_it() {
+    for turns in 0..12 {
+        let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
+        let old = node(&store, &clock, "ab").await.unwrap();
+        let db = fill(&old, 250).await;
+        let new = node(&store, &clock, "ba").await.unwrap();
+        for _ in 0..turns {
+            new.reseal_a_little().await.unwrap();
+        }
+        put(&old, &db, &body("late")).await;
+        work(&new).await;
+        if used(&store).await == "ab" {
+            // The pass had begun: another one is needed, and is not begun at once.
+            assert_eq!(refused(&store, &clock, "b").await.as_deref(), Some("a"));
+            clock.set_ms(START_MS + 3_600_000);
+            work(&new).await;
+        }
+        assert_eq!(used(&store).await, "b", "{turns}");
+        assert_eq!(counts(&store).await, [("b".to_owned(), 253, 253)]);
+    }
+}
+
+/// What a node holds is not written back as it was before.
+#[tokio::test]
+async fn a_run_does_not_bring_an_old_key_back() {
+    let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
+    let old = node(&store, &clock, "ab").await.unwrap();
+    let db = old.create_database("_replicator").await.unwrap();
+    put(&old, &db, &body("d")).await;
+    let me = Holder::new("me").unwrap();
+    let accepted = old.jobs().accept(old.job_type(), &me, 1).await.unwrap();
+    let accepted: Accepted = accepted.jobs.into_iter().next().unwrap();
+    let new = node(&store, &clock, "ba").await.unwrap();
+    work(&new).await;
+    assert_eq!(used(&store).await, "b");
+    // The holder has not lost its job, and what it writes is known to need the old key.
+    let (op, data) = (&new.jobs().op(), &JobData::decode(&accepted.data).unwrap());
+    assert_eq!(data.sealed().and_then(key_of), Some("a"));
+    let (new_ref, job) = (&new, &accepted.job);
+    (new.jobs().store())
+        .transact("end", |tx| async move {
+            new_ref.seals_job_in(&tx, data).await?;
+            let finish = Finish::again(0).data(data.encode());
+            let held = new_ref.jobs().finish_in(&tx, op, job, finish).await?;
+            assert!(!held.repeated);
+            Ok::<_, ServiceError>(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(used(&store).await, "ab");
+    clock.set_ms(START_MS + 3_600_000);
+    work(&new).await;
+    assert_eq!(used(&store).await, "b");
+    assert_eq!(counts(&store).await, [("b".to_owned(), 1, 1)]);
+}
+
+#[tokio::test]
+async fn rings_go_on_where_others_ended() {
+    let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
+    node(&store, &clock, "a").await.unwrap();
+    assert_eq!(refused(&store, &clock, "b").await.as_deref(), Some("a"));
+    // Known to all first, then in front.
+    let first = node(&store, &clock, "ab").await.unwrap();
+    let second = node(&store, &clock, "ba").await.unwrap();
+    work(&first).await;
+    assert_eq!(used(&store).await, "ab", "whoever is behind does nothing");
+    work(&second).await;
+    assert_eq!(used(&store).await, "b");
+    node(&store, &clock, "b").await.unwrap();
+    // And back again.
+    node(&store, &clock, "cb").await.unwrap();
+    assert_eq!(refused(&store, &clock, "b").await.as_deref(), Some("c"));
+    node(&store, &clock, "bc").await.unwrap();
+    assert_eq!(
+        keys_in_use(&store).await.unwrap().newest.as_deref(),
+        Some("b")
+    );
+    // A service that seals nothing needs none.
+    node(&store, &clock, "").await.unwrap();
+}
+
+/// Rows of keys that an older version did not keep.
+#[tokio::test]
+async fn a_store_without_rows_of_keys_is_searched() {
+    let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
+    let old = node(&store, &clock, "a").await.unwrap();
+    fill(&old, 3).await;
+    let clear = |tx: Transaction| async move {
+        tx.clear_range(keys::uses());
+        Ok::<_, ServiceError>(())
+    };
+    store.transact("forget", clear).await.unwrap();
+    let new = node(&store, &clock, "ba").await.unwrap();
+    assert_eq!(used(&store).await, "ab");
+    work(&new).await;
+    assert_eq!(used(&store).await, "b");
+    assert_eq!(counts(&store).await, [("b".to_owned(), 5, 5)]);
+}
