@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::types::{DocId, Rev};
@@ -162,16 +162,35 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
+/// What a document says of an attachment. Most of it matters only when the attachment follows; elsewhere it may be anything.
 #[derive(Deserialize)]
-struct RawAttachment {
+struct RawAttachment<'a> {
     #[serde(default)]
     follows: bool,
     data: Option<IgnoredAny>,
-    content_type: Option<String>,
-    length: Option<u64>,
-    encoding: Option<String>,
-    encoded_length: Option<u64>,
-    digest: Option<String>,
+    #[serde(borrow)]
+    content_type: Option<&'a RawValue>,
+    #[serde(borrow)]
+    length: Option<&'a RawValue>,
+    #[serde(borrow)]
+    encoding: Option<&'a RawValue>,
+    #[serde(borrow)]
+    encoded_length: Option<&'a RawValue>,
+    #[serde(borrow)]
+    digest: Option<&'a RawValue>,
+}
+
+impl RawAttachment<'_> {
+    /// Bytes on the wire.
+    fn length(&self) -> Option<u64> {
+        let encoded = self.encoding.and(self.encoded_length).and_then(read);
+        encoded.or_else(|| self.length.and_then(read))
+    }
+}
+
+/// A member, if it is of the type that it should be of.
+fn read<T: DeserializeOwned>(raw: &RawValue) -> Option<T> {
+    serde_json::from_str(raw.get()).ok()
 }
 
 /// The digest in CouchDB's form. Others say nothing that could be checked.
@@ -181,18 +200,21 @@ fn md5(digest: &str) -> Option<[u8; 16]> {
 }
 
 fn attachments(raw: &RawValue) -> Result<Attachments, serde_json::Error> {
-    struct InOrder(Vec<(String, RawAttachment)>);
-    impl<'de> Deserialize<'de> for InOrder {
+    struct InOrder<'a>(Vec<(String, RawAttachment<'a>)>);
+    impl<'de> Deserialize<'de> for InOrder<'de> {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             struct InOrderVisitor;
             impl<'de> Visitor<'de> for InOrderVisitor {
-                type Value = InOrder;
+                type Value = InOrder<'de>;
 
                 fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                     f.write_str("attachments by name")
                 }
 
-                fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InOrder, A::Error> {
+                fn visit_map<A: MapAccess<'de>>(
+                    self,
+                    mut map: A,
+                ) -> Result<InOrder<'de>, A::Error> {
                     let mut found = Vec::new();
                     while let Some(entry) = map.next_entry()? {
                         found.push(entry);
@@ -210,16 +232,15 @@ fn attachments(raw: &RawValue) -> Result<Attachments, serde_json::Error> {
     let is_inline = all.iter().any(|(_, attachment)| attachment.data.is_some());
     let mut following = Vec::new();
     for (name, attachment) in all.into_iter().filter(|(_, attachment)| attachment.follows) {
-        let length = match attachment.encoding {
-            Some(_) => attachment.encoded_length,
-            None => attachment.length,
-        };
         let unknown = || serde::de::Error::custom("an attachment that follows has no length");
         following.push(Attachment {
-            length: length.ok_or_else(unknown)?,
-            content_type: attachment.content_type.unwrap_or_default(),
-            digest: attachment.digest.as_deref().and_then(md5),
-            encoding: attachment.encoding,
+            length: attachment.length().ok_or_else(unknown)?,
+            content_type: attachment.content_type.and_then(read).unwrap_or_default(),
+            digest: attachment
+                .digest
+                .and_then(read)
+                .and_then(|digest: String| md5(&digest)),
+            encoding: attachment.encoding.and_then(read),
             name,
         });
     }
@@ -293,6 +314,17 @@ mod tests {
             .collect();
         assert_eq!(found, [("z", 10), ("a", 4)]);
         assert_eq!(following[1].encoding.as_deref(), Some("gzip"));
+    }
+
+    #[test]
+    fn what_does_not_matter_of_attachments_may_be_anything() {
+        let odd = r#"{"_attachments":{"a":{"stub":true,"length":-1,"digest":7,"content_type":null,"encoding":[]}}}"#;
+        assert_eq!(parse(odd).attachments, Attachments::Stubs);
+        let following = r#"{"_attachments":{"a":{"follows":true,"length":3,"digest":7,"encoding":"identity"}}}"#;
+        let Attachments::Following(following) = parse(following).attachments else {
+            panic!()
+        };
+        assert_eq!((following[0].length, following[0].digest), (3, None));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use md5::{Digest, Md5};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::options::Limits;
@@ -26,8 +27,8 @@ pub struct Attachment {
     pub name: Arc<str>,
     /// Its content type.
     pub content_type: Arc<str>,
-    /// Generation of the document that it came with.
-    pub revpos: u64,
+    /// Generation of the document that it came with; in replication it is what the document says, whatever that is.
+    pub revpos: Value,
     /// MD5 of `data`.
     pub md5: [u8; 16],
     /// Bytes it has when it is not compressed, as far as that is known.
@@ -43,7 +44,7 @@ pub struct Attachment {
 pub(crate) struct Sent {
     pub(crate) name: String,
     pub(crate) content_type: String,
-    pub(crate) revpos: Option<u64>,
+    pub(crate) revpos: Option<Value>,
     pub(crate) md5: Option<[u8; 16]>,
     pub(crate) length: Option<u64>,
     pub(crate) encoded_length: Option<u64>,
@@ -77,7 +78,7 @@ impl Sent {
             content_type: Option<String>,
             stub: Option<bool>,
             follows: Option<bool>,
-            revpos: Option<u64>,
+            revpos: Option<Value>,
             digest: Option<String>,
             length: Option<u64>,
             encoding: Option<String>,
@@ -141,7 +142,7 @@ impl Sent {
     pub(crate) fn store(
         &self,
         data: Bytes,
-        revpos: u64,
+        revpos: Value,
         rules: &Rules,
     ) -> Result<Attachment, Refusal> {
         if data.len() > rules.limits.attachment_bytes_max {
@@ -182,6 +183,14 @@ pub(crate) struct Rules {
 }
 
 impl Attachment {
+    /// Whether it came after a generation. What is no number counts as later than any.
+    #[expect(clippy::cast_precision_loss, reason = "a generation has few digits")]
+    pub(crate) fn is_after(&self, generation: u64) -> bool {
+        self.revpos
+            .as_f64()
+            .is_none_or(|revpos| revpos > generation as f64)
+    }
+
     /// The bytes without compression.
     pub fn plain(&self) -> Bytes {
         if !self.gzip {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use document::json::Json;
 use document::rev::Rev;
+use serde_json::Value;
 
 use crate::db::Database;
 
@@ -32,7 +33,7 @@ pub struct Leaf {
     /// The client's members, as JSON text.
     pub body: String,
     /// Attachments by name: content type, generation they came with, and bytes (uncompressed).
-    pub attachments: BTreeMap<String, (String, u64, Bytes)>,
+    pub attachments: BTreeMap<String, (String, Value, Bytes)>,
 }
 
 /// One way in which a target is not like its source.
@@ -67,7 +68,11 @@ impl Contents {
             let attachment = |part: &crate::attachment::Attachment| {
                 (
                     part.name.to_string(),
-                    (part.content_type.to_string(), part.revpos, part.plain()),
+                    (
+                        part.content_type.to_string(),
+                        part.revpos.clone(),
+                        part.plain(),
+                    ),
                 )
             };
             let ancestors = document

@@ -22,7 +22,7 @@ pub(crate) struct Shown {
     pub(crate) deleted_conflicts: Vec<Rev>,
     pub(crate) attachments: Attachments,
     /// Attachments of this generation or an earlier one are shown as stubs.
-    pub(crate) known_generation: u64,
+    pub(crate) known_generation: Option<u64>,
     pub(crate) encoding: bool,
 }
 
@@ -41,7 +41,8 @@ pub(crate) enum Attachments {
 impl Shown {
     /// Whether an attachment is shown with its bytes, if any is.
     pub(crate) fn is_new(&self, attachment: &Attachment) -> bool {
-        attachment.revpos > self.known_generation
+        self.known_generation
+            .is_none_or(|known| attachment.is_after(known))
     }
 
     /// Whether something is shown that is not part of the revision.

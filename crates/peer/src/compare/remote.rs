@@ -124,14 +124,7 @@ fn leaf(json: &str) -> Result<(Rev, Leaf), Refusal> {
         let data =
             data.map_err(|_| Refusal::bad_request(format!("Invalid attachment data for {name}")))?;
         let kind = part["content_type"].as_str().unwrap_or_default().to_owned();
-        attachments.insert(
-            name.clone(),
-            (
-                kind,
-                part["revpos"].as_u64().unwrap_or_default(),
-                data.into(),
-            ),
-        );
+        attachments.insert(name.clone(), (kind, part["revpos"].clone(), data.into()));
     }
     Ok((
         rev,

@@ -7,7 +7,11 @@ fn leaf() -> Leaf {
         body: r#"{"n":1.0,"o":{"a":1,"b":2}}"#.to_owned(),
         attachments: BTreeMap::from([(
             "x".to_owned(),
-            ("text/plain".to_owned(), 2, Bytes::from_static(b"bytes")),
+            (
+                "text/plain".to_owned(),
+                Value::from(2),
+                Bytes::from_static(b"bytes"),
+            ),
         )]),
     }
 }
@@ -62,7 +66,7 @@ fn every_difference_has_a_name() {
     let changes: [fn(&mut Leaf); 4] = [
         |leaf| leaf.attachments.clear(),
         |leaf| leaf.attachments.get_mut("x").unwrap().0 = "image/png".to_owned(),
-        |leaf| leaf.attachments.get_mut("x").unwrap().1 = 1,
+        |leaf| leaf.attachments.get_mut("x").unwrap().1 = Value::from(1),
         |leaf| leaf.attachments.get_mut("x").unwrap().2 = Bytes::from_static(b"Bytes"),
     ];
     for change in changes {

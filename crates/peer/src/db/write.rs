@@ -32,7 +32,7 @@ pub(crate) enum Slot {
     /// Its bytes came along, or were here.
     Stored(Attachment),
     /// The one that an earlier revision has, if it is of this generation.
-    Stub { name: String, revpos: Option<u64> },
+    Stub { name: String, revpos: Option<Value> },
 }
 
 /// A validation function of a design document.
@@ -64,15 +64,17 @@ impl Slot {
             let slot = match &sent.content {
                 Content::Stub => Self::Stub {
                     name: sent.name.clone(),
-                    revpos: sent.revpos,
+                    revpos: sent.revpos.clone(),
                 },
                 Content::Follows => {
                     return Err(Refusal::bad_request("attachment shorter than expected"));
                 }
                 Content::Here(data) => {
                     // An edit makes the attachment; in replication somebody else made it.
-                    let revpos =
-                        edited.map_or(sent.revpos.unwrap_or(0), |generation| generation + 1);
+                    let revpos = match edited {
+                        Some(generation) => Value::from(generation + 1),
+                        None => sent.revpos.clone().unwrap_or(Value::from(0)),
+                    };
                     Self::Stored(sent.store(data.clone(), revpos, rules)?)
                 }
             };
@@ -199,7 +201,7 @@ impl State {
                 let mut attachments = earlier.iter().flat_map(|version| &version.attachments);
                 let found = attachments.find(|attachment| {
                     *attachment.name == **name
-                        && revpos.is_none_or(|revpos| revpos == attachment.revpos)
+                        && (revpos.as_ref()).is_none_or(|revpos| *revpos == attachment.revpos)
                 });
                 found
                     .cloned()

@@ -20,7 +20,7 @@ pub(super) struct DocQuery {
     pub(super) new_edits: bool,
     pub(super) deleted: bool,
     pub(super) attachments: bool,
-    pub(super) atts_since: Vec<Rev>,
+    pub(super) atts_since: Option<Vec<Rev>>,
     encoding: bool,
     revs: bool,
     revs_info: bool,
@@ -56,7 +56,7 @@ impl DocQuery {
             new_edits: request.param("new_edits") != Some("false"),
             deleted: request.flag("deleted"),
             attachments: request.flag("attachments") || atts_since.is_some(),
-            atts_since: atts_since.unwrap_or_default(),
+            atts_since,
             encoding: request.flag("att_encoding_info"),
             revs: request.flag("revs"),
             revs_info: meta || request.flag("revs_info"),
@@ -70,18 +70,17 @@ impl DocQuery {
     pub(super) fn since(&self, revs: &[Rev]) -> Self {
         let mut query = self.clone();
         query.attachments |= !revs.is_empty();
-        query.atts_since = revs.to_vec();
+        query.atts_since = (!revs.is_empty()).then(|| revs.to_vec());
         query
     }
 
     /// How a revision is shown that was asked for by name.
     pub(super) fn shown(&self, document: &Document, node: Node<'_, Arc<Version>>) -> Shown {
-        let mut path = document.tree.path(node.rev);
-        let known = if self.atts_since.is_empty() {
-            None
-        } else {
-            path.find(|node| self.atts_since.contains(node.rev))
-        };
+        let known_generation = self.atts_since.as_ref().map(|revs| {
+            let mut path = document.tree.path(node.rev);
+            let known = path.find(|node| revs.contains(node.rev));
+            known.map_or(0, |node| node.rev.generation)
+        });
         Shown {
             revisions: self
                 .revs
@@ -92,7 +91,7 @@ impl DocQuery {
             } else {
                 Attachments::Stubs
             },
-            known_generation: known.map_or(0, |node| node.rev.generation),
+            known_generation,
             encoding: self.encoding,
             ..Shown::default()
         }

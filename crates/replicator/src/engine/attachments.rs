@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use couch::{Document, Rev};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 /// Attachments of a document that travel inside of it have together at most so many bytes.
 const INLINE_BYTES_MAX: u64 = 128 << 10;
@@ -24,8 +25,9 @@ struct Members {
 #[derive(Deserialize)]
 struct Stub {
     length: Option<u64>,
+    /// Servers take it from whoever writes a replica, so it may be anything.
     #[serde(default)]
-    revpos: u64,
+    revpos: Value,
     encoding: Option<IgnoredAny>,
     data: Option<IgnoredAny>,
 }
@@ -34,16 +36,21 @@ struct Stub {
 /// the target has these ancestors of it.
 pub(super) fn inline_bytes(document: &Document, ancestors: &[Rev]) -> Option<u64> {
     let members: Members = serde_json::from_slice(document.json()).ok()?;
-    let known = ancestors.iter().map(Rev::generation).max().unwrap_or(0);
-    let (mut new, mut all) = (0, 0_u64);
+    let known = ancestors.iter().map(Rev::generation).max();
+    let known = known.and_then(|known| i64::try_from(known).ok());
+    let (mut new, mut all) = (0_u64, 0_u64);
     for stub in members.attachments.values() {
         let length = stub.length?;
         if stub.encoding.is_some() {
             return None;
         }
         all = all.saturating_add(length);
-        if stub.revpos > known {
-            new += length;
+        // Where nothing is known, even one of generation 0 comes along, as CouchDB calls those of which it was told none.
+        let is_known = known
+            .zip(stub.revpos.as_i64())
+            .is_some_and(|(known, revpos)| revpos <= known);
+        if !is_known {
+            new = new.saturating_add(length);
         }
     }
     (new <= INLINE_BYTES_MAX && all <= INLINE_AND_KNOWN_BYTES_MAX).then_some(new)
@@ -103,6 +110,24 @@ mod tests {
             None
         );
         assert_eq!(bytes(r#""a":{"stub":true}"#, &[]), None);
+    }
+
+    #[test]
+    fn odd_ones_are_counted_as_they_will_come() {
+        for revpos in ["", r#","revpos":0"#, r#","revpos":-1"#] {
+            let large = format!(r#""a":{{"stub":true,"length":131073{revpos}}}"#);
+            assert_eq!(bytes(&large, &[]), None, "{revpos}");
+        }
+        let none_known = r#""a":{"stub":true,"length":9,"revpos":0}"#;
+        assert_eq!(bytes(none_known, &[]), Some(9));
+        assert_eq!(bytes(none_known, &["1-x"]), Some(0));
+        for revpos in ["9", "18446744073709551615", "1e99", r#""2""#, "null"] {
+            let new = format!(r#""a":{{"stub":true,"length":9,"revpos":{revpos}}}"#);
+            assert_eq!(bytes(&new, &["3-x"]), Some(9), "{revpos}");
+        }
+        let endless = r#""a":{"stub":true,"length":18446744073709551615},"b":{"stub":true,"length":18446744073709551615}"#;
+        assert_eq!(bytes(endless, &[]), None);
+        assert_eq!(bytes(r#""a":{"stub":true,"length":-1}"#, &[]), None);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Attachments, small and large, plain and compressed.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use peer::{Difference, Limits, Options};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::{World, counts};
 
@@ -219,4 +221,54 @@ async fn odd_names_survive() {
     }
     world.replicate(json!({})).await;
     world.assert_same();
+}
+
+/// A replica of `doc` with an attachment `x`.
+fn replica(rev: &str, ids: &Value, data: &[u8], revpos: Option<&Value>) -> String {
+    let mut attachment = json!({"content_type": BINARY, "data": BASE64.encode(data)});
+    if let Some(revpos) = revpos {
+        attachment["revpos"] = revpos.clone();
+    }
+    let (generation, _) = rev.split_once('-').unwrap();
+    let start: u64 = generation.parse().unwrap();
+    let doc = json!({"_id": "doc", "_rev": rev, "_revisions": {"start": start, "ids": ids},
+        "_attachments": {"x": attachment}});
+    doc.to_string()
+}
+
+/// Servers believe the generation that a replica says of its attachment, and take it for 0 when none is said.
+#[tokio::test]
+async fn odd_generations_do_no_harm() {
+    let odd = [
+        None,
+        Some(json!(0)),
+        Some(json!(9)),
+        Some(json!(-1)),
+        Some(json!("2")),
+    ];
+    let sizes = [0, 10, 200_000, 2_000_000];
+    let histories = [("1-a", json!(["a"])), ("3-c", json!(["c", "b", "a"]))];
+    for (revpos, size) in odd
+        .iter()
+        .flat_map(|revpos| sizes.map(|size| (revpos, size)))
+    {
+        for ((rev, ids), is_known) in histories.iter().zip([false, true]) {
+            let world = World::new().await;
+            if is_known {
+                // Something else of the same name, so there are ancestors that are none.
+                let known = json!({"_id": "doc", "_rev": "1-z"}).to_string();
+                world.target().put_replicas("b", [known.clone()]).unwrap();
+                world.source.put_replicas("a", [known]).unwrap();
+            }
+            let doc = replica(rev, ids, &noise(size, 1), revpos.as_ref());
+            world.source.put_replicas("a", [doc]).unwrap();
+            world.replicate(json!({})).await;
+            world.assert_same();
+            let mut next = world.source.get("a", "doc").unwrap().unwrap();
+            next["n"] = json!(1);
+            world.source.put("a", &next.to_string()).unwrap();
+            world.replicate(json!({})).await;
+            world.assert_same();
+        }
+    }
 }

@@ -236,6 +236,7 @@ pub(crate) async fn inline(s: &Session) {
     s.post("_bulk_docs", &replica).await;
     let revpos = s.get("far").await.member("_attachments")["x"]["revpos"].clone();
     s.check("replicas keep the generation", &revpos, &json!(2));
+    odd_generations(s).await;
     let since = s
         .get("far?open_revs=[%223-c%22]&atts_since=[%222-b%22]")
         .await;
@@ -267,6 +268,66 @@ pub(crate) async fn inline(s: &Session) {
         .await;
     let data = feed.json()["results"][0]["doc"]["_attachments"]["x"]["data"].clone();
     s.check("in a feed", &data, &json!("AQID"));
+}
+
+/// In replication a server believes what is said of an attachment's generation. Where revisions are known, one that is not
+/// above 0 counts as known, even if those are no ancestors; what is no number counts as new.
+async fn odd_generations(s: &Session) {
+    let odd = [
+        ("none", None, false),
+        ("zero", Some(json!(0)), false),
+        ("low", Some(json!(-1)), false),
+        ("high", Some(json!(9)), true),
+        ("text", Some(json!("2")), true),
+    ];
+    for (name, revpos, is_always_new) in odd {
+        let id = format!("odd_{name}");
+        let mut part = json!({"content_type": BINARY, "data": "AQID"});
+        if let Some(revpos) = &revpos {
+            part["revpos"] = revpos.clone();
+        }
+        let doc = json!({"_id": id, "_rev": "2-b", "_attachments": {"x": part}});
+        s.post("_bulk_docs", &json!({"new_edits": false, "docs": [doc]}))
+            .await;
+        let mut seen = Vec::new();
+        for query in [
+            "attachments=true",
+            "atts_since=[]",
+            "atts_since=[%221-z%22]",
+            "atts_since=[%222-b%22]",
+        ] {
+            let document = s.get(&format!("{id}?{query}")).await;
+            seen.push(document.member("_attachments")["x"].clone());
+        }
+        for since in [json!([]), json!(["1-z"]), json!(["2-b"])] {
+            let wanted = json!({"docs": [{"id": id, "rev": "2-b", "atts_since": since}]});
+            let bulk = s.post("_bulk_get?attachments=true", &wanted).await;
+            let document = &bulk.json()["results"][0]["docs"][0]["ok"];
+            seen.push(document["_attachments"]["x"].clone());
+        }
+        let revpos = revpos.unwrap_or(json!(0));
+        let kept = seen.iter().filter(|part| part["revpos"] == revpos).count();
+        s.check(
+            &format!("generation {name} is kept"),
+            &json!(kept),
+            &json!(7),
+        );
+        let with_data: Vec<bool> = seen.iter().map(|part| part["data"] == "AQID").collect();
+        let new = is_always_new;
+        s.check(
+            &format!("generation {name} is new"),
+            &json!(with_data),
+            &json!([true, new, new, new, true, new, new]),
+        );
+        let open = format!("{id}?open_revs=[%222-b%22]");
+        let open = Answer::read(s.accepting("GET", &open, "multipart/mixed")).await;
+        let follows = open.text().matches("\"follows\":true").count();
+        s.check(
+            &format!("generation {name} follows"),
+            &json!(follows),
+            &json!(1),
+        );
+    }
 }
 
 pub(crate) async fn multipart(s: &Session) {
