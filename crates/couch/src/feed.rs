@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use crate::error::{Error, Failure, printable};
+use crate::error::{Error, Failure};
 use crate::peer::Reply;
 use crate::rows::{Broken, Layout, Splitter};
 
@@ -68,7 +68,7 @@ impl Feed {
     /// The error of a failure that the server reports instead of a row.
     pub(crate) fn reported(&mut self, said: &str) -> Error {
         self.splitter = None;
-        let said = printable(&self.reply.peer.blot(said.to_owned(), None));
+        let said = self.reply.clean(said.to_owned());
         interrupted(
             &self.reply,
             Failure::Connection(format!("the server reports {said}")),

@@ -40,8 +40,9 @@ pub(crate) struct Answered {
 
 impl Answered {
     /// The status and the beginning of the body, without the secrets that it may repeat.
-    pub(crate) fn reason<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) -> String {
-        let body = blot(String::from_utf8_lossy(&self.body).into_owned(), secrets);
+    pub(crate) fn reason(&self, secrets: &[Secret]) -> String {
+        let body = String::from_utf8_lossy(&self.body).into_owned();
+        let body = blot(body, secrets.iter().map(Secret::expose));
         format!("{} {}", self.status.as_u16(), printable(&body))
             .trim_end()
             .to_owned()

@@ -28,6 +28,7 @@ use crate::auth::sensitive;
 use crate::endpoint::{Proxy, ProxyScheme};
 use crate::error::Error;
 use crate::payload::Body;
+use crate::secret::{Basic, Secret};
 use connector::Connector;
 
 /// Idle connections kept per host and profile.
@@ -72,6 +73,13 @@ impl Profile {
             .http2_keep_alive_timeout(PING_TIMEOUT)
             .build(connector);
         Self { key, client }
+    }
+
+    /// What a proxy could repeat.
+    pub(crate) fn secrets(&self) -> Vec<Secret> {
+        let proxy = self.key.proxy.as_ref();
+        let credentials = proxy.and_then(Proxy::credentials);
+        credentials.map(Basic::spellings).unwrap_or_default()
     }
 
     /// Adds the credentials of an HTTP proxy to a request that the proxy reads itself.

@@ -18,7 +18,7 @@ pub(crate) use reply::Reply;
 
 use crate::auth::{Authenticator, Ticket, Verdict, sensitive};
 use crate::body::BodyReader;
-use crate::endpoint::{DEFAULT_HEADERS, Endpoint};
+use crate::endpoint::{DEFAULT_HEADERS, Endpoint, Proxy};
 use crate::error::{Error, Failure, Request};
 use crate::exchange::exchange;
 use crate::limiter::retry_after;
@@ -425,15 +425,9 @@ fn lower(name: &'static str) -> &'static str {
 /// Everything of an endpoint that a server could repeat.
 fn secrets(endpoint: &Endpoint) -> Vec<Secret> {
     let mut found = Vec::new();
-    if let Some(basic) = endpoint.basic() {
-        let header = basic.header();
-        found.push(Secret::from(header.expose().trim_start_matches("Basic ")));
-        let encoded: String =
-            url::form_urlencoded::byte_serialize(basic.password.expose().as_bytes()).collect();
-        let quoted = serde_json::Value::String(basic.password.expose().to_owned()).to_string();
-        found.push(Secret::from(encoded));
-        found.push(Secret::from(quoted.trim_matches('"')));
-        found.push(basic.password.clone());
+    let proxy = endpoint.proxy().and_then(Proxy::credentials);
+    for basic in endpoint.basic().into_iter().chain(proxy) {
+        found.extend(basic.spellings());
     }
     if let Some(crate::endpoint::AuthMethod::Bearer(token)) = endpoint.auth_method() {
         found.push(token.clone());

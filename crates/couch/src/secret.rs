@@ -61,6 +61,15 @@ impl Basic {
         Secret::from(format!("Basic {encoded}"))
     }
 
+    /// Everything in requests that gives the password away.
+    pub(crate) fn spellings(&self) -> Vec<Secret> {
+        let header = self.header();
+        let encoded = header.expose().trim_start_matches("Basic ");
+        let mut all = vec![Secret::from(encoded)];
+        all.extend(spellings(&self.password));
+        all
+    }
+
     /// Splits `user:password` at the first colon; text without a colon is no credentials.
     pub(crate) fn split(pair: &str) -> Option<Self> {
         let (username, password) = pair.split_once(':')?;
@@ -69,6 +78,15 @@ impl Basic {
             password: Secret::from(password),
         })
     }
+}
+
+/// A secret as a server may see and repeat it: in a form, in JSON, and as it is. The longer ones come first, for nothing would
+/// be left of the shorter that could be looked for.
+pub(crate) fn spellings(secret: &Secret) -> [Secret; 3] {
+    let form: String = url::form_urlencoded::byte_serialize(secret.expose().as_bytes()).collect();
+    let json = serde_json::Value::from(secret.expose()).to_string();
+    let json = &json[1..json.len() - 1];
+    [Secret::from(form), Secret::from(json), secret.clone()]
 }
 
 /// Secrets shorter than this are not looked for in texts: they would be found everywhere.

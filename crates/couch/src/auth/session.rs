@@ -168,25 +168,27 @@ impl Session {
                 StatusCode::UNAUTHORIZED => {
                     return Err(self.error(
                         "session_request_unauthorized",
-                        answer.reason(self.secrets()),
+                        answer.reason(&self.secrets()),
                     ));
                 }
                 StatusCode::FORBIDDEN => {
                     return Err(
-                        self.error("session_request_forbidden", answer.reason(self.secrets()))
+                        self.error("session_request_forbidden", answer.reason(&self.secrets()))
                     );
                 }
                 _ => {
                     return Err(
-                        self.error("session_unexpected_result", answer.reason(self.secrets()))
+                        self.error("session_unexpected_result", answer.reason(&self.secrets()))
                     );
                 }
             }
         }
     }
 
-    fn secrets(&self) -> [&str; 1] {
-        [self.basic.password.expose()]
+    fn secrets(&self) -> Vec<Secret> {
+        let mut secrets = self.profile.secrets();
+        secrets.extend(self.basic.spellings());
+        secrets
     }
 
     fn error(&self, tag: &'static str, reason: String) -> Error {

@@ -15,7 +15,7 @@ use crate::endpoint::{AuthMethod, ClientCredentials, IamKey};
 use crate::error::{Error, Request};
 use crate::login::{Answered, Form, submit};
 use crate::net::{Profile, ProfileKey};
-use crate::secret::{Basic, Secret};
+use crate::secret::{Basic, Secret, spellings};
 
 /// Tokens are renewed so long before they expire, or at half their life when that is short.
 const RENEW_BEFORE: Duration = Duration::from_mins(5);
@@ -122,13 +122,19 @@ impl TokenSource {
                 return Ok(answer);
             }
             if !(may_be_misplaced && other_place) {
-                return Err(self.error(
-                    "token_request_refused",
-                    answer.reason([self.grant.secret().expose()]),
-                ));
+                return Err(self.error("token_request_refused", answer.reason(&self.secrets())));
             }
             state.in_body = true;
         }
+    }
+
+    fn secrets(&self) -> Vec<Secret> {
+        let mut secrets = self.profile.secrets();
+        if let Grant::ClientCredentials(client) = &self.grant {
+            secrets.extend(basic(client).spellings());
+        }
+        secrets.extend(spellings(self.grant.secret()));
+        secrets
     }
 
     fn read(&self, answer: &Answered) -> Result<Token, Error> {
@@ -163,6 +169,15 @@ impl TokenSource {
     }
 }
 
+/// A client as Basic credentials: the standard wants both form-encoded before they are joined.
+fn basic(client: &ClientCredentials) -> Basic {
+    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    Basic {
+        username: encoded(&client.client_id),
+        password: encoded(client.client_secret.expose()).into(),
+    }
+}
+
 impl Grant {
     fn url(&self) -> &url::Url {
         match self {
@@ -192,13 +207,7 @@ impl Grant {
                     body.append_pair("client_id", &client.client_id);
                     body.append_pair("client_secret", client.client_secret.expose());
                 } else {
-                    // The standard wants both form-encoded before they are joined.
-                    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-                    let basic = Basic {
-                        username: encoded(&client.client_id),
-                        password: encoded(client.client_secret.expose()).into(),
-                    };
-                    authorization = Some(sensitive(&basic.header())?);
+                    authorization = Some(sensitive(&basic(client).header())?);
                 }
                 let optional = [("scope", &client.scope), ("audience", &client.audience)];
                 for (name, value) in optional {

@@ -145,6 +145,11 @@ impl Reply {
         Failure::Status(Box::new(self.answer().await))
     }
 
+    /// A text of the server, fit for a message. Secrets go before it is cut, or a piece of one would be left.
+    pub(crate) fn clean(&self, text: String) -> String {
+        printable(&self.peer.blot(text, self.sent.as_ref()))
+    }
+
     async fn answer(&mut self) -> Answer {
         let body = match self.whole.take() {
             Some(whole) => whole,
@@ -161,8 +166,7 @@ impl Reply {
             Some(serde_json::Value::String(text)) => Some(text),
             Some(other) => Some(other.to_string()),
         };
-        // Secrets go before the text is cut, or a piece of one would be left.
-        let clean = |text: String| printable(&self.peer.blot(text, self.sent.as_ref()));
+        let clean = |text: String| self.clean(text);
         let (error, reason) = parsed.map_or((None, None), |parsed| {
             (text(parsed.error), text(parsed.reason))
         });

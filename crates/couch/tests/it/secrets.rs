@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use couch::{ChangesRequest, Database, Endpoint, Error, NetworkOptions, RequestOptions, Schemes};
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::fake::{Fake, Seen, Step, answer, impatient, json, network_with};
@@ -47,7 +47,8 @@ impl<'a> MakeWriter<'a> for Log {
 
 /// A server that repeats all it was told, in every way there is.
 fn reflect(seen: &Seen) -> Vec<Step> {
-    let told = format!("{seen:?} {}", String::from_utf8_lossy(&seen.body));
+    let body = String::from_utf8_lossy(&seen.body);
+    let told = format!("{body} {seen:?}");
     let decoded: Vec<_> = seen
         .headers
         .iter()
@@ -60,7 +61,11 @@ fn reflect(seen: &Seen) -> Vec<Step> {
     let text = format!("{decoded:?} {} {told}", decoded.join(" "));
     let reply = match seen.path() {
         "/_session" if seen.body.starts_with(b"name=no") => json(404, "{}"),
-        "/_session" => json(401, json!({ "error": text, "reason": told }).to_string()),
+        "/_session" if seen.body.starts_with(b"name=in") => {
+            answer(200, &[("Set-Cookie", "AuthSession=zqckxwvkjy")], b"{}")
+        }
+        "/_session" => json(401, json!({ "error": told, "reason": text }).to_string()),
+        "/token" => json(403, json!({ "error": text }).to_string()),
         "/db/" => json(
             400,
             json!({ "error": "bad_request", "reason": text }).to_string(),
@@ -94,11 +99,54 @@ async fn errors(db: &Database) -> Vec<Error> {
     found.extend(db.ensure_full_commit().await.err());
     found.extend(db.bulk_docs(&["{}".into()]).await.err());
     found.extend(db.document(&"d".into()).await.err());
-    if let Ok(mut changes) = db.changes(&ChangesRequest::default()).await {
-        found.extend(changes.next().await.err());
+    match db.changes(&ChangesRequest::default()).await {
+        Ok(mut changes) => found.extend(changes.next().await.err()),
+        Err(error) => found.push(error),
     }
     assert_eq!(found.len(), 5);
     found
+}
+
+/// Endpoints with a secret in every place that can have one.
+fn endpoints(fake: &Fake, password: &str) -> Vec<Endpoint> {
+    let url = fake.url("/db");
+    let basic = |name: &str| json!({ "basic": { "username": name, "password": password } });
+    let client =
+        json!({ "token_url": fake.url("/token"), "client_id": "c", "client_secret": password });
+    // A proxy sees all that is plain, and what it answers is taken for the server's.
+    let proxy = format!("http://u:{password}@{}", fake.address);
+    let proxied = "http://db.invalid/db";
+    let parse = |value: Value, proxy: Option<&str>| {
+        let endpoint = Endpoint::parse(&value, proxy, &Schemes::default());
+        assert!(
+            endpoint.is_ok() || proxy.is_some(),
+            "not all passwords can stand in the URL of a proxy"
+        );
+        endpoint.ok()
+    };
+    let found = [
+        parse(json!({ "url": url, "auth": basic("no") }), None),
+        parse(json!({ "url": url, "auth": basic("in") }), None),
+        parse(json!({ "url": url, "auth": basic("yes") }), None),
+        parse(
+            json!({ "url": url, "auth": { "oauth2_client_credentials": client } }),
+            None,
+        ),
+        parse(
+            json!({ "url": url, "auth": { "bearer": "zqtknxwvkj" } }),
+            None,
+        ),
+        parse(
+            json!({ "url": url, "headers": { "X-Api-Key": "zqhdrxwvkj" } }),
+            None,
+        ),
+        parse(json!(proxied), Some(&proxy)),
+        parse(
+            json!({ "url": proxied, "auth": basic("yes") }),
+            Some(&proxy),
+        ),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 #[tokio::test]
@@ -112,13 +160,7 @@ async fn nothing_shows_a_secret() {
     let mut output = String::new();
     for password in PASSWORDS {
         let fake = Fake::new(reflect).await;
-        for value in [
-            json!({ "url": fake.url("/db"), "auth": { "basic": { "username": "no", "password": password } } }),
-            json!({ "url": fake.url("/db"), "auth": { "basic": { "username": "yes", "password": password } } }),
-            json!({ "url": fake.url("/db"), "auth": { "bearer": "zqtknxwvkj" } }),
-            json!({ "url": fake.url("/db"), "headers": { "X-Api-Key": "zqhdrxwvkj" } }),
-        ] {
-            let endpoint = Endpoint::parse(&value, None, &Schemes::default()).unwrap();
+        for endpoint in endpoints(&fake, password) {
             writeln!(output, "{endpoint} {endpoint:?}").unwrap();
             let network = network_with(|options: &mut NetworkOptions| options.auth_session = true);
             let options = RequestOptions {
@@ -143,7 +185,7 @@ async fn nothing_shows_a_secret() {
     let logged = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
     for text in [&output, &logged] {
         check(text, &PASSWORDS);
-        check(text, &["zqtknxwvkj", "zqhdrxwvkj"]);
+        check(text, &["zqtknxwvkj", "zqhdrxwvkj", "zqckxwvkjy"]);
     }
 }
 
