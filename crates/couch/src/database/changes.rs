@@ -161,7 +161,7 @@ pub struct Change {
     pub revs: Vec<Rev>,
     /// Whether the winner is deleted.
     pub deleted: bool,
-    /// The winning document, if asked for.
+    /// The winning document, if it was asked for and is one.
     pub document: Option<Document>,
 }
 
@@ -377,13 +377,11 @@ impl Changes {
         if self.only.as_ref().is_some_and(|only| !only.contains(&id)) {
             return Ok(None);
         }
-        let document = match row.doc.filter(|raw| raw.get() != "null") {
-            None => None,
-            Some(raw) => match Document::parse(bytes.slice_ref(raw.get().as_bytes())) {
-                Ok(document) => Some(document),
-                Err(error) => return Err(self.feed.bad_row(&error)),
-            },
-        };
+        // One document that makes no sense shall not keep the others back: it can be asked for by itself.
+        let document = row
+            .doc
+            .filter(|raw| raw.get() != "null")
+            .and_then(|raw| Document::parse(bytes.slice_ref(raw.get().as_bytes())).ok());
         let revs = row
             .changes
             .into_iter()

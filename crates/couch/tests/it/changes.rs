@@ -272,6 +272,19 @@ async fn feeds_that_make_no_sense() {
     }
 }
 
+/// A document that cannot be read does not end the feed.
+#[tokio::test]
+async fn a_document_that_makes_no_sense_is_left_out() {
+    let rows = r#"{"results":[
+        {"seq":1,"id":"a","changes":[{"rev":"1-a"}],"doc":{"_id":7}},
+        {"seq":2,"id":"b","changes":[{"rev":"1-b"}],"doc":{"_id":"b","_rev":"1-b"}}],"last_seq":2}"#;
+    let fake = Fake::answering(&[("/db/_changes", json(200, rows))]).await;
+    let (_, found) = read(&fake, FeedKind::Normal).await;
+    let found = found.unwrap();
+    let with_document: Vec<_> = found.iter().map(|it| it.document.is_some()).collect();
+    assert_eq!(with_document, [false, true]);
+}
+
 #[tokio::test]
 async fn an_endless_row_is_refused() {
     let fake = Fake::new(|_| {
