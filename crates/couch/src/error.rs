@@ -109,7 +109,7 @@ impl Error {
             | Self::TooLarge(answer)
             | Self::Refused(answer) => Some(answer),
             Self::Interrupted { cause, .. } | Self::Failed { cause, .. } => match cause {
-                Failure::Status(answer) => Some(answer),
+                Failure::Status(answer) | Failure::Limited(answer) => Some(answer),
                 _ => None,
             },
             _ => None,
@@ -211,6 +211,10 @@ pub enum Failure {
     /// 408 or 5xx.
     #[error("{0}")]
     Status(Box<Answer>),
+    /// 429, or 503 with `Retry-After`, to a request that cannot be repeated as it is: no failure, and
+    /// another request like it waits for as long as the server wants.
+    #[error("{0}")]
+    Limited(Box<Answer>),
     /// The name of the host has no address.
     #[error("could not resolve {host}")]
     Unresolvable {

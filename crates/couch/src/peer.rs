@@ -271,7 +271,7 @@ impl Peer {
             if status == 429 || (status == 503 && asked.is_some()) {
                 self.network.limiter().failure(key.clone(), asked, now);
                 if is_once {
-                    return Err(reply.into_failure().await.into());
+                    return Err(reply.into_limited().await.into());
                 }
                 continue;
             }

@@ -150,6 +150,11 @@ impl Reply {
         printable(&self.peer.blot(text, self.sent.as_ref()))
     }
 
+    /// The failure of an answer that asks for patience.
+    pub(super) async fn into_limited(mut self) -> Failure {
+        Failure::Limited(Box::new(self.answer().await))
+    }
+
     async fn answer(&mut self) -> Answer {
         let body = match self.whole.take() {
             Some(whole) => whole,

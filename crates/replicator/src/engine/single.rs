@@ -51,6 +51,11 @@ pub(super) async fn copy(cx: &Context, mut wanted: Wanted) -> Result<Option<Docu
             }
             Ok(Copied::Incomplete) => None,
             Err(Failed::Fatal(error)) => return Err(error),
+            // The next request waits for as long as the target wants.
+            Err(Failed::Passing(couch::Error::Failed {
+                cause: couch::Failure::Limited(_),
+                ..
+            })) => continue,
             Err(Failed::Passing(error)) => Some(error),
         };
         attempts += 1;

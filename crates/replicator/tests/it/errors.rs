@@ -420,6 +420,25 @@ async fn a_server_that_wants_less() {
     world.assert_same();
 }
 
+/// Documents that stream cannot be sent again, but being asked for patience is no failure of theirs either.
+#[tokio::test]
+async fn a_server_that_wants_less_of_what_streams() {
+    for (status, retry_after) in [(429, None), (503, Some("0".to_owned()))] {
+        let busy = Fault::Status {
+            status,
+            retry_after,
+        };
+        let world = faulty([(On::put("/b/att").first(4), busy)]).await;
+        world
+            .source
+            .attach("a", "att", None, "x", "a/b", vec![1; 300_000])
+            .unwrap();
+        let outcome = world.replicate(json!({"retries_per_request": 1})).await;
+        assert_eq!(counts(&outcome), [11, 11, 11, 11, 0]);
+        world.assert_same();
+    }
+}
+
 #[tokio::test]
 async fn feeds_that_break_off() {
     for after_bytes in [10, 1000, 20_000] {
