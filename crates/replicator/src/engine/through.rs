@@ -40,6 +40,12 @@ impl Through {
         Ticket(self.first + self.batches.len() as u64 - 1)
     }
 
+    /// Forgets the batches in work, which were given up: what follows begins at the through sequence.
+    pub(super) fn give_up(&mut self) {
+        self.first += self.batches.len() as u64;
+        self.batches.clear();
+    }
+
     /// Finishes a batch. Returns whether the through sequence moved.
     pub(super) fn finish(&mut self, ticket: Ticket) -> bool {
         let Some(index) = ticket
@@ -125,6 +131,22 @@ mod tests {
         let third = through.begin(None);
         assert!(!through.finish(third));
         assert_eq!(through.through(), &seq(9));
+    }
+
+    #[test]
+    fn batches_that_were_given_up_hold_nothing_back() {
+        let mut through = Through::new(seq(0));
+        let [first, second] = [1, 2].map(|end| through.begin(Some(seq(end))));
+        through.finish(second);
+        through.give_up();
+        assert_eq!(through.through(), &seq(0));
+        let third = through.begin(Some(seq(1)));
+        assert!(!through.finish(first), "it is too late for that");
+        assert!(through.finish(third));
+        assert_eq!(
+            (through.through(), through.highest_done()),
+            (&seq(1), Some(&seq(1)))
+        );
     }
 
     proptest! {

@@ -190,6 +190,34 @@ async fn pauses_and_goes_on() {
     world.assert_same();
 }
 
+/// A batch that a pause cuts off begins anew, and what comes after it counts again.
+#[tokio::test]
+async fn a_pause_in_the_middle_of_a_batch() {
+    let mut world = World::new().await;
+    world.settings.stop_grace = Duration::from_millis(10);
+    world.put_docs(0..10);
+    let writes = On::post("/b/_bulk_docs");
+    world
+        .target()
+        .set_faults(Faults::script([(writes, Fault::Hang)]));
+    let running = world.start(json!({})).await;
+    while world.target().injected().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    running.control.pause(true);
+    running
+        .until(|progress| progress.phase == Phase::Paused)
+        .await;
+    world.target().set_faults(Faults::none());
+    running.control.pause(false);
+    let outcome = running.end().await.unwrap();
+    assert_eq!(counts(&outcome)[3], 10);
+    let progress = outcome.progress;
+    assert_eq!(progress.through_seq, progress.source_seq);
+    assert_eq!(progress.checkpointed_seq, progress.source_seq);
+    world.assert_same();
+}
+
 #[tokio::test]
 async fn a_stop_leaves_a_checkpoint() {
     let world = World::new().await;

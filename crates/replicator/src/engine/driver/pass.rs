@@ -70,6 +70,7 @@ impl<'d, 'a> Pass<'d, 'a> {
     pub(super) fn new(driver: &'d mut Driver<'a>) -> Self {
         // One batch waits while the reader fills the next.
         let (out, events) = mpsc::channel(1);
+        driver.through.give_up();
         let reader = read(driver.cx, driver.through.through().clone(), out);
         let watch_at = driver.next_watch();
         let pass = Self {
