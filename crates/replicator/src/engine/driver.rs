@@ -150,6 +150,8 @@ impl<'a> Driver<'a> {
             }
         };
         if ending == Ending::Completed {
+            // What a filter has held back was counted as pending, too.
+            self.pending = Some((0, self.changes_read));
             if let Err(error) = self.checkpoint_now().await {
                 self.publish(Phase::Ended);
                 return Err(error);

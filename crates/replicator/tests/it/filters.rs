@@ -32,6 +32,7 @@ async fn functions() {
         .await;
     assert_eq!(world.target_ids(), ["abel", "anna"]);
     assert_eq!(counts(&outcome)[0], 2);
+    assert_eq!(outcome.progress.changes_pending, Some(0));
 }
 
 #[tokio::test]
