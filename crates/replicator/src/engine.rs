@@ -24,6 +24,7 @@ mod single;
 mod through;
 mod work;
 mod write;
+mod write_size;
 
 use std::time::Duration;
 

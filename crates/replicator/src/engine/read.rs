@@ -9,7 +9,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::attachments::inline_bytes;
-use super::context::{Context, GROUP_BYTES_MAX};
+use super::context::{Context, INLINE_GROUP_BYTES_MAX};
 use super::single::{Wanted, copy};
 use super::work::Plan;
 use super::write::{Outbox, Single, write_all};
@@ -88,7 +88,7 @@ async fn read_inline(
 ) -> Result<(), Error> {
     let mut inline = inline.into_iter().peekable();
     while inline.peek().is_some() {
-        let mut room = GROUP_BYTES_MAX as u64;
+        let mut room = INLINE_GROUP_BYTES_MAX as u64;
         let mut group = Vec::new();
         while let Some((wanted, bytes)) =
             inline.next_if(|(_, bytes)| group.is_empty() || *bytes * 4 / 3 <= room)

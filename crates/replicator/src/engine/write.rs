@@ -41,7 +41,8 @@ impl<'a> Outbox<'a> {
         }
         self.cx.count(|stats| stats.docs_read += 1);
         let bytes = document.json().len();
-        if self.bytes + bytes > self.cx.write_bytes_max() {
+        let is_inline = document.attachments == Attachments::Inline;
+        if self.bytes + bytes > self.cx.write_bytes_max(is_inline) {
             self.flush().await;
         }
         self.bytes += bytes;
