@@ -48,7 +48,6 @@ pub(crate) async fn answer(
     // The query is not part of it: it may hold a password.
     let span = tracing::info_span!(
         "request",
-        otel.kind = "server",
         request.id = %id,
         method = %parts.method,
         path = parts.uri.path(),
