@@ -122,7 +122,8 @@ impl Jobs {
             }
         };
         if !together.is_empty() {
-            self.beat_together(together, lost).await;
+            // Boxed, so that those who only wait keep no room for it.
+            Box::pin(self.beat_together(together, lost)).await;
         }
         // Without an answer somebody else took it along and was stopped.
         told.await.unwrap_or(Beat::Failed)

@@ -189,13 +189,13 @@ impl Work<'_> {
             return Ok(Ended::Halted);
         }
         // Nothing is written elsewhere any more: if the lock is lost from here on, this transaction says so.
-        match self.end(data, end).await {
+        match Box::pin(self.end(data, end)).await {
             Err(error) if error.is_halt() => Ok(Ended::Halted),
             ended => ended,
         }
     }
 
-    /// Everything that may take long.
+    /// Everything that may take long. What is over soon is boxed, so that a job that waits for changes keeps no room for it.
     async fn work(&self, data: &mut JobData, seat: Seat) -> Result<End, ServiceError> {
         let replication = match self.replication(data)? {
             Ok(replication) => replication,
@@ -206,7 +206,7 @@ impl Work<'_> {
         let turn = tokio::select! {
             biased;
             () = self.stopped() => return Ok(self.stop_end()),
-            turn = self.turn(&replication) => turn,
+            turn = Box::pin(self.turn(&replication)) => turn,
         };
         let settings = self.runner.settings();
         let service = &self.runner.of.0.service;
@@ -214,13 +214,13 @@ impl Work<'_> {
         let identified = tokio::select! {
             biased;
             () = self.stopped() => return Ok(self.stop_end()),
-            identified = identify => identified,
+            identified = Box::pin(identify) => identified,
         };
         let (identity, filter_code) = match identified {
             Ok(identified) => identified,
             Err(error) => return Ok(End::of_error(&error)),
         };
-        let stats = match self.begin(data, &identity).await {
+        let stats = match Box::pin(self.begin(data, &identity)).await {
             Ok(Begun::Run(stats)) => stats,
             Ok(Begun::Again) => return Ok(End::Reschedule { due_ms: 0 }),
             Ok(Begun::Duplicate) => {

@@ -156,7 +156,7 @@ impl Work<'_> {
         let changed = async {
             let look = LOOK_PAUSE / 2 + self.runner.of.entropy().up_to(LOOK_PAUSE / 2);
             let told = async {
-                self.tell_parked(&waits, data).await;
+                Box::pin(self.tell_parked(&waits, data)).await;
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -167,7 +167,7 @@ impl Work<'_> {
                 () = told => {}
             }
             let seat = self.runner.slots.wait().await;
-            (seat, self.turn(&run.replication).await)
+            (seat, Box::pin(self.turn(&run.replication)).await)
         };
         tokio::select! {
             biased;
