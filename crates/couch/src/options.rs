@@ -37,7 +37,7 @@ pub struct NetworkOptions {
     pub auth_session: bool,
     /// Seconds after which a session is renewed when the server does not say.
     pub session_refresh_interval_sec: u64,
-    /// Seconds between renewals of a session, at least.
+    /// Seconds between renewals of a session that the server refuses, at least.
     pub session_min_update_interval: u64,
     /// Directory of the token files that `auth.jwt` names.
     pub jwt_directory: Option<PathBuf>,
