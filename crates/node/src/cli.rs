@@ -8,6 +8,7 @@ mod demo;
 mod import;
 mod jobs;
 mod keys;
+mod nodes;
 mod one;
 mod output;
 mod password;

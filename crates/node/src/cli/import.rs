@@ -5,8 +5,6 @@
 
 mod cluster;
 
-use std::path::PathBuf;
-
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use docstore::{Db, DocStore, Edit, EditMode, Rev};
@@ -16,9 +14,8 @@ use replicator::params::Replication;
 use replicator::{Replications, Writer};
 use serde_json::{Value, json};
 
-use super::{Unusable, output, serve};
-use crate::config::{Config, Sources};
-use crate::running::{open_keys, open_store, replications};
+use super::nodes::{self, NodesFlags};
+use super::{Unusable, output};
 use cluster::{Cluster, Leaf};
 
 const NO_FUNCTIONS: &str = "it has `validate_doc_update`, and functions are not run here";
@@ -48,18 +45,8 @@ pub(crate) struct Import {
     /// Import although the cluster has another UUID, so that its checkpoints will not be found
     #[arg(long)]
     new_checkpoints: bool,
-    /// The configuration file of the nodes
-    #[arg(long, value_name = "FILE", env = "DAVENPORT_CONFIG")]
-    config: Option<PathBuf>,
-    #[arg(
-        long,
-        value_name = "URL",
-        help = "Where the nodes keep everything: lmdb:DIRECTORY or fdb:CLUSTER_FILE"
-    )]
-    store: Option<String>,
-    /// Any option of the configuration file
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    nodes: NodesFlags,
     /// Print a line of JSON a database
     #[arg(long)]
     json: bool,
@@ -86,7 +73,7 @@ struct Outcome {
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let Command::Replicator(import) = command;
-    let sources = import.sources()?;
+    let sources = import.nodes.sources()?;
     let config = sources.load()?.config;
     let from = import.from.clone().unwrap_or(config.upstream.url.clone());
     if from.is_empty() {
@@ -95,7 +82,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
     let cluster = Cluster::new(&from, &import.user)?;
     let uuid = cluster.check().await?;
-    let of = open(&config, &sources).await?;
+    let of = nodes::open(&config, sources.file.as_deref()).await?;
     import.check_uuid(&of, &uuid)?;
     let mut left_out = 0;
     let databases = cluster.databases().await?;
@@ -116,32 +103,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn open(config: &Config, sources: &Sources) -> anyhow::Result<Replications> {
-    let store = open_store(config).await?;
-    let keys = open_keys(config, sources.file.as_deref())?;
-    replications(config, &keys, store).await
-}
-
 impl Import {
-    fn sources(&self) -> anyhow::Result<Sources> {
-        let mut flags = Vec::new();
-        if let Some(url) = &self.store {
-            flags.push(("--store", "store.url".to_owned(), url.clone()));
-        }
-        for set in &self.set {
-            let Some((key, value)) = set.split_once('=') else {
-                bail!(anyhow!("--set {set}: write SECTION.KEY=VALUE").context(Unusable));
-            };
-            flags.push(("--set", key.trim().to_owned(), value.trim().to_owned()));
-        }
-        Ok(Sources {
-            file: self.config.clone(),
-            environment: serve::environment(),
-            flags,
-            roles: None,
-        })
-    }
-
     /// Checkpoints are found by ids that are made of the UUID.
     fn check_uuid(&self, of: &Replications, theirs: &str) -> anyhow::Result<()> {
         let ours = &of.service().uuid;

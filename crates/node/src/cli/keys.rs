@@ -7,10 +7,11 @@ use clap::{Args, Subcommand};
 use replicator::{KeysInUse, Resealing, Scanned, keys_in_use};
 use serde_json::{Value, json};
 
-use super::{Unusable, output, serve};
-use crate::config::{Config, Sources};
+use super::nodes::{self, NodesFlags};
+use super::{Unusable, output};
+use crate::config::Config;
 use crate::keys::KeyRing;
-use crate::running::{key_file, open_keys, open_store, replications, store_is_there};
+use crate::running::{key_file, open_store, store_is_there};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -22,18 +23,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Target {
-    /// The configuration file of the nodes
-    #[arg(long, value_name = "FILE", env = "DAVENPORT_CONFIG")]
-    config: Option<PathBuf>,
-    #[arg(
-        long,
-        value_name = "URL",
-        help = "Where the nodes keep everything: lmdb:DIRECTORY or fdb:CLUSTER_FILE"
-    )]
-    store: Option<String>,
-    /// Any option of the configuration file
-    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    nodes: NodesFlags,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -55,28 +46,9 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 impl Target {
-    fn sources(&self) -> anyhow::Result<Sources> {
-        let mut flags = Vec::new();
-        if let Some(url) = &self.store {
-            flags.push(("--store", "store.url".to_owned(), url.clone()));
-        }
-        for set in &self.set {
-            let Some((key, value)) = set.split_once('=') else {
-                bail!(anyhow!("--set {set}: write SECTION.KEY=VALUE").context(Unusable));
-            };
-            flags.push(("--set", key.trim().to_owned(), value.trim().to_owned()));
-        }
-        Ok(Sources {
-            file: self.config.clone(),
-            environment: serve::environment(),
-            flags,
-            roles: None,
-        })
-    }
-
     /// A store and a key file that are there: whoever looks at them does not want to make them.
     fn existing(&self) -> anyhow::Result<(Config, PathBuf)> {
-        let sources = self.sources()?;
+        let sources = self.nodes.sources()?;
         let config = sources.load()?.config;
         if !store_is_there(&config) {
             let what = format!("there is no store at {}", config.store.url);
@@ -98,12 +70,10 @@ async fn list(target: &Target) -> anyhow::Result<()> {
 async fn reseal(target: &Target) -> anyhow::Result<()> {
     let (config, file) = target.existing()?;
     Compared::read(&config, file.clone()).await?.check()?;
-    let store = open_store(&config).await?;
-    let keys = open_keys(&config, target.config.as_deref())?;
-    let of = replications(&config, &keys, store.clone()).await?;
+    let of = nodes::open(&config, target.nodes.file()).await?;
     let mut told = 0;
     while of.reseal_a_little().await? == Scanned::Some {
-        let pass = keys_in_use(&store).await?.pass;
+        let pass = keys_in_use(of.jobs().store()).await?.pass;
         if let Some(pass) = pass.filter(|pass| pass.looked >= told) {
             told = pass.looked + 10_000;
             output::error(&sentence(&pass));

@@ -11,6 +11,7 @@ use replicator::keys_in_use;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::nodes::setting;
 use super::{NotStarted, keys, output};
 use crate::config::{Config, Loaded, Role, Sources};
 use crate::logs::Logs;
@@ -88,10 +89,7 @@ impl Flags {
             flags.push(("--admin", format!("admins.{name}"), password.to_owned()));
         }
         for set in &self.set {
-            let Some((key, value)) = set.split_once('=') else {
-                bail!(anyhow!("--set {set}: write SECTION.KEY=VALUE").context(NotStarted));
-            };
-            flags.push(("--set", key.trim().to_owned(), value.trim().to_owned()));
+            flags.push(setting(set).context(NotStarted)?);
         }
         Ok(Sources {
             file: self.config.clone(),
