@@ -11,6 +11,11 @@ pub mod systemd;
 pub mod tls;
 mod traces;
 
+/// Rows are made by one thread and dropped by another, many thousands a second, in a heap that lives
+/// for weeks: what is free goes back to the system, and no thread waits for another's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Random bytes of the operating system.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];

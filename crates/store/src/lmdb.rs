@@ -173,6 +173,11 @@ impl Lmdb {
         answered(answer).await
     }
 
+    /// Moves what is in the log into the tree. Blocks.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        upkeep::checkpoint(&self.running()?.engine)
+    }
+
     pub(crate) fn arm(&self, slot: &Arc<Slot>) -> Result<()> {
         let running = self.running()?;
         running.engine.watches.arm(slot);

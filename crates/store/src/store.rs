@@ -131,6 +131,17 @@ impl Store {
         self.0.metadata.incarnation
     }
 
+    /// Does now what the store would do in the background within seconds, so that what is measured
+    /// next does not pay for what was written before.
+    pub async fn settle(&self) -> Result<()> {
+        let Backend::Lmdb(lmdb) = &self.0.backend else {
+            return Ok(());
+        };
+        let lmdb = Arc::clone(lmdb);
+        let settling = tokio::task::spawn_blocking(move || lmdb.checkpoint());
+        (settling.await).unwrap_or_else(|error| Err(Error::unavailable(error.to_string())))
+    }
+
     /// What each transaction has cost on this handle.
     pub fn stats(&self) -> BTreeMap<&'static str, TransactionStats> {
         self.0.stats.all()

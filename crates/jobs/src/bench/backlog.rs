@@ -33,6 +33,8 @@ pub(super) async fn measure(load: &Load, bench: &mut Bench, report: &mut Report<
             let missing = size - usize::try_from(pending).unwrap_or(0).min(size);
             load.produce(ty, added..added + missing, FILL).await?;
             added += missing;
+            // It is the backlog that costs something here, not how it came about.
+            load.jobs.store().settle().await?;
             // The backlog is never much smaller than it is said to be.
             let part = (size / 4).max(1).min(bench.jobs - finished);
             let begun = Instant::now();

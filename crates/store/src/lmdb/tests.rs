@@ -74,3 +74,16 @@ fn rows(engine: &Engine) -> Vec<KeyValue> {
     }
     rows
 }
+
+#[test]
+fn a_store_that_has_settled_has_nothing_left_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let lmdb = lmdb(dir.path());
+    for number in 0..3_u8 {
+        commit(lmdb.engine(), blind(vec![set(vec![number], "value")])).unwrap();
+    }
+    assert_ne!(lmdb.engine().core().backlog_bytes(), 0);
+    lmdb.checkpoint().unwrap();
+    assert_eq!(lmdb.engine().core().backlog_bytes(), 0);
+    assert_eq!(lmdb.latest(&[2]).unwrap(), Some(Bytes::from("value")));
+}

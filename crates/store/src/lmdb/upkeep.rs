@@ -186,6 +186,16 @@ fn tend(engine: &Engine, checkpoint: bool) -> Result<bool> {
     Ok(checkpoint)
 }
 
+/// A checkpoint now, after one that another process may be at.
+pub(super) fn checkpoint(engine: &Engine) -> Result<()> {
+    let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
+    let locked = engine.checkpoint_lock.lock().map_err(fail)?;
+    engine.checkpoint()?;
+    engine.forget(TRANSACTION_AGE_MAX);
+    drop(locked);
+    Ok(())
+}
+
 /// Gives segments that the tree has a new number, and makes the next segment before it is needed.
 pub(super) fn make_room(engine: &Engine, wants_next: bool) -> Result<()> {
     let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
