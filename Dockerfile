@@ -12,8 +12,10 @@ FROM docker.io/library/rust:${RUST_VERSION}-slim-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc g++ libc6-dev make && rm -rf /var/lib/apt/lists/*
 WORKDIR /davenport
 COPY . .
+# Kernels for arm64 have pages of 4 to 64 KiB, and the allocator serves those it was built for and smaller ones.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/davenport/target \
-    cargo build --release --locked --workspace --bins \
+    if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi \
+    && cargo build --release --locked --workspace --bins \
     && mkdir -p /out/bin /out/state \
     && cp target/release/davenport target/release/davenport-api-frontend target/release/davenport-replication /out/bin/
 
