@@ -4,6 +4,7 @@
 //! may be, and how many there are. A client that dawdles costs a file descriptor for a while.
 
 mod patience;
+mod targets;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use patience::Impatient;
+use targets::Escaped;
 
 /// The most a request's head may hold.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -149,7 +151,7 @@ async fn converse(
         let answer = answer.clone();
         async move { Ok::<_, std::convert::Infallible>(answer.answer(request, from).await) }
     });
-    let stream = Impatient::new(stream, options.write_timeout);
+    let stream = Escaped::new(Impatient::new(stream, options.write_timeout));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
@@ -183,7 +185,7 @@ mod tests {
 
     impl Answer for Path {
         async fn answer(&self, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
-            Response::new(Body::from(request.uri().path().to_owned()))
+            Response::new(Body::from(request.uri().to_string()))
         }
     }
 
@@ -216,6 +218,13 @@ mod tests {
             answer.starts_with("HTTP/1.1 200") && answer.ends_with("/a"),
             "{answer}"
         );
+        // As people type it.
+        let answer = talk(
+            address,
+            b"GET /a?startkey=\"b\" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+        )
+        .await;
+        assert!(answer.ends_with("/a?startkey=%22b%22"), "{answer}");
         // An idle connection does not hold up the stop.
         let idle = TcpStream::connect(address).await.unwrap();
         stop.cancel();
