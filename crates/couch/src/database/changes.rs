@@ -49,6 +49,21 @@ const VIEW_PARAMS: [&str; 27] = [
     "endkey",
 ];
 
+/// Parameters that users may not set: those of the feed itself, and those that say what a row looks like.
+const OURS: [&str; 11] = [
+    "feed",
+    "style",
+    "since",
+    "timeout",
+    "heartbeat",
+    "filter",
+    "seq_interval",
+    "include_docs",
+    "att_encoding_info",
+    "attachments",
+    "conflicts",
+];
+
 /// How a feed ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FeedKind {
@@ -246,12 +261,15 @@ impl Call {
             Idle::TimeoutMs(ms) => Some(("timeout", ms)),
             Idle::HeartbeatMs(ms) => Some(("heartbeat", ms)),
         };
+        let (limit, interval) = match &request.filter {
+            // The user's limit, which ends the feed as in CouchDB; the interval between sequences goes with ours.
+            ChangesFilter::Named(_, params) if params.contains_key("limit") => (None, None),
+            _ => (request.limit, request.seq_interval),
+        };
         let numbers = [
             idle,
-            request.limit.map(|limit| ("limit", limit)),
-            request
-                .seq_interval
-                .map(|interval| ("seq_interval", interval)),
+            limit.map(|limit| ("limit", limit)),
+            interval.map(|interval| ("seq_interval", interval)),
         ];
         for (name, number) in numbers.into_iter().flatten() {
             call = call.param(name, &number.to_string());
@@ -292,10 +310,9 @@ fn filtered_call(request: &ChangesRequest) -> Call {
         }
         ChangesFilter::Named(name, params) => {
             let mut call = Call::get("_changes").with(request);
-            let taken = ["feed", "style", "since", "timeout", "heartbeat", "filter"];
             for (key, value) in params
                 .iter()
-                .filter(|(key, _)| !taken.contains(&key.as_str()))
+                .filter(|(key, _)| !OURS.contains(&key.as_str()))
             {
                 let text = match value {
                     serde_json::Value::String(text)
@@ -459,6 +476,21 @@ mod tests {
         let view =
             "&a=x%20y&n=1&key=%22k%22&startkey=%5B%22a%22%5D&o=%7B%22b%22%3Atrue%7D&filter=_view";
         assert_eq!(query(&named("_view")).1, format!("{base}{view}"));
+
+        // A limit of the user's counts. What a row looks like is nothing for them to say.
+        let params = serde_json::json!({
+            "limit": "2", "include_docs": "true", "attachments": "true", "seq_interval": "3", "b": "c",
+        });
+        let limited = ChangesRequest {
+            filter: ChangesFilter::Named("d/f".to_owned(), params.as_object().unwrap().clone()),
+            limit: Some(100),
+            seq_interval: Some(10),
+            ..ChangesRequest::default()
+        };
+        assert_eq!(
+            query(&limited).1,
+            format!("{base}&limit=2&b=c&filter=d%2Ff")
+        );
 
         let ids = ChangesRequest {
             filter: ChangesFilter::DocIds(vec![DocId::from("a\"b")]),

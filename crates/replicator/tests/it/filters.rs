@@ -35,6 +35,21 @@ async fn functions() {
     assert_eq!(outcome.progress.changes_pending, Some(0));
 }
 
+/// As in CouchDB, whose feed ends there: what follows is the next run's.
+#[tokio::test]
+async fn a_limit_ends_a_run() {
+    let world = zoo().await;
+    world.put(&json!({"_id": "_design/g"}));
+    let params = json!({"filter": "_design", "query_params": {"limit": "1"}});
+    for done in [1, 2] {
+        let outcome = world.replicate(params.clone()).await;
+        assert_eq!(world.target_ids().len(), done);
+        assert_eq!(newest(&outcome)["docs_written"], done);
+    }
+    let outcome = world.replicate(params).await;
+    assert_eq!(outcome.result["no_changes"], true);
+}
+
 #[tokio::test]
 async fn views_and_design_documents() {
     let world = zoo().await;
