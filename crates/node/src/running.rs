@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use api::auth::authenticator::Authenticator;
 use api::auth::cookie::Sessions;
 use api::auth::jwt::Jwt;
@@ -16,7 +16,7 @@ use couch::{Network, NetworkOptions};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use replicator::engine::Budget;
-use replicator::{Replications, Server, ServerSetup, ServiceError, Setup};
+use replicator::{Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -250,12 +250,21 @@ pub(crate) async fn replications(
     };
     match Replications::open(jobs, DocStore::new(store, docs), setup).await {
         Ok(replications) => Ok(replications),
+        Err(ServiceError::Unreadable(Unreadable::OtherKey(name))) => bail!(other_key(&name)),
         Err(ServiceError::Unreadable(error)) => Err(anyhow!(error).context(
             "credentials in this store may be sealed with other keys; give this node the key file of the others, or put the \
              line of that key back behind the first one: `davenport keys list` says when it can go",
         )),
         Err(error) => Err(error.into()),
     }
+}
+
+/// What to do about a key whose name is another's.
+pub(crate) fn other_key(names: &str) -> String {
+    format!(
+        "the key {names} of the key file is not the one that this store knows by that name: give this node the key file of \
+         the others, or, if this one is meant to be new, give it a name that was never used"
+    )
 }
 
 async fn create_database(of: &Replications, name: &str) -> anyhow::Result<()> {

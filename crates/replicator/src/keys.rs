@@ -12,6 +12,7 @@
 //! (52, 8)                               = name           of the key that credentials are sealed with
 //! (52, 9, name of a key)                = 1 or 0         something may be sealed with it; 0 since a pass began
 //! (52, 10)                              = JSON           the last pass that seals everything anew
+//! (52, 11, name of a key)               = 16 bytes       which key has this name: a hash of it
 //! ```
 //!
 //! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
@@ -34,6 +35,7 @@ const BELL: u16 = 7;
 const SEAL: u16 = 8;
 const USED: u16 = 9;
 const PASS: u16 = 10;
+const CHECKS: u16 = 11;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -71,7 +73,15 @@ pub(crate) fn uses() -> KeyRange {
     below(&(LAYER, USED))
 }
 
-/// The name of the key whose row of 9 this is.
+pub(crate) fn check(key: &str) -> Vec<u8> {
+    pack(&(LAYER, CHECKS, key))
+}
+
+pub(crate) fn checks() -> KeyRange {
+    below(&(LAYER, CHECKS))
+}
+
+/// The name of the key whose row of 9 or 11 this is.
 pub(crate) fn used_key(row: &[u8]) -> Result<String, ServiceError> {
     let (_, _, name) = unpack::<(u16, u16, String)>(row)
         .map_err(|_| ServiceError::corrupt("the row of a key cannot be decoded"))?;
@@ -174,5 +184,7 @@ mod tests {
         assert!(last_job(b"x").is_err());
         assert!(uses().contains(&used("k")) && !uses().contains(&pass()));
         assert_eq!(used_key(&used("k")).unwrap(), "k");
+        assert!(checks().contains(&check("k")) && !uses().contains(&check("k")));
+        assert_eq!(used_key(&check("k")).unwrap(), "k");
     }
 }

@@ -15,13 +15,19 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 const VERSION: &str = "v1";
 
+/// Tells keys of one name apart, and tells nothing of them.
+pub(crate) type Check = [u8; 16];
+
 /// Why a sealed text does not open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// Give the service this key too.
     #[error("the key `{0}` is not in the key ring")]
     NoKey(String),
-    /// It was changed, cut or moved, or its key has another name here.
+    /// Give the service the key that others know by this name, or give this one another name.
+    #[error("the key `{0}` is not the one that this store knows by that name")]
+    OtherKey(String),
+    /// It was changed, cut or moved.
     #[error("a sealed text was changed")]
     Changed,
 }
@@ -45,6 +51,7 @@ struct RingKey {
     name: String,
     cipher: LessSafeKey,
     nonce: hmac::Key,
+    check: Check,
 }
 
 impl fmt::Debug for Sealer {
@@ -100,6 +107,12 @@ impl Sealer {
         self.names().any(|known| known == name)
     }
 
+    /// The names of all keys, each with what tells it from others of that name.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = (&str, Check)> {
+        let keys = self.0.iter().flat_map(|keys| keys.iter());
+        keys.map(|key| (&*key.name, key.check))
+    }
+
     /// The text sealed for a place; `None` when nothing is sealed here.
     pub fn seal(&self, context: &str, text: &str) -> Option<String> {
         Some(self.0.as_ref()?.first()?.seal(context, text))
@@ -146,11 +159,15 @@ impl RingKey {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let cipher = hmac::sign(&root, b"davenport seal cipher");
         let nonce = hmac::sign(&root, b"davenport seal nonce");
+        let tag = hmac::sign(&root, b"davenport seal check");
+        let mut check = Check::default();
+        check.copy_from_slice(&tag.as_ref()[..size_of::<Check>()]);
         let cipher = UnboundKey::new(&AES_256_GCM_SIV, cipher.as_ref());
         Self {
             name,
             cipher: LessSafeKey::new(cipher.expect("a hash of 32 bytes is a key of 256 bits")),
             nonce: hmac::Key::new(hmac::HMAC_SHA256, nonce.as_ref()),
+            check,
         }
     }
 

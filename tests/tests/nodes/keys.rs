@@ -13,6 +13,10 @@ const DOCUMENTS: usize = 2_000;
 fn write_keys(directory: &Path, names: &[&str]) {
     let line = |name: &&str| format!("{name} {}\n", hex(name.as_bytes()[0]).repeat(32));
     let lines: String = names.iter().map(line).collect();
+    write_lines(directory, &lines);
+}
+
+fn write_lines(directory: &Path, lines: &str) {
     std::fs::write(directory.join("data.keys"), lines).unwrap();
 }
 
@@ -40,7 +44,9 @@ async fn refused(start: &Start<'_>, key: &str) {
         let (code, _, error) = start.clone().args(args).output().await.unwrap();
         assert_eq!(code, Some(2), "{error}");
         assert!(
-            error.contains(&format!("`{key}`")) || error.contains(&format!("with {key},")),
+            error.contains(&format!("`{key}`"))
+                || error.contains(&format!("with {key},"))
+                || error.contains(&format!("the key {key} of")),
             "{error}"
         );
     }
@@ -183,6 +189,13 @@ async fn keys_are_changed_without_a_node() {
         out.contains("sealed with new: 2 anew, of 2 documents and jobs"),
         "{out}"
     );
+    write_keys(directory, &["new"]);
+    start.start().await.unwrap().stop().await.unwrap();
+    // Another key of that name.
+    write_lines(directory, &format!("new {}\n", hex(b'x').repeat(32)));
+    refused(&start, "new").await;
+    let listed = list(directory).await;
+    assert_eq!(listed["keys"][0]["is_another"], true, "{listed}");
     write_keys(directory, &["new"]);
     start.start().await.unwrap().stop().await.unwrap();
     let nowhere = Start::new(

@@ -11,7 +11,7 @@ use super::nodes::{self, NodesFlags};
 use super::{Unusable, output};
 use crate::config::Config;
 use crate::keys::KeyRing;
-use crate::running::{key_file, open_store, store_is_there};
+use crate::running::{key_file, open_store, other_key, store_is_there};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -36,6 +36,8 @@ struct Compared {
     known: KeysInUse,
     /// Those of the file, the one that seals first.
     here: Vec<String>,
+    /// Those of them that are others than those that the store knows by these names.
+    others: Vec<String>,
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
@@ -124,10 +126,14 @@ impl Compared {
     async fn read(config: &Config, file: PathBuf) -> anyhow::Result<Self> {
         let ring = KeyRing::read(&file)?;
         let here = ring.iter().flat_map(KeyRing::names).map(str::to_owned);
-        let store = open_store(config).await?;
+        let here = here.collect();
+        let sealer = ring.as_ref().map(KeyRing::sealer).transpose()?;
+        let known = keys_in_use(&open_store(config).await?).await?;
+        let others = sealer.iter().flat_map(|sealer| known.others(sealer));
         Ok(Self {
-            known: keys_in_use(&store).await?,
-            here: here.collect(),
+            others: others.map(str::to_owned).collect(),
+            known,
+            here,
             file,
         })
     }
@@ -144,13 +150,19 @@ impl Compared {
 
     fn check(&self) -> anyhow::Result<()> {
         let missing: Vec<_> = self.missing().map(String::as_str).collect();
-        if missing.is_empty() {
-            return Ok(());
+        if !missing.is_empty() {
+            bail!(lost(&missing.join(", "), &self.file));
         }
-        bail!(lost(&missing.join(", "), &self.file))
+        if !self.others.is_empty() {
+            bail!(other_key(&self.others.join(", ")));
+        }
+        Ok(())
     }
 
     fn words(&self, name: &String) -> &'static str {
+        if self.others.contains(name) {
+            return "not the key that the store knows by this name";
+        }
         let used = self.known.used.contains(name);
         let newest = self.known.newest.as_ref() == Some(name);
         match (used, self.here.iter().position(|known| known == name)) {
@@ -186,7 +198,7 @@ impl Compared {
         let keys = self.names().map(|name| {
             json!({
                 "name": name, "in_file": self.here.contains(name), "needed": self.known.used.contains(name),
-                "seals": self.known.newest.as_ref() == Some(name),
+                "seals": self.known.newest.as_ref() == Some(name), "is_another": self.others.contains(name),
             })
         });
         let pass = self.known.pass.as_ref().map(|pass| {

@@ -6,6 +6,10 @@
 //! the pass began nobody has sealed with these keys, and what was sealed before it has sealed anew. A node that was started
 //! before keys were changed goes on sealing with the old one, and so keeps it in use; a later pass finishes.
 //!
+//! A name stands for one key: what tells it from others is kept from the first start with it until nothing is sealed with it
+//! any more, and a node that has another key of that name is refused. It could open nothing that others have sealed, nor they
+//! what it seals, and neither would find out before.
+//!
 //! Rows are read by everybody and written when something changes. A pass can be continued by any node that seals with the
 //! newest key; it changes no revision, tells no feed and no waiting client, and takes no job from its holder.
 
@@ -24,7 +28,7 @@ use self::everything::{Everything, Page, Place};
 use super::{JOB_TYPE, Replications, Scanned};
 use crate::data::JobData;
 use crate::fault::ServiceError;
-use crate::seal::{Sealer, Unreadable, key_of};
+use crate::seal::{Check, Sealer, Unreadable, key_of};
 use crate::{job_metrics, keys, strip};
 
 const SEALING: &[u8] = b"1";
@@ -60,6 +64,8 @@ pub struct KeysInUse {
     pub used: Vec<String>,
     /// The last pass, if there was one.
     pub pass: Option<Resealing>,
+    /// What the keys of these names are known by.
+    checks: BTreeMap<String, Check>,
 }
 
 /// How much is sealed with a key.
@@ -86,17 +92,34 @@ impl KeysInUse {
         (self.used.iter().map(String::as_str)).filter(move |name| Some(*name) != newest)
     }
 
+    /// Names of keys that are others than those that the store knows by these names.
+    pub fn others<'a>(&self, sealer: &'a Sealer) -> impl Iterator<Item = &'a str> {
+        let other = |(name, check): &(&str, Check)| {
+            let known = self.checks.get(*name);
+            known.is_some_and(|known| known != check)
+        };
+        sealer.checks().filter(other).map(|(name, _)| name)
+    }
+
     async fn read(tx: &Transaction) -> Result<Self, ServiceError> {
         let newest = tx.get(&keys::seal()).await?;
         let rows = tx.get_range(keys::uses(), RangeOptions::default());
         let rows = rows.collect().await?;
         let used = rows.iter().map(|row| keys::used_key(&row.key));
+        let rows = tx.get_range(keys::checks(), RangeOptions::default());
+        let mut checks = BTreeMap::new();
+        for row in rows.collect().await? {
+            let check = Check::try_from(&*row.value)
+                .map_err(|_| ServiceError::corrupt("what a key is known by cannot be decoded"))?;
+            checks.insert(keys::used_key(&row.key)?, check);
+        }
         let pass = tx.get(&keys::pass()).await?;
         let pass = pass.map(|row| serde_json::from_slice(&row)).transpose();
         Ok(Self {
             newest: newest.map(|row| String::from_utf8_lossy(&row).into_owned()),
             used: used.collect::<Result<_, _>>()?,
             pass: pass.map_err(|_| ServiceError::corrupt("a pass cannot be decoded"))?,
+            checks,
         })
     }
 }
@@ -112,6 +135,15 @@ pub(super) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(
     if let Some(missing) = needed.into_iter().find(|name| !sealer.has(name)) {
         return Err(Unreadable::NoKey(missing.clone()).into());
     }
+    if let Some(other) = known.others(sealer).next() {
+        return Err(Unreadable::OtherKey(other.to_owned()).into());
+    }
+    // Those too that nothing is sealed with yet: that nodes have different ones shows before one of them is needed.
+    for (name, check) in sealer.checks() {
+        if !known.checks.contains_key(name) {
+            tx.set(&keys::check(name), &check);
+        }
+    }
     if known.newest.as_deref() != Some(newest) {
         tx.set(&keys::seal(), newest.as_bytes());
     }
@@ -121,14 +153,18 @@ pub(super) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(
             tx.set(&keys::used(name), SEALING);
         }
     }
-    sealing_in(tx, newest).await
+    sealing_in(tx, sealer, newest).await
 }
 
 /// To be called in each transaction that writes what is sealed with a key.
-async fn sealing_in(tx: &Transaction, key: &str) -> Result<(), ServiceError> {
+async fn sealing_in(tx: &Transaction, sealer: &Sealer, key: &str) -> Result<(), ServiceError> {
     let row = keys::used(key);
     if tx.get(&row).await?.as_deref() != Some(SEALING) {
         tx.set(&row, SEALING);
+        // A pass may have let the name go.
+        if let Some((_, check)) = sealer.checks().find(|(name, _)| *name == key) {
+            tx.set(&keys::check(key), &check);
+        }
     }
     Ok(())
 }
@@ -195,7 +231,7 @@ impl Replications {
         data: &JobData,
     ) -> Result<(), ServiceError> {
         match data.sealed().and_then(key_of) {
-            Some(key) => sealing_in(tx, key).await,
+            Some(key) => sealing_in(tx, &self.0.sealer, key).await,
             None => Ok(()),
         }
     }
@@ -207,7 +243,7 @@ impl Replications {
         body: &str,
     ) -> Result<(), ServiceError> {
         match strip::sealed(body).as_deref().and_then(key_of) {
-            Some(key) => sealing_in(tx, key).await,
+            Some(key) => sealing_in(tx, &self.0.sealer, key).await,
             None => Ok(()),
         }
     }
@@ -332,6 +368,7 @@ async fn end_in(tx: &Transaction, known: &KeysInUse) -> Result<Vec<String>, Serv
         let row = keys::used(name);
         if tx.get(&row).await?.as_deref() == Some(LEAVING) {
             tx.clear(&row);
+            tx.clear(&keys::check(name));
             gone.push(name.to_owned());
         }
     }

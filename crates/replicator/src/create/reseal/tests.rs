@@ -15,11 +15,11 @@ fn clock() -> Clock {
     Clock::standing(START_MS)
 }
 
-/// A node with these keys, by their first letters.
+/// A node with keys of these names. A letter names a key, and its capital another one of that name.
 async fn node(store: &Store, clock: &Clock, keys: &str) -> Result<Replications, ServiceError> {
     let keys = keys
         .chars()
-        .map(|name| (name.to_string(), [name as u8; 32]));
+        .map(|key| (key.to_ascii_lowercase().to_string(), [key as u8; 32]));
     let setup = super::super::Setup {
         sealer: Sealer::new(keys.collect()).unwrap(),
         ..Default::default()
@@ -116,6 +116,7 @@ async fn seen(of: &Replications, db: &Db) -> (Vec<String>, Vec<Value>, String) {
 async fn refused(store: &Store, clock: &Clock, keys: &str) -> Option<String> {
     match node(store, clock, keys).await {
         Err(ServiceError::Unreadable(Unreadable::NoKey(name))) => Some(name),
+        Err(ServiceError::Unreadable(Unreadable::OtherKey(name))) => Some(format!("other {name}")),
         Err(error) => panic!("{error}"),
         Ok(_) => None,
     }
@@ -292,6 +293,41 @@ async fn rings_go_on_where_others_ended() {
     );
     // A service that seals nothing needs none.
     node(&store, &clock, "").await.unwrap();
+}
+
+/// Two files with a key of the same name, as when a line was made on each node and not copied.
+#[tokio::test]
+async fn a_name_stands_for_one_key() {
+    let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
+    let refused = async |keys: &str| refused(&store, &clock, keys).await;
+    let first = node(&store, &clock, "a").await.unwrap();
+    let db = fill(&first, 3).await;
+    assert_eq!(refused("A").await.as_deref(), Some("other a"));
+    assert_eq!(refused("bA").await.as_deref(), Some("other a"));
+    let known = keys_in_use(&store).await.unwrap();
+    let sealer = |keys: &str| {
+        let key = |name: char| {
+            let bytes = [name as u8; 32];
+            (name.to_ascii_lowercase().to_string(), bytes)
+        };
+        Sealer::new(keys.chars().map(key).collect()).unwrap()
+    };
+    assert_eq!(known.others(&sealer("bAC")).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(known.others(&sealer("cab")).count(), 0);
+    // Whoever was refused has left nothing, so that the name is free.
+    node(&store, &clock, "aB").await.unwrap();
+    // Before anything is sealed with it.
+    assert_eq!(refused("ab").await.as_deref(), Some("other b"));
+    let second = node(&store, &clock, "Ba").await.unwrap();
+    work(&second).await;
+    // Nothing is sealed with the old one: its name can be used again, unless somebody goes on with it.
+    node(&store, &clock, "B").await.unwrap();
+    put(&first, &db, &body("late")).await;
+    assert_eq!(refused("BA").await.as_deref(), Some("other a"));
+    clock.set_ms(START_MS + 3_600_000);
+    let third = node(&store, &clock, "Ba").await.unwrap();
+    work(&third).await;
+    node(&store, &clock, "BA").await.unwrap();
 }
 
 /// Rows of keys that an older version did not keep.
