@@ -35,8 +35,8 @@ const SPARSE: u32 = 20;
 const STATES: [&str; 7] = [
     "initializing",
     "error",
-    "pending",
     "running",
+    "pending",
     "crashing",
     "completed",
     "failed",
@@ -411,9 +411,9 @@ fn states(query: &Query) -> Result<Option<Vec<JobState>>, Error> {
         .filter(|name| !STATES.contains(name))
         .collect();
     if !unknown.is_empty() {
-        let (unknown, known) = (unknown.join(", "), STATES.join(", "));
+        let (unknown, known) = (unknown.join(","), STATES.join(","));
         return Err(Error::query(format!(
-            "Unknown states {unknown}. Choose from: {known}"
+            "Unknown states [{unknown}]. Choose from: [{known}]"
         )));
     }
     let state = |name: &String| match name.as_str() {
@@ -437,13 +437,14 @@ fn range(query: &Query) -> Result<IdRange, Error> {
             _ => Err(Error::query(format!("{name} must be a string"))),
         }
     };
+    let key = id(["key"; 2])?;
     Ok(IdRange {
-        start: id(["startkey", "start_key"])?,
-        end: id(["endkey", "end_key"])?,
-        inclusive_end: query.get("inclusive_end") != Some("false"),
+        start: id(["startkey", "start_key"])?.or_else(|| key.clone()),
+        end: id(["endkey", "end_key"])?.or(key),
+        inclusive_end: query.get("inclusive_end").is_none() || query.flag("inclusive_end")?,
         descending: query.flag("descending")?,
-        skip: number(query, "skip")?.unwrap_or(0),
-        limit: number(query, "limit")?,
+        skip: query.number("skip")?.unwrap_or(0),
+        limit: query.number("limit")?,
         after: None,
     })
 }

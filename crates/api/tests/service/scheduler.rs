@@ -89,7 +89,7 @@ async fn jobs_are_filtered() {
         ("bookmark=x", "`bookmark` is not valid"),
         (
             "states=running,odd",
-            "Unknown states odd. Choose from: initializing, error, pending, running, crashing, completed, failed",
+            "Unknown states [odd]. Choose from: [initializing,error,running,pending,crashing,completed,failed]",
         ),
     ] {
         let answer = root.get(&format!("/_scheduler/jobs?{query}")).await;
@@ -136,6 +136,7 @@ async fn documents_are_listed_by_id() {
         ("limit=2&skip=2", 2, &["doc2", "doc3"]),
         ("descending=true&limit=1", 0, &["doc4"]),
         ("startkey=%22doc3%22", 3, &["doc3", "doc4"]),
+        ("key=%22doc3%22", 3, &["doc3"]),
         (
             "start_key=%22doc1%22&end_key=%22doc2%22",
             1,
@@ -192,8 +193,15 @@ async fn databases_are_named_by_either_path() {
     root.get("/_scheduler/docs/_replicator/a/b")
         .await
         .refuses(400, "bad_request", "Invalid path");
-    let wrong = root.get("/_scheduler/docs?startkey=7").await;
-    wrong.refuses(400, "query_parse_error", "startkey must be a string");
+    for (query, reason) in [
+        ("startkey=7", "startkey must be a string"),
+        ("limit=x", "Invalid value for integer: \"x\""),
+        ("skip=-1", "Invalid value for positive integer: \"-1\""),
+        ("inclusive_end=x", "Invalid boolean parameter: \"x\""),
+    ] {
+        let wrong = root.get(&format!("/_scheduler/docs?{query}")).await;
+        wrong.refuses(400, "query_parse_error", reason);
+    }
 }
 
 #[tokio::test]
