@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An integer, or a string that reads as one, not smaller than `min`.
+    /// An integer, or a string that reads as one, not smaller than `min`. What is more than anybody can count is a lot.
     pub(super) fn integer(&self, name: &str, min: u64) -> Result<Option<u64>, Invalid> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -43,12 +43,12 @@ impl<'a> Fields<'a> {
             other => other.as_integer(),
         };
         let number: i128 = number.ok_or_else(|| Invalid(format!("`{name}` must be an integer")))?;
-        match u64::try_from(number) {
-            Ok(number) if number >= min => Ok(Some(number)),
-            _ => Err(Invalid(format!(
+        if number < i128::from(min) {
+            return Err(Invalid(format!(
                 "`{name}` must be an integer of {min} or more"
-            ))),
+            )));
         }
+        Ok(Some(u64::try_from(number).unwrap_or(u64::MAX)))
     }
 
     /// One of a few words.

@@ -8,6 +8,9 @@ use document::json::Json;
 use super::fields::Fields;
 use super::{Filter, Invalid};
 
+/// The longest interval or time-out: nobody waits so long, and it can be reckoned with.
+const INTERVAL_MS_MAX: u64 = 366 * 24 * 3_600_000;
+
 /// What the service sets where a replication says nothing, and the limits of what it may say. Names are those of
 /// `[replicator]`.
 #[derive(Clone, Debug)]
@@ -206,12 +209,10 @@ impl Options {
             let given = fields.integer(name, min)?.unwrap_or(default);
             Ok::<_, Invalid>(usize::try_from(given.min(max)).unwrap_or(usize::MAX))
         };
-        let interval = |name, default| {
-            Ok::<_, Invalid>(
-                fields
-                    .integer(name, 1)?
-                    .map_or(default, Duration::from_millis),
-            )
+        let interval = |name, default: Duration| {
+            let given = fields.integer(name, 1)?.map(Duration::from_millis);
+            let longest = Duration::from_millis(INTERVAL_MS_MAX);
+            Ok::<_, Invalid>(given.unwrap_or(default).min(longest))
         };
         fields.boolean("cancel")?;
         let retries = fields

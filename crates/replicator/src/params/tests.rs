@@ -82,6 +82,25 @@ fn numbers_may_be_strings_and_are_capped() {
 }
 
 #[test]
+fn enormous_numbers_are_a_lot() {
+    let body = r#"{"source": "http://s/a", "target": "http://t/b", "worker_processes": 99999999999999999999999,
+        "http_connections": "99999999999999999999999", "connection_timeout": 18446744073709551615,
+        "checkpoint_interval": 99999999999999999999999, "retries_per_request": 99999999999999999999999}"#;
+    let body = Json::parse(body).unwrap();
+    let replication = Replication::from_document(&body, &Defaults::default()).unwrap();
+    let options = replication.options;
+    assert_eq!(
+        (options.worker_processes, options.http_connections),
+        (32, 100)
+    );
+    assert_eq!(options.retries_per_request, u32::MAX);
+    // Whoever takes a part of it, or adds it to the time of now, must not overflow.
+    for interval in [options.connection_timeout, options.checkpoint_interval] {
+        assert_eq!(interval, Duration::from_hours(366 * 24));
+    }
+}
+
+#[test]
 fn refusals() {
     let table = r#"
         {"target":null}                        Missing replication endpoint
