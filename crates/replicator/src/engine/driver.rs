@@ -14,7 +14,7 @@ use super::concurrency::Concurrency;
 use super::context::Context;
 use super::handles::{Checkpoint, Gate, Handles};
 use super::open::Opened;
-use super::progress::{Phase, Rates};
+use super::progress::{Phase, Rates, StartedFrom};
 use super::through::Through;
 use super::{Ending, Outcome, Run};
 use crate::checkpoint::Checkpointer;
@@ -50,6 +50,8 @@ pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result
     driver.handles.progress.send_modify(|progress| {
         progress.start_seq = Some(driver.through.through().clone());
         progress.started_from = started_from;
+        progress.checkpointed_seq =
+            (started_from == StartedFrom::Checkpoint).then(|| driver.committed.clone());
     });
     driver.publish(Phase::CatchingUp);
     let ended = Box::pin(driver.live()).await;
@@ -255,8 +257,9 @@ impl<'a> Driver<'a> {
             let moved = progress.stats != stats;
             progress.phase = phase;
             progress.stats = stats;
-            progress.source_seq = self.through.highest_done().cloned();
-            progress.through_seq = Some(self.through.through().clone());
+            let through = self.through.through();
+            progress.source_seq = Some(self.through.highest_done().unwrap_or(through).clone());
+            progress.through_seq = Some(through.clone());
             progress.changes_pending = pending;
             progress.behind_since = match phase {
                 Phase::CaughtUp => None,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use couch::Seq;
 use peer::{Fault, Faults, On, Options};
 use replicator::Stats;
 use replicator::engine::{Gate, Halt, StartedFrom};
@@ -41,6 +42,19 @@ async fn none_if_not_wanted() {
     let outcome = world.replicate(json!({"use_checkpoints": false})).await;
     assert_eq!(counts(&outcome)[0], 12);
     assert_eq!(outcome.progress.started_from, StartedFrom::Checkpoint);
+}
+
+#[tokio::test]
+async fn a_run_without_news_stands_where_it_began() {
+    let world = World::new().await;
+    world.put_docs(0..10);
+    world.replicate(json!({})).await;
+    let progress = world.replicate(json!({})).await.progress;
+    let start = progress.start_seq;
+    assert!(start.as_ref().is_some_and(|start| *start != Seq::zero()));
+    assert_eq!(progress.checkpointed_seq, start);
+    assert_eq!(progress.source_seq, start);
+    assert_eq!(progress.through_seq, start);
 }
 
 #[tokio::test]
