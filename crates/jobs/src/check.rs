@@ -59,6 +59,7 @@ impl Jobs {
         let mut expected: BTreeMap<JobId, Position> = BTreeMap::new();
         let mut chunks = BTreeSet::new();
         let mut recount = Counts::default();
+        let mut labels: BTreeMap<(State, u8), u64> = BTreeMap::new();
         let range = self.keys().jobs(ty);
         for row in self.rows(range.clone()).await? {
             let id = Keys::id(&range, &row.key)?;
@@ -68,6 +69,7 @@ impl Jobs {
                 State::Running => recount.running += 1,
                 State::Finished => recount.finished += 1,
             }
+            *labels.entry((header.state(), header.label())).or_default() += 1;
             found.look_at(&id, &header);
             for blob in header.chunked() {
                 let count = (blob.len as usize).div_ceil(CHUNK_BYTES);
@@ -99,6 +101,7 @@ impl Jobs {
                 ));
             }
         }
+        found.compare_labels(self.counts_by_label(ty).await?, &labels);
         Ok(found)
     }
 
@@ -152,6 +155,25 @@ impl Jobs {
 impl Check {
     fn say(&mut self, problem: String) {
         self.problems.push(problem);
+    }
+
+    fn compare_labels(
+        &mut self,
+        counted: BTreeMap<(State, u8), u64>,
+        there: &BTreeMap<(State, u8), u64>,
+    ) {
+        let mut all = counted;
+        for kind in there.keys() {
+            all.entry(*kind).or_default();
+        }
+        for ((state, label), counted) in all {
+            let jobs = there.get(&(state, label)).copied().unwrap_or_default();
+            if counted != jobs {
+                self.say(format!(
+                    "{counted} jobs in state {state:?} with label {label} are counted and {jobs} are there"
+                ));
+            }
+        }
     }
 
     /// What must hold within a header.

@@ -1,12 +1,14 @@
 //! How many jobs there are, and how long they have waited.
 
+use std::collections::BTreeMap;
+
 use futures::future::{try_join_all, try_join3};
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::claim::since;
 use crate::header::State;
 use crate::ids::BUCKETS;
-use crate::keys::{Keys, Position, edge, edge_adds};
+use crate::keys::{Keys, Kind, Position, edge, edge_adds, edge_ends, edge_of_states};
 use crate::{Error, JobType, Jobs, Result};
 
 /// The jobs of a type, by state, and every transition ever made.
@@ -64,10 +66,10 @@ impl Jobs {
             unsigned(sum.sum())
         };
         let times = |from, to| unsigned(edges[usize::from(edge(from, to))]);
-        let (pending, running, finished) = (
-            Some(State::Pending),
-            Some(State::Running),
-            Some(State::Finished),
+        let (pending, running, finished): (Kind, Kind, Kind) = (
+            Some((State::Pending, 0)),
+            Some((State::Running, 0)),
+            Some((State::Finished, 0)),
         );
         Ok(Counts {
             pending: jobs(State::Pending),
@@ -82,22 +84,52 @@ impl Jobs {
         })
     }
 
-    /// How often each transition was made.
+    /// The jobs of a type by state and [label](Self::labelled); none of which there are none.
+    pub async fn counts_by_label(&self, ty: &JobType) -> Result<BTreeMap<(State, u8), u64>> {
+        let sums = self
+            .read(Call::batch("counts"), |tx| async move {
+                let mut sums: BTreeMap<(State, u8), i64> = BTreeMap::new();
+                let add = |edge, times: i64| {
+                    let [old, new] = edge_ends(edge);
+                    for (kind, times) in [(old, -times), (new, times)] {
+                        if let Some(kind) = kind {
+                            *sums.entry(kind).or_default() += times;
+                        }
+                    }
+                };
+                self.each_edge(&tx, ty, add).await?;
+                Ok(sums)
+            })
+            .await?;
+        let counts = sums.into_iter().filter(|(_, sum)| *sum != 0);
+        Ok(counts.map(|(kind, sum)| (kind, unsigned(sum))).collect())
+    }
+
+    /// How often each transition was made, whatever the labels were.
     async fn edges(&self, tx: &Transaction, ty: &JobType) -> Result<[i64; 16]> {
+        let mut edges = [0; 16];
+        let add = |edge, times| edges[edge_of_states(edge)] += times;
+        self.each_edge(tx, ty, add).await?;
+        Ok(edges)
+    }
+
+    async fn each_edge(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        mut add: impl FnMut(u16, i64),
+    ) -> Result<()> {
         let range = self.keys().counts(ty);
         let mut rows = tx
             .snapshot()
             .get_range(range.clone(), RangeOptions::default());
-        let mut edges = [0; 16];
         while let Some(row) = rows.next().await? {
             let edge = Keys::count_edge(&range, &row.key)?;
             let times = (*row.value).try_into().map(i64::from_le_bytes);
-            match (edges.get_mut(usize::from(edge)), times) {
-                (Some(sum), Ok(times)) => *sum += times,
-                _ => return Err(Error::corrupt("a counter cannot be decoded")),
-            }
+            let times = times.map_err(|_| Error::corrupt("a counter cannot be decoded"))?;
+            add(edge, times);
         }
-        Ok(edges)
+        Ok(())
     }
 
     /// The jobs of a type that wait, counting up to about `limit` due ones.

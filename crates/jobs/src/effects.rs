@@ -114,6 +114,9 @@ impl Effects<'_> {
         match change {
             Change::None => {}
             Change::Put(new) => {
+                let mut new = Arc::unwrap_or_clone(new);
+                new.label_new(|data| self.jobs.label(ty, data));
+                let new = Arc::new(new);
                 tx.set(&keys.job(ty, id), &new.encode());
                 self.move_index(ty, id, old.as_deref(), Some(&new));
                 (self.jobs).move_chunks(tx, ty, id, old.as_deref(), Some(&new));
@@ -168,7 +171,8 @@ impl Effects<'_> {
     }
 
     fn count(&mut self, ty: &JobType, id: &JobId, old: Option<&Header>, new: Option<&Header>) {
-        let (old, new) = (old.map(Header::state), new.map(Header::state));
+        let kind = |header: &Header| (header.state(), header.label());
+        let (old, new) = (old.map(kind), new.map(kind));
         if old != new {
             let key = (ty.clone(), id.bucket(), edge(old, new));
             *self.counts.entry(key).or_default() += 1;

@@ -1,5 +1,7 @@
 //! The header of a job: all that is known of it but large data.
 
+use std::num::NonZeroU8;
+
 use bytes::Bytes;
 
 use crate::codec::{Reader, Writer};
@@ -15,6 +17,8 @@ pub(crate) const INLINE_BYTES_MAX: usize = 512;
 /// How many operation ids of creators a header remembers.
 const OPS_MAX: usize = 4;
 const FORMAT: u8 = 1;
+/// Where the label stands in the number that holds it and the slot.
+const LABEL_SHIFT: u32 = 32;
 
 /// What a job is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +115,8 @@ pub(crate) struct Blob {
     pub(crate) len: u32,
     /// Always there in slot 0; in another one only before it is written.
     pub(crate) bytes: Option<Bytes>,
+    /// What it is counted as, if anybody has said so.
+    pub(crate) label: Option<NonZeroU8>,
 }
 
 /// What was asked of a running job for its next run.
@@ -190,6 +196,21 @@ impl Header {
             .into_iter()
             .flatten()
             .filter(|blob| blob.slot != 0)
+    }
+
+    /// What the job is counted as.
+    pub(crate) fn label(&self) -> u8 {
+        self.data.label.map_or(0, NonZeroU8::get)
+    }
+
+    /// Labels the data that has no label yet.
+    pub(crate) fn label_new(&mut self, label: impl Fn(&[u8]) -> u8) {
+        let next = self.next.as_mut().and_then(|next| next.data.as_mut());
+        for blob in [Some(&mut self.data), next].into_iter().flatten() {
+            if let (None, Some(bytes)) = (blob.label, &blob.bytes) {
+                blob.label = NonZeroU8::new(label(bytes));
+            }
+        }
     }
 
     pub(crate) fn remember(&mut self, op: u64) {
@@ -281,11 +302,13 @@ impl Blob {
             slot,
             len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             bytes: Some(bytes),
+            label: None,
         }
     }
 
     fn encode(&self, to: &mut Writer) {
-        to.uint(self.slot);
+        let label = self.label.map_or(0, NonZeroU8::get);
+        to.uint(u64::from(label) << LABEL_SHIFT | u64::from(self.slot));
         match &self.bytes {
             Some(bytes) if self.slot == 0 => to.bytes(bytes),
             _ => to.uint(self.len),
@@ -293,14 +316,20 @@ impl Blob {
     }
 
     fn decode(from: &mut Reader) -> Result<Self> {
-        match from.uint()? {
-            0 => Ok(Self::new(0, from.bytes()?)),
-            slot => Ok(Self {
-                slot,
-                len: from.uint()?,
-                bytes: None,
-            }),
+        let tag: u64 = from.uint()?;
+        let corrupt = |_| Error::corrupt("data of a job in an impossible slot");
+        let slot = u32::try_from(tag & u64::from(u32::MAX)).map_err(corrupt)?;
+        let label = NonZeroU8::new(u8::try_from(tag >> LABEL_SHIFT).map_err(corrupt)?);
+        if slot == 0 {
+            let blob = Self::new(0, from.bytes()?);
+            return Ok(Self { label, ..blob });
         }
+        Ok(Self {
+            slot,
+            len: from.uint()?,
+            bytes: None,
+            label,
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use store::{Call, Store, Transaction};
 
 use crate::header::{Header, State, check_data};
 use crate::keep_alive::Beats;
-use crate::keys::Keys;
+use crate::keys::{Keys, LABELS};
 use crate::machine::{Create, Event, Reply};
 use crate::planted::{Bug, Planted};
 use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
@@ -34,7 +34,11 @@ struct Inner {
     entropy: Entropy,
     planted: Planted,
     beats: Beats,
+    label: Label,
 }
+
+/// Says what data is counted as.
+type Label = fn(&JobType, &[u8]) -> u8;
 
 /// A job to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +126,35 @@ impl Jobs {
             entropy,
             planted,
             beats: Beats::default(),
+            label: |_, _| 0,
         }))
+    }
+
+    /// The same queue, whose jobs are counted by what their data says: by labels from 1 to 15, and 0 for none. Every handle
+    /// that gives jobs data has to be labelled alike. Whoever holds a job changes its label with its data.
+    #[must_use]
+    pub fn labelled(&self, label: fn(&JobType, &[u8]) -> u8) -> Self {
+        let Inner {
+            store,
+            keys,
+            clock,
+            entropy,
+            planted,
+            ..
+        } = &*self.0;
+        Self(Arc::new(Inner {
+            store: store.clone(),
+            keys: keys.clone(),
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            planted: *planted,
+            beats: Beats::default(),
+            label,
+        }))
+    }
+
+    pub(crate) fn label(&self, ty: &JobType, data: &[u8]) -> u8 {
+        (self.0.label)(ty, data).min(LABELS - 1)
     }
 
     /// The store the queue lives in.

@@ -45,7 +45,11 @@ impl Part {
     }
 
     fn put(self, header: &mut Header, data: Bytes) {
-        let blob = header.blob(data);
+        let label = self.of(header).and_then(|blob| blob.label);
+        let blob = Blob {
+            label,
+            ..header.blob(data)
+        };
         match (self, &mut header.next) {
             (Self::Now, _) => header.data = blob,
             (Self::Next, Some(next)) => next.data = Some(blob),

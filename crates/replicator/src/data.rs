@@ -1,6 +1,7 @@
 //! What a job knows: the data of its row in the queue, as JSON. Its progress, which changes often, has a row of its own.
 
 mod asked;
+mod label;
 
 use docstore::{Db, InstanceId};
 use document::json::Json;
@@ -15,6 +16,7 @@ use crate::params::{Defaults, Invalid, Replication};
 use crate::seal::{Sealer, Unreadable};
 use crate::traces;
 pub(crate) use asked::{Shown, Spec};
+pub(crate) use label::{Census, label};
 
 /// How much of a document's id a job id holds; longer ones end with a hash.
 const DOC_ID_BYTES_MAX: usize = 150;
@@ -120,6 +122,9 @@ pub(crate) struct JobData {
     pub(crate) doc_state: Option<String>,
     #[serde(skip_serializing_if = "is_false", default)]
     pub(crate) paused: bool,
+    /// It runs, has caught up and waits for changes.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub(crate) idle: bool,
     #[serde(default)]
     pub(crate) error_count: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -197,6 +202,7 @@ impl JobData {
             info,
             doc_state: text(body, "_replication_state"),
             paused: body.get("paused").and_then(Json::as_bool) == Some(true),
+            idle: false,
             error_count: u32::from(state == JobState::Failed),
             last_error: None,
             last_updated: now,

@@ -3,8 +3,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::data::is_false;
-
 /// What changes while a job runs, and what stays of it when it does not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -12,9 +10,6 @@ pub(crate) struct Live {
     /// `info` while it runs or waits.
     pub(crate) info: Map<String, Value>,
     pub(crate) updated: i64,
-    /// It has caught up and waits for changes.
-    #[serde(skip_serializing_if = "is_false")]
-    pub(crate) idle: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) start_seq: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -272,7 +272,7 @@ impl Seen {
 
     /// It has caught up and waits for changes.
     fn is_idle(&self) -> bool {
-        self.live.idle && self.state() == JobState::Running
+        self.data.idle && self.state() == JobState::Running
     }
 
     fn database(&self) -> Option<&str> {
@@ -304,7 +304,7 @@ impl Seen {
             }
         };
         if self.state() == JobState::Running {
-            if self.live.idle {
+            if self.data.idle {
                 info.insert("idle".to_owned(), true.into());
             }
             let started = [

@@ -433,8 +433,8 @@ function overview() {
     const jobs = (about.jobs = summary.jobs);
     const shown = { ...jobs, running: jobs.running - jobs.idle, pending: jobs.pending - jobs.paused };
     keyed(view.tiles, tiles.map(([state, href]) => ({ state, href, count: shown[state] })), ({ state }) => state, tile);
-    view.exact.hidden = summary.exact;
-    put(view.exact, "There are too many jobs to look at each: the split is estimated from a part of them.");
+    view.exact.hidden = !summary.sampled;
+    put(view.exact, "There are too many jobs to look at each: rates and nodes are estimated from a part of them.");
     throughput.add([summary.docs_per_second]);
     states.add(kinds.map((kind) => shown[kind]));
     const most = Math.max(1, ...summary.nodes.map((node) => node.running));

@@ -161,7 +161,11 @@ fn keys_are_pinned() {
         keys.chunk(&ty, &id, 2, 0),
         keys.index(&ty, &id, Position::Finished(i64::MAX)),
         keys.attempt(&ty, &id, 9),
-        keys.count(&ty, 31, edge(Some(State::Pending), Some(State::Running))),
+        keys.count(
+            &ty,
+            31,
+            edge(Some((State::Pending, 0)), Some((State::Running, 0))),
+        ),
         keys.lease(&ty, 5),
         keys.note(&ty, 7, &id),
         keys.types(),
@@ -189,3 +193,25 @@ const PINNED: [&str; 14] = [
     r"\x153\x15\x0c\x02mail\x00\x15\x07\x01a\x00\xffb\x00",
     r"\x153\x15\r",
 ];
+
+#[test]
+fn transitions_tell_their_ends() {
+    let states = [State::Pending, State::Running, State::Finished];
+    let labels = [0, 1, LABELS - 1];
+    let kinds = states
+        .iter()
+        .flat_map(|state| labels.map(|label| Some((*state, label))));
+    let kinds: Vec<Kind> = kinds.chain([None]).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    for old in &kinds {
+        for new in &kinds {
+            let edge = edge(*old, *new);
+            assert!(seen.insert(edge));
+            assert_eq!(edge_ends(edge), [*old, *new]);
+            for state in states {
+                let is = |kind: &Kind| i64::from(kind.is_some_and(|(of, _)| of == state));
+                assert_eq!(edge_adds(edge, state), is(new) - is(old));
+            }
+        }
+    }
+}

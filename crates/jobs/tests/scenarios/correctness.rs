@@ -519,3 +519,76 @@ pub(crate) async fn rewriting_is_bounded(queue: Queue) {
     queue.check().await;
     assert_eq!(rewrite(&queue).await.1, 0);
 }
+
+async fn labels(queue: &Queue) -> BTreeMap<(State, u8), u64> {
+    queue.jobs.counts_by_label(&queue.ty).await.unwrap()
+}
+
+/// A job counts as what the data says that it has now, wherever it is and whoever moved it.
+pub(crate) async fn labels_are_counted(mut queue: Queue) {
+    queue.jobs = queue
+        .jobs
+        .labelled(|_, data| data.first().map_or(0, |byte| byte - b'a' + 1));
+    let long = |letter: &str| letter.repeat(2_000);
+    for (name, data) in [("1", "a"), ("2", &*long("a")), ("3", "b"), ("4", "")] {
+        queue.add(name, data, 0).await;
+    }
+    let (pending, running, finished) = (State::Pending, State::Running, State::Finished);
+    let expected = |list: &[((State, u8), u64)]| list.iter().copied().collect::<BTreeMap<_, _>>();
+    assert_eq!(
+        labels(&queue).await,
+        expected(&[((pending, 0), 1), ((pending, 1), 2), ((pending, 2), 1)])
+    );
+    queue.check().await;
+    let mut held = BTreeMap::new();
+    for accepted in (queue.jobs.accept(&queue.ty, &queue.me, 9).await.unwrap()).jobs {
+        held.insert(accepted.job.id.to_string(), accepted.job);
+    }
+    // What was asked for the next run does not count before it.
+    queue.add("1", &long("c"), i64::MAX).await;
+    assert_eq!(
+        labels(&queue).await,
+        expected(&[((running, 0), 1), ((running, 1), 2), ((running, 2), 1)])
+    );
+    let update = queue.jobs.update(&held["4"], Some("d".into())).await;
+    assert!(!update.unwrap().again);
+    let done = queue
+        .jobs
+        .finish(&held["1"], Finish::done().data("e"))
+        .await;
+    assert!(done.unwrap().again);
+    let done = queue
+        .jobs
+        .finish(&held["2"], Finish::done().data(long("f")))
+        .await;
+    assert!(!done.unwrap().again);
+    let kinds = [
+        ((pending, 3), 1),
+        ((running, 2), 1),
+        ((running, 4), 1),
+        ((finished, 6), 1),
+    ];
+    assert_eq!(labels(&queue).await, expected(&kinds));
+    queue.check().await;
+    // Two holders went silent, and one of their jobs has newer data.
+    queue.add("3", "g", i64::MAX).await;
+    queue.maintain();
+    queue
+        .until(20, "the jobs come back", async || {
+            queue.counts().await.running == 0
+        })
+        .await;
+    let kinds = [
+        ((pending, 3), 1),
+        ((pending, 4), 1),
+        ((pending, 7), 1),
+        ((finished, 6), 1),
+    ];
+    assert_eq!(labels(&queue).await, expected(&kinds));
+    queue.check().await;
+    for name in ["1", "2", "3", "4"] {
+        queue.jobs.remove(&queue.ty, &queue.id(name)).await.unwrap();
+    }
+    assert_eq!(labels(&queue).await, BTreeMap::new());
+    queue.check().await;
+}

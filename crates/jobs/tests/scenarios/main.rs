@@ -62,7 +62,7 @@ scenarios! {
     correctness: two_in_one_transaction, many_steps_in_one_transaction, add_again_pending_same_time,
         newer_data_is_never_lost, resubmit_in_every_state, remove_and_add_while_running, finish_twice,
         orphan_rows_are_repaired, batches_have_duplicates, a_worker_does_not_put_off_a_creator,
-        rewriting_data_changes_nothing_else, rewriting_is_bounded;
+        rewriting_data_changes_nothing_else, rewriting_is_bounded, labels_are_counted;
     fencing: stale_holders_are_halted, stale_effects_are_rolled_back, effects_happen_exactly_once,
         unknown_commits_of_every_operation, every_step_recognises_its_success, heart_beats_hide_no_success, a_lost_claim_comes_back, an_unsure_claim_is_recalled;
     limits: ids_of_any_bytes, data_of_every_size, times_of_every_size, ids_at_the_boundary_of_a_horizon,

@@ -318,7 +318,7 @@ impl Work<'_> {
     /// The data of a job that nobody runs.
     fn left(data: &JobData, op: &Op) -> JobData {
         let mut left = data.clone();
-        (left.node, left.pid) = (None, None);
+        (left.node, left.pid, left.idle) = (None, None, false);
         left.last_updated = op.now_ms.div_euclid(1000);
         left
     }

@@ -194,7 +194,7 @@ impl Work<'_> {
 
     /// Shows that the job waits, and that it is healthy when it has been for long enough.
     async fn tell_parked(&self, waits: &Progress, data: &mut JobData) {
-        let mut healed = self.heal(data);
+        let mut healed = self.heal(data) | !std::mem::replace(&mut data.idle, true);
         loop {
             match self.tell(waits, healed.then_some(&*data)).await {
                 Ok(()) if data.error_count == 0 => return,

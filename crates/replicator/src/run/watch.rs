@@ -84,12 +84,16 @@ impl Work<'_> {
             told = Instant::now();
             self.stops.shown.set_behind(now.behind_since);
             let healed = self.heal(data);
-            match self.tell(&now, healed.then_some(&*data)).await {
+            let idle = now.phase == Phase::CaughtUp;
+            let turned = std::mem::replace(&mut data.idle, idle) != idle;
+            match self.tell(&now, (healed || turned).then_some(&*data)).await {
                 Ok(()) => {}
                 Err(error) if error.is_halt() => return true,
                 Err(error) => {
                     let id = &self.accepted.job.id;
                     tracing::warn!(job.id = %id, error = %super::chain(&error), "keep progress");
+                    // To be told with the next news.
+                    data.idle = idle != turned;
                 }
             }
         }
@@ -135,8 +139,7 @@ impl Work<'_> {
 
     /// The last news of a run, written with its end.
     pub(super) fn tell_in(&self, tx: &Transaction, op: &Op, last: &Progress) {
-        let mut live = live(last, op.now_ms);
-        live.idle = false;
+        let live = live(last, op.now_ms);
         tx.set(&keys::live(&self.accepted.job.id), &live.encode());
     }
 }
@@ -156,7 +159,6 @@ fn live(now: &Progress, now_ms: i64) -> Live {
     Live {
         info: now.to_info(timestamp(now_ms)),
         updated: now_ms.div_euclid(1000),
-        idle: now.phase == Phase::CaughtUp,
         start_seq: now.start_seq.as_ref().map(|seq| json!(seq)),
         started_from: Some(from.to_owned()),
         failures: failures.collect(),

@@ -1,8 +1,9 @@
 //! `_scheduler/summary`: what the whole service does, in one small answer.
 //!
-//! How many jobs wait, run and are finished is counted by the queue, at the same cost however many there are: `queue` is exact,
-//! and the states below `jobs` add up to it. What the queue does not tell apart, rates, and what nodes do come from a look at the jobs: at all of them if there are few, else
-//! at some in each state of the queue, from which the rest is estimated. The answer says which.
+//! How many jobs are in which state is counted by the queue, by the labels of their data, at the same cost however many there
+//! are. Rates and what nodes do come from a look at the jobs: at all of them if there are few, else at some in each state of
+//! the queue, from which the rest is estimated: `sampled` says so. Jobs of a store from before there were labels get theirs
+//! when they next change; until all have one the states are estimated, too, and not `exact`.
 //!
 //! Rates are those of what was written since the same jobs were seen some seconds ago, so that ten thousand jobs count that
 //! take a document now and then. What was not seen before says its rate itself.
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::Seen;
 use crate::create::Replications;
-use crate::data::JobState;
+use crate::data::{Census, JobState};
 use crate::fault::ServiceError;
 
 /// How many jobs of each state are looked at.
@@ -66,6 +67,8 @@ struct Tally {
     work: Work,
     nodes: BTreeMap<String, Work>,
     partial: bool,
+    /// What the queue has counted, if it has.
+    census: Option<Census>,
 }
 
 /// What some running jobs do.
@@ -90,17 +93,17 @@ impl Replications {
         memory: &mut SummaryMemory,
         looks: usize,
     ) -> Result<Value, ServiceError> {
-        let counts = self.0.jobs.counts(&self.0.ty).await?;
+        let labels = self.0.jobs.counts_by_label(&self.0.ty).await?;
+        let count = |state| {
+            let of_state = labels.iter().filter(|((of, _), _)| *of == state);
+            of_state.map(|(_, count)| count).sum::<u64>()
+        };
         let now_ms = self.0.jobs.clock().now_ms();
         memory.forget(now_ms);
         let mut tally = Tally::default();
         let mut written = HashMap::new();
-        for (state, count) in [
-            (State::Pending, counts.pending),
-            (State::Running, counts.running),
-            (State::Finished, counts.finished),
-        ] {
-            let sample = self.sample(state, count, looks).await?;
+        for state in [State::Pending, State::Running, State::Finished] {
+            let sample = self.sample(state, count(state), looks).await?;
             tally.add(&sample, memory, now_ms);
             let running = (sample.seen.iter()).filter(|seen| seen.state() == JobState::Running);
             written.extend(running.map(|seen| (seen.job.clone(), Written::by(seen))));
@@ -109,9 +112,11 @@ impl Replications {
             at_ms: now_ms,
             written,
         });
+        tally.census = Census::of(&labels);
         let mut shown = tally.to_json();
         shown["queue"] = json!({
-            "pending": counts.pending, "running": counts.running, "finished": counts.finished,
+            "pending": count(State::Pending), "running": count(State::Running),
+            "finished": count(State::Finished),
         });
         Ok(shown)
     }
@@ -245,18 +250,29 @@ impl Tally {
         }
     }
 
-    fn to_json(&self) -> Value {
+    fn jobs(&self) -> Value {
+        if let Some(all) = &self.census {
+            return json!({
+                "pending": all.pending, "running": all.running, "crashing": all.crashing,
+                "completed": all.completed, "failed": all.failed, "idle": all.idle, "paused": all.paused,
+            });
+        }
         let mut jobs = json!(self.states);
         jobs["idle"] = self.idle.into();
         jobs["paused"] = self.paused.into();
+        jobs
+    }
+
+    fn to_json(&self) -> Value {
         let nodes = self.nodes.iter().map(|(node, work)| {
             let mut shown = json!({"node": node, "running": work.running, "idle": work.idle});
             work.show(&mut shown);
             shown
         });
         let mut shown = json!({
-            "jobs": jobs,
-            "exact": !self.partial,
+            "jobs": self.jobs(),
+            "exact": self.census.is_some() || !self.partial,
+            "sampled": self.partial,
             "nodes": nodes.collect::<Vec<_>>(),
         });
         self.work.show(&mut shown);
