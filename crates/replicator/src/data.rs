@@ -16,7 +16,7 @@ use crate::params::{Defaults, Invalid, Replication};
 use crate::seal::{Sealer, Unreadable};
 use crate::traces;
 pub(crate) use asked::{Shown, Spec};
-pub(crate) use label::{Census, label};
+pub(crate) use label::{Census, counted, label};
 
 /// How much of a document's id a job id holds; longer ones end with a hash.
 const DOC_ID_BYTES_MAX: usize = 150;

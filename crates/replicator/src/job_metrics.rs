@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use metrics::{counter, gauge};
 
+use crate::data::Census;
 use crate::run::Ended;
 use crate::server::Load;
 
@@ -46,6 +47,22 @@ pub(crate) fn lag(lag: Duration) {
 pub(crate) fn queue(pending: u64, total: u64) {
     gauge!("couchdb_couch_replicator_jobs_pending").set(pending as f64);
     gauge!("couchdb_couch_replicator_jobs_total").set(total as f64);
+}
+
+/// All replications of the service, by their state: the same on every node.
+#[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
+pub(crate) fn replications(census: &Census) {
+    for (state, jobs) in [
+        ("pending", census.pending - census.paused),
+        ("paused", census.paused),
+        ("running", census.running - census.idle),
+        ("idle", census.idle),
+        ("crashing", census.crashing),
+        ("completed", census.completed),
+        ("failed", census.failed),
+    ] {
+        gauge!("davenport_replications", "state" => state).set(jobs as f64);
+    }
 }
 
 /// Keys that something may be sealed with: one, but while keys are changed.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::create::{Replications, Scanned};
-use crate::data::JobData;
+use crate::data::{Census, JobData, counted};
 use crate::engine::Budget;
 use crate::fault::ServiceError;
 use crate::idle::Sources;
@@ -345,12 +345,16 @@ impl Server {
     async fn waiting(&self, limit: usize) -> jobs::Result<usize> {
         let of = &self.runner.of.0;
         let now_ms = of.jobs.clock().now_ms();
-        let counts = of.jobs.counts(&of.ty).await?;
-        job_metrics::queue(counts.pending, counts.pending + counts.running);
+        let counts = of.jobs.counts_by_label(&of.ty).await?;
+        let pending = counted(&counts, State::Pending);
+        job_metrics::queue(pending, pending + counted(&counts, State::Running));
+        if let Some(census) = Census::of(&counts) {
+            job_metrics::replications(&census);
+        }
         let lags = self.workers.values();
         let lag = lags.map(|worker| worker.stops.shown.lag(now_ms)).max();
         job_metrics::lag(lag.unwrap_or_default());
-        if limit == 0 || counts.pending == 0 {
+        if limit == 0 || pending == 0 {
             return Ok(0);
         }
         let backlog = of.jobs.backlog(&of.ty, now_ms, limit).await?;

@@ -69,6 +69,12 @@ async fn a_request_replicates_and_its_result_outlives_the_process() {
         metrics.contains("couchdb_httpd_requests_total"),
         "{metrics}"
     );
+    let counted = |metrics: &serde_json::Value| {
+        let metrics = metrics.as_str().unwrap_or_default();
+        metrics.contains("davenport_replications{state=\"completed\"} 1")
+            && metrics.contains("davenport_replications{state=\"crashing\"} 0")
+    };
+    node.root().until("/_metrics", counted).await.unwrap();
     node.stop().await.unwrap();
 }
 

@@ -36,6 +36,10 @@ impl Replications {
         let Some((info, mut data)) = self.job_in(tx, job).await? else {
             return Err(ServiceError::Missing);
         };
+        // It fails, or is about to, and would again at once, in the same words.
+        if data.spec.is_none() {
+            return Err(ServiceError::Forbidden(NO_REPLICATION));
+        }
         if data.paused {
             return Ok(());
         }
@@ -48,10 +52,6 @@ impl Replications {
         if info.state == State::Finished
             && let Origin::Document { .. } = data.origin
         {
-            // It would fail again at once, in the same words.
-            if data.spec.is_none() {
-                return Err(ServiceError::Forbidden(NO_REPLICATION));
-            }
             let patch = &writeback::Patch::Started;
             if writeback::write_in(self, tx, op, &data.origin, patch).await? {
                 // The hook has made a new job of it.

@@ -323,7 +323,7 @@ async fn states_are_counted_as_they_are_listed() {
             State::Running => ((State::Pending, label), count),
             state => ((state, label), count),
         });
-    let census = crate::data::Census::of(&died.collect()).unwrap();
+    let census = data::Census::of(&died.collect()).unwrap();
     assert_eq!((census.pending, census.running, census.idle), (4, 0, 0));
     of.delete_database(&db).await.unwrap();
     while of.work_a_little().await.unwrap() == Scanned::Some {}

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::Seen;
 use crate::create::Replications;
-use crate::data::{Census, JobState};
+use crate::data::{Census, JobState, counted};
 use crate::fault::ServiceError;
 
 /// How many jobs of each state are looked at.
@@ -94,10 +94,7 @@ impl Replications {
         looks: usize,
     ) -> Result<Value, ServiceError> {
         let labels = self.0.jobs.counts_by_label(&self.0.ty).await?;
-        let count = |state| {
-            let of_state = labels.iter().filter(|((of, _), _)| *of == state);
-            of_state.map(|(_, count)| count).sum::<u64>()
-        };
+        let count = |state| counted(&labels, state);
         let now_ms = self.0.jobs.clock().now_ms();
         memory.forget(now_ms);
         let mut tally = Tally::default();
