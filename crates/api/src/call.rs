@@ -191,7 +191,7 @@ impl Call {
             other => {
                 let reason = format!("{other} is not a supported content encoding.");
                 let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-                return Err(Error::new(status, "bad_content_encoding", reason));
+                return Err(Error::new(status, "bad_content_type", reason));
             }
         };
         String::from_utf8(plain).map_err(|_| not_json())

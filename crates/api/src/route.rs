@@ -267,8 +267,7 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
 }
 
 fn scheduler_jobs(rest: &[&str]) -> Result<Route, Error> {
-    // Replication ids may hold a `+`, which some clients send as a blank.
-    let id = |id: &str| id.replace(' ', "+");
+    let id = |id: &str| id.to_owned();
     Ok(match rest {
         [] => Route::Jobs,
         [job] => Route::Job(id(job)),
@@ -299,7 +298,9 @@ fn scheduler_docs(rest: &[&str]) -> Result<Route, Error> {
 fn database(parts: &[&str]) -> Result<Route, Error> {
     // `prefix/_replicator` may come with its slash unescaped.
     let (db, rest) = match parts {
-        [prefix, "_replicator", rest @ ..] => (format!("{prefix}/_replicator"), rest),
+        [prefix, "_replicator", rest @ ..] if !is_database(prefix) => {
+            (format!("{prefix}/_replicator"), rest)
+        }
         [db, rest @ ..] => ((*db).to_owned(), rest),
         [] => return Ok(Route::Welcome),
     };
@@ -318,23 +319,19 @@ fn database(parts: &[&str]) -> Result<Route, Error> {
         ] => {
             return Err(Error::not_found("missing"));
         }
-        [part]
-            if part.starts_with('_')
-                && !part.starts_with("_design/")
-                && !part.starts_with("_local/") =>
-        {
-            match DbPart::named(part) {
-                Some(part) => Route::DbPart(db, part),
-                None => return Err(Error::not_found("missing")),
-            }
-        }
-        [id] => document((*id).to_owned()),
+        [part] => match DbPart::named(part) {
+            Some(part) => Route::DbPart(db, part),
+            // One that begins with an underscore and is nothing here is a document's that cannot be there.
+            None => document((*part).to_owned()),
+        },
         [id, attachment @ ..] => Route::Attachment(db, (*id).to_owned(), attachment.join("/")),
     })
 }
 
+/// A `+` is a blank, as CouchDB reads it.
 fn decode(segment: &str) -> Result<String, Error> {
-    match percent_encoding::percent_decode_str(segment).decode_utf8() {
+    let segment = segment.replace('+', " ");
+    match percent_encoding::percent_decode_str(&segment).decode_utf8() {
         Ok(Cow::Borrowed(text)) => Ok(text.to_owned()),
         Ok(Cow::Owned(text)) => Ok(text),
         Err(_) => Err(Error::bad_request("the path is not UTF-8")),
@@ -366,10 +363,10 @@ mod tests {
             ("/_scheduler/jobs/", Route::Jobs),
             (
                 "/_scheduler/jobs/ab+continuous",
-                Route::Job(text("ab+continuous")),
+                Route::Job(text("ab continuous")),
             ),
             (
-                "/_scheduler/jobs/ab%20continuous",
+                "/_scheduler/jobs/ab%2Bcontinuous",
                 Route::Job(text("ab+continuous")),
             ),
             (
@@ -425,6 +422,18 @@ mod tests {
                 Route::Document(text("_replicator"), text("_local/a")),
             ),
             (
+                "/other%2F_replicator/_replicator",
+                Route::Document(text("other/_replicator"), text("_replicator")),
+            ),
+            (
+                "/_replicator/_nothing",
+                Route::Document(text("_replicator"), text("_nothing")),
+            ),
+            (
+                "/_replicator/a+b%2Bc",
+                Route::Document(text("_replicator"), text("a b+c")),
+            ),
+            (
                 "/_replicator/a/b/c",
                 Route::Attachment(text("_replicator"), text("a"), text("b/c")),
             ),
@@ -438,7 +447,6 @@ mod tests {
     fn what_is_nothing_is_said_so() {
         for path in [
             "/_nothing",
-            "/_replicator/_nothing",
             "/_scheduler/jobs/a/b",
             "/%ff",
             "/_scheduler/docs/x",

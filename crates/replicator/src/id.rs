@@ -45,8 +45,12 @@ impl fmt::Display for BaseId {
 pub struct ReplicationId(String);
 
 impl ReplicationId {
-    /// Reads an id that a client sends; a blank is a `+` that was not escaped in a URL.
+    /// Reads an id that a client sends; a blank is a `+` that was not escaped in a URL. The id of a document's job has no
+    /// such `+`.
     pub fn from_client(text: &str) -> Self {
+        if text.contains('|') {
+            return Self(text.to_owned());
+        }
         Self(text.replace(' ', "+"))
     }
 

@@ -139,6 +139,10 @@ async fn what_is_no_document_is_refused() {
     let reserved = root.post(DB, &json!({"_id": "_x"})).await;
     let reason = "Only reserved document ids may start with underscore.";
     reserved.refuses(400, "illegal_docid", reason);
+    let reserved = root.put("/_replicator/_mine", &json!({})).await;
+    reserved.refuses(400, "illegal_docid", reason);
+    let none = root.get("/_replicator/_mine").await;
+    none.refuses(404, "not_found", "missing");
     let verb = root.send(Method::PATCH, "/_replicator/a", "").await;
     assert_eq!(verb.status, 405);
     let mut guarded = json!({"validate_doc_update": "function() {}"});

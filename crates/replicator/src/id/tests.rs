@@ -239,4 +239,5 @@ fn older_forms_are_tried_only_when_they_differ() {
     assert_eq!(older(&json!({"selector": {"a": 1}})).len(), 4);
     assert_eq!(older(&json!({"selector": {"a\\.b": 1}})).len(), 5);
     assert_eq!(ReplicationId::from_client("abc x y").as_str(), "abc+x+y");
+    assert_eq!(ReplicationId::from_client("db|a b").as_str(), "db|a b");
 }
