@@ -29,8 +29,6 @@ use handle::{Delivery, Ended, Request, Wanted};
 
 pub use handle::AcceptorHandle;
 
-/// The most jobs that one transaction accepts.
-const CLAIM_JOBS_MAX: usize = 500;
 /// The most runs that one transaction ends.
 const ENDED_MAX: usize = 250;
 /// How many requests wait before the next one does.
@@ -185,7 +183,7 @@ impl Acceptor {
             return Ok(None);
         }
         let wanted: usize = self.waiting.iter().map(|wanted| wanted.count).sum();
-        let claim = (self.jobs).claim(&self.ty, &self.holder, wanted.min(CLAIM_JOBS_MAX));
+        let claim = (self.jobs).claim(&self.ty, &self.holder, wanted);
         let (bell, ended) = (self.bell, self.take_ended());
         let linger = LINGERS.get(self.lingered).copied();
         let sleep = match (bell, linger) {
@@ -264,7 +262,7 @@ impl Acceptor {
                         let key = self.jobs.keys().sleeper(&self.ty, bell);
                         if !claimed.jobs.is_empty() {
                             tx.clear(&key);
-                        } else if tx.get(&key).await?.is_some() {
+                        } else if tx.snapshot().get(&key).await?.is_some() {
                             watch = Some(watch_or_poll(tx.watch(&key).await)?);
                         }
                     }

@@ -358,7 +358,7 @@ impl Jobs {
         (self.0.store)
             .transact("remove", |tx| async move {
                 let header = self.header(&tx, ty, id).await?;
-                let born = header.map(|header| header.born);
+                let born = header.as_ref().map(|header| header.born);
                 let before = {
                     let mut victim = victim.lock().unwrap_or_else(PoisonError::into_inner);
                     match *victim {
@@ -369,7 +369,7 @@ impl Jobs {
                 if before.is_some() && before != born {
                     return Ok(());
                 }
-                self.remove_in(&tx, &op, ty, id).await
+                self.remove_this(&tx, &op, ty, id, header).await
             })
             .await
     }
@@ -382,7 +382,18 @@ impl Jobs {
         ty: &JobType,
         id: &JobId,
     ) -> Result<()> {
-        let mut header = self.header(tx, ty, id).await?;
+        let header = self.header(tx, ty, id).await?;
+        self.remove_this(tx, op, ty, id, header).await
+    }
+
+    async fn remove_this(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        id: &JobId,
+        mut header: Option<Arc<Header>>,
+    ) -> Result<()> {
         if header.is_none() && tx.maybe_committed() {
             // An earlier try that saw no job would have said so: it has removed it.
             return Ok(());

@@ -132,7 +132,7 @@ impl Jobs {
     async fn beat_together(&self, mut all: Vec<Waiting>, lost: Instant) {
         all.retain(|waiting| !waiting.answer.is_closed());
         let (op, beating) = (self.op(), &all);
-        let call = Call::new("update").deadline(lost.saturating_duration_since(Instant::now()));
+        let call = Call::new("keep").deadline(lost.saturating_duration_since(Instant::now()));
         let beats: Result<Vec<Beat>> = (self.store())
             .transact(call, |tx| async move {
                 let mut beats = Vec::with_capacity(beating.len());

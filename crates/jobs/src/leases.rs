@@ -2,8 +2,8 @@
 //!
 //! A lease is a row (owner, generation, versionstamp) that its owner rewrites at every turn. It has
 //! expired for whoever has seen the same row for long enough by its own monotonic clock. A sweep
-//! reads the row in its transaction, and so nobody sweeps who is not the owner any more: a lease that
-//! was lost costs a retry, never a mistake.
+//! reads the row in its transaction, and ends when somebody else is the owner. Two that sweep the same
+//! job all the same conflict over the job: a lease that was lost costs a retry, never a mistake.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -156,9 +156,11 @@ impl Leases {
 }
 
 impl Lease {
-    /// Whether the lease is still held; if so, it is until the transaction is committed.
+    /// Whether the lease is still held. By a snapshot read: it may be lost before the transaction is
+    /// committed, and what is swept twice at the same moment conflicts over the jobs themselves.
     pub(crate) async fn holds(&self, jobs: &Jobs, tx: &Transaction, ty: &JobType) -> Result<bool> {
-        let value = tx.get(&jobs.keys().lease(ty, self.partition)).await?;
+        let key = jobs.keys().lease(ty, self.partition);
+        let value = tx.snapshot().get(&key).await?;
         let parsed = value.as_ref().map(parse).transpose()?;
         Ok(parsed == Some((self.owner, self.generation)))
     }

@@ -30,6 +30,8 @@
 mod acceptor;
 mod bells;
 pub mod bench;
+#[cfg(test)]
+mod bites;
 mod check;
 mod claim;
 mod clock;
@@ -56,6 +58,8 @@ mod notifier;
 mod options;
 mod pause;
 mod planted;
+#[cfg(test)]
+mod races;
 mod rewrite;
 #[cfg(test)]
 mod simulation;

@@ -14,6 +14,8 @@ use crate::{Error, JobId, JobInfo, JobType, Jobs, Result, State};
 
 /// The largest page.
 pub const PAGE_JOBS_MAX: usize = 1_000;
+/// About how much data a page takes along.
+const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// What is listed.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +42,10 @@ impl Cursor {
         Self(bytes.into())
     }
 
+    fn after(key: &Bytes, all: &KeyRange) -> Self {
+        Self(key.slice(all.begin.len()..))
+    }
+
     /// The cursor as an opaque page token.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -60,7 +66,7 @@ pub struct Listed {
 /// A part of a listing.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// The jobs; may be fewer than asked for although more follow.
+    /// The jobs; may be fewer than asked for although more follow: with data, some 8 MB of it.
     pub jobs: Vec<Listed>,
     /// Where to go on; `None` at the end.
     pub cursor: Option<Cursor>,
@@ -107,16 +113,13 @@ impl Jobs {
             range.end = self.keys().job(ty, to).into();
         }
         let (rows, cursor) = page(tx, range, &all, query, cursor, limit).await?;
-        let jobs = rows.into_iter().map(|row| {
-            let all = &all;
-            async move {
-                let id = Keys::id(all, &row.key)?;
-                let header = Header::decode(row.value)?;
-                self.listed(tx, ty, id, &header, query, None).await
-            }
+        let found = rows.into_iter().map(|row| {
+            let (id, header) = (Keys::id(&all, &row.key)?, Header::decode(row.value)?);
+            let job = Some((id, header, None));
+            Ok(Found { key: row.key, job })
         });
-        let jobs = try_join_all(jobs).await?;
-        Ok(Page { jobs, cursor })
+        let found = found.collect::<Result<_>>()?;
+        self.page_of(tx, ty, &all, query, found, cursor).await
     }
 
     async fn list_state(
@@ -130,43 +133,67 @@ impl Jobs {
     ) -> Result<Page> {
         let all = self.keys().state(ty, state);
         let (rows, cursor) = page(tx, all.clone(), &all, query, cursor, limit).await?;
-        let jobs = rows.into_iter().map(|row| async move {
+        let found = rows.into_iter().map(|row| async move {
             let (_, id) = self.keys().position(ty, state, &row.key)?;
             let beat_ms = match state {
                 State::Running => after_stamp(&row.value).first_chunk().copied(),
                 _ => None,
             };
-            let beat_ms = beat_ms.map(i64::from_be_bytes);
             let value = tx.snapshot().get(&self.keys().job(ty, &id)).await?;
-            match value.map(Header::decode).transpose()? {
-                Some(header) => (self.listed(tx, ty, id, &header, query, beat_ms).await).map(Some),
-                None => Ok(None),
-            }
+            let header = value.map(Header::decode).transpose()?;
+            let job = header.map(|header| (id, header, beat_ms.map(i64::from_be_bytes)));
+            Ok::<_, Error>(Found { key: row.key, job })
         });
-        let jobs = try_join_all(jobs).await?.into_iter().flatten().collect();
-        Ok(Page { jobs, cursor })
+        let found = try_join_all(found).await?;
+        self.page_of(tx, ty, &all, query, found, cursor).await
     }
 
-    async fn listed(
+    /// The page of what was found: as much of it as fits, if it is to have its data.
+    async fn page_of(
         &self,
         tx: &Transaction,
         ty: &JobType,
-        id: JobId,
-        header: &Header,
+        all: &KeyRange,
         query: &Query,
-        beat_ms: Option<i64>,
-    ) -> Result<Listed> {
-        let data = if query.data {
-            Some(self.read_blob(tx, ty, &id, &header.data).await?)
-        } else {
-            None
-        };
-        Ok(Listed {
-            info: JobInfo::of(id, header),
-            data,
-            beat_ms,
-        })
+        mut found: Vec<Found>,
+        mut cursor: Option<Cursor>,
+    ) -> Result<Page> {
+        let mut bytes = 0;
+        let fitting = found.iter().take_while(|found| {
+            let first = bytes == 0;
+            bytes += found
+                .job
+                .as_ref()
+                .map_or(0, |(_, header, _)| header.data.len as usize);
+            first || bytes <= PAGE_BYTES_MAX
+        });
+        let fitting = fitting.count();
+        if query.data && fitting < found.len() {
+            found.truncate(fitting);
+            cursor = found.last().map(|last| Cursor::after(&last.key, all));
+        }
+        let jobs = found.into_iter().filter_map(|found| found.job);
+        let jobs = jobs.map(|(id, header, beat_ms)| async move {
+            let data = if query.data {
+                Some(self.read_blob(tx, ty, &id, &header.data).await?)
+            } else {
+                None
+            };
+            Ok::<_, Error>(Listed {
+                info: JobInfo::of(id, &header),
+                data,
+                beat_ms,
+            })
+        });
+        let jobs = try_join_all(jobs).await?;
+        Ok(Page { jobs, cursor })
     }
+}
+
+/// A row of an index, and the job that stands behind it: id, header, last heart-beat.
+struct Found {
+    key: Bytes,
+    job: Option<(JobId, Header, Option<i64>)>,
 }
 
 /// The rows of a page, and where the next one begins.
@@ -196,6 +223,6 @@ async fn page(
     };
     let rows = tx.snapshot().get_range(range, options).collect().await?;
     let last = rows.last().filter(|_| rows.len() == limit);
-    let cursor = last.map(|row| Cursor(row.key.slice(all.begin.len()..)));
+    let cursor = last.map(|row| Cursor::after(&row.key, all));
     Ok((rows, cursor))
 }

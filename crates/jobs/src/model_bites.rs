@@ -17,28 +17,32 @@ mod words;
 use std::cell::Cell;
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use store::{Store, Weaken};
+use store::{Faults, Store, Weaken};
 use tokio::runtime::Builder;
 
 use crate as queue;
-use crate::planted::{Bug, Planted};
+use crate::bites::{self, Mistake};
 use crate::{Clock, Entropy, Jobs};
 
 /// How many scripts a mistake may survive, and how many steps of the one that finds it may be left.
 const SCRIPTS: u32 = 1_500;
 const STEPS: usize = 20;
+/// How many scripts it takes to see every read.
+const LOGGED: u32 = 60;
 
-fn is_found(planted: Planted, weaken: Option<Weaken>) {
+/// Plays scripts until one finds the mistake.
+fn search(scripts: u32, mistake: &Mistake) -> (u128, Result<(), TestError<script::Script>>) {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
+    let planted = mistake.planted;
     let make = move |store: Store, clock: Clock, entropy: Entropy| {
         Jobs::planted_with(store, clock, entropy, planted)
     };
     let config = Config {
-        cases: SCRIPTS,
+        cases: scripts,
         failure_persistence: None,
         max_shrink_iters: 200,
         ..Config::default()
@@ -48,31 +52,28 @@ fn is_found(planted: Planted, weaken: Option<Weaken>) {
     let found = TestRunner::new_with_rng(config, rng).run(&script::script(), |script| {
         played.set(played.get() + 1);
         let store = runtime.block_on(Store::open("memory:")).unwrap();
-        let playing = play::play(&store, &make, weaken, played.get(), &script);
+        let faults = Faults {
+            weaken: mistake.weaken,
+            log: mistake.log.clone(),
+            ..Faults::default()
+        };
+        let playing = play::play(&store, &make, faults, played.get(), &script);
         runtime.block_on(playing).map_err(TestCaseError::fail)
     });
-    match found {
-        Err(TestError::Fail(_, script)) => {
-            println!("found by {} scripts, {script:?}", played.get());
+    (played.get(), found)
+}
+
+fn is_found(what: &str, mistake: &Mistake) {
+    match search(SCRIPTS, mistake) {
+        (played, Err(TestError::Fail(_, script))) => {
+            println!("{what}: found by {played} scripts, {script:?}");
             assert!(script.0.len() <= STEPS, "{script:?}");
         }
-        other => panic!("it survived: {other:?}"),
+        (_, other) => panic!("{what}: it survived: {other:?}"),
     }
 }
 
-/// A test for each mistake in the queue that changes what one actor after the other sees.
-macro_rules! planted {
-    ($($test:ident: $bug:ident,)*) => {
-        mod planted {
-            $(#[test]
-            fn $test() {
-                super::is_found(super::Planted::bug(super::Bug::$bug), None);
-            })*
-        }
-    };
-}
-
-planted! {
+bites::planted! {
     one_activity_row_per_batch: OneActivityRowPerBatch,
     resubmit_loses_data: ResubmitLosesData,
     resubmit_far_future: ResubmitFarFuture,
@@ -85,28 +86,25 @@ planted! {
     ignores_schedule: IgnoresSchedule,
 }
 
-/// A test for each call whose reads do not conflict any more with what another commits meanwhile.
-macro_rules! weakened {
-    ($($transaction:ident,)*) => {
-        mod weakened {
-            $(#[test]
-            fn $transaction() {
-                let weaken = super::Weaken {
-                    transaction: stringify!($transaction),
-                    nth_read: None,
-                };
-                super::is_found(super::Planted::default(), Some(weaken));
-            })*
-        }
-    };
+bites::weakened! {
+    accept_first: accept Job First,
+    accept_later: accept Job Later,
+    add_first: add Job First,
+    add_later: add Job Later,
+    finish_first: finish Job First,
+    finish_later: finish Job Later,
+    remove: remove Job All,
+    resubmit: resubmit Job All,
+    run_again: run_again Job All,
+    update: update Job All,
 }
 
-weakened! {
-    accept,
-    add,
-    finish,
-    remove,
-    resubmit,
-    run_again,
-    update,
+pub(crate) fn weakened() -> &'static [Weaken] {
+    weakened::ALL
+}
+
+/// Runs what is to be noted.
+pub(crate) fn log(mistake: &Mistake) {
+    let (_, played) = search(LOGGED, mistake);
+    played.unwrap();
 }

@@ -232,7 +232,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         }
     }
 
-    async fn stall(
+    pub(crate) async fn stall(
         &self,
         lease: &Lease,
         ids: &[JobId],

@@ -27,14 +27,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use aftermath::Outcome;
-use fleet::Mistake;
 use plan::Plan;
+
+use crate::bites::Mistake;
+
+pub(crate) use mistakes::{log, weakened};
+pub(crate) use node::actor_rng;
 
 /// How many seeds are run when nobody says otherwise.
 const SEEDS: u64 = 120;
 
 /// Runs a seed.
-fn simulate(seed: u64, mistake: Mistake) -> Outcome {
+fn simulate(seed: u64, mistake: &Mistake) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -75,7 +79,7 @@ fn promises_are_kept() {
             if seed >= end || failed.load(Ordering::Relaxed) != u64::MAX {
                 return;
             }
-            let outcome = simulate(seed, Mistake::default());
+            let outcome = simulate(seed, &Mistake::default());
             let mut sums = sums.lock().unwrap();
             sums.0 += outcome.transactions;
             sums.1 += outcome.runs;
@@ -110,10 +114,10 @@ fn promises_are_kept() {
 #[test]
 fn a_seed_is_a_run() {
     for seed in 1..4 {
-        let [once, again] = [(); 2].map(|()| simulate(seed, Mistake::default()));
+        let [once, again] = [(); 2].map(|()| simulate(seed, &Mistake::default()));
         assert_eq!(once.digest, again.digest, "seed {seed}");
         assert!(once.transactions > 100, "{once:?}");
     }
-    let other = simulate(5, Mistake::default());
-    assert_ne!(simulate(4, Mistake::default()).digest, other.digest);
+    let other = simulate(5, &Mistake::default());
+    assert_ne!(simulate(4, &Mistake::default()).digest, other.digest);
 }

@@ -19,6 +19,9 @@ use crate::keys::{Position, after_stamp};
 use crate::machine::{Event, How, Reply};
 use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
 
+/// The most jobs that one transaction accepts.
+pub(crate) const CLAIM_JOBS_MAX: usize = 500;
+
 /// How a run ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Finish {
@@ -124,11 +127,15 @@ impl Jobs {
 
     /// A heart-beat beside which nothing else is written, so that nobody has to recognise it. It
     /// leaves the name of an [`update_in`](Self::update_in) that was there before in its place: the
-    /// worker may just be trying that again.
+    /// worker may just be trying that again. That row is its fence too: whoever takes the job away
+    /// clears it. So whoever only writes to the header, for another run or for a subscriber, does not
+    /// get in the way.
     pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
         let key = self.keys().index(&job.ty, &job.id, Position::Active);
-        let beat = async { Ok(tx.get(&key).await?) };
-        let (mut header, beat) = try_join(self.header(tx, &job.ty, &job.id), beat).await?;
+        let row = self.keys().job(&job.ty, &job.id);
+        let snapshot = tx.snapshot();
+        let (header, beat) = try_join(snapshot.get(&row), tx.get(&key)).await?;
+        let mut header = header.map(Header::decode).transpose()?.map(Arc::new);
         let event = Event::Update {
             lock: job.lock,
             data: None,
@@ -257,10 +264,11 @@ impl Jobs {
         Ok(answers)
     }
 
-    /// True when this very call has written its heart-beat before.
+    /// True when this very call has written its heart-beat before. By a snapshot read: what an
+    /// earlier try has done or not stays so, and the header is the fence.
     async fn has_beat(&self, tx: &Transaction, ty: &JobType, id: &JobId, op: &Op) -> Result<bool> {
         let key = self.keys().index(ty, id, Position::Active);
-        match tx.get(&key).await {
+        match tx.snapshot().get(&key).await {
             Ok(row) => Ok(row.and_then(|row| beat_name(&row)) == Some(op.id(0))),
             // This transaction has accepted the job, or beaten before: it cannot read the stamp
             // that it writes, and has not been committed, or it would not have written again.
@@ -284,10 +292,10 @@ impl Jobs {
         Ok(Some(held(Reply::Repeated, header, job.lock)))
     }
 
-    /// True when the run of this lock is in the history, ended.
+    /// True when the run of this lock is in the history, ended. That stays so: a snapshot read.
     async fn has_ended(&self, tx: &Transaction, job: &Job) -> Result<bool> {
         let key = self.keys().attempt(&job.ty, &job.id, job.attempt);
-        let Some(row) = tx.get(&key).await? else {
+        let Some(row) = tx.snapshot().get(&key).await? else {
             return Ok(false);
         };
         let attempt = Attempt::decode(row)?;
@@ -318,9 +326,9 @@ fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {
 }
 
 impl JobLock {
-    /// Locks of one call: independent random bits, one for each job.
+    /// Locks of one call: independent random bits, one for each job that it may accept.
     pub(crate) fn draw(entropy: &crate::Entropy, count: usize) -> Vec<Self> {
-        (0..count)
+        (0..count.min(CLAIM_JOBS_MAX))
             .map(|_| Self::from_bits(entropy.bits()))
             .collect()
     }

@@ -1,13 +1,15 @@
 //! Seeded faults around a store, for simulation: what a cluster does on a bad day, under a paused
 //! clock and from one seed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::transaction::Attempt;
 use crate::watch::WatchFault;
 use crate::{Error, Result};
 
@@ -36,15 +38,81 @@ pub struct Faults {
     pub watch_spurious: f64,
     /// One deliberate mistake, to show that a suite finds it.
     pub weaken: Option<Weaken>,
+    /// Notes what every transaction that writes has read.
+    pub log: Option<ReadLog>,
 }
 
-/// Turns one conflicting read of one transaction into a snapshot read.
+/// Turns conflicting reads of one transaction into snapshot reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weaken {
     /// The transaction's name.
     pub transaction: &'static str,
-    /// Which of its reads, from 0; `None` takes them all.
-    pub nth_read: Option<u32>,
+    /// Only reads of keys, and of ranges, that begin like this.
+    pub prefix: &'static [u8],
+    /// Only in tries that cannot know whether an earlier one was committed.
+    pub unsure: bool,
+    /// Which of these.
+    pub reads: Weakened,
+}
+
+/// Which of several reads do not conflict any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weakened {
+    /// All of them.
+    All,
+    /// The first one.
+    First,
+    /// All but the first one.
+    Later,
+}
+
+impl Weaken {
+    /// All reads of a transaction.
+    pub const fn all(transaction: &'static str) -> Self {
+        Self {
+            transaction,
+            prefix: &[],
+            unsure: false,
+            reads: Weakened::All,
+        }
+    }
+
+    fn takes(self, attempt: &Attempt, key: &[u8], before: &AtomicU32) -> bool {
+        if attempt.name != self.transaction
+            || !key.starts_with(self.prefix)
+            || (self.unsure && !attempt.maybe_committed)
+        {
+            return false;
+        }
+        let first = before.fetch_add(1, Ordering::Relaxed) == 0;
+        match self.reads {
+            Weakened::All => true,
+            Weakened::First => first,
+            Weakened::Later => !first,
+        }
+    }
+}
+
+/// What transactions have read, and conflict over.
+#[derive(Debug, Clone, Default)]
+pub struct ReadLog(Arc<Mutex<Vec<Reads>>>);
+
+/// What one try of a transaction that wrote has read.
+#[derive(Debug, Clone)]
+pub struct Reads {
+    /// The transaction's name.
+    pub transaction: &'static str,
+    /// An earlier try may have been committed.
+    pub maybe_committed: bool,
+    /// The keys, and the first keys of the ranges.
+    pub keys: Vec<Bytes>,
+}
+
+impl ReadLog {
+    /// What was noted since it was asked last.
+    pub fn take(&self) -> Vec<Reads> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// Switches faults while a simulation runs.
@@ -167,10 +235,26 @@ impl FaultState {
         }
     }
 
-    pub(crate) fn weakens(&self, transaction: &str, nth_read: u32) -> bool {
-        self.faults.weaken.is_some_and(|weaken| {
-            weaken.transaction == transaction && weaken.nth_read.is_none_or(|nth| nth == nth_read)
-        })
+    /// Whether a read of an attempt conflicts with nobody, by a test's will. `before` counts the
+    /// reads among which the test chooses.
+    pub(crate) fn weakens(&self, attempt: &Attempt, key: &[u8], before: &AtomicU32) -> bool {
+        (self.faults.weaken).is_some_and(|weaken| weaken.takes(attempt, key, before))
+    }
+
+    pub(crate) fn logs_reads(&self) -> bool {
+        self.faults.log.is_some()
+    }
+
+    /// Notes what an attempt that writes has read.
+    pub(crate) fn log_reads(&self, attempt: &Attempt, keys: Vec<Bytes>) {
+        if let Some(ReadLog(log)) = &self.faults.log {
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            log.push(Reads {
+                transaction: attempt.name,
+                maybe_committed: attempt.maybe_committed,
+                keys,
+            });
+        }
     }
 
     async fn delay(&self) {

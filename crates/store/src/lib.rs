@@ -44,7 +44,7 @@ pub use foundationdb_tuple as tuple;
 
 pub use call::{Call, Priority};
 pub use error::{AsStoreError, Cause, Error, Limit};
-pub use faults::{CommitFate, FaultControl, Faults, Weaken};
+pub use faults::{CommitFate, FaultControl, Faults, ReadLog, Reads, Weaken, Weakened};
 pub use fdb::shutdown;
 pub use range::{KeyRange, KeyValue, RangeOptions, RangeRead};
 pub use stats::TransactionStats;

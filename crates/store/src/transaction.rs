@@ -1,7 +1,7 @@
 //! The handle a transaction body works with.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
@@ -27,8 +27,10 @@ pub(crate) struct Inner {
     pub(crate) faults: Option<Arc<FaultState>>,
     pub(crate) watches: Arc<AtomicUsize>,
     stamp: CommitStamp,
-    /// How many keys and pages were read, for [`crate::Weaken`].
-    reads: AtomicU32,
+    /// How many reads a [`crate::Weaken`] has chosen from.
+    weakened: AtomicU32,
+    /// What was read, for a [`crate::ReadLog`].
+    reads: Mutex<Vec<Bytes>>,
 }
 
 /// Which try of which call this is.
@@ -68,7 +70,8 @@ impl Transaction {
             faults,
             watches,
             stamp: CommitStamp::default(),
-            reads: AtomicU32::new(0),
+            weakened: AtomicU32::new(0),
+            reads: Mutex::default(),
         }))
     }
 
@@ -160,6 +163,7 @@ impl Transaction {
             Some(faults) => faults.watch(),
             None => WatchFault::None,
         };
+        self.note_read(key);
         match &self.0.kind {
             Kind::Local(tx) => Ok(Watch::local(tx.watch(key)?, fault, permit)),
             Kind::Fdb(tx) => Ok(Watch::remote(tx.watch(key).await?, fault, permit)),
@@ -168,13 +172,17 @@ impl Transaction {
 
     /// Conflicts with everyone who writes in `range`, as if it had been read.
     pub fn add_read_conflict_range(&self, range: impl Into<KeyRange>) {
+        let range = range.into();
+        if !self.counts_as_conflict(&range.begin) {
+            return;
+        }
         match &self.0.kind {
             Kind::Local(tx) => {
                 // What conflicts is what came after the version this transaction reads at.
                 let version = tx.read_version();
-                tx.write(|pending| version.and_then(|_| pending.add_read(range.into())));
+                tx.write(|pending| version.and_then(|_| pending.add_read(range)));
             }
-            Kind::Fdb(tx) => tx.add_read_conflict_range(range.into()),
+            Kind::Fdb(tx) => tx.add_read_conflict_range(range),
         }
     }
 
@@ -232,7 +240,12 @@ impl Transaction {
 
     pub(crate) async fn commit(&self) -> Result<()> {
         let fate = match &self.0.faults {
-            Some(faults) => faults.before_commit(self.is_read_only()).await?,
+            Some(faults) => {
+                if !self.is_read_only() {
+                    faults.log_reads(&self.0.attempt, std::mem::take(&mut *self.0.reads()));
+                }
+                faults.before_commit(self.is_read_only()).await?
+            }
             None => CommitFate::Normal,
         };
         match fate {
@@ -272,7 +285,7 @@ impl Transaction {
 
     async fn read_key(&self, key: &[u8], conflict: bool) -> Result<Option<Bytes>> {
         self.before_read().await?;
-        let conflict = conflict && self.counts_as_conflict();
+        let conflict = conflict && self.counts_as_conflict(key);
         match &self.0.kind {
             Kind::Local(tx) => tx.get(key, conflict),
             Kind::Fdb(tx) => tx.get(key, conflict).await,
@@ -287,7 +300,7 @@ impl Transaction {
         conflict: bool,
     ) -> Result<Page> {
         self.before_read().await?;
-        let conflict = conflict && self.counts_as_conflict();
+        let conflict = conflict && self.counts_as_conflict(&range.begin);
         match &self.0.kind {
             Kind::Local(tx) => tx.page(range, limit, reverse, conflict),
             Kind::Fdb(tx) => tx.page(range, limit, reverse, conflict).await,
@@ -303,13 +316,28 @@ impl Transaction {
         Ok(())
     }
 
-    /// Counts a conflicting read; false for the one that a test has weakened.
-    fn counts_as_conflict(&self) -> bool {
-        let Some(faults) = &self.0.faults else {
-            return true;
-        };
-        let nth = self.0.reads.fetch_add(1, Ordering::Relaxed);
-        !faults.weakens(self.0.attempt.name, nth)
+    /// Notes a conflicting read; false for one that a test has weakened.
+    fn counts_as_conflict(&self, key: &[u8]) -> bool {
+        self.note_read(key);
+        let Inner {
+            faults,
+            attempt,
+            weakened,
+            ..
+        } = &*self.0;
+        !(faults.as_ref()).is_some_and(|faults| faults.weakens(attempt, key, weakened))
+    }
+
+    fn note_read(&self, key: &[u8]) {
+        if (self.0.faults.as_ref()).is_some_and(|faults| faults.logs_reads()) {
+            self.0.reads().push(Bytes::copy_from_slice(key));
+        }
+    }
+}
+
+impl Inner {
+    fn reads(&self) -> std::sync::MutexGuard<'_, Vec<Bytes>> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

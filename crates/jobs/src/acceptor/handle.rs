@@ -6,10 +6,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::header::check_data;
+use crate::work::CLAIM_JOBS_MAX;
 use crate::{Accepted, Error, Finish, Held, Job, Jobs, Result};
 
 /// Runs that leave more data than this behind are ended in a transaction of their own.
 const SHARED_DATA_BYTES_MAX: usize = 4_096;
+/// Whoever waits for longer waits for ever; a time that far away has no name on some clocks.
+const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
 
 /// A handle on the service, cheap to clone.
 #[derive(Debug, Clone)]
@@ -71,9 +74,9 @@ impl AcceptorHandle {
     /// the future loses no job.
     pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
         let (reply, mut delivered) = oneshot::channel();
-        let deadline = Instant::now() + wait;
+        let deadline = Instant::now() + wait.min(WAIT_MAX);
         let request = Request::Accept(Wanted {
-            count: count.max(1),
+            count: count.clamp(1, CLAIM_JOBS_MAX),
             reply,
         });
         match tokio::time::timeout_at(deadline, self.requests.send(request)).await {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use store::{FaultControl, Faults, Store, Weaken};
+use store::{FaultControl, Faults, Store};
 use tokio::task::{JoinSet, unconstrained};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -11,18 +11,11 @@ use super::aftermath::Outcome;
 use super::node::{Gate, Node, World, actor_rng};
 use super::plan::{Act, Plan};
 use super::process::Process;
-use crate::planted::Planted;
+use crate::bites::Mistake;
 use crate::{Clock, Entropy, Holder, Jobs, TypeConfig};
 
 /// When everything begins, by a clock that is right.
 pub(super) const START_MS: i64 = 1_700_000_000_000;
-
-/// A mistake that the fleet is to run with, for the simulation to find.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Mistake {
-    pub(super) planted: Planted,
-    pub(super) weaken: Option<Weaken>,
-}
 
 /// The nodes, and the store they share.
 pub(super) struct Fleet {
@@ -48,8 +41,8 @@ pub(super) struct Member {
 }
 
 /// Runs a plan from beginning to end.
-pub(super) async fn run(plan: Plan, mistake: Mistake) -> Outcome {
-    let mut fleet = Fleet::open(plan, mistake).await;
+pub(super) async fn run(plan: Plan, mistake: &Mistake) -> Outcome {
+    let mut fleet = Fleet::open(plan, mistake.clone()).await;
     fleet.troubled().await;
     fleet.heal().await;
     if !fleet.world.history.has_problems() {
@@ -110,6 +103,7 @@ impl Fleet {
         let faults = Faults {
             seed: rand::RngExt::random(&mut rng),
             weaken: self.mistake.weaken,
+            log: self.mistake.log.clone(),
             ..plan.faults.clone()
         };
         let (store, control) = self.world.store.with_faults(faults);

@@ -2,15 +2,16 @@
 
 use store::Weaken;
 
-use super::{report, simulate};
-use crate::planted::{Bug, Planted};
-use crate::simulation::fleet::Mistake;
+use super::{leases, report, simulate};
+use crate::bites::{self, Mistake};
 
 /// How many seeds a mistake may survive.
 const SEEDS: u64 = 200;
+/// How many seeds it takes to see every read.
+const LOGGED: u64 = 8;
 
 /// Runs seeds until one finds the mistake.
-fn is_found(what: &str, mistake: Mistake) {
+fn is_found(what: &str, mistake: &Mistake) {
     for seed in 1..=SEEDS {
         let outcome = simulate(seed, mistake);
         if let Some(problem) = outcome.problems.first() {
@@ -21,25 +22,16 @@ fn is_found(what: &str, mistake: Mistake) {
             }
             return;
         }
+        // It hurts no job, only the nodes, which then sweep in vain.
+        let problem = (seed <= leases::SEEDS).then(|| leases::simulate(seed, mistake));
+        if let Some(problem) = problem.flatten() {
+            return println!("{what}: found by the leases of seed {seed}: {problem}");
+        }
     }
     panic!("{what}: survived {SEEDS} seeds");
 }
 
-/// A test for each mistake in the queue.
-macro_rules! planted {
-    ($($test:ident: $bug:ident,)*) => {
-        mod planted {
-            $(#[test]
-            fn $test() {
-                let planted = super::Planted::bug(super::Bug::$bug);
-                let mistake = super::Mistake { planted, weaken: None };
-                super::is_found(stringify!($bug), mistake);
-            })*
-        }
-    };
-}
-
-planted! {
+bites::planted! {
     one_activity_row_per_batch: OneActivityRowPerBatch,
     resubmit_loses_data: ResubmitLosesData,
     stall_without_looking: StallWithoutLooking,
@@ -60,38 +52,26 @@ planted! {
     ignores_schedule: IgnoresSchedule,
 }
 
-/// A test for each transaction whose reads do not conflict any more. That of `lease` is in
-/// [`leases`](super::leases): it hurts no job, only the nodes, which then sweep in vain. `recall` has
-/// none: it writes nothing, and so none of its reads conflicts; that it reads at all is tried by
-/// [`Bug::ClaimForgets`].
-macro_rules! weakened {
-    ($($transaction:ident,)*) => {
-        mod weakened {
-            $(#[test]
-            fn $transaction() {
-                let weaken = super::Weaken {
-                    transaction: stringify!($transaction),
-                    nth_read: None,
-                };
-                let mistake = super::Mistake {
-                    weaken: Some(weaken),
-                    ..super::Mistake::default()
-                };
-                super::is_found(stringify!($transaction), mistake);
-            })*
-        }
-    };
+bites::weakened! {
+    accept_first: accept Job First,
+    accept_later: accept Job Later,
+    add: add Job First,
+    lease: lease Lease All,
+    notice_first: notice Job First,
+    notice_later: notice Job Later,
+    remove: remove Job All,
+    subscribe: subscribe Job All,
+    update: update Job All,
 }
 
-weakened! {
-    accept,
-    add,
-    expire,
-    finish,
-    notice,
-    remove,
-    resubmit,
-    stall,
-    subscribe,
-    update,
+pub(crate) fn weakened() -> &'static [Weaken] {
+    weakened::ALL
+}
+
+/// Runs what is to be noted.
+pub(crate) fn log(mistake: &Mistake) {
+    for seed in 1..=LOGGED {
+        simulate(seed, mistake);
+        leases::simulate(seed, mistake);
+    }
 }

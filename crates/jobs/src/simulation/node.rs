@@ -154,7 +154,7 @@ impl Node {
 }
 
 /// Random numbers for one actor.
-pub(super) fn actor_rng(seed: u64, parts: &[u64]) -> SmallRng {
+pub(crate) fn actor_rng(seed: u64, parts: &[u64]) -> SmallRng {
     let mixed = parts.iter().fold(seed, |mixed, part| {
         (mixed ^ part)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)

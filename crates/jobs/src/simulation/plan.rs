@@ -297,5 +297,6 @@ fn faults(rng: &mut SmallRng) -> Faults {
         },
         watch_spurious: often(rng, 0.3),
         weaken: None,
+        log: None,
     }
 }

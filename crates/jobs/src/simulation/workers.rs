@@ -6,7 +6,7 @@ use futures::future::join_all;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::Transaction;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::history::{CallId, Entry, Glimpse, Token, What, data_of, token_of};
 use super::node::{Node, some_time};
@@ -201,9 +201,18 @@ impl Run<'_> {
             // Whoever sends heart-beats has not heard yet that the work is done.
             let late = self.rng.random_bool(0.5);
             let pause = some_time(&mut self.rng, Duration::from_millis(10));
+            let kept = self.rng.random_bool(0.5);
+            let mut accepted = self.accepted.clone();
             let beat = async {
                 sleep(if late { pause } else { Duration::ZERO }).await;
-                let _ = self.update(None).await;
+                if kept {
+                    accepted.claimed_at = Instant::now();
+                    let lively = Duration::from_millis(60);
+                    let kept = self.node.jobs.keep_alive(&accepted, lively, |_| {});
+                    let _ = timeout(lively, kept).await;
+                } else {
+                    let _ = self.update(None).await;
+                }
             };
             let done = async {
                 sleep(if late { Duration::ZERO } else { pause }).await;

@@ -24,7 +24,7 @@ use std::cell::Cell;
 use jobs as queue;
 use jobs::{Entropy, Jobs};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use store::Store;
+use store::{Faults, Store};
 use tokio::runtime::{Builder, Runtime};
 
 /// Plays so many scripts, or as many as the environment says.
@@ -40,7 +40,7 @@ fn scripts(url: &str, cases: u32, runtime: &Runtime) {
     });
     for script in known::scripts() {
         number.set(number.get().wrapping_add(1));
-        let playing = play::play(&store, &Jobs::new, None, number.get(), &script);
+        let playing = play::play(&store, &Jobs::new, Faults::default(), number.get(), &script);
         let played = runtime.block_on(playing);
         if let Err(problem) = played {
             panic!("{problem}");
@@ -48,7 +48,7 @@ fn scripts(url: &str, cases: u32, runtime: &Runtime) {
     }
     let played = runner.run(&script::script(), |script| {
         number.set(number.get().wrapping_add(1));
-        let playing = play::play(&store, &Jobs::new, None, number.get(), &script);
+        let playing = play::play(&store, &Jobs::new, Faults::default(), number.get(), &script);
         runtime.block_on(playing).map_err(TestCaseError::fail)
     });
     if let Err(error) = played {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use store::{CommitFate, FaultControl, Faults, Store, Transaction, Weaken};
+use store::{CommitFate, FaultControl, Faults, Store, Transaction};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -46,15 +46,15 @@ struct Play {
 }
 
 /// Plays a script in a corner of the store that `number` names; says where the queue is not as it
-/// should be. Reads may be `weaken`ed, to show that this is found.
+/// should be. The `faults` are mistakes, to show that they are found.
 pub(super) async fn play(
     store: &Store,
     make: &Make,
-    weaken: Option<Weaken>,
+    faults: Faults,
     number: u128,
     script: &Script,
 ) -> Result<(), String> {
-    let mut play = Play::new(store, make, weaken, number);
+    let mut play = Play::new(store, make, faults, number);
     for ty in 0..TYPES {
         play.set_type(ty, Some(Rules::first())).await?;
     }
@@ -70,12 +70,9 @@ pub(super) async fn play(
 }
 
 impl Play {
-    fn new(store: &Store, make: &Make, weaken: Option<Weaken>, number: u128) -> Self {
+    fn new(store: &Store, make: &Make, faults: Faults, number: u128) -> Self {
         let clock = Clock::standing(START_MS);
-        let (faulty, control) = store.with_faults(Faults {
-            weaken,
-            ..Faults::default()
-        });
+        let (faulty, control) = store.with_faults(faults);
         let (tended, _) = store.with_faults(Faults::default());
         let queue = |store, seed| make(store, clock.clone(), Entropy::seeded(seed));
         let name = |kind: &str, n: usize| format!("{kind}{n}-{number:x}");

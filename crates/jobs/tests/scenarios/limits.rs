@@ -1,14 +1,17 @@
 //! Values at the edge: 11 to 13 and 23 of the further cases.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 use jobs::{
-    Add, Cursor, DATA_BYTES_MAX, Error, Finish, ID_BYTES_MAX, JobId, JobType, Query, State,
-    TYPE_BYTES_MAX,
+    Add, Cursor, DATA_BYTES_MAX, Entropy, Error, Finish, ID_BYTES_MAX, JobId, JobType, Jobs, Query,
+    State, TYPE_BYTES_MAX,
 };
 
-use store::{KeyRange, RangeOptions, Transaction};
+use store::{Faults, KeyRange, RangeOptions, Transaction};
+use tokio::time::Instant;
 
 use crate::support::Queue;
 
@@ -219,6 +222,145 @@ pub(crate) async fn pages_follow_each_other(queue: Queue) {
     assert!(matches!(refused, Err(Error::Invalid(_))));
 }
 
+/// Scenario 23: Listing and counting do not depend on how many jobs there are, and go on where they
+/// were while jobs come and go.
+///
+/// Ten million jobs are more than a test has time for, and how long a page takes is the machine's
+/// affair. What bounds it is how many reads wait for one another. A store each of whose reads takes
+/// up to a millisecond of a paused clock tells that exactly: no more with many jobs than with few.
+pub(crate) async fn listings_stay_quick(queue: Queue) {
+    let (few, many) = (1_000, if queue.exact() { 100_000 } else { 10_000 });
+    for (from, to) in [(0, few), (few, many)] {
+        let adds: Vec<Add> = (from..to)
+            .map(|n: i64| Add::new(queue.id(&format!("{n:06}")), "").due_ms(n % 2))
+            .collect();
+        queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
+        let claimed = queue.jobs.accept(&queue.ty, &queue.me, 300).await.unwrap();
+        let ends: Vec<_> = (claimed.jobs.into_iter().take(150))
+            .map(|accepted| (accepted.job, Finish::done()))
+            .collect();
+        for ended in queue.jobs.finish_many(&ends).await.unwrap() {
+            assert!(!ended.unwrap().again);
+        }
+        if queue.paused() {
+            looks_are_quick(&queue).await;
+        }
+    }
+    let (mut seen, mut cursor) = (BTreeMap::<JobId, u32>::new(), None);
+    let query = Query::default();
+    for nth in 0.. {
+        let page = queue
+            .jobs
+            .list(&queue.ty, &query, cursor.as_ref(), 1_000)
+            .await;
+        let page = page.unwrap();
+        for job in page.jobs {
+            *seen.entry(job.info.id).or_default() += 1;
+        }
+        // The process that listed is gone, jobs are, and there are new ones.
+        cursor = (page.cursor).map(|cursor| Cursor::from_bytes(cursor.as_bytes().to_vec()));
+        if cursor.is_none() {
+            break;
+        }
+        queue.add(&format!("{:06}-new", nth * 900), "", 0).await;
+        let gone = queue.id(&format!("{:06}", (nth + 1) * 997));
+        queue.jobs.remove(&queue.ty, &gone).await.unwrap();
+    }
+    assert!(seen.values().all(|times| *times == 1), "no job twice");
+    let stayed = |n: &i64| n % 997 != 0;
+    for n in (0..many).filter(stayed) {
+        assert!(seen.contains_key(&queue.id(&format!("{n:06}"))), "{n}");
+    }
+    queue.check().await;
+}
+
+/// Looks at pages, counts and single jobs through a slow store.
+async fn looks_are_quick(queue: &Queue) {
+    const READ: Duration = Duration::from_millis(1);
+    let (slow, _) = queue.store.with_faults(Faults {
+        seed: 1,
+        delay: 1.0,
+        delay_max: READ,
+        ..Faults::default()
+    });
+    let (jobs, ty) = (
+        Jobs::new(slow, queue.jobs.clock().clone(), Entropy::seeded(1)),
+        &queue.ty,
+    );
+    let quick = async |what: &str, reads: u32, look: Pin<Box<dyn Future<Output = ()>>>| {
+        let began = Instant::now();
+        look.await;
+        let took = began.elapsed();
+        assert!(took <= READ * (reads + 2), "{what} took {took:?}");
+    };
+    let states = [State::Pending, State::Running, State::Finished].map(Some);
+    for state in states.into_iter().chain([None]) {
+        let query = Query {
+            state,
+            ..Query::default()
+        };
+        for limit in [1, 100] {
+            let (jobs, ty, query) = (jobs.clone(), ty.clone(), query.clone());
+            let look = async move {
+                let page = jobs.list(&ty, &query, None, limit).await.unwrap();
+                assert_eq!(page.jobs.len(), limit);
+            };
+            quick("a page", 2, Box::pin(look)).await;
+        }
+    }
+    let (counting, of) = (jobs.clone(), ty.clone());
+    let counts = async move { assert!(counting.counts(&of).await.unwrap().finished >= 150) };
+    quick("counting", 4, Box::pin(counts)).await;
+    let (waiting, of) = (jobs.clone(), ty.clone());
+    let now_ms = jobs.clock().now_ms();
+    let backlog = async move {
+        assert!(
+            waiting
+                .backlog(&of, now_ms, 100)
+                .await
+                .unwrap()
+                .due_at_least
+        )
+    };
+    quick("the backlog", 4, Box::pin(backlog)).await;
+}
+
+/// A page with data holds no more of it than a transaction has time for, and the next goes on.
+pub(crate) async fn pages_with_data_are_bounded(queue: Queue) {
+    let size = 3 * 1024 * 1024;
+    for n in 0..6 {
+        let add = Add::new(queue.id(&format!("{n}")), vec![n; size]);
+        queue.jobs.add(&queue.ty, add).await.unwrap();
+    }
+    for (state, reverse) in [(None, false), (None, true), (Some(State::Pending), false)] {
+        let query = Query {
+            state,
+            reverse,
+            data: true,
+            ..Query::default()
+        };
+        let (mut seen, mut cursor) = (BTreeSet::new(), None);
+        loop {
+            let page = queue
+                .jobs
+                .list(&queue.ty, &query, cursor.as_ref(), 1_000)
+                .await;
+            let page = page.unwrap();
+            assert!((1..=2).contains(&page.jobs.len()), "{}", page.jobs.len());
+            for job in page.jobs {
+                let data = job.data.unwrap();
+                assert!(data.len() == size && job.info.id.as_bytes()[0] == b'0' + data[0]);
+                assert!(seen.insert(job.info.id));
+            }
+            cursor = page.cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), 6);
+    }
+}
+
 /// Counters, and what waits.
 pub(crate) async fn counts_and_backlog(queue: Queue) {
     let now_ms = queue.jobs.clock().now_ms();
@@ -272,6 +414,29 @@ pub(crate) async fn counts_and_backlog(queue: Queue) {
         assert!(job.beat_ms.unwrap() >= now_ms);
         assert_eq!(job.info.last.as_ref().unwrap().holder, queue.me);
     }
+    queue.check().await;
+}
+
+/// However many jobs somebody wants, one transaction accepts so many.
+pub(crate) async fn claims_are_bounded(mut queue: Queue) {
+    let adds: Vec<Add> = (0..600)
+        .map(|n| Add::new(queue.id(&format!("{n}")), ""))
+        .collect();
+    queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
+    let claimed = queue
+        .jobs
+        .accept(&queue.ty, &queue.me, usize::MAX)
+        .await
+        .unwrap();
+    assert_eq!(claimed.jobs.len(), 500);
+    let acceptor = queue.acceptor();
+    let wait = queue.timeout() * 50;
+    let (one, other) = tokio::join!(
+        acceptor.accept(usize::MAX, wait),
+        acceptor.accept(usize::MAX, queue.timeout()),
+    );
+    assert_eq!(one.unwrap().len() + other.unwrap().len(), 100);
+    queue.stop().await;
     queue.check().await;
 }
 

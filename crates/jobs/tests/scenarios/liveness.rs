@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::future::select_all;
 use jobs::{Add, Clock, Entropy, Finish, Jobs, Outcome, StallPolicy, State, TypeConfig};
 use store::TransactionStats;
 use tokio::task::JoinSet;
@@ -23,8 +24,10 @@ fn attempts(jobs: &Jobs) -> u64 {
         .sum()
 }
 
-/// Scenario 20: A thousand wait in ten processes; one job wakes one process, not all who wait.
+/// Scenario 20: A thousand wait in ten processes, and ten thousand where that costs nothing; one job wakes
+/// one process, not all who wait, and is started once.
 pub(crate) async fn idle_acceptors_are_woken_one_by_one(mut queue: Queue) {
+    let waiters = if queue.paused() { 10_000 } else { 1_000 };
     let mut waiting = JoinSet::new();
     let nodes: Vec<Jobs> = (0..10)
         .map(|seed| {
@@ -35,7 +38,7 @@ pub(crate) async fn idle_acceptors_are_woken_one_by_one(mut queue: Queue) {
     let mut acceptors = Vec::new();
     for node in &nodes {
         let acceptor = queue.acceptor_of(node.clone());
-        for _ in 0..100 {
+        for _ in 0..waiters / 10 {
             let acceptor = acceptor.clone();
             waiting.spawn(async move { acceptor.accept(1, Duration::from_hours(1)).await });
         }
@@ -52,27 +55,50 @@ pub(crate) async fn idle_acceptors_are_woken_one_by_one(mut queue: Queue) {
     if queue.exact() {
         assert!(tried <= 15, "{tried} transactions for one job");
     }
-    assert_eq!(waiting.len(), 999);
+    assert!(waiting.try_join_next().is_none());
+    assert_eq!(waiting.len(), waiters - 1);
     waiting.shutdown().await;
     queue.stop().await;
     queue.check().await;
 }
 
-/// Scenario 21: Many acceptors drain a backlog: every job once, few conflicts.
+/// Scenario 21: Five hundred acceptors drain a hundred thousand jobs, a fifth of that where each reads
+/// twice because of what goes wrong: each job once, and few conflicts, although all ask on their own,
+/// which the workers of one process never do, and have nothing to do but ask. Sixty-four are what
+/// the bound for `FoundationDB`, of one in twenty, is for; how many meet there is a matter of luck.
 pub(crate) async fn many_acceptors_drain_a_backlog(queue: Queue) {
-    let total = match queue.kind {
-        Kind::memory | Kind::lmdb => 20_000,
-        Kind::faulty => 2_000,
-        Kind::fdb => 100_000,
-    };
+    let all = if queue.exact() { 100_000 } else { 20_000 };
+    let few = if queue.kind == Kind::fdb { all } else { 10_000 };
+    for (acceptors, total, most) in [(64, few, 0.25), (500, all, 0.5)] {
+        let ratio = drain(&queue, acceptors, total).await;
+        println!("{acceptors} acceptors: {ratio:.4} conflicts for each claim");
+        assert!(ratio < most || !queue.exact() || !queue.paused(), "{ratio}");
+    }
+    queue.check().await;
+}
+
+/// Adds jobs, and lets acceptors take them all; how often two met, for each claim.
+async fn drain(queue: &Queue, acceptors: u64, total: usize) -> f64 {
     let adds: Vec<Add> = (0..total)
-        .map(|n| Add::new(queue.id(&format!("job-{n}")), ""))
+        .map(|n| Add::new(queue.id(&format!("{acceptors}-{n}")), ""))
         .collect();
     queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
-    let mut acceptors = JoinSet::new();
-    for _ in 0..64 {
-        let (jobs, ty, me) = (queue.jobs.clone(), queue.ty.clone(), queue.me.clone());
-        acceptors.spawn(async move {
+    let mut jobs = queue.jobs.clone();
+    if queue.kind == Kind::memory {
+        // Nobody meets anybody in a store that takes no time.
+        let (slow, _) = queue.store.with_faults(store::Faults {
+            seed: acceptors,
+            delay: 1.0,
+            delay_max: Duration::from_millis(2),
+            ..store::Faults::default()
+        });
+        jobs = Jobs::new(slow, jobs.clock().clone(), Entropy::seeded(acceptors));
+    }
+    let before = stats(&jobs, "accept");
+    let mut working = JoinSet::new();
+    for _ in 0..acceptors {
+        let (jobs, ty, me) = (jobs.clone(), queue.ty.clone(), queue.me.clone());
+        working.spawn(async move {
             let mut seen = Vec::new();
             loop {
                 let claimed = jobs.accept(&ty, &me, 8).await.unwrap();
@@ -84,46 +110,39 @@ pub(crate) async fn many_acceptors_drain_a_backlog(queue: Queue) {
         });
     }
     let mut seen = BTreeSet::new();
-    while let Some(ids) = acceptors.join_next().await {
+    while let Some(ids) = working.join_next().await {
         for id in ids.unwrap() {
             assert!(seen.insert(id.clone()), "{id} was accepted twice");
         }
     }
     assert_eq!(seen.len(), total);
-    let accepts = stats(&queue.jobs, "accept");
-    // Where time is real, how many meet is a matter of luck.
-    if queue.exact() && queue.paused() {
-        let ratio = (accepts.conflicts as f64) / (accepts.calls as f64);
-        assert!(ratio < 0.05, "{ratio}: {accepts:?}");
-    }
-    queue.check().await;
+    let after = stats(&jobs, "accept");
+    (after.conflicts - before.conflicts) as f64 / (after.calls - before.calls) as f64
 }
 
-/// Scenario 22: Many holders die at once, one does not: all the jobs come back but its own, in transactions
-/// of bounded size, and several nodes share the work.
+/// Scenario 22: A hundred thousand holders die at once, some do not: all the jobs come back but theirs,
+/// in transactions of bounded size, and several nodes share the work. None of these transactions
+/// takes five seconds, or the store would not have committed it.
 pub(crate) async fn many_silent_holders(mut queue: Queue) {
-    let total = if queue.kind == Kind::faulty {
-        1_000
-    } else {
-        10_000
-    };
+    let total = if queue.exact() { 100_000 } else { 10_000 };
     // Enough to beat in time on a machine that is busy with all this.
-    let config = TypeConfig::new(3_000);
+    let config = TypeConfig::new(if queue.paused() { 3_000 } else { 10_000 });
     queue.jobs.set_type(&queue.ty, config).await.unwrap();
     let timeout = Duration::from_millis(config.timeout_ms);
     let adds: Vec<Add> = (0..total)
         .map(|n| Add::new(queue.id(&format!("job-{n}")), ""))
         .collect();
     queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
-    let mut alive = None;
+    let mut alive = Vec::new();
     loop {
         let claimed = queue.jobs.accept(&queue.ty, &queue.me, 250).await.unwrap();
-        let Some(first) = claimed.jobs.into_iter().next() else {
+        if claimed.jobs.is_empty() {
             break;
-        };
-        alive = Some(first);
+        }
+        alive = claimed.jobs;
     }
-    let alive = alive.unwrap();
+    alive.truncate(50);
+    let dead = total - alive.len() as u64;
     let nodes: Vec<Jobs> = (0..4)
         .map(|seed| {
             let (store, _) = queue.store.with_faults(store::Faults::default());
@@ -135,15 +154,18 @@ pub(crate) async fn many_silent_holders(mut queue: Queue) {
         let token = queue.token();
         queue.spawn(service.run(token));
     }
-    let kept = queue.jobs.keep_alive(&alive, timeout, |_| {});
-    let back = queue.until(20, "all come back", async || {
-        queue.counts().await.pending == total as u64 - 1
+    let kept = alive.iter().map(|accepted| {
+        let kept = queue.jobs.keep_alive(accepted, timeout, |_| {});
+        Box::pin(kept)
+    });
+    let back = queue.until(60, "all come back", async || {
+        queue.counts().await.pending == dead
     });
     tokio::select! {
-        lost = kept => panic!("the job of a live holder is not touched: {lost}"),
+        (lost, ..) = select_all(kept) => panic!("the job of a live holder is not touched: {lost}"),
         () = back => {}
     }
-    assert_eq!(queue.counts().await.again_total, total as u64 - 1);
+    assert_eq!(queue.counts().await.again_total, dead);
     let shared = nodes.iter().map(|node| stats(node, "stall"));
     let shared: Vec<TransactionStats> = shared.filter(|stats| stats.calls > 0).collect();
     if queue.paused() {
@@ -151,6 +173,41 @@ pub(crate) async fn many_silent_holders(mut queue: Queue) {
     }
     for stats in shared {
         assert!(stats.bytes / stats.calls < 1_000_000, "{stats:?}");
+    }
+    queue.stop().await;
+    queue.check().await;
+}
+
+/// A node that watched over jobs dies with the holders of some: they come back in the same time, by
+/// the nodes that are left.
+pub(crate) async fn a_dead_monitor_is_replaced(mut queue: Queue) {
+    let options = queue.options();
+    let jitter = Duration::from_millis(options.activity_monitor_max_jitter_msec);
+    let within = (queue.timeout() + jitter.min(queue.timeout() / 6)) * 2;
+    let dies = jobs::Maintenance::new(queue.jobs.clone(), options);
+    let dies = tokio::spawn(dies.run(queue.token()));
+    sleep(queue.timeout()).await;
+    queue.maintain();
+    sleep(queue.timeout() * 5).await;
+    let adds: Vec<Add> = (0..200)
+        .map(|n| Add::new(queue.id(&format!("{n}")), ""))
+        .collect();
+    queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
+    let claimed = queue.jobs.accept(&queue.ty, &queue.me, 200).await.unwrap();
+    assert_eq!(claimed.jobs.len(), 200);
+    dies.abort();
+    let died = Instant::now();
+    (queue.until(20, "they come back", async || {
+        queue.counts().await.pending == 200
+    }))
+    .await;
+    // Where the store takes its time, so does everybody.
+    if queue.exact() && queue.paused() {
+        let took = died.elapsed();
+        assert!(
+            took <= within + Duration::from_millis(100),
+            "{took:?} and not {within:?}"
+        );
     }
     queue.stop().await;
     queue.check().await;

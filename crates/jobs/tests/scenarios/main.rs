@@ -66,8 +66,10 @@ scenarios! {
     fencing: stale_holders_are_halted, stale_effects_are_rolled_back, effects_happen_exactly_once,
         unknown_commits_of_every_operation, every_step_recognises_its_success, heart_beats_hide_no_success, a_lost_claim_comes_back, an_unsure_claim_is_recalled;
     limits: ids_of_any_bytes, data_of_every_size, times_of_every_size, ids_at_the_boundary_of_a_horizon,
-        pages_follow_each_other, counts_and_backlog, no_row_is_written_by_every_operation;
+        pages_follow_each_other, listings_stay_quick, pages_with_data_are_bounded,
+        claims_are_bounded, counts_and_backlog, no_row_is_written_by_every_operation;
     liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,
+        a_dead_monitor_is_replaced,
         skewed_clocks, poison_is_given_up, an_outage_is_sat_out, no_watch_is_left, a_scheduled_job_wakes_its_sleeper,
         nobody_works_when_there_is_nothing_to_do;
 }

@@ -155,7 +155,7 @@ pub(crate) async fn acceptors_end_runs(mut queue: Queue) {
     queue.check().await;
 }
 
-/// 18.
+/// 18. Who waits without end, as the original does when it is not told otherwise, waits too.
 pub(crate) async fn acceptors_block(mut queue: Queue) {
     let acceptor = queue.acceptor();
     let long = queue.timeout() * 100;
@@ -166,7 +166,7 @@ pub(crate) async fn acceptors_block(mut queue: Queue) {
     assert_eq!(first.unwrap()[0].job.id, queue.id("j1"));
     let nothing = acceptor.accept(1, queue.timeout() / 4).await.unwrap();
     assert_eq!(nothing, []);
-    let (second, ()) = tokio::join!(acceptor.accept(1, long), async {
+    let (second, ()) = tokio::join!(acceptor.accept(1, Duration::MAX), async {
         sleep(queue.timeout() / 4).await;
         queue.add("j2", "", 0).await;
     });

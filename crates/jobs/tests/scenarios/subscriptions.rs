@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use jobs::{Error, Finish, JobType, Notice, State, Subscription};
+use futures::future::join_all;
+use jobs::{Accepted, Add, Error, Finish, JobType, Notice, NotifierHandle, State, Subscription};
 use tokio::time::{Instant, sleep};
 
 use crate::support::Queue;
@@ -225,35 +226,41 @@ pub(crate) async fn waiting_has_a_deadline(mut queue: Queue) {
     assert!(told.is_some());
 }
 
-/// Further 17: as often as time allows, a job finishes while somebody subscribes to it, and nobody
-/// ever waits for what has already happened.
+/// Further 17: ten thousand times a job finishes while somebody subscribes to it, and nobody ever
+/// waits for what has already happened. A hundred at a time, so that one disk is enough.
 pub(crate) async fn subscribing_races_with_finishing(mut queue: Queue) {
     let notifier = queue.notifier();
-    let rounds = if queue.paused() { 500 } else { 50 };
-    for n in 0..rounds {
-        let name = format!("j{n}");
-        queue.add(&name, "", 0).await;
-        let job = queue.accept_one().await;
-        let id = queue.id(&name);
-        let finish = async {
-            // A little earlier or later each time.
-            sleep(Duration::from_micros(n % 7 * 100)).await;
-            let held = queue.jobs.finish(&job, Finish::done()).await.unwrap();
-            assert!(!held.again);
-        };
-        let follow = async {
-            sleep(Duration::from_micros(n % 5 * 100)).await;
-            let mut subscription = notifier.subscribe(&id).await.unwrap();
-            while !subscription.now().is_last() {
-                subscription.next().await.unwrap();
-            }
-            assert_eq!(subscription.now().state(), Some(State::Finished));
-        };
-        let both = async { tokio::join!(finish, follow) };
-        tokio::time::timeout(queue.timeout() * 100, both)
+    for round in 0..100 {
+        let adds: Vec<Add> = (0..100)
+            .map(|n| Add::new(queue.id(&format!("{round}-{n}")), ""))
+            .collect();
+        queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
+        let claimed = queue.jobs.accept(&queue.ty, &queue.me, 100).await.unwrap();
+        assert_eq!(claimed.jobs.len(), 100);
+        let races = (round..).zip(&claimed.jobs);
+        let races = races.map(|(n, accepted)| race(&queue, &notifier, accepted, n));
+        tokio::time::timeout(queue.timeout() * 100, join_all(races))
             .await
             .expect("no subscription hangs");
     }
     queue.stop().await;
     queue.check().await;
+}
+
+/// Ends a run and follows its job, the one a little earlier or later than the other.
+async fn race(queue: &Queue, notifier: &NotifierHandle, accepted: &Accepted, n: u64) {
+    let finish = async {
+        sleep(Duration::from_micros(n % 7 * 100)).await;
+        let held = queue.jobs.finish(&accepted.job, Finish::done()).await;
+        assert!(!held.unwrap().again);
+    };
+    let follow = async {
+        sleep(Duration::from_micros(n % 5 * 100)).await;
+        let mut subscription = notifier.subscribe(&accepted.job.id).await.unwrap();
+        while !subscription.now().is_last() {
+            subscription.next().await.unwrap();
+        }
+        assert_eq!(subscription.now().state(), Some(State::Finished));
+    };
+    tokio::join!(finish, follow);
 }

@@ -223,6 +223,7 @@ fn faults() -> Faults {
         watch_lost: 0.5,
         watch_spurious: 0.2,
         weaken: None,
+        log: None,
     }
 }
 

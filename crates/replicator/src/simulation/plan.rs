@@ -222,6 +222,7 @@ fn faults(rng: &mut SmallRng) -> Faults {
         watch_lost: often(rng, 0.5),
         watch_spurious: often(rng, 0.3),
         weaken: None,
+        log: None,
     }
 }
 

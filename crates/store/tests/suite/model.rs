@@ -388,8 +388,8 @@ fn the_checker_finds_a_lost_update() {
         let memory = Store::open("memory:").await.unwrap();
         let faults = store::Faults {
             weaken: Some(store::Weaken {
-                transaction: "first",
-                nth_read: Some(0),
+                reads: store::Weakened::First,
+                ..store::Weaken::all("first")
             }),
             ..store::Faults::default()
         };
