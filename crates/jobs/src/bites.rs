@@ -149,11 +149,11 @@ fn seen_several(log: &[Reads]) -> BTreeSet<Named> {
         keys.sort();
         keys.dedup();
         let of_queue = |key: &Bytes| key.strip_prefix(&PREFIXES[0][..3])?.first().copied();
+        // Sorted by key, rows of one table lie side by side.
         let tables: Vec<u8> = keys.iter().filter_map(of_queue).collect();
-        let several = |table: &u8| tables.iter().filter(|other| *other == table).count() > 1;
-        let several: BTreeSet<u8> = tables.iter().copied().filter(several).collect();
-        let name = |table| (reads.transaction.to_owned(), table);
-        several.into_iter().map(name).collect::<Vec<_>>()
+        let several = tables.windows(2).filter(|pair| pair[0] == pair[1]);
+        let name = |pair: &[u8]| (reads.transaction.to_owned(), pair[0]);
+        several.map(name).collect::<Vec<_>>()
     };
     log.iter().flat_map(one).collect()
 }

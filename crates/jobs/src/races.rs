@@ -110,12 +110,12 @@ impl World {
                 let meanwhile = calm.store().transact("set_type", |tx| async move {
                     calm.set_type_in(&tx, ty, other.1).await?;
                     tx.set(b"chosen", other.0.as_bytes());
-                    Ok::<_, crate::Error>(())
+                    Ok::<_, Error>(())
                 });
                 meanwhile.await?;
             }
             tx.set(b"chosen", mine.0.as_bytes());
-            Ok::<_, crate::Error>(())
+            Ok::<_, Error>(())
         });
         registered.await.unwrap();
         let (config, chosen) = (calm.type_config(ty).await.unwrap(), self.value(b"chosen"));
@@ -313,7 +313,7 @@ impl World {
             if tx.attempt() == 1 {
                 self.add(newer, "new").await;
             }
-            Ok::<_, crate::Error>(page)
+            Ok::<_, Error>(page)
         });
         rewritten.await.unwrap();
         let (_, data) = self.calm.get(&self.ty, newer).await.unwrap()?;
@@ -327,7 +327,7 @@ impl World {
         let hang = calm.store().transact("hang", |tx| async move {
             calm.hang_bell_in(&tx, ty, mine);
             calm.hang_bell_in(&tx, ty, other);
-            Ok::<_, crate::Error>(())
+            Ok::<_, Error>(())
         });
         hang.await.unwrap();
         let (mine_key, other_key) = (
@@ -359,7 +359,7 @@ impl World {
                 tx.set_versionstamped_value(bell, &value);
                 tx.set(note, &[]);
                 calm.hang_bell_in(&tx, ty, 3);
-                Ok::<_, crate::Error>(())
+                Ok::<_, Error>(())
             });
             touched.await.unwrap();
         };
