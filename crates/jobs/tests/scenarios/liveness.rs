@@ -62,14 +62,13 @@ pub(crate) async fn idle_acceptors_are_woken_one_by_one(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 21: Five hundred acceptors drain a hundred thousand jobs, a fifth of that where each reads
-/// twice because of what goes wrong: each job once, and few conflicts, although all ask on their own,
-/// which the workers of one process never do, and have nothing to do but ask. Sixty-four are what
-/// the bound for `FoundationDB`, of one in twenty, is for; how many meet there is a matter of luck.
+/// Scenario 21: Five hundred acceptors drain a hundred thousand jobs: each job once, and an acceptor tries
+/// fewer than twice, although all ask on their own and do nothing else, which the workers of one
+/// process never do. Sixty-four are what the bound for `FoundationDB`, of one in twenty, is for; how
+/// many meet where time is real is a matter of luck.
 pub(crate) async fn many_acceptors_drain_a_backlog(queue: Queue) {
-    let all = if queue.exact() { 100_000 } else { 20_000 };
-    let few = if queue.kind == Kind::fdb { all } else { 10_000 };
-    for (acceptors, total, most) in [(64, few, 0.25), (500, all, 0.5)] {
+    let total = if queue.exact() { 100_000 } else { 20_000 };
+    for (acceptors, most) in [(64, 0.1), (500, 1.0)] {
         let ratio = drain(&queue, acceptors, total).await;
         println!("{acceptors} acceptors: {ratio:.4} conflicts for each claim");
         assert!(ratio < most || !queue.exact() || !queue.paused(), "{ratio}");
