@@ -177,5 +177,6 @@ pub(crate) fn edit(
         (None, Some(id)) => id.clone(),
         (None, None) => new_id(),
     };
+    document::doc::check_id(&id, None)?;
     Ok(Edit::new(id, doc)?)
 }
