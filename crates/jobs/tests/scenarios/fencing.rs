@@ -274,8 +274,14 @@ pub(crate) async fn a_lost_claim_comes_back(mut queue: Queue) {
     let jobs = faulty(&queue, no_answers(true));
     let claim = jobs.claim(&queue.ty, &queue.me, 1);
     let accept = jobs.accept_claim(&claim);
-    // Given up in the middle: the answer is lost, but for the retries.
-    let _ = tokio::time::timeout(Duration::from_millis(1), accept).await;
+    // Given up as soon as it is committed: the answer is lost, but for the retries.
+    let committed = queue.until(3, "the claim is committed", async || {
+        queue.counts().await.accepted_total == 1
+    });
+    tokio::select! {
+        _ = accept => {}
+        () = committed => {}
+    }
     (queue.until(3, "the job is brought back", async || {
         queue.state("j").await == Some(State::Pending)
     }))

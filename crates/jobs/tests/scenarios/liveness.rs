@@ -123,7 +123,9 @@ async fn drain(queue: &Queue, acceptors: u64, total: usize) -> f64 {
 /// in transactions of bounded size, and several nodes share the work. None of these transactions
 /// takes five seconds, or the store would not have committed it.
 pub(crate) async fn many_silent_holders(mut queue: Queue) {
-    let total = if queue.exact() { 100_000 } else { 10_000 };
+    // A cluster of one process that does all this in real time would be late for those who live.
+    let many = queue.exact() && queue.kind != Kind::fdb;
+    let total = if many { 100_000 } else { 10_000 };
     // Enough to beat in time on a machine that is busy with all this.
     let config = TypeConfig::new(if queue.paused() { 3_000 } else { 10_000 });
     queue.jobs.set_type(&queue.ty, config).await.unwrap();
