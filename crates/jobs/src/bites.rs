@@ -133,12 +133,16 @@ fn named(weaken: &Weaken) -> Named {
     (weaken.transaction.to_owned(), weaken.prefix[3])
 }
 
+/// The number of the table that a row of the queue is in.
+fn table_of(key: &Bytes) -> Option<u8> {
+    key.strip_prefix(&PREFIXES[0][..3])?.first().copied()
+}
+
 /// The reads of the queue's rows in what was noted.
 fn seen(log: &[Reads]) -> BTreeSet<Named> {
-    let of_queue = |key: &Bytes| key.strip_prefix(&PREFIXES[0][..3])?.first().copied();
     (log.iter())
         .flat_map(|reads| reads.keys.iter().map(|key| (reads.transaction, key)))
-        .filter_map(|(transaction, key)| Some((transaction.to_owned(), of_queue(key)?)))
+        .filter_map(|(transaction, key)| Some((transaction.to_owned(), table_of(key)?)))
         .collect()
 }
 
@@ -148,9 +152,8 @@ fn seen_several(log: &[Reads]) -> BTreeSet<Named> {
         let mut keys: Vec<_> = reads.keys.clone();
         keys.sort();
         keys.dedup();
-        let of_queue = |key: &Bytes| key.strip_prefix(&PREFIXES[0][..3])?.first().copied();
         // Sorted by key, rows of one table lie side by side.
-        let tables: Vec<u8> = keys.iter().filter_map(of_queue).collect();
+        let tables: Vec<u8> = keys.iter().filter_map(table_of).collect();
         let several = tables.windows(2).filter(|pair| pair[0] == pair[1]);
         let name = |pair: &[u8]| (reads.transaction.to_owned(), pair[0]);
         several.map(name).collect::<Vec<_>>()

@@ -113,10 +113,8 @@ impl Effects<'_> {
         }
         match change {
             Change::None => {}
-            Change::Put(new) => {
-                let mut new = Arc::unwrap_or_clone(new);
-                new.label_new(|data| self.jobs.label(ty, data));
-                let new = Arc::new(new);
+            Change::Put(mut new) => {
+                Arc::make_mut(&mut new).label_new(|data| self.jobs.label(ty, data));
                 tx.set(&keys.job(ty, id), &new.encode());
                 self.move_index(ty, id, old.as_deref(), Some(&new));
                 (self.jobs).move_chunks(tx, ty, id, old.as_deref(), Some(&new));

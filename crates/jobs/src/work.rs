@@ -106,18 +106,31 @@ impl Jobs {
         job: &Job,
         data: Option<Bytes>,
     ) -> Result<Held> {
+        let event = |data, repeated| Event::Update {
+            lock: job.lock,
+            data,
+            repeated,
+        };
+        self.hold_in(tx, op, job, data, event).await
+    }
+
+    /// A step of the holder after which it goes on: a heart-beat too.
+    async fn hold_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        data: Option<Bytes>,
+        event: impl FnOnce(Option<Bytes>, bool) -> Event,
+    ) -> Result<Held> {
         check_data(data.as_ref())?;
         let mut header = self.header(tx, &job.ty, &job.id).await?;
         if let Some(held) = self.was_done(tx, job, header.as_deref()).await? {
             return Ok(held);
         }
-        let event = Event::Update {
-            lock: job.lock,
-            data,
-            repeated: tx.maybe_committed() && self.has_beat(tx, &job.ty, &job.id, op).await?,
-        };
+        let repeated = tx.maybe_committed() && self.has_beat(tx, &job.ty, &job.id, op).await?;
         let mut effects = self.effects(tx, op.now_ms).await?;
-        let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
+        let reply = effects.run(&job.ty, &job.id, &mut header, event(data, repeated))?;
         if reply != Reply::Repeated {
             effects.beat(&job.ty, &job.id, op.id(0));
         }
@@ -161,24 +174,13 @@ impl Jobs {
         due_ms: i64,
         data: Option<Bytes>,
     ) -> Result<Held> {
-        check_data(data.as_ref())?;
-        let mut header = self.header(tx, &job.ty, &job.id).await?;
-        if let Some(held) = self.was_done(tx, job, header.as_deref()).await? {
-            return Ok(held);
-        }
-        let event = Event::Resubmit {
+        let event = |data, repeated| Event::Resubmit {
             lock: job.lock,
             due_ms,
             data,
-            repeated: tx.maybe_committed() && self.has_beat(tx, &job.ty, &job.id, op).await?,
+            repeated,
         };
-        let mut effects = self.effects(tx, op.now_ms).await?;
-        let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
-        if reply != Reply::Repeated {
-            effects.beat(&job.ty, &job.id, op.id(0));
-        }
-        effects.flush(op).await?;
-        Ok(held(reply, header.as_deref(), job.lock))
+        self.hold_in(tx, op, job, data, event).await
     }
 
     /// [`Self::run_again_in`] in a transaction of its own.

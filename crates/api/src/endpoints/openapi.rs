@@ -64,6 +64,18 @@ const DOCUMENT: &[&str] = &[
 ];
 const NONE: &[&str] = &[];
 
+/// Parameters of `_scheduler/docs`, of all databases or of one.
+const DOCS_QUERY: &[&str] = &[
+    "limit",
+    "skip",
+    "states",
+    "descending",
+    "key",
+    "startkey",
+    "endkey",
+    "inclusive_end",
+];
+
 /// Path, methods, what it is about, and parameters of the query.
 const TABLE: &[(&str, &str, &str, &[&str])] = &[
     ("/", "get", "What the service is", NONE),
@@ -153,31 +165,13 @@ const TABLE: &[(&str, &str, &str, &[&str])] = &[
         "/_scheduler/docs",
         "get",
         "Documents of `_replicator` and their states",
-        &[
-            "limit",
-            "skip",
-            "states",
-            "descending",
-            "key",
-            "startkey",
-            "endkey",
-            "inclusive_end",
-        ],
+        DOCS_QUERY,
     ),
     (
         "/_scheduler/docs/{replicator}",
         "get",
         "Documents of a database and their states",
-        &[
-            "limit",
-            "skip",
-            "states",
-            "descending",
-            "key",
-            "startkey",
-            "endkey",
-            "inclusive_end",
-        ],
+        DOCS_QUERY,
     ),
     (
         "/_scheduler/docs/{replicator}/{docid}",

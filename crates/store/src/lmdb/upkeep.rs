@@ -1,6 +1,7 @@
 //! What goes on in the background: following other processes, watching for them, freeing what old
 //! snapshots held, moving the log into the tree, and making room in the log.
 
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -170,7 +171,7 @@ impl Upkeep {
 /// Looks after tree and log, unless another process does it. True when a checkpoint was not needed
 /// or is done.
 fn tend(engine: &Engine, checkpoint: bool) -> Result<bool> {
-    let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
+    let fail = |error| no_room(engine, error);
     let wants_next = (engine.log.wants_next(engine.core().position)).map_err(fail)?;
     if !checkpoint && !wants_next {
         return Ok(false);
@@ -186,9 +187,13 @@ fn tend(engine: &Engine, checkpoint: bool) -> Result<bool> {
     Ok(checkpoint)
 }
 
+fn no_room(engine: &Engine, error: io::Error) -> Error {
+    failure::of_file("making room in the log", engine.directory.path(), error)
+}
+
 /// A checkpoint now, after one that another process may be at.
 pub(super) fn checkpoint(engine: &Engine) -> Result<()> {
-    let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
+    let fail = |error| no_room(engine, error);
     let locked = engine.checkpoint_lock.lock().map_err(fail)?;
     engine.checkpoint()?;
     engine.forget(TRANSACTION_AGE_MAX);
@@ -198,7 +203,7 @@ pub(super) fn checkpoint(engine: &Engine) -> Result<()> {
 
 /// Gives segments that the tree has a new number, and makes the next segment before it is needed.
 pub(super) fn make_room(engine: &Engine, wants_next: bool) -> Result<()> {
-    let fail = |error| failure::of_file("making room in the log", engine.directory.path(), error);
+    let fail = |error| no_room(engine, error);
     let in_tree = engine.core().tree().position.segment;
     let numbers = engine.log.numbers().map_err(fail)?;
     // One more is kept for processes that are a little late.
