@@ -5,9 +5,9 @@ import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readFile, rename } from "node:fs/promises";
-import http from "node:http";
 import { extname, join, normalize } from "node:path";
 import { promisify } from "node:util";
+import { serveProxy } from "./proxy.mjs";
 import { TARGET } from "./service.mjs";
 
 const VERSION = "1.2.6";
@@ -32,20 +32,13 @@ async function built() {
 
 export async function serveFauxton(service) {
   const files = await built();
-  const server = http.createServer((request, response) => {
+  const proxy = await serveProxy(service, (request, response) => {
     const path = new URL(request.url, "http://here").pathname;
-    if (path.startsWith("/_utils/")) return file(files, path.slice("/_utils/".length) || "index.html", response);
-    const { hostname, port } = new URL(service.url);
-    const forwarded = http.request({ hostname, port, method: request.method, path: request.url, headers: request.headers }, (answer) => {
-      response.writeHead(answer.statusCode, answer.headers);
-      answer.pipe(response);
-    });
-    forwarded.on("error", () => response.destroy());
-    request.pipe(forwarded);
-    return undefined;
+    const own = path.startsWith("/_utils/");
+    if (own) file(files, path.slice("/_utils/".length) || "index.html", response);
+    return own;
   });
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return { url: `http://127.0.0.1:${server.address().port}/_utils/`, stop: () => { server.closeAllConnections(); server.close(); } };
+  return { ...proxy, url: `${proxy.url}_utils/` };
 }
 
 async function file(files, name, response) {
