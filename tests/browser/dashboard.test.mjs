@@ -33,7 +33,7 @@ async function until(what, such) {
   }
 }
 
-dashboard("who has no password sees nothing", async (page) => {
+dashboard("only administrators can log in", async (page) => {
   await page.goto(new URL("/_dashboard", service.url));
   assert.equal(new URL(page.url()).pathname, "/_dashboard/");
   await fill(page, "[name=name]", "root");
@@ -49,31 +49,30 @@ dashboard("who has no password sees nothing", async (page) => {
   await page.waitForSelector(".login");
   await page.reload();
   await page.waitForSelector(".login");
-  // Nor does who is no administrator.
   await service.request("/_users", { method: "PUT", ok: false });
   await service.request("/_users/org.couchdb.user:joe", { method: "PUT", json: { type: "user", name: "joe", roles: [], password: "sesame" } });
   await fill(page, "[name=name]", "joe");
   await fill(page, "[name=password]", "sesame");
   await page.keyboard.press("Enter");
-  await shows(page, "[role=alert]", "joe is no server administrator");
+  await shows(page, "[role=alert]", "joe is not a server administrator");
   assert.equal(await page.$eval("#bar", (bar) => bar.hidden), true);
 });
 
-dashboard("a session that has ended is begun anew where it was", async (page) => {
+dashboard("logging in again returns to the page where the session expired", async (page) => {
   await enter(page, "#/docs");
   await shows(page, "h1", "Documents");
   await page.deleteCookie(...(await page.cookies()));
-  await shows(page, "[role=alert]", "You are logged out");
+  await shows(page, "[role=alert]", "Your session has expired");
   await fill(page, "[name=name]", "root");
   await fill(page, "[name=password]", PASSWORD);
   await page.keyboard.press("Enter");
   await shows(page, "h1", "Documents");
 });
 
-dashboard("a replication is made in the form and steered on its page", async (page) => {
+dashboard("a replication is created in the form and controlled on its page", async (page) => {
   await enter(page, "#/new");
-  await shows(page, "h1", "New replication");
-  // The validator's messages stand at the field that they are about, which has the focus.
+  await shows(page, "h1", "Create replication");
+  // An error of the service is shown at the field it is about, which gets the focus.
   const refused = async (field, message) => {
     await click(page, "[data-submit]");
     await shows(page, ".field-error", message);
@@ -119,9 +118,9 @@ dashboard("a replication is made in the form and steered on its page", async (pa
   assert.equal(made.continuous && made.create_target, true);
   await shows(page, ".badge", /running|idle/);
   await until(() => row("formed here"), (row) => row.info?.docs_written >= 300);
-  await shows(page, ".figures div:first-child", /^Written\s+[3-9]\d\d/);
+  await shows(page, ".figures div:first-child", /^Documents written\s+[3-9]\d\d/);
   await shows(page, ".timeline", /started[^]*added/);
-  await shows(page, ".facts", "_replicator");
+  await shows(page, ".details", "_replicator");
   assert.doesNotMatch(await page.$eval("main", (main) => main.textContent), new RegExp(service.peerPassword));
 
   await click(page, "[data-pause]");
@@ -139,7 +138,7 @@ dashboard("a replication is made in the form and steered on its page", async (pa
   await shows(page, ".timeline", /started/);
 
   await click(page, "[data-delete]");
-  await shows(page, "dialog[open]", "Delete formed here?");
+  await shows(page, "dialog[open]", "Delete replication formed here?");
   await click(page, "dialog[open] button[value=no]");
   await click(page, "[data-delete]");
   await click(page, "#confirm-yes");
@@ -147,17 +146,17 @@ dashboard("a replication is made in the form and steered on its page", async (pa
   await assert.rejects(service.request("/_replicator/formed%20here"), /404/);
 });
 
-dashboard("the same id twice is refused at the id", async (page) => {
+dashboard("an ID that is taken is reported at its field", async (page) => {
   await put("taken", service.replication({ paused: true }));
   await enter(page, "#/new");
   await fill(page, "[name=source]", service.source);
   await fill(page, "[name=target]", service.target);
   await fill(page, "[name=id]", "taken");
   await click(page, "[data-submit]");
-  await shows(page, "[name=id] + .field-error", "There is a document with this id");
+  await shows(page, "[name=id] + .field-error", "A document with this ID already exists");
 });
 
-dashboard("what fails is said on the overview with what to do", async (page) => {
+dashboard("the overview lists failures with hints", async (page) => {
   await put("crashes", { source: service.endpoint(service.source.replace(/orders\/?$/, "nowhere")), target: service.endpoint(service.target) });
   await until(() => row("crashes"), ({ state }) => state === "crashing");
   await enter(page);
@@ -170,7 +169,7 @@ dashboard("what fails is said on the overview with what to do", async (page) => 
   await shows(page, ".timeline .crashed", "crashed");
 });
 
-dashboard("running replications and their node are on the overview", async (page) => {
+dashboard("the overview shows running replications and their node", async (page) => {
   await put("runs", service.replication({ continuous: true }));
   await until(() => row("runs"), ({ state }) => state === "running");
   await enter(page);
@@ -189,7 +188,7 @@ dashboard("lists are read a page at a time", async (page) => {
   const asked = [];
   page.on("request", (request) => { if (request.url().includes("_scheduler/")) asked.push(new URL(request.url())); });
   await enter(page, "#/docs?database=other/_replicator");
-  await shows(page, ".head", "120 in this database");
+  await shows(page, ".head", "120 in other/_replicator");
   const ids = () => page.$$eval(".rows tbody .name", (names) => names.map((name) => name.textContent));
   await shows(page, ".rows", "many-049");
   assert.deepEqual([(await ids()).length, (await ids())[0]], [50, "many-000"]);
@@ -208,10 +207,10 @@ dashboard("lists are read a page at a time", async (page) => {
   await fill(page, "[data-search]", "many-11");
   await until(ids, (ids) => ids.length === 10 && ids[9] === "many-119");
   await click(page, ".chip.failed");
-  await shows(page, ".empty", "No document matches.");
+  await shows(page, ".empty", "No matching documents.");
   assert.match(page.url(), /#\/docs\?q=many-11&database=other%2F_replicator&states=failed$/);
   await page.reload();
-  await shows(page, ".empty", "No document matches.");
+  await shows(page, ".empty", "No matching documents.");
   await click(page, ".chip.failed");
   await until(ids, (ids) => ids.length === 10);
 
@@ -229,11 +228,11 @@ dashboard("lists are read a page at a time", async (page) => {
   }
   assert.equal(seen.size, 120);
   await fill(page, "[data-search]", "/no-such-database");
-  await shows(page, ".empty", "No job matches.");
+  await shows(page, ".empty", "No matching jobs.");
   await service.request("/other%2F_replicator", { method: "DELETE" });
 });
 
-dashboard("everything can be done by keys", async (page) => {
+dashboard("the keyboard reaches everything", async (page) => {
   await put("by keys", service.replication({ paused: true, since_seq: "keys" }));
   await enter(page);
   await shows(page, "h1", "Overview");
@@ -260,11 +259,11 @@ dashboard("everything can be done by keys", async (page) => {
   await page.keyboard.press("p");
   await shows(page, "#live", "Live");
   await page.keyboard.press("n");
-  await shows(page, "h1", "New replication");
+  await shows(page, "h1", "Create replication");
   assert.equal(await page.evaluate(() => document.activeElement.name), "source");
 });
 
-dashboard("names are text, whatever they look like", async (page) => {
+dashboard("markup in names is shown as text", async (page) => {
   const id = '<img src=x onerror="window.caught=1">&amp;"\'';
   await put(id, service.replication({ paused: true, since_seq: "odd" }));
   await enter(page, "#/docs");
@@ -276,7 +275,7 @@ dashboard("names are text, whatever they look like", async (page) => {
   assert.deepEqual(await page.evaluate(() => ["caught" in window, document.querySelectorAll("main img").length]), [false, 0]);
 });
 
-dashboard("a hidden tab asks for nothing", async (page) => {
+dashboard("a hidden tab sends no requests", async (page) => {
   await enter(page);
   await shows(page, ".tiles", /running/);
   const hide = (hidden) => page.evaluate((hidden) => {
@@ -294,11 +293,18 @@ dashboard("a hidden tab asks for nothing", async (page) => {
   await request;
 });
 
-dashboard("a service that is gone is waited for", async (page) => {
+dashboard("a database that does not exist has no pages", async (page) => {
+  await enter(page, "#/docs?database=none/_replicator");
+  await shows(page, ".empty", "This database does not exist yet");
+  await page.waitForSelector("[data-next]:disabled");
+  await page.waitForSelector("[data-previous]:disabled");
+});
+
+dashboard("an outage is shown until the service responds again", async (page) => {
   await enter(page);
   await shows(page, "#live", "Live");
   await page.setOfflineMode(true);
-  await shows(page, "#live", "No answer");
+  await shows(page, "#live", "Unavailable");
   await page.setOfflineMode(false);
   await shows(page, "#live", "Live");
 });

@@ -1,9 +1,9 @@
-//! The dashboard: its files, which hold nothing, and the figures of the whole service that it draws.
+//! The dashboard: its files, which hold no data, and the summary of the whole service that it draws.
 
-use std::sync::LazyLock;
+mod files;
+
 use std::time::Duration;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use axum::body::Body;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION,
@@ -15,67 +15,26 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::Error;
-use crate::auth::hex;
 use crate::call::Call;
 use crate::reply::{self, Reply, set};
 
-/// Scripts, styles and requests of this service alone, whatever a document's text says. The icon is part of the page.
-const POLICY: &str = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; \
+/// Scripts, styles and requests of this service alone, whatever a document's text says.
+const POLICY: &str = "default-src 'self'; script-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'; object-src 'none'";
-/// Many who look cost as much as one who looks so often.
+/// Bounds the cost of the summary however many dashboards are open.
 const SUMMARY_AGE: Duration = Duration::from_secs(1);
-
-struct File {
-    name: &'static str,
-    content_type: &'static str,
-    text: &'static str,
-    etag: String,
-}
-
-impl File {
-    fn new(name: &'static str, content_type: &'static str, text: &'static str) -> Self {
-        let hash = hex(&digest(&SHA256, text.as_bytes()).as_ref()[..8]);
-        Self {
-            name,
-            content_type,
-            text,
-            etag: format!("\"{hash}\""),
-        }
-    }
-}
-
-static FILES: LazyLock<[File; 3]> = LazyLock::new(|| {
-    [
-        File::new(
-            "index.html",
-            "text/html; charset=utf-8",
-            include_str!("../dashboard/index.html"),
-        ),
-        File::new(
-            "app.js",
-            "text/javascript; charset=utf-8",
-            include_str!("../dashboard/app.js"),
-        ),
-        File::new(
-            "app.css",
-            "text/css; charset=utf-8",
-            include_str!("../dashboard/app.css"),
-        ),
-    ]
-});
 
 /// `GET /_dashboard/` and the files below it.
 pub(crate) fn file(call: &Call, name: &str) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     if name.is_empty() {
-        // The page names its files and the service relative to itself, so that a proxy may put both elsewhere.
+        // All addresses in the page are relative to it, so a proxy may serve the service below another path.
         let mut reply = Response::new(Body::empty());
         *reply.status_mut() = StatusCode::FOUND;
         set(&mut reply, LOCATION, "_dashboard/");
         return Ok(reply);
     }
-    let file = FILES.iter().find(|file| file.name == name);
-    let file = file.ok_or_else(|| Error::not_found("missing"))?;
+    let file = files::find(name).ok_or_else(|| Error::not_found("missing"))?;
     let known = call.header(&IF_NONE_MATCH).unwrap_or_default();
     let mut tags = known
         .split(',')
@@ -95,7 +54,7 @@ pub(crate) fn file(call: &Call, name: &str) -> Result<Reply, Error> {
     Ok(reply)
 }
 
-/// The last summary, when it was made, and what the next one wants to know.
+/// The last summary, when it was made, and what the next one builds on.
 #[derive(Debug, Default)]
 pub(crate) struct KeptSummary {
     last: Option<(Instant, Value)>,
@@ -105,7 +64,7 @@ pub(crate) struct KeptSummary {
 /// `GET /_scheduler/summary`
 pub(crate) async fn summary(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
-    // Whoever comes while one is made waits for it.
+    // Concurrent requests wait for the same summary.
     let mut kept = call.shared.summary.lock().await;
     if let Some((made, summary)) = &kept.last
         && made.elapsed() < SUMMARY_AGE

@@ -1,0 +1,85 @@
+//! The dashboard's files. All are part of the binary.
+//!
+//! A browser revalidates each file by its `ETag` on every load of the page, so it never combines modules of two versions
+//! from its cache. Modules are imported statically: a page that stays open during an upgrade loads nothing later.
+
+use std::sync::LazyLock;
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use crate::auth::hex;
+
+const HTML: &str = "text/html; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+macro_rules! files {
+    ($($content_type:ident $name:literal,)*) => {
+        vec![$(File::new($name, $content_type, include_str!(concat!("../../dashboard/", $name)))),*]
+    };
+}
+
+static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
+    files! {
+        HTML "index.html",
+        SVG "icon.svg",
+        JS "app.js",
+        JS "lib/api.js",
+        JS "lib/chart.js",
+        JS "lib/details.js",
+        JS "lib/dom.js",
+        JS "lib/form.js",
+        JS "lib/format.js",
+        JS "lib/hints.js",
+        JS "lib/keys.js",
+        JS "lib/list.js",
+        JS "lib/live.js",
+        JS "lib/messages.js",
+        JS "lib/replications.js",
+        JS "lib/router.js",
+        JS "lib/row.js",
+        JS "lib/session.js",
+        JS "views/create.js",
+        JS "views/documents.js",
+        JS "views/jobs.js",
+        JS "views/login.js",
+        JS "views/overview.js",
+        JS "views/replication.js",
+        CSS "css/base.css",
+        CSS "css/controls.css",
+        CSS "css/bar.css",
+        CSS "css/page.css",
+        CSS "css/overview.css",
+        CSS "css/chart.css",
+        CSS "css/table.css",
+        CSS "css/list.css",
+        CSS "css/replication.css",
+        CSS "css/form.css",
+        CSS "css/overlay.css",
+        CSS "css/print.css",
+    }
+});
+
+pub(super) struct File {
+    name: &'static str,
+    pub(super) content_type: &'static str,
+    pub(super) text: &'static str,
+    pub(super) etag: String,
+}
+
+impl File {
+    fn new(name: &'static str, content_type: &'static str, text: &'static str) -> Self {
+        let hash = hex(&digest(&SHA256, text.as_bytes()).as_ref()[..8]);
+        Self {
+            name,
+            content_type,
+            text,
+            etag: format!("\"{hash}\""),
+        }
+    }
+}
+
+pub(super) fn find(name: &str) -> Option<&'static File> {
+    FILES.iter().find(|file| file.name == name)
+}

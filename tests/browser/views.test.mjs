@@ -1,0 +1,97 @@
+// The addresses of the dashboard's views, and the loading of its modules.
+
+import assert from "node:assert/strict";
+import { after, before } from "node:test";
+import { fill, launch, shows, story } from "./browser.mjs";
+import { serveProxy } from "./proxy.mjs";
+import { PASSWORD, Service } from "./service.mjs";
+
+const ID = "orders/2024 & more";
+let service, browser, job;
+before(async () => {
+  [service, browser] = await Promise.all([Service.start(), launch()]);
+  await service.request(`/_replicator/${encodeURIComponent(ID)}`, { method: "PUT", json: service.replication({ paused: true }) });
+  ({ job_id: job } = await service.request(`/_scheduler/docs/_replicator/${encodeURIComponent(ID)}`));
+});
+after(async () => { await browser?.close(); await service?.stop(); });
+
+const dashboard = (name, work) => story(name, () => browser, work);
+
+async function login(page) {
+  await fill(page, "[name=name]", "root");
+  await fill(page, "[name=password]", PASSWORD);
+  await page.keyboard.press("Enter");
+}
+
+const VIEWS = [
+  ["overview", "Overview", () => "#/", "Overview"],
+  ["jobs", "Jobs", () => "#/jobs?states=paused", "Jobs"],
+  ["documents", "Documents", () => "#/docs?q=orders&database=_replicator", "Documents"],
+  ["create", "Create", () => "#/new", "Create replication"],
+  ["job", "Jobs", () => `#/job/${encodeURIComponent(job)}`, ID],
+  ["document", "Documents", () => `#/doc/_replicator/${encodeURIComponent(ID)}`, ID],
+  ["unknown", "Overview", () => "#/toString/1", "Overview"],
+];
+for (const [view, tab, hash, heading] of VIEWS) {
+  dashboard(`a deep link to the view ${view} survives login and reload`, async (page) => {
+    const url = String(new URL(`/_dashboard/${hash()}`, service.url));
+    const isShown = async () => {
+      await shows(page, "h1", heading);
+      await shows(page, "[aria-current=page]", tab);
+      assert.equal(page.url(), url);
+    };
+    await page.goto(url);
+    await shows(page, "h1", "Davenport");
+    await login(page);
+    await isShown();
+    await page.reload();
+    await isShown();
+  });
+}
+
+// Serves some of the dashboard's files as another version of the service would.
+async function otherVersion(page, files, work) {
+  const other = { files, revalidated: [] };
+  const proxy = await serveProxy(service, (request, response) => {
+    const name = request.url.replace(/^\/_dashboard\//, "");
+    if (request.headers["if-none-match"] === '"other"') other.revalidated.push(name);
+    if (!Object.hasOwn(other.files, name)) return false;
+    response.writeHead(200, { "content-type": "text/javascript", etag: '"other"', "cache-control": "no-cache" });
+    response.end(other.files[name]);
+    return true;
+  });
+  try {
+    await page.goto(`${proxy.url}_dashboard/`);
+    await work(other);
+  } finally {
+    proxy.stop();
+  }
+}
+
+dashboard("modules of an older version in the cache are not used after an upgrade", async (page) => {
+  const old = {
+    "app.js": 'import { version } from "./lib/format.js"; document.getElementById("main").textContent = version;',
+    "lib/format.js": 'export const version = "an older version";',
+  };
+  await otherVersion(page, old, async (other) => {
+    await shows(page, "main", "an older version");
+    other.files = {};
+    await page.reload();
+    await login(page);
+    await shows(page, "h1", "Overview");
+    // They were in the cache.
+    assert.deepEqual(other.revalidated.sort(), Object.keys(old));
+  });
+});
+
+dashboard("the page says when its modules do not fit together", async (page) => {
+  await otherVersion(page, { "lib/format.js": "export {};" }, async (other) => {
+    await shows(page, "main", "a script failed to load; reload the page");
+    assert.match(page.complaints.join(), /does not provide an export/);
+    page.complaints.length = 0;
+    other.files = {};
+    await page.reload();
+    await login(page);
+    await shows(page, "h1", "Overview");
+  });
+});
