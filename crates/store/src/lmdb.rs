@@ -46,15 +46,18 @@ use crate::pending::{CommitRequest, Stamp};
 use crate::watch::Slot;
 use crate::{Durability, Error, OpenOptions, Result};
 
+mod checksum;
 mod commit;
 mod control;
 mod core;
 mod directory;
 mod engine;
 mod failure;
+mod fault;
 mod layer;
 mod log;
 mod merge;
+mod meta;
 mod open;
 mod readers;
 mod record;
@@ -176,6 +179,11 @@ impl Lmdb {
     /// Moves what is in the log into the tree. Blocks.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         upkeep::checkpoint(&self.running()?.engine)
+    }
+
+    /// Checks the tree as a whole. Blocks.
+    pub(crate) fn verify(&self) -> Result<()> {
+        self.running()?.engine.tree.verify()
     }
 
     pub(crate) fn arm(&self, slot: &Arc<Slot>) -> Result<()> {

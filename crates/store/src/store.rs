@@ -142,6 +142,16 @@ impl Store {
         (settling.await).unwrap_or_else(|error| Err(Error::unavailable(error.to_string())))
     }
 
+    /// Checks what the backend keeps of rows beside them. Nothing to do where the backend does so itself.
+    pub(crate) async fn verify(&self) -> Result<()> {
+        let Backend::Lmdb(lmdb) = &self.0.backend else {
+            return Ok(());
+        };
+        let lmdb = Arc::clone(lmdb);
+        let verifying = tokio::task::spawn_blocking(move || lmdb.verify());
+        (verifying.await).unwrap_or_else(|error| Err(Error::unavailable(error.to_string())))
+    }
+
     /// What each transaction has cost on this handle.
     pub fn stats(&self) -> BTreeMap<&'static str, TransactionStats> {
         self.0.stats.all()

@@ -80,8 +80,9 @@ impl Store {
         }
     }
 
-    /// Reads every row and checks that it is in order and within the limits.
+    /// Reads every row and checks that it is what was written, in order and within the limits.
     pub async fn check(&self) -> Result<Totals> {
+        self.verify().await?;
         let mut totals = Totals::default();
         let mut scan = self.scan(KeyRange::all());
         let mut last: Option<Bytes> = None;
@@ -106,11 +107,12 @@ impl Store {
         Ok(totals)
     }
 
-    /// Writes the whole store to `output`.
+    /// Writes the whole store to `output`; nothing, if the store is damaged.
     pub async fn export(
         &self,
         output: &mut (impl AsyncWrite + Unpin),
     ) -> std::result::Result<Totals, TransferError> {
+        self.verify().await?;
         let mut totals = Totals::default();
         let mut stream = Summed::new(output);
         stream.write(MAGIC, &totals).await?;

@@ -30,8 +30,8 @@ pub(super) struct Directory {
 
 const FORMAT_NAME: &str = "format";
 const FORMAT_MAGIC: &str = "davenport embedded store, format ";
-/// The only format so far.
-const FORMAT: u32 = 1;
+/// 1 had no checksums in the tree.
+const FORMAT: u32 = 2;
 
 impl Directory {
     /// Makes the directory, or checks that it holds a store this program knows.
@@ -85,6 +85,11 @@ impl Directory {
         let format = text.trim_end().strip_prefix(FORMAT_MAGIC);
         match format.map(str::parse::<u32>) {
             Some(Ok(FORMAT)) => Ok(()),
+            Some(Ok(older @ ..FORMAT)) => Err(Error::open(format!(
+                "{} has format {older}, and this version of Davenport needs {FORMAT}: export it with \
+                 the version that wrote it, and import that into a new directory with this one",
+                self.path.display()
+            ))),
             Some(Ok(other)) => Err(Error::open(format!(
                 "{} has format {other}, and this version of Davenport knows only {FORMAT}: run the \
                  version that wrote it",
@@ -257,7 +262,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let format = directory.path().join(FORMAT_NAME);
         for (text, expected) in [
-            ("davenport embedded store, format 2\n", "has format 2"),
+            (
+                "davenport embedded store, format 1\n",
+                "has format 1, and this version of Davenport needs 2: export it with the version",
+            ),
+            (
+                "davenport embedded store, format 3\n",
+                "has format 3, and this version of Davenport knows only 2: run the version",
+            ),
             ("davenport embedded store, format x\n", "somebody else's"),
             ("PNG", "somebody else's"),
             ("", "somebody else's"),

@@ -54,9 +54,21 @@ pub(super) fn of_tree(path: &Path, map_bytes: u64, error: heed::Error) -> Error 
         heed::Error::Mdb(MdbError::MapFull) => map_full(path, map_bytes),
         heed::Error::Io(error) => of_file("reading or writing the tree", path, error),
         heed::Error::Mdb(
-            MdbError::PageNotFound | MdbError::Corrupted | MdbError::Invalid | MdbError::Panic,
+            MdbError::PageNotFound
+            | MdbError::Corrupted
+            | MdbError::Invalid
+            | MdbError::VersionMismatch
+            | MdbError::Incompatible
+            | MdbError::Panic
+            | MdbError::CursorFull
+            | MdbError::PageFull
+            | MdbError::BadValSize
+            | MdbError::BadDbi
+            | MdbError::Problem
+            // What a transaction says once it has met one of the others.
+            | MdbError::BadTxn,
         ) => Error::Corrupt {
-            message: format!("the tree in {} is damaged", path.display()),
+            message: damage(path, "is damaged"),
             source: Some(Arc::new(error)),
         },
         heed::Error::Mdb(MdbError::MapResized) => Error::Unavailable {
@@ -71,6 +83,25 @@ pub(super) fn of_tree(path: &Path, map_bytes: u64, error: heed::Error) -> Error 
             source: Some(Arc::new(error)),
         },
     }
+}
+
+/// What is said of a store whose files are not what they were.
+pub(super) const RESTORE: &str =
+    "restore the store from an export (docs/operations.md#a-damaged-store)";
+
+/// The tree is not what was written.
+pub(super) fn damaged(path: &Path, what: &str) -> Error {
+    Error::corrupt(damage(path, what))
+}
+
+fn damage(path: &Path, what: &str) -> String {
+    format!("{}/data.mdb {what}; {RESTORE}", path.display())
+}
+
+/// What a process says that cannot go on because of damage.
+pub(super) fn last_words(path: &Path) -> String {
+    let what = "is damaged or shorter than it should be, or the disk cannot read it";
+    format!("davenport: {}\n", damage(path, what))
 }
 
 pub(super) fn is_full(error: &io::Error) -> bool {

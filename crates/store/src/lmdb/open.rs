@@ -1,5 +1,7 @@
 //! Opening: finding out where the log ends, after whatever has happened.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +12,9 @@ use super::control::Control;
 use super::core::Core;
 use super::directory::{Directory, Locked};
 use super::engine::{Engine, Parts, Tuning};
-use super::failure;
+use super::failure::{self, RESTORE};
 use super::log::{Found, Log, Position};
+use super::meta;
 use super::tree::{Mark, Tree};
 use crate::{Error, OpenOptions, Result};
 
@@ -42,7 +45,7 @@ pub(super) fn open(
     } else {
         join(&control, &path, options)?
     };
-    let tree = Arc::new(Tree::open(&path, map_bytes)?);
+    let tree = Arc::new(open_tree(&path, map_bytes, is_alone)?);
     let log = Log::new(&path, tuning.segment_bytes);
     if tree.mark()?.is_none() {
         begin(&tree, &log, &path)?;
@@ -69,6 +72,44 @@ pub(super) fn open(
     let engine = Engine::new(parts, core);
     engine.catch_up(&mut engine.core())?;
     Ok(Arc::new(engine))
+}
+
+/// Opens the tree. A file that is too short would end the process as soon as LMDB reads behind its end.
+fn open_tree(path: &Path, map_bytes: u64, is_alone: bool) -> Result<Tree> {
+    let fail = |error| failure::of_open("looking at data.mdb", path, error);
+    let file = match File::options()
+        .read(true)
+        .write(true)
+        .open(path.join("data.mdb"))
+    {
+        Ok(file) if is_alone => file,
+        Ok(_) => return Tree::open(path, map_bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Tree::open(path, map_bytes);
+        }
+        Err(error) => return Err(fail(error)),
+    };
+    let bytes = file.metadata().map_err(fail)?.len();
+    if bytes == 0 {
+        return Tree::open(path, map_bytes);
+    }
+    let Some(wanted) = meta::file_bytes(&file).map_err(fail)? else {
+        return Err(failure::damaged(path, "has no meta pages that make sense"));
+    };
+    if bytes >= wanted {
+        return Tree::open(path, map_bytes);
+    }
+    if wanted > map_bytes {
+        return Err(failure::damaged(path, "is shorter than its meta pages say"));
+    }
+    // Perhaps nothing but free pages is missing, which have never been written.
+    file.set_len(wanted).map_err(fail)?;
+    let tree = Tree::open(path, map_bytes).and_then(|tree| tree.verify().map(|()| tree));
+    if tree.is_err() {
+        file.set_len(bytes).map_err(fail)?;
+        return Err(failure::damaged(path, "is shorter than it was"));
+    }
+    tree
 }
 
 /// Checks whether this process can work with those that have the store open. Returns their map size.
@@ -100,7 +141,7 @@ fn begin(tree: &Tree, log: &Log, path: &Path) -> Result<()> {
         .any(|number| *number > 1)
     {
         return Err(Error::corrupt(format!(
-            "{} has a redo log and an empty tree; was data.mdb replaced?",
+            "{} has a redo log and an empty tree; {RESTORE}",
             path.display()
         )));
     }
@@ -125,7 +166,7 @@ fn recover(log: &Log, control: &Control, core: &mut Core, path: &Path) -> Result
     let mut durable = control.left_durable();
     if !(log.numbers().map_err(fail)?).contains(&start.segment) {
         return Err(Error::corrupt(format!(
-            "the redo log in {} has lost its segment {:016x}",
+            "the redo log in {} has lost its segment {:016x}; {RESTORE}",
             path.display(),
             start.segment
         )));
@@ -133,7 +174,7 @@ fn recover(log: &Log, control: &Control, core: &mut Core, path: &Path) -> Result
     while let Found::Record(record, next) = log.read(core.position).map_err(fail)? {
         if record.first_version() != core.version + 1 {
             return Err(Error::corrupt(format!(
-                "the redo log in {} goes on with version {} behind version {}",
+                "the redo log in {} goes on with version {} behind version {}; {RESTORE}",
                 path.display(),
                 record.first_version(),
                 core.version
@@ -149,7 +190,7 @@ fn recover(log: &Log, control: &Control, core: &mut Core, path: &Path) -> Result
     if durable > core.version {
         return Err(Error::corrupt(format!(
             "the redo log in {} breaks off behind version {}, but version {durable} had been \
-             acknowledged; nothing was changed",
+             acknowledged; nothing was changed; {RESTORE}",
             path.display(),
             core.version
         )));

@@ -3,27 +3,31 @@
 //! It holds the rows, and the mark: the version the rows are at and where the log goes on from
 //! there. LMDB copies what it changes, so the tree is whole at every moment, at the newest mark.
 //!
-//! LMDB has no empty key. A key of nothing but zeros is therefore kept with one zero more, which
-//! leaves the order of keys as it is.
+//! Rows carry checksums: see [`checksum`](super::checksum). Those of a row are compared whenever it is
+//! read, those of all rows together by [`Tree::verify`].
 
-use std::borrow::Cow;
-use std::ops::Bound;
+mod keys;
+
+use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use heed::types::Bytes as Raw;
-use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls};
+use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
+use self::keys::{decode, encode, encode_range};
+use super::checksum::{self, Damaged, Total};
 use super::failure;
+use super::fault::{self, InTree};
 use super::layer::Layer;
 use super::log::Position;
 use super::readers::{Reader, Readers};
-use crate::limits::PAGE_BYTES;
+use crate::limits::{KEY_BYTES_MAX, PAGE_BYTES};
 use crate::pending::{covered, rest_after};
 use crate::{Error, KeyRange, KeyValue, Result};
 
-type Table = Database<'static, Raw, Raw>;
+pub(super) type Table = Database<'static, Raw, Raw>;
 
 /// Which version the rows of the tree are at, and where the log goes on from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub(super) struct Tree {
     marks: Table,
     path: PathBuf,
     map_bytes: u64,
+    /// What this process says at its end when LMDB runs into damage.
+    last_words: String,
 }
 
 /// One state of the tree, kept by read transactions of LMDB that all see it.
@@ -58,7 +64,11 @@ pub(super) struct Rows {
     pub(super) covered: KeyRange,
 }
 
+/// A row as LMDB has it.
+type Found<'t> = heed::Result<(&'t [u8], &'t [u8])>;
+
 const MARK: &[u8] = b"mark";
+const LOST_MARK: &str = "has lost its mark";
 /// How many read transactions of LMDB all processes of a store have together.
 const READERS_MAX: u32 = 2048;
 
@@ -73,47 +83,88 @@ impl Tree {
         (options.map_size(map_size))
             .max_readers(READERS_MAX)
             .max_dbs(2);
+        fault::handle();
+        let last_words = failure::last_words(directory);
+        let in_tree = InTree::enter(&last_words);
         // SAFETY: nobody else writes to the file: other processes use it through LMDB and its locks,
         // and the registry of open stores keeps this process from opening it twice.
         let env = unsafe { options.open(directory) }.map_err(fail)?;
         env.clear_stale_readers().map_err(fail)?;
         let wtxn = env.write_txn().map_err(fail)?;
         let tables = env.create_databases_and_commit(wtxn, |opener, wtxn| {
-            let tables = Tables {
-                rows: opener.create_database::<Raw, Raw>(wtxn, Some("rows"))?,
-                marks: opener.create_database::<Raw, Raw>(wtxn, Some("marks"))?,
-            };
-            Ok(CommitOrAbort::<_, ()>::Commit(tables))
+            let rows = opener.open_database::<Raw, Raw>(wtxn, Some("rows"))?;
+            let marks = opener.open_database::<Raw, Raw>(wtxn, Some("marks"))?;
+            Ok(CommitOrAbort::Commit(match (rows, marks) {
+                (Some(rows), Some(marks)) => Tables { rows, marks },
+                (None, None) => Tables {
+                    rows: opener.create_database(wtxn, Some("rows"))?,
+                    marks: opener.create_database(wtxn, Some("marks"))?,
+                },
+                // Nobody has ever made one without the other.
+                _ => return Ok(CommitOrAbort::Abort(())),
+            }))
         });
         let Some((rows, marks)) = tables.map_err(fail)?.commit() else {
-            return Err(Error::open("the tables of the tree could not be made"));
+            return Err(failure::damaged(directory, "has lost one of its tables"));
         };
+        drop(in_tree);
         Ok(Self {
             env,
             rows,
             marks,
             path: directory.to_owned(),
             map_bytes,
+            last_words,
         })
     }
 
     /// The mark, or `None` in a tree that was just made.
     pub(super) fn mark(&self) -> Result<Option<Mark>> {
+        let _in_tree = self.enter();
         let txn = self.env.read_txn().map_err(|error| self.fail(error))?;
-        self.mark_in(&txn)
+        Ok(self.mark_in(&txn)?.map(|(mark, _)| mark))
     }
 
     /// Writes the first mark.
     pub(super) fn create(&self, mark: Mark) -> Result<()> {
-        self.update(|txn| self.marks.put(txn, MARK, &mark.encode()))
+        self.update(|txn| self.put_mark(txn, mark, Total::default()))
+    }
+
+    /// Reads all rows, and checks that they are those that were put there.
+    pub(super) fn verify(&self) -> Result<()> {
+        let _in_tree = self.enter();
+        let fail = |error| self.fail(error);
+        let txn = self.env.read_txn().map_err(fail)?;
+        let mut found = Total::default();
+        let mut last: Option<&[u8]> = None;
+        for row in self.rows.iter(&txn).map_err(fail)? {
+            let (key, stored) = row.map_err(fail)?;
+            if last.is_some_and(|last| last >= key) || checksum::open(key, stored).is_err() {
+                return Err(self.damaged(key));
+            }
+            found.add(stored);
+            last = Some(key);
+        }
+        match self.mark_in(&txn)? {
+            Some((_, total)) if total != found => Err(failure::damaged(
+                &self.path,
+                "has lost rows, or has older ones in their place",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The newest state of the tree.
     pub(super) fn state(self: &Arc<Self>) -> Result<TreeState> {
+        let in_tree = self.enter();
         let reader = self.reader()?;
         let mark = self.mark_in(&reader)?;
+        drop(in_tree);
+        let Some((mark, _)) = mark else {
+            return Err(failure::damaged(&self.path, LOST_MARK));
+        };
         Ok(TreeState {
-            mark: mark.ok_or_else(|| Error::corrupt("the tree has lost its mark"))?,
+            mark,
             tree: Arc::clone(self),
             id: reader.id(),
             readers: Readers::new(reader),
@@ -123,23 +174,27 @@ impl Tree {
     /// Moves layers, oldest first, into the tree, which is at `since`, and sets its mark. All of it
     /// or nothing; synced.
     pub(super) fn merge(&self, layers: &[Arc<Layer>], since: u64, mark: Mark) -> Result<()> {
+        let fail = |error| self.fail(error);
         self.update(|txn| {
+            let old = self.mark_in(txn)?;
+            let (_, mut total) = old.ok_or_else(|| failure::damaged(&self.path, LOST_MARK))?;
             // What makes room comes first, so that a full tree can be cleared.
             for layer in layers {
                 let content = layer.read();
                 for (range, version) in content.cleared() {
                     if version > since {
-                        (self.rows).delete_range(txn, &encode_range(&range).as_bounds())?;
+                        let range = encode_range(&range);
+                        (total.delete(&self.rows, txn, &range.as_bounds())).map_err(fail)?;
                     }
                 }
             }
             for value in [false, true] {
                 for (number, layer) in layers.iter().enumerate() {
                     let above = &layers[number + 1..];
-                    self.merge_rows(txn, layer, above, since, value)?;
+                    (self.merge_rows(txn, layer, above, since, value, &mut total)).map_err(fail)?;
                 }
             }
-            self.marks.put(txn, MARK, &mark.encode())
+            self.put_mark(txn, mark, total)
         })
     }
 
@@ -152,6 +207,7 @@ impl Tree {
         above: &[Arc<Layer>],
         since: u64,
         with_value: bool,
+        total: &mut Total,
     ) -> heed::Result<()> {
         let content = layer.read();
         for (key, state) in content.rows() {
@@ -162,9 +218,12 @@ impl Tree {
             {
                 continue;
             }
-            match &state.value {
-                Some(value) => self.rows.put(txn, &encode(key), value)?,
-                None => drop(self.rows.delete(txn, &encode(key))?),
+            let key = encode(key);
+            if let Some(value) = &state.value {
+                total.put(&self.rows, txn, &key, value)?;
+            } else {
+                let key = Bound::Included(&*key);
+                total.delete(&self.rows, txn, &(key, key))?;
             }
         }
         Ok(())
@@ -175,9 +234,10 @@ impl Tree {
         (self.env.clear_stale_readers()).map_err(|error| self.fail(error))
     }
 
-    fn update(&self, write: impl FnOnce(&mut RwTxn<'_>) -> heed::Result<()>) -> Result<()> {
+    fn update(&self, write: impl FnOnce(&mut RwTxn<'_>) -> Result<()>) -> Result<()> {
+        let _in_tree = self.enter();
         let mut txn = self.env.write_txn().map_err(|error| self.fail(error))?;
-        write(&mut txn).map_err(|error| self.fail(error))?;
+        write(&mut txn)?;
         txn.commit().map_err(|error| self.fail(error))
     }
 
@@ -185,16 +245,30 @@ impl Tree {
         (self.env.clone().static_read_txn()).map_err(|error| self.fail(error))
     }
 
-    fn mark_in(&self, txn: &RoTxn<'_, WithoutTls>) -> Result<Option<Mark>> {
-        let bytes = self
-            .marks
-            .get(txn, MARK)
-            .map_err(|error| self.fail(error))?;
-        bytes
-            .map(|bytes| {
-                Mark::decode(bytes).ok_or_else(|| Error::corrupt("the mark makes no sense"))
-            })
+    fn mark_in(&self, txn: &RoTxn<'_>) -> Result<Option<(Mark, Total)>> {
+        let stored = (self.marks.get(txn, MARK)).map_err(|error| self.fail(error))?;
+        let decode = |stored| Mark::decode(checksum::open(MARK, stored).ok()?);
+        let damaged = || failure::damaged(&self.path, "has a mark that makes no sense");
+        stored
+            .map(|stored| decode(stored).ok_or_else(damaged))
             .transpose()
+    }
+
+    fn put_mark(&self, txn: &mut RwTxn<'_>, mark: Mark, total: Total) -> Result<()> {
+        let stored = checksum::seal(MARK, mark.encode(total));
+        (self.marks.put(txn, MARK, &stored)).map_err(|error| self.fail(error))
+    }
+
+    fn enter(&self) -> InTree<'_> {
+        InTree::enter(&self.last_words)
+    }
+
+    /// The row of a key of the tree is not what was put there.
+    fn damaged(&self, key: &[u8]) -> Error {
+        // A damaged length makes a key of any size.
+        let shown = &key[..key.len().min(KEY_BYTES_MAX)];
+        let what = format!("is damaged at key \"{}\"", shown.escape_ascii());
+        failure::damaged(&self.path, &what)
     }
 
     fn fail(&self, error: heed::Error) -> Error {
@@ -226,12 +300,6 @@ fn open_error(directory: &Path, map_bytes: u64, error: heed::Error) -> Error {
             ),
             source: Some(Arc::new(error)),
         },
-        heed::Error::Mdb(
-            MdbError::Invalid | MdbError::VersionMismatch | MdbError::Incompatible,
-        ) => Error::Open {
-            message: format!("{path}/data.mdb is not the tree of a Davenport store"),
-            source: Some(Arc::new(error)),
-        },
         error => match failure::of_tree(directory, map_bytes, error) {
             Error::Unavailable { message, source } => Error::Open { message, source },
             other => other,
@@ -241,8 +309,12 @@ fn open_error(directory: &Path, map_bytes: u64, error: heed::Error) -> Error {
 
 impl TreeState {
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let key = &*encode(key);
         self.with(|txn| {
-            let value = self.tree.rows.get(txn, &encode(key))?;
+            let stored = self.tree.rows.get(txn, key);
+            let stored = stored.map_err(|error| self.tree.fail(error))?;
+            let value = stored.map(|stored| checksum::open(key, stored)).transpose();
+            let value = value.map_err(|Damaged| self.tree.damaged(key))?;
             Ok(value.map(Bytes::copy_from_slice))
         })
     }
@@ -287,28 +359,34 @@ impl TreeState {
         bytes: &mut usize,
         limit: usize,
         reverse: bool,
-    ) -> heed::Result<bool> {
+    ) -> Result<bool> {
         let range = encode_range(range);
-        let mut push = |row: heed::Result<(&[u8], &[u8])>| {
-            let (key, value) = row?;
+        let fail = |error| self.tree.fail(error);
+        let bounds = range.as_bounds();
+        let found: Box<dyn Iterator<Item = Found<'_>>> = if reverse {
+            Box::new(self.tree.rows.rev_range(txn, &bounds).map_err(fail)?)
+        } else {
+            Box::new(self.tree.rows.range(txn, &bounds).map_err(fail)?)
+        };
+        // In a damaged tree a cursor may go anywhere, and round in circles.
+        let mut expected = bounds;
+        for row in found {
+            let (key, stored) = row.map_err(fail)?;
+            let value = (checksum::open(key, stored).ok())
+                .filter(|_| RangeBounds::<[u8]>::contains(&expected, key))
+                .ok_or_else(|| self.tree.damaged(key))?;
             *bytes += key.len() + value.len();
             rows.push(KeyValue {
                 key: decode(key),
                 value: Bytes::copy_from_slice(value),
             });
-            heed::Result::Ok(*bytes >= PAGE_BYTES || rows.len() >= limit)
-        };
-        if reverse {
-            for row in self.tree.rows.rev_range(txn, &range.as_bounds())? {
-                if push(row)? {
-                    return Ok(true);
-                }
+            if *bytes >= PAGE_BYTES || rows.len() >= limit {
+                return Ok(true);
             }
-        } else {
-            for row in self.tree.rows.range(txn, &range.as_bounds())? {
-                if push(row)? {
-                    return Ok(true);
-                }
+            if reverse {
+                expected.1 = Bound::Excluded(key);
+            } else {
+                expected.0 = Bound::Excluded(key);
             }
         }
         Ok(false)
@@ -319,12 +397,13 @@ impl TreeState {
         self.readers.close();
     }
 
-    fn with<T>(&self, read: impl FnOnce(&Reader) -> heed::Result<T>) -> Result<T> {
+    fn with<T>(&self, read: impl FnOnce(&Reader) -> Result<T>) -> Result<T> {
+        let _in_tree = self.tree.enter();
         let another = || (self.tree.reader().ok()).filter(|reader| reader.id() == self.id);
         let reader = self.readers.take(another)?;
         let result = read(&reader);
         self.readers.give_back(reader);
-        result.map_err(|error| self.tree.fail(error))
+        result
     }
 }
 
@@ -337,86 +416,29 @@ impl std::fmt::Debug for TreeState {
 }
 
 impl Mark {
-    fn encode(self) -> Vec<u8> {
+    fn encode(self, total: Total) -> Vec<u8> {
         let Position {
             segment,
             offset,
             chain,
             bytes,
         } = self.position;
-        [self.version, segment, offset, chain, bytes]
+        [self.version, segment, offset, chain, bytes, total.0]
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect()
     }
 
-    fn decode(mut bytes: &[u8]) -> Option<Self> {
-        (bytes.len() == 40).then(|| Self {
-            version: bytes.get_u64_le(),
-            position: Position {
+    fn decode(mut bytes: &[u8]) -> Option<(Self, Total)> {
+        (bytes.len() == 48).then(|| {
+            let version = bytes.get_u64_le();
+            let position = Position {
                 segment: bytes.get_u64_le(),
                 offset: bytes.get_u64_le(),
                 chain: bytes.get_u64_le(),
                 bytes: bytes.get_u64_le(),
-            },
+            };
+            (Self { version, position }, Total(bytes.get_u64_le()))
         })
-    }
-}
-
-/// A range of keys as the tree has them.
-struct TreeRange<'k> {
-    begin: Cow<'k, [u8]>,
-    end: Cow<'k, [u8]>,
-}
-
-impl TreeRange<'_> {
-    fn as_bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        (Bound::Included(&self.begin), Bound::Excluded(&self.end))
-    }
-}
-
-fn encode_range(range: &KeyRange) -> TreeRange<'_> {
-    TreeRange {
-        begin: encode(&range.begin),
-        end: encode(&range.end),
-    }
-}
-
-fn encode(key: &[u8]) -> Cow<'_, [u8]> {
-    if key.iter().all(|byte| *byte == 0) {
-        Cow::Owned(vec![0; key.len() + 1])
-    } else {
-        Cow::Borrowed(key)
-    }
-}
-
-fn decode(key: &[u8]) -> Bytes {
-    let zeros = key.iter().all(|byte| *byte == 0);
-    Bytes::copy_from_slice(&key[..key.len() - usize::from(zeros && !key.is_empty())])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_of_zeros_keep_their_place() {
-        let keys: [&[u8]; 8] = [
-            b"",
-            b"\0",
-            b"\0\0",
-            b"\0\0\x01",
-            b"\0\x01",
-            b"\0a\0",
-            b"a",
-            b"a\0",
-        ];
-        for pair in keys.windows(2) {
-            assert!(encode(pair[0]) < encode(pair[1]), "{pair:?}");
-        }
-        for key in keys {
-            assert_eq!(decode(&encode(key)), key);
-            assert!(!encode(key).is_empty());
-        }
     }
 }

@@ -221,7 +221,7 @@ impl File<'_> {
 impl Image {
     fn write(&self, path: &Path) {
         fs::create_dir_all(path).expect("a directory");
-        fs::write(path.join("format"), "davenport embedded store, format 1\n").expect("written");
+        fs::write(path.join("format"), "davenport embedded store, format 2\n").expect("written");
         fs::write(path.join("data.mdb"), &self.tree).expect("written");
         for (number, bytes) in &self.segments {
             fs::write(path.join(format!("redo-{number:016x}")), bytes).expect("written");
@@ -322,7 +322,7 @@ fn survive(life: &Life, events: usize, path: &Path, rng: &mut SmallRng, name: &s
 }
 
 /// A small store with a few acknowledged commits in its log.
-fn small(path: &Path, commits: u64) -> Vec<Vec<KeyValue>> {
+pub(super) fn small(path: &Path, commits: u64) -> Vec<Vec<KeyValue>> {
     let store = engine(path).expect("opened");
     let mut states = vec![rows(&store)];
     for number in 0..commits {
@@ -339,7 +339,7 @@ fn small(path: &Path, commits: u64) -> Vec<Vec<KeyValue>> {
     states
 }
 
-const LOG: &str = "redo-0000000000000001";
+pub(super) const LOG: &str = "redo-0000000000000001";
 
 /// What is found when the log in `path` is this.
 fn reopened(path: &Path, log: &[u8], durable: u64) -> Result<(u64, Vec<KeyValue>), Error> {
