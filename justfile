@@ -19,6 +19,14 @@ simulate seeds="1000" first="1":
 simulate-fleet seeds="300" first="1":
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p replicator --lib -- --nocapture simulation::replications
 
-# Known vulnerabilities; needs the network
+# Known vulnerabilities, to be run weekly: CI does not run while nothing changes. Needs the network
 audit:
-    cargo deny check advisories
+    cargo deny check -A warnings advisories
+
+# The bill of materials of a release, CycloneDX in JSON: `just sbom > davenport.cdx.json`
+sbom *target:
+    @.ci/sbom {{target}}
+
+# Mutate what parsers of the store and the queue read for an hour, or as long as you say
+fuzz seconds="3600":
+    FUZZ_SECONDS={{seconds}} cargo test -p store -p jobs --lib -- --nocapture fuzz::
