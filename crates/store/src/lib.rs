@@ -26,6 +26,8 @@ mod call;
 mod error;
 mod faults;
 mod fdb;
+#[cfg(test)]
+mod fuzz;
 pub mod limits;
 mod lmdb;
 mod local;

@@ -12,6 +12,9 @@
 //! Numbers are big endian. Rows are those of the layers; the store's own (`0xfe`) are made anew.
 //! Nodes have to be stopped: rows are read in many transactions.
 
+#[cfg(test)]
+mod fuzz;
+
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -148,7 +151,9 @@ impl Store {
         if stream.read::<{ MAGIC.len() }>(&totals).await? != *MAGIC {
             return Err(TransferError::Format("it does not begin like one"));
         }
-        let incarnation = u32::from_be_bytes(stream.read(&totals).await?);
+        let incarnation = u32::from_be_bytes(stream.read(&totals).await?)
+            .checked_add(1)
+            .ok_or(TransferError::Format("its incarnation is none"))?;
         let store = Self::open_for_import(url).await?;
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
@@ -191,9 +196,9 @@ impl Store {
         self.transact(Call::batch("import"), body).await
     }
 
-    async fn end_import(&self, exported: u32) -> Result<()> {
+    async fn end_import(&self, incarnation: u32) -> Result<()> {
         let body = |tx: Transaction| async move {
-            Metadata::end_import(&tx, exported + 1);
+            Metadata::end_import(&tx, incarnation);
             Ok(())
         };
         self.transact(Call::batch("end_import"), body).await

@@ -11,12 +11,13 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::{Error, KeyRange, Store, Transaction};
 use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
 
 const DIRECTORY: &str = "STORE_TEST_DAMAGED";
 /// Far longer than a child takes on a busy machine.
@@ -61,7 +62,7 @@ async fn check_and_export(directory: &str) -> Result<Vec<u8>, String> {
     Ok(export)
 }
 
-fn run_child(directory: &Path) -> Outcome {
+async fn run_child(directory: &Path) -> Outcome {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(DIRECTORY, directory)
@@ -79,7 +80,7 @@ fn run_child(directory: &Path) -> Outcome {
             child.wait().unwrap();
             return Outcome::Hung;
         }
-        std::thread::sleep(Duration::from_millis(2));
+        sleep(Duration::from_millis(2)).await;
     };
     let said = fs::read_to_string(directory.join("stderr")).unwrap_or_default();
     if status.code() == Some(3) {
@@ -203,7 +204,7 @@ async fn a_flipped_byte_is_never_exported() {
         file.read_exact_at(&mut byte, offset).unwrap();
         file.write_all_at(&[byte[0] ^ bits], offset).unwrap();
         let what = format!("byte {offset} of {length} flipped by {bits:#04x}");
-        let outcome = assert_honest(run_child(copy.path()), &export, &what);
+        let outcome = assert_honest(run_child(copy.path()).await, &export, &what);
         *seen.entry(outcome).or_default() += 1;
     }
     println!("{seen:?}");
@@ -230,7 +231,7 @@ async fn a_file_that_was_cut_is_refused() {
         let copy = copy_of(&directory);
         data_file(&copy).set_len(cut).unwrap();
         let what = format!("cut to {cut} of {length} bytes");
-        let outcome = assert_honest(run_child(copy.path()), &export, &what);
+        let outcome = assert_honest(run_child(copy.path()).await, &export, &what);
         refused += usize::from(outcome == "refused");
     }
     // The last pages may be free ones.

@@ -186,7 +186,8 @@ impl Record {
 
     /// The version of the first commit.
     pub(super) fn first_version(&self) -> u64 {
-        (self.header.version + 1).saturating_sub(self.commits.len() as u64)
+        let before = self.header.version.checked_sub(self.commits.len() as u64);
+        before.map_or(0, |before| before.saturating_add(1))
     }
 }
 

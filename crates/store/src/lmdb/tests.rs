@@ -1,6 +1,7 @@
 //! Tests of the embedded store from inside: layers against a model, faults of the disk, power cuts.
 
 mod disk;
+mod fuzz;
 mod layers;
 mod power;
 
@@ -86,4 +87,25 @@ fn a_store_that_has_settled_has_nothing_left_in_the_log() {
     lmdb.checkpoint().unwrap();
     assert_eq!(lmdb.engine().core().backlog_bytes(), 0);
     assert_eq!(lmdb.latest(&[2]).unwrap(), Some(Bytes::from("value")));
+}
+
+#[test]
+fn every_file_of_a_store_is_its_owners() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = engine(&path).unwrap();
+    commit(&store, blind(vec![set("k", "1")])).unwrap();
+    store.checkpoint().unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    let mut files = 0;
+    for entry in path.read_dir().unwrap() {
+        let file = entry.unwrap().path();
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+        files += 1;
+    }
+    assert!(files > 6, "{files}");
+    store.close();
 }
