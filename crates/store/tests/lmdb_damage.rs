@@ -126,7 +126,7 @@ async fn make_store() -> (TempDir, Vec<u8>) {
         store.settle().await.unwrap();
     }
     let body = |tx: Transaction| async move {
-        tx.set(b"largest", &[7; store::limits::VALUE_BYTES_MAX]);
+        tx.set(b"largest", &vec![7; store::limits::VALUE_BYTES_MAX]);
         tx.set(MARKED, MARKER);
         Ok::<_, Error>(())
     };
