@@ -5,9 +5,11 @@
 //! in one read when there are few.
 //! It reads them by snapshot, so that it conflicts neither with creators nor with claims that choose
 //! other jobs; of each chosen job it reads the header, and so two claims of the same job conflict.
-//! Of more jobs than it wants it takes some that lie side by side.
+//! Of more jobs than it wants it takes some that lie side by side. Jobs in lanes take turns: see
+//! [`lanes`].
 
 mod candidates;
+mod lanes;
 #[cfg(test)]
 mod tests;
 
@@ -25,8 +27,10 @@ use crate::machine::Event;
 use crate::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
 use candidates::choose;
+use lanes::Turn;
 
 pub(crate) use candidates::since;
+pub(crate) use lanes::Turns;
 
 /// About how much data one claim takes along.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -41,6 +45,7 @@ pub struct Claim {
     op: Op,
     locks: Vec<JobLock>,
     drawn_at: Instant,
+    turn: Turn,
     /// What the last attempt chose, and whether an earlier call may have committed it.
     memo: Mutex<Memo>,
 }
@@ -98,6 +103,7 @@ impl Jobs {
             ty: ty.clone(),
             holder: holder.clone(),
             horizon_ms: op.now_ms,
+            turn: self.turns().draw(ty, op.seed()),
             op,
             locks: JobLock::draw(self.entropy(), count),
             drawn_at: Instant::now(),
@@ -170,9 +176,14 @@ impl Jobs {
         if let Some(claimed) = self.recall(tx, claim).await? {
             return Ok(claimed);
         }
-        let (candidates, next_due_ms) = self.heads(tx, claim).await?;
-        let left_over = candidates.len() > claim.locks.len();
-        let candidates = choose(candidates, claim, tx.attempt());
+        let heads = self.heads(tx, claim).await?;
+        let (wanted, next_due_ms) = (claim.locks.len(), heads.next_due_ms);
+        let left_over = heads.len() > wanted;
+        let candidates = if heads.lanes.len() == 0 {
+            choose(heads.due, wanted, claim, tx.attempt())
+        } else {
+            self.take_turns(heads.due, heads.lanes, claim, tx.attempt())
+        };
         let headers = try_join_all((candidates.iter()).map(|c| self.header(tx, &claim.ty, &c.id)));
         let chosen = candidates.iter().zip(headers.await?);
         let mut effects = self.effects(tx, claim.op.now_ms).await?;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use futures::future::{try_join_all, try_join3};
+use futures::future::{try_join_all, try_join4};
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::claim::since;
 use crate::header::State;
-use crate::ids::BUCKETS;
+use crate::ids::{BUCKETS, LANES};
 use crate::keys::{Keys, Kind, Position, edge, edge_adds, edge_ends, edge_of_states};
 use crate::{Error, JobType, Jobs, Result};
 
@@ -138,18 +138,23 @@ impl Jobs {
             let (ready, _) = self.keys().ready(ty, 0);
             let share = limit.div_ceil(usize::from(BUCKETS));
             let timed = (0..BUCKETS).map(|bucket| self.keys().due(ty, bucket, now_ms));
-            let timed = timed.map(|range| self.waiting(&tx, ty, range, share));
-            let (ready, timed, counts) = try_join3(
-                self.waiting(&tx, ty, ready, limit),
+            let timed = timed.map(|range| self.waiting(&tx, ty, range, now_ms, share));
+            // Of lanes so many rows are looked at, due or not.
+            let lanes = self.keys().timed_lanes(ty, 0..LANES);
+            let (ready, lanes, timed, counts) = try_join4(
+                self.waiting(&tx, ty, ready, now_ms, limit),
+                self.waiting(&tx, ty, lanes, now_ms, limit),
                 try_join_all(timed),
                 self.counts_in(&tx, ty),
             )
             .await?;
-            let parts = || timed.iter().chain([&ready]);
+            let parts = || timed.iter().chain([&ready, &lanes]);
             let due = parts().map(|(due, _)| *due as u64).sum();
             Ok(Backlog {
                 due,
-                due_at_least: ready.0 == limit || timed.iter().any(|(due, _)| *due == share),
+                due_at_least: ready.0 == limit
+                    || lanes.0 == limit
+                    || timed.iter().any(|(due, _)| *due == share),
                 future: counts.pending.saturating_sub(due),
                 oldest_due_ms: parts().filter_map(|(_, oldest)| *oldest).min(),
             })
@@ -157,25 +162,28 @@ impl Jobs {
         .await
     }
 
-    /// How many jobs wait in a range, up to a limit, and since when the oldest of them is due.
+    /// How many due jobs wait in a range, up to a limit, and since when the oldest of them is due.
     async fn waiting(
         &self,
         tx: &Transaction,
         ty: &JobType,
         range: KeyRange,
+        now_ms: i64,
         limit: usize,
     ) -> Result<(usize, Option<i64>)> {
         let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
         let rows = rows.collect().await?;
-        let mut oldest: Option<i64> = None;
+        let (mut due, mut oldest) = (0, None::<i64>);
         for row in &rows {
             let since_ms = match self.keys().position(ty, State::Pending, &row.key)? {
-                (Position::Timed(due_ms), _) => due_ms,
+                (Position::Timed(_, due_ms), _) if due_ms > now_ms => continue,
+                (Position::Timed(_, due_ms), _) => due_ms,
                 _ => since(&row.value)?,
             };
+            due += 1;
             oldest = Some(oldest.map_or(since_ms, |oldest| oldest.min(since_ms)));
         }
-        Ok((rows.len(), oldest))
+        Ok((due, oldest))
     }
 }
 

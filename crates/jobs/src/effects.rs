@@ -158,7 +158,7 @@ impl Effects<'_> {
                 let since = self.cx.now_ms.to_be_bytes();
                 self.tx.set(&self.jobs.keys().index(ty, id, to), &since);
                 let soon = match to {
-                    Position::Timed(due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
+                    Position::Timed(_, due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
                     _ => true,
                 };
                 if soon {

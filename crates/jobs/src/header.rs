@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::codec::{Reader, Writer};
 use crate::ids::check;
-use crate::{Error, Holder, JobLock, Result};
+use crate::{Error, Holder, JobLock, Lane, Result};
 
 /// The most data a job has.
 pub const DATA_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -17,6 +17,8 @@ pub(crate) const INLINE_BYTES_MAX: usize = 512;
 /// How many operation ids of creators a header remembers.
 const OPS_MAX: usize = 4;
 const FORMAT: u8 = 1;
+/// With a lane behind everything else.
+const FORMAT_LANE: u8 = 2;
 /// Where the label stands in the number that holds it and the slot.
 const LABEL_SHIFT: u32 = 32;
 
@@ -152,6 +154,8 @@ pub(crate) struct Header {
     pub(crate) ops: Vec<u64>,
     /// Notifiers to be told of the next change.
     pub(crate) watchers: Vec<u64>,
+    /// Where it waits while it is pending; `None` for jobs that take no turns.
+    pub(crate) lane: Option<Lane>,
 }
 
 impl Header {
@@ -221,7 +225,11 @@ impl Header {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut to = Writer::new(FORMAT);
+        let mut to = Writer::new(if self.lane.is_some() {
+            FORMAT_LANE
+        } else {
+            FORMAT
+        });
         match self.place {
             Place::Ready(order) => {
                 to.byte(0);
@@ -252,11 +260,16 @@ impl Header {
         to.option(self.last.as_ref(), |to, attempt| attempt.write(to));
         to.ids(&self.ops);
         to.ids(&self.watchers);
+        if let Some(lane) = self.lane {
+            to.uint(lane.number());
+        }
         to.finish()
     }
 
     pub(crate) fn decode(value: Bytes) -> Result<Self> {
-        let mut from = Reader::new(value, "a job's header", FORMAT)?;
+        let has_lane = value.first() == Some(&FORMAT_LANE);
+        let format = if has_lane { FORMAT_LANE } else { FORMAT };
+        let mut from = Reader::new(value, "a job's header", format)?;
         let place = match from.byte()? {
             0 => Place::Ready(Order {
                 incarnation: from.uint()?,
@@ -290,9 +303,16 @@ impl Header {
             last: from.option(Attempt::read)?,
             ops: from.ids()?,
             watchers: from.ids()?,
+            lane: has_lane.then(|| Lane::read(&mut from)).transpose()?,
         };
         from.end()?;
         Ok(header)
+    }
+}
+
+impl Lane {
+    fn read(from: &mut Reader) -> Result<Self> {
+        Self::from_number(from.uint()?).ok_or_else(|| Error::corrupt("a job in an impossible lane"))
     }
 }
 

@@ -19,6 +19,29 @@ pub(crate) const BUCKETS: u16 = 32;
 /// to first come, first served. Part of the stored format.
 pub(crate) const SHARDS: u16 = 1_024;
 
+/// How many lanes there are. Part of the stored format.
+pub(crate) const LANES: u16 = 4_096;
+
+/// Whose jobs a job stands among: lanes are served in turn, however many jobs wait in each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(u16);
+
+impl Lane {
+    /// The lane of an owner, by a hash of its name: few others have the same.
+    pub fn of(owner: &[u8]) -> Self {
+        Self(high_bits(owner, 12))
+    }
+
+    /// The lane of this number, if there is one.
+    pub(crate) fn from_number(number: u16) -> Option<Self> {
+        (number < LANES).then_some(Self(number))
+    }
+
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+}
+
 /// What kind of work a job is: the queue it stands in.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobType(Arc<str>);
@@ -75,12 +98,7 @@ impl JobId {
 
     /// Which shard of the ready jobs it lies in. Part of the stored format: never change it.
     pub(crate) fn shard(&self) -> u16 {
-        // FNV-1a, finished by a multiplication so that the high bits depend on every byte.
-        let hash = (self.0.iter()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        u16::try_from(mixed >> 54).unwrap_or(0)
+        high_bits(&self.0, 10)
     }
 }
 
@@ -177,6 +195,16 @@ pub struct Job {
     pub attempt: u32,
 }
 
+/// So many bits of a hash. Part of the stored format: never change it.
+fn high_bits(bytes: &[u8], bits: u32) -> u16 {
+    // FNV-1a, finished by a multiplication so that the high bits depend on every byte.
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u16::try_from(mixed >> (u64::BITS - bits)).unwrap_or(0)
+}
+
 pub(crate) fn check(what: &'static str, size: usize, max: usize) -> Result<()> {
     if size > max {
         return Err(Error::TooLarge { what, size, max });
@@ -200,6 +228,12 @@ mod tests {
             counts[usize::from(JobId::new(format!("job-{n}")).unwrap().bucket())] += 1;
         }
         assert!(counts.iter().all(|n| (800..1200).contains(n)), "{counts:?}");
+    }
+
+    #[test]
+    fn lanes_are_pinned() {
+        let lanes = [&b""[..], b"anna", b"\xff"].map(|owner| Lane::of(owner).number());
+        assert_eq!(lanes, [2135, 2079, 655]);
     }
 
     #[test]

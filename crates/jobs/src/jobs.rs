@@ -7,12 +7,13 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use store::{Call, Store, Transaction};
 
+use crate::claim::Turns;
 use crate::header::{Header, State, check_data};
 use crate::keep_alive::Beats;
 use crate::keys::{Keys, LABELS};
 use crate::machine::{Create, Event, Reply};
 use crate::planted::{Bug, Planted};
-use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
+use crate::{Clock, Entropy, Error, JobId, JobType, Lane, Op, Result};
 
 /// What one transaction of a batch holds at most: jobs, and bytes of data.
 const BATCH_JOBS_MAX: usize = 500;
@@ -34,6 +35,7 @@ struct Inner {
     entropy: Entropy,
     planted: Planted,
     beats: Beats,
+    turns: Turns,
     label: Label,
 }
 
@@ -51,6 +53,8 @@ pub struct Add {
     pub due_ms: i64,
     /// How long it is kept after it has finished.
     pub retention: Retention,
+    /// Whose jobs it takes turns with: `None` with those that have none.
+    pub lane: Option<Lane>,
 }
 
 /// How long a job is kept after it has finished.
@@ -90,6 +94,7 @@ impl Add {
             data: data.into(),
             due_ms: 0,
             retention: Retention::OfType,
+            lane: None,
         }
     }
 
@@ -103,6 +108,14 @@ impl Add {
     #[must_use]
     pub fn retention(self, retention: Retention) -> Self {
         Self { retention, ..self }
+    }
+
+    /// The same job, in the lane of its owner: however many jobs others have, it is claimed when the
+    /// other lanes have had their turn.
+    #[must_use]
+    pub fn lane(self, lane: Lane) -> Self {
+        let lane = Some(lane);
+        Self { lane, ..self }
     }
 }
 
@@ -126,6 +139,7 @@ impl Jobs {
             entropy,
             planted,
             beats: Beats::default(),
+            turns: Turns::default(),
             label: |_, _| 0,
         }))
     }
@@ -149,6 +163,7 @@ impl Jobs {
             entropy: entropy.clone(),
             planted: *planted,
             beats: Beats::default(),
+            turns: Turns::default(),
             label,
         }))
     }
@@ -170,6 +185,10 @@ impl Jobs {
     /// The source of locks, operation ids and jitter.
     pub fn entropy(&self) -> &Entropy {
         &self.0.entropy
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.0.turns
     }
 
     pub(crate) fn beats(&self) -> &Beats {
@@ -279,6 +298,7 @@ impl Jobs {
                         Retention::Forever => None,
                         Retention::Ms(ms) => Some(ms),
                     },
+                    lane: add.lane,
                 }),
             };
             let reply = effects.run(ty, &add.id, header, event)?;

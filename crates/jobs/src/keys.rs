@@ -28,6 +28,8 @@
 //!   of each bucket has to be looked at, so there are fewer of those. Every job has exactly one row
 //!   in PENDING, ACTIVITY or FINISHED, and that row follows from its header ([`Place`]): there is no
 //!   other state index, and a listing by state is in the order of these keys.
+//! - Jobs of a lane have the lane's number behind the last shard, or bucket, in the place of their own:
+//!   those of a lane lie side by side, and one range read finds the next lane that has any.
 //! - `stamp` is the store's incarnation and a versionstamp. Stamps are compared with versions that
 //!   were read, never with clocks. They stand in values that are overwritten blindly, so a header
 //!   never holds one, and any operations on a job may meet in one transaction.
@@ -41,15 +43,21 @@
 //!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are spread
 //!   over the buckets.
 
+mod edges;
 #[cfg(test)]
 mod tests;
+
+use std::ops::Range;
 
 use bytes::Bytes;
 use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
 
 use crate::header::{Header, Order, Place, State};
-use crate::{Error, JobId, JobType, Result};
+use crate::ids::{BUCKETS, SHARDS};
+use crate::{Error, JobId, JobType, Lane, Result};
+
+pub(crate) use edges::{Kind, LABELS, edge, edge_adds, edge_ends, edge_of_states};
 
 /// The number of the jobs layer.
 const LAYER: i64 = 51;
@@ -75,9 +83,6 @@ pub(crate) enum Table {
 const READY: i64 = 0;
 const TIMED: i64 = 1;
 
-/// The state before a job is added and after it is removed, as edges count it.
-const ABSENT: u16 = 0;
-
 /// The keys of one queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
@@ -87,8 +92,8 @@ pub(crate) struct Keys {
 /// The index row of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Position {
-    Ready(Order),
-    Timed(i64),
+    Ready(Option<Lane>, Order),
+    Timed(Option<Lane>, i64),
     Active,
     Finished(i64),
 }
@@ -96,63 +101,11 @@ pub(crate) enum Position {
 impl Position {
     pub(crate) fn of(header: &Header) -> Self {
         match header.place {
-            Place::Ready(order) => Self::Ready(order),
-            Place::Timed => Self::Timed(header.due_ms),
+            Place::Ready(order) => Self::Ready(header.lane, order),
+            Place::Timed => Self::Timed(header.lane, header.due_ms),
             Place::Active => Self::Active,
             Place::Finished { expires_ms, .. } => Self::Finished(expires_ms),
         }
-    }
-}
-
-/// Labels there are: 0 is none.
-pub(crate) const LABELS: u8 = 16;
-
-/// How a job is counted: its state, and the label of its data.
-pub(crate) type Kind = Option<(State, u8)>;
-
-/// The number of a transition in COUNT.
-pub(crate) fn edge(old: Kind, new: Kind) -> u16 {
-    let label = |kind: Kind| kind.map_or(0, |(_, label)| u16::from(label % LABELS));
-    let states = 4 * state_number(old) + state_number(new);
-    (label(old) * u16::from(LABELS) + label(new)) * 16 + states
-}
-
-/// The number of a transition whatever the labels are: 0 to 15.
-pub(crate) fn edge_of_states(edge: u16) -> usize {
-    usize::from(edge % 16)
-}
-
-/// What one transition of this edge adds to the number of jobs in `state`.
-pub(crate) fn edge_adds(edge: u16, state: State) -> i64 {
-    let state = state_number(Some((state, 0)));
-    i64::from(edge % 4 == state) - i64::from(edge / 4 % 4 == state)
-}
-
-/// The kinds of job that a transition takes away from and adds to.
-pub(crate) fn edge_ends(edge: u16) -> [Kind; 2] {
-    let labels = edge / 16;
-    let kind = |state: u16, label: u16| {
-        let label = u8::try_from(label).unwrap_or_default();
-        let state = match state {
-            1 => State::Pending,
-            2 => State::Running,
-            3 => State::Finished,
-            _ => return None,
-        };
-        Some((state, label))
-    };
-    [
-        kind(edge / 4 % 4, labels / u16::from(LABELS)),
-        kind(edge % 4, labels % u16::from(LABELS)),
-    ]
-}
-
-fn state_number(kind: Kind) -> u16 {
-    match kind {
-        None => ABSENT,
-        Some((State::Pending, _)) => 1,
-        Some((State::Running, _)) => 2,
-        Some((State::Finished, _)) => 3,
     }
 }
 
@@ -176,12 +129,16 @@ impl Keys {
         let (shard, bucket) = (id.shard(), id.bucket());
         let (ty, id) = (ty.as_str(), id.as_bytes());
         match position {
-            Position::Ready(order) => {
+            Position::Ready(lane, order) => {
+                let shard = lane.map_or(shard, |lane| SHARDS + lane.number());
                 let (incarnation, version) = (order.incarnation, order.version);
                 let key = (ty, READY, shard, incarnation, version, id);
                 self.pack(Table::Pending, &key)
             }
-            Position::Timed(due_ms) => self.pack(Table::Pending, &(ty, TIMED, bucket, due_ms, id)),
+            Position::Timed(lane, due_ms) => {
+                let bucket = lane.map_or(bucket, |lane| BUCKETS + lane.number());
+                self.pack(Table::Pending, &(ty, TIMED, bucket, due_ms, id))
+            }
             Position::Active => self.pack(Table::Activity, &(ty, bucket, id)),
             Position::Finished(expires_ms) => {
                 self.pack(Table::Finished, &(ty, bucket, expires_ms, id))
@@ -199,7 +156,19 @@ impl Keys {
         self.range(table, &(ty.as_str(),))
     }
 
-    /// The ready jobs, from a shard on, and those before.
+    /// The ready jobs of the lanes with these numbers.
+    pub(crate) fn ready_lanes(&self, ty: &JobType, lanes: Range<u16>) -> KeyRange {
+        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), READY, SHARDS + lane));
+        KeyRange::new(edge(lanes.start), edge(lanes.end))
+    }
+
+    /// The scheduled jobs of the lanes with these numbers.
+    pub(crate) fn timed_lanes(&self, ty: &JobType, lanes: Range<u16>) -> KeyRange {
+        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), TIMED, BUCKETS + lane));
+        KeyRange::new(edge(lanes.start), edge(lanes.end))
+    }
+
+    /// The ready jobs, from a shard on, behind them those of lanes; and those before.
     pub(crate) fn ready(&self, ty: &JobType, shard: u16) -> (KeyRange, KeyRange) {
         let all = self.range(Table::Pending, &(ty.as_str(), READY));
         let middle = self.pack(Table::Pending, &(ty.as_str(), READY, shard));
@@ -253,15 +222,17 @@ impl Keys {
         let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
         let parsed = match state {
             State::Pending => match unpack::<(i64, u16, u32, u64, Id<'_>)>(rest) {
-                Ok((READY, _, incarnation, version, id)) => Some((
-                    Position::Ready(Order {
+                Ok((READY, shard, incarnation, version, id)) => {
+                    let order = Order {
                         incarnation,
                         version,
-                    }),
-                    id,
-                )),
+                    };
+                    Some((Position::Ready(lane_behind(SHARDS, shard), order), id))
+                }
                 _ => match unpack::<(i64, u16, i64, Id<'_>)>(rest) {
-                    Ok((TIMED, _, due_ms, id)) => Some((Position::Timed(due_ms), id)),
+                    Ok((TIMED, bucket, due_ms, id)) => {
+                        Some((Position::Timed(lane_behind(BUCKETS, bucket), due_ms), id))
+                    }
                     _ => None,
                 },
             },
@@ -446,6 +417,11 @@ impl Keys {
         end.push(0xff);
         KeyRange::new(begin, end)
     }
+}
+
+/// The lane that stands behind so many shards or buckets under this number.
+fn lane_behind(others: u16, number: u16) -> Option<Lane> {
+    (number.checked_sub(others)).and_then(Lane::from_number)
 }
 
 /// The value of a SLEEPER, NOTIFIER or TYPES row in the form of a template: format byte, incarnation

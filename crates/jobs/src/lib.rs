@@ -78,7 +78,7 @@ pub use counts::{Backlog, Counts};
 pub use error::Error;
 pub use header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
 pub use ids::{
-    HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, TYPE_BYTES_MAX,
+    HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
 };
 pub use info::JobInfo;
 pub use jobs::{Add, Added, Jobs, Retention};

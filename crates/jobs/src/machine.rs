@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::header::{Header, Order};
 use crate::planted::Planted;
 use crate::types::StallPolicy;
-use crate::{Attempt, Error, Holder, JobLock, Result, State};
+use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
 
 /// What an operation knows beside the job.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +85,7 @@ pub(crate) enum Event {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Create {
     pub(crate) retention_ms: Option<u64>,
+    pub(crate) lane: Option<Lane>,
 }
 
 /// How a holder ends its run.

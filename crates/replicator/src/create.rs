@@ -21,7 +21,8 @@ use std::time::Duration;
 use docstore::{Change, Db, DocStore, Document, WriteHook};
 use document::json::Json;
 use jobs::{
-    Add, Entropy, JobId, JobInfo, JobType, Jobs, Op, Retention, StallPolicy, State, TypeConfig,
+    Add, Entropy, JobId, JobInfo, JobType, Jobs, Lane, Op, Retention, StallPolicy, State,
+    TypeConfig,
 };
 use md5::{Digest as _, Md5};
 use store::{RangeOptions, Transaction};
@@ -224,8 +225,9 @@ impl Replications {
             wanted.as_ref(),
             op.now_ms,
         );
+        let owner = body.get("owner").and_then(Json::as_str);
         let Some((info, old)) = self.job_in(tx, &job).await? else {
-            return self.put_job_in(tx, op, &job, &new).await;
+            return self.put_job_in(tx, op, &job, &new, owner).await;
         };
         let old_wanted = old.replication(&self.0.sealer, &job, &self.defaults());
         let same = match (&wanted, old_wanted) {
@@ -240,7 +242,7 @@ impl Replications {
             return self.set_paused_in(tx, op, &job, old, new.paused).await;
         }
         self.drop_job_in(tx, op, &job).await?;
-        self.put_job_in(tx, op, &job, &new).await
+        self.put_job_in(tx, op, &job, &new, owner).await
     }
 
     /// A job and its data.
@@ -254,13 +256,14 @@ impl Replications {
         found.map(decode).transpose()
     }
 
-    /// Adds a job that is not there.
+    /// Adds a job that is not there. Jobs of different owners take turns.
     pub(crate) async fn put_job_in(
         &self,
         tx: &Transaction,
         op: &Op,
         job: &JobId,
         data: &JobData,
+        owner: Option<&str>,
     ) -> Result<(), ServiceError> {
         let retention = if data.is_transient() {
             // The service removes it with all its rows in time; the queue does if there is no service.
@@ -272,7 +275,8 @@ impl Replications {
         let due_ms = if data.paused { PARKED_MS } else { 0 };
         let add = Add::new(job.clone(), data.encode())
             .due_ms(due_ms)
-            .retention(retention);
+            .retention(retention)
+            .lane(Lane::of(owner.unwrap_or_default().as_bytes()));
         self.seals_job_in(tx, data).await?;
         tx.set(&keys::active(data.rep_id.as_deref(), job), b"");
         self.0.jobs.add_in(tx, op, &self.0.ty, add).await?;

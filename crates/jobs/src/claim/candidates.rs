@@ -6,11 +6,12 @@ use rand::{RngExt, SeedableRng};
 use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 
 use super::Claim;
+use super::lanes::Groups;
 use crate::header::State;
 use crate::ids::{BUCKETS, SHARDS};
 use crate::keys::Position;
 use crate::planted::Bug;
-use crate::{Error, JobId, JobType, Jobs, Result};
+use crate::{Error, JobId, JobType, Jobs, Lane, Result};
 
 /// How many rows a claim reads, for each job it wants, and how many more than it wants at most: from
 /// a random shard on it meets few others anyway. And at least.
@@ -28,14 +29,25 @@ pub(super) struct Candidate {
     pub(super) since_ms: i64,
 }
 
+/// What a claim may take.
+#[derive(Debug)]
+pub(super) struct Heads {
+    /// Jobs without a lane.
+    pub(super) due: Vec<Candidate>,
+    pub(super) lanes: Groups,
+    pub(super) next_due_ms: Option<i64>,
+}
+
+impl Heads {
+    pub(super) fn len(&self) -> usize {
+        self.due.len() + self.lanes.len()
+    }
+}
+
 impl Jobs {
     /// Due jobs, about as many as it takes to choose from; if there are none at all, when the next
     /// one falls due.
-    pub(super) async fn heads(
-        &self,
-        tx: &Transaction,
-        claim: &Claim,
-    ) -> Result<(Vec<Candidate>, Option<i64>)> {
+    pub(super) async fn heads(&self, tx: &Transaction, claim: &Claim) -> Result<Heads> {
         let wanted = claim.locks.len();
         let window = (WINDOW_PER_JOB * wanted).min(wanted + WINDOW_MORE_MAX);
         let window = window.max(WINDOW_MIN);
@@ -47,25 +59,38 @@ impl Jobs {
             self.timed(tx, claim, first, window),
         )
         .await?;
+        // Those of lanes come last, in the order of lanes and not of turns.
+        let without = due.partition_point(|job| job.lane().is_none());
+        let has_lanes = due.split_off(without).pop().is_some();
         due.extend(timed);
-        if due.len() < wanted {
+        let mut lanes = Groups::default();
+        if has_lanes || claim.turn.looks() {
+            lanes = self.lanes(tx, claim, window).await?;
+        }
+        if due.len() + lanes.len() < wanted {
             let (ready, (timed, next)) = try_join(
                 self.candidates(tx, claim, before, window),
                 self.timed_elsewhere(tx, claim, first, window),
             )
             .await?;
             due.extend(ready);
-            due.extend(timed);
+            let (in_lanes, timed) = (timed.into_iter()).partition(|job| job.lane().is_some());
+            lanes.add_timed(in_lanes);
+            due.extend::<Vec<_>>(timed);
             next_due_ms = [next_due_ms, next].into_iter().flatten().min();
         }
-        if !due.is_empty() {
+        if due.len() + lanes.len() > 0 {
             next_due_ms = None;
         }
-        Ok((due, next_due_ms))
+        Ok(Heads {
+            due,
+            lanes,
+            next_due_ms,
+        })
     }
 
     /// The first jobs of a range of pending ones.
-    async fn candidates(
+    pub(super) async fn candidates(
         &self,
         tx: &Transaction,
         claim: &Claim,
@@ -96,7 +121,7 @@ impl Jobs {
                 Ok((self.candidates(tx, claim, due, limit).await?, None))
             }
             Some(head) => match Candidate::of(self, &claim.ty, head)?.position {
-                Position::Timed(due_ms) => Ok((Vec::new(), Some(due_ms))),
+                Position::Timed(_, due_ms) => Ok((Vec::new(), Some(due_ms))),
                 _ => Ok((Vec::new(), None)),
             },
         }
@@ -120,7 +145,7 @@ impl Jobs {
             for row in rows.iter().filter(|row| !known.contains(&row.key)) {
                 let candidate = Candidate::of(self, &claim.ty, row)?;
                 match candidate.position {
-                    Position::Timed(due_ms) if due_ms > self.horizon_ms(claim) => {
+                    Position::Timed(_, due_ms) if due_ms > self.horizon_ms(claim) => {
                         next_due_ms = [next_due_ms, Some(due_ms)].into_iter().flatten().min();
                     }
                     _ => due.push(candidate),
@@ -130,14 +155,17 @@ impl Jobs {
         }
         let others = (1..BUCKETS).map(|n| (bucket + n) % BUCKETS);
         let others = others.map(|bucket| self.timed(tx, claim, bucket, limit));
-        for (timed, next) in try_join_all(others).await? {
+        let lanes = self.all_timed_lanes(tx, claim, limit);
+        let (mut found, lanes) = try_join(try_join_all(others), lanes).await?;
+        found.push(lanes);
+        for (timed, next) in found {
             due.extend(timed);
             next_due_ms = [next_due_ms, next].into_iter().flatten().min();
         }
         Ok((due, next_due_ms))
     }
 
-    fn horizon_ms(&self, claim: &Claim) -> i64 {
+    pub(super) fn horizon_ms(&self, claim: &Claim) -> i64 {
         if self.planted().is(Bug::IgnoresSchedule) {
             i64::MAX
         } else {
@@ -155,6 +183,14 @@ impl Candidate {
             since_ms: since(&row.value)?,
         })
     }
+
+    /// The number of its lane.
+    pub(super) fn lane(&self) -> Option<u16> {
+        match self.position {
+            Position::Ready(lane, _) | Position::Timed(lane, _) => lane.map(Lane::number),
+            Position::Active | Position::Finished(_) => None,
+        }
+    }
 }
 
 impl Claim {
@@ -164,16 +200,16 @@ impl Claim {
     }
 }
 
-/// As many neighbours of the candidates as there are locks, in blocks from the first one on: claims
+/// As many neighbours of the candidates as are wanted, in blocks from the first one on: claims
 /// that look at the same jobs meet in all of what they take, or in none. What is left behind the last
 /// whole block is the beginning of one more, or what is due would not have its turn there for as long
 /// as there are ready jobs.
 pub(super) fn choose(
     mut candidates: Vec<Candidate>,
+    wanted: usize,
     claim: &Claim,
     attempt: u32,
 ) -> Vec<Candidate> {
-    let wanted = claim.locks.len();
     if candidates.len() > wanted {
         let blocks = candidates.len().div_ceil(wanted.max(1));
         let start = claim.rng(!attempt).random_range(0..blocks) * wanted;

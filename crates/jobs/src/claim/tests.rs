@@ -18,10 +18,15 @@ async fn every_candidate_has_its_turn() {
         for _ in 0..200 {
             let candidates = (0..count).map(|number| Candidate {
                 id: JobId::new(vec![number]).unwrap(),
-                position: Position::Timed(1),
+                position: Position::Timed(None, 1),
                 since_ms: 0,
             });
-            let chosen = choose(candidates.collect(), &jobs.claim(&ty, &me, wanted), 1);
+            let chosen = choose(
+                candidates.collect(),
+                wanted,
+                &jobs.claim(&ty, &me, wanted),
+                1,
+            );
             assert_eq!(chosen.len(), wanted.min(usize::from(count)));
             taken.extend(chosen.into_iter().map(|candidate| candidate.id));
         }

@@ -12,7 +12,7 @@ fn id(bytes: &[u8]) -> JobId {
 
 fn state_of(position: Position) -> State {
     match position {
-        Position::Ready(_) | Position::Timed(_) => State::Pending,
+        Position::Ready(..) | Position::Timed(..) => State::Pending,
         Position::Active => State::Running,
         Position::Finished(_) => State::Finished,
     }
@@ -27,11 +27,15 @@ fn order() -> impl Strategy<Value = Order> {
 
 fn position() -> impl Strategy<Value = Position> {
     prop_oneof![
-        order().prop_map(Position::Ready),
-        any::<i64>().prop_map(Position::Timed),
+        (lane(), order()).prop_map(|(lane, order)| Position::Ready(lane, order)),
+        (lane(), any::<i64>()).prop_map(|(lane, due_ms)| Position::Timed(lane, due_ms)),
         Just(Position::Active),
         any::<i64>().prop_map(Position::Finished),
     ]
+}
+
+fn lane() -> impl Strategy<Value = Option<Lane>> {
+    proptest::option::of(any::<[u8; 2]>().prop_map(|owner| Lane::of(&owner)))
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -42,8 +46,14 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 /// Where a job of this type, position and id lies in its index: what its key has to be ordered by.
 fn place(position: Position, id: &JobId) -> (u16, u32, u64, i64, Vec<u8>) {
     let (first, incarnation, version, time) = match position {
-        Position::Ready(order) => (id.shard(), order.incarnation, order.version, 0),
-        Position::Timed(due_ms) => (id.bucket(), 0, 0, due_ms),
+        Position::Ready(lane, order) => {
+            let shard = lane.map_or(id.shard(), |lane| SHARDS + lane.number());
+            (shard, order.incarnation, order.version, 0)
+        }
+        Position::Timed(lane, due_ms) => {
+            let bucket = lane.map_or(id.bucket(), |lane| BUCKETS + lane.number());
+            (bucket, 0, 0, due_ms)
+        }
         Position::Active => (id.bucket(), 0, 0, 0),
         Position::Finished(expires_ms) => (id.bucket(), 0, 0, expires_ms),
     };
@@ -93,7 +103,7 @@ proptest! {
     #[test]
     fn due_is_what_is_due(due_ms: i64, now_ms: i64, bytes in bytes()) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
-        let timed = keys.index(&ty, &id, Position::Timed(due_ms));
+        let timed = keys.index(&ty, &id, Position::Timed(None, due_ms));
         let due = keys.due(&ty, id.bucket(), now_ms);
         prop_assert_eq!(*due.begin <= *timed && *timed < *due.end, due_ms <= now_ms);
         // What expires at the end of time never does.
@@ -106,7 +116,7 @@ proptest! {
     #[test]
     fn the_two_parts_of_ready_rows_are_all_of_them(order in order(), bytes in bytes(), shard in 0..1024_u16) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
-        let key = keys.index(&ty, &id, Position::Ready(order));
+        let key = keys.index(&ty, &id, Position::Ready(None, order));
         let within = |range: &KeyRange| *range.begin <= *key && *key < *range.end;
         let (after, before) = keys.ready(&ty, shard);
         prop_assert_eq!(within(&after), id.shard() >= shard);
@@ -152,8 +162,8 @@ fn keys_are_pinned() {
     };
     let rows = [
         keys.job(&ty, &id),
-        keys.index(&ty, &id, Position::Ready(order)),
-        keys.index(&ty, &id, Position::Timed(1_000)),
+        keys.index(&ty, &id, Position::Ready(None, order)),
+        keys.index(&ty, &id, Position::Timed(None, 1_000)),
         keys.sleeper(&ty, 7),
         keys.notifier(&ty, 7),
         keys.type_row(&ty),

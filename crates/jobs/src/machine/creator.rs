@@ -31,6 +31,7 @@ pub(super) fn ask(
     let mut new = old.clone();
     if let Some(create) = create {
         new.retention_ms = create.retention_ms;
+        new.lane = create.lane;
     }
     let reply = match old.state() {
         State::Pending => {
@@ -100,6 +101,7 @@ fn created(
         last: None,
         ops: vec![op],
         watchers: Vec::new(),
+        lane: create.lane,
     };
     new.data = new.blob(data.unwrap_or_default());
     new.be_pending(due_ms.unwrap_or(0), cx);

@@ -17,6 +17,7 @@
 mod basics;
 mod correctness;
 mod fencing;
+mod lanes;
 mod limits;
 mod liveness;
 mod services;
@@ -68,6 +69,7 @@ scenarios! {
     limits: ids_of_any_bytes, data_of_every_size, times_of_every_size, ids_at_the_boundary_of_a_horizon,
         pages_follow_each_other, listings_stay_quick, pages_with_data_are_bounded,
         claims_are_bounded, counts_and_backlog, no_row_is_written_by_every_operation;
+    lanes: ready_jobs_of_owners_take_turns, scheduled_jobs_of_owners_take_turns, owners_take_turns_with_jobs_without_one;
     liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,
         a_dead_monitor_is_replaced,
         skewed_clocks, poison_is_given_up, an_outage_is_sat_out, no_watch_is_left, a_scheduled_job_wakes_its_sleeper,

@@ -153,7 +153,8 @@ impl Replications {
         };
         let mut data = JobData::new(&self.0.sealer, &job, origin, body, Ok(wanted), op.now_ms);
         data.paused = false;
-        self.put_job_in(tx, op, &job, &data).await?;
+        let owner = caller.name.as_deref();
+        self.put_job_in(tx, op, &job, &data, owner).await?;
         Ok(job)
     }
 
