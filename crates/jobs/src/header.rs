@@ -344,9 +344,13 @@ impl Blob {
             let blob = Self::new(0, from.bytes()?);
             return Ok(Self { label, ..blob });
         }
+        let len: u32 = from.uint()?;
+        if len as usize > DATA_BYTES_MAX {
+            return Err(Error::corrupt(format!("a job with {len} bytes of data")));
+        }
         Ok(Self {
             slot,
-            len: from.uint()?,
+            len,
             bytes: None,
             label,
         })

@@ -40,6 +40,8 @@ mod counts;
 mod effects;
 mod error;
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod golden;
 mod header;
 mod ids;

@@ -52,7 +52,7 @@ impl TypeConfig {
         }
     }
 
-    fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let mut to = Writer::new(FORMAT);
         to.uint(self.timeout_ms);
         to.option(self.retention_ms, Writer::uint);
