@@ -1,17 +1,22 @@
 //! One request and the head of its answer, without any second thoughts.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::body::Deadline;
 use crate::error::{Failure, chain};
 use crate::net::{ConnectError, Profile, Trouble};
 use crate::payload::{Body, Progress, State};
 use crate::types::millis;
+
+/// Interim answers (1xx) to one request: no server has reason for more.
+const INTERIM_MAX: u32 = 64;
 
 /// A connection that can be kept from being used again.
 pub(crate) struct Used(hyper_util::client::legacy::connect::CaptureConnection);
@@ -38,6 +43,7 @@ pub(crate) async fn exchange(
 ) -> Result<(Response<Incoming>, Used), Trouble> {
     crate::metrics::request();
     let used = Used(capture_connection(&mut request));
+    let too_many = limit_interim(&mut request);
     let mut sending = std::pin::pin!(profile.client.request(request));
     let until = |state, since: Instant| match state {
         State::Waiting => Instant::now() + idle,
@@ -50,6 +56,10 @@ pub(crate) async fn exchange(
         tokio::select! {
             biased;
             done = &mut sending => return done.map(|answer| (answer, used)).map_err(|e| classify(&e)),
+            () = too_many.cancelled() => {
+                let what = "there is no end of interim answers";
+                return Err(Failure::BadAnswer(what.to_owned()).into());
+            }
             () = tokio::time::sleep_until(wake) => {}
         }
         if let Some((at, total_ms)) = deadline
@@ -67,6 +77,19 @@ pub(crate) async fn exchange(
             State::Waiting | State::Sent => Failure::ReadTimeout { idle_ms }.into(),
         });
     }
+}
+
+/// Cancelled when the server gives interim answers and no final one. HTTP/2 has no such hook: there
+/// only time runs out.
+fn limit_interim(request: &mut Request<Body>) -> CancellationToken {
+    let (count, too_many) = (AtomicU32::new(0), CancellationToken::new());
+    let stop = too_many.clone();
+    hyper::ext::on_informational(request, move |_| {
+        if count.fetch_add(1, Ordering::Relaxed) >= INTERIM_MAX {
+            stop.cancel();
+        }
+    });
+    too_many
 }
 
 fn classify(error: &hyper_util::client::legacy::Error) -> Trouble {

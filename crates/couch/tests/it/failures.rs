@@ -291,3 +291,18 @@ async fn a_dropped_request_ends_at_once() {
         .unwrap();
     assert!(rest.is_empty());
 }
+
+#[tokio::test]
+async fn interim_answers_without_an_end_are_a_failure_at_once() {
+    let hints = b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
+    let fake = Fake::new(move |_| vec![Step::Endless(hints.clone())]).await;
+    let url = Endpoint::from_url(&fake.url("/db")).unwrap();
+    let options = RequestOptions {
+        retries: 0,
+        inactivity_ms: 600_000,
+        ..RequestOptions::default()
+    };
+    let db = network().database(url, options).await.unwrap();
+    let text = db.info().await.unwrap_err().to_string();
+    assert!(text.contains("interim answers"), "{text}");
+}
