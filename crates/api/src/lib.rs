@@ -18,6 +18,7 @@ pub mod auth;
 mod call;
 mod endpoints;
 mod error;
+mod health;
 pub mod listen;
 mod metrics;
 mod options;
@@ -37,6 +38,7 @@ macro_rules! couchdb_version {
 pub(crate) use couchdb_version;
 
 pub use error::Error;
+pub use health::Health;
 pub use metrics::Metrics;
 pub use options::{Cors, Impossible, Options, SameSite};
 pub use service::{Client, Service, Setup};

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::password::PasswordHash;
 use crate::endpoints::KeptSummary;
+use crate::health::Health;
 use crate::listen::{self, Answer};
 use crate::metrics::Metrics;
 use crate::options::{Impossible, Options};
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     /// Places for requests that are worked on, and for those that wait.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) waiting: Arc<Semaphore>,
+    pub(crate) health: Health,
     /// Room for bodies, in KiB.
     pub(crate) room: Arc<Semaphore>,
     /// Ends what waits: feeds, and clients of `_replicate`.
@@ -102,6 +104,7 @@ impl Service {
             options,
         } = setup;
         options.validate()?;
+        let health = Health::new(replications.docs().store().clone());
         let room = (options.bodies_bytes_max / call::ROOM_UNIT_BYTES).min(u32::MAX as usize);
         Ok(Self(Arc::new(Shared {
             replications,
@@ -111,6 +114,7 @@ impl Service {
             upstream,
             places: Arc::new(Semaphore::new(options.requests_max)),
             waiting: Arc::new(Semaphore::new(options.waits_max)),
+            health,
             room: Arc::new(Semaphore::new(room)),
             options,
             stop: CancellationToken::new(),

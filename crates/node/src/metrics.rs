@@ -1,9 +1,10 @@
 //! Metrics: collected for the whole process, shown as text to whoever asks.
 
 use std::net::SocketAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use api::Health;
 use api::listen::Answer;
 use axum::body::Body;
 use http::header::CONTENT_TYPE;
@@ -11,6 +12,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use metrics::gauge;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use store::Store;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -70,13 +72,32 @@ impl Collected {
 
 /// Answers `/_metrics` and `/_up`, and nothing else.
 #[derive(Clone, Debug)]
-pub struct Scraped(pub Collected);
+pub struct Scraped {
+    collected: Collected,
+    health: Arc<Health>,
+}
+
+impl Scraped {
+    /// Shows what was measured, and whether this store works.
+    pub fn new(collected: Collected, store: Store) -> Self {
+        Self {
+            collected,
+            health: Arc::new(Health::new(store)),
+        }
+    }
+}
 
 impl Answer for Scraped {
     async fn answer(&self, request: Request<Incoming>, _: SocketAddr) -> Response<Body> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let (status, kind, text) = match request.uri().path() {
-            "/_metrics" if reads => (StatusCode::OK, "text/plain; version=0.0.4", self.0.render()),
+            "/_metrics" if reads => {
+                let text = self.collected.render();
+                (StatusCode::OK, "text/plain; version=0.0.4", text)
+            }
+            "/_up" if reads && let Err(unwell) = self.health.check().await => {
+                return unwell.into_response();
+            }
             "/_up" if reads => (
                 StatusCode::OK,
                 "application/json",

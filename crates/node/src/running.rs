@@ -110,7 +110,7 @@ impl Node {
             let listener = listen(address).await?;
             tracing::info!(address = %listener.local_addr()?, "metrics are there");
             let (scraped, options) = (
-                Scraped(collected.clone()),
+                Scraped::new(collected.clone(), node.replications.docs().store().clone()),
                 api::listen::ListenOptions::default(),
             );
             node.outer.start("listener for metrics", |stop| {

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use tokio::time::timeout;
 
 use crate::faults::FaultState;
 use crate::fdb::Fdb;
 use crate::lmdb::Lmdb;
 use crate::local::{LocalBackend, LocalTransaction};
 use crate::memory::Memory;
-use crate::metadata::Metadata;
+use crate::metadata::{self, Metadata};
 use crate::stats::{Counters, Stats};
 use crate::transaction::{Attempt, Kind};
 use crate::{Call, Error, FaultControl, Faults, Priority, Result, Transaction, TransactionStats};
@@ -150,6 +151,23 @@ impl Store {
         let lmdb = Arc::clone(lmdb);
         let verifying = tokio::task::spawn_blocking(move || lmdb.verify());
         (verifying.await).unwrap_or_else(|error| Err(Error::unavailable(error.to_string())))
+    }
+
+    /// Commits a write that makes no difference, to find out whether the store takes writes: a full
+    /// disk, or a cluster without a quorum, may still answer reads. Fails after `patience`.
+    pub async fn probe(&self, patience: Duration) -> Result<()> {
+        let call = Call {
+            deadline: patience,
+            ..Call::new("probe")
+        };
+        let probing = self.transact(call, |tx| async move {
+            metadata::touch(&tx);
+            Ok::<_, Error>(())
+        });
+        let late = || Error::unavailable(format!("no commit within {patience:?}"));
+        timeout(patience, probing)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 
     /// What each transaction has cost on this handle.

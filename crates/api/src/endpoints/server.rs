@@ -32,7 +32,7 @@ pub(crate) fn welcome(call: &Call) -> Result<Reply, Error> {
     })))
 }
 
-/// `GET /_up`: whether requests would be answered.
+/// `GET /_up`: whether requests would be answered, writes included.
 pub(crate) async fn up(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let first = IdRange {
@@ -45,6 +45,7 @@ pub(crate) async fn up(call: &Call) -> Result<Reply, Error> {
         tracing::warn!(%error, "the store does not answer");
         unwell()
     })?;
+    call.shared.health.check().await?;
     Ok(reply::ok(&json!({"status": "ok", "seeds": {}})))
 }
 

@@ -1,0 +1,108 @@
+//! Whether the store works: it answers reads, and commits.
+//!
+//! A full disk or a cluster without a quorum may go on answering reads, so now and then something is
+//! written. However often it is asked, there is one write at a time, and none while the last one is
+//! fresh.
+
+use std::time::Duration;
+
+use store::Store;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::Error;
+
+/// How long a commit may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a success is believed, and a failure.
+const WELL: Duration = Duration::from_secs(10);
+const UNWELL: Duration = Duration::from_secs(1);
+
+/// Looks after a store.
+#[derive(Debug)]
+pub struct Health {
+    store: Store,
+    /// What the last look said, and when it is time for the next. Held during a look, so that others
+    /// wait for its result.
+    last: Mutex<(bool, Instant)>,
+}
+
+impl Health {
+    /// Looks after this store.
+    pub fn new(store: Store) -> Self {
+        Self {
+            store,
+            last: Mutex::new((true, Instant::now())),
+        }
+    }
+
+    /// An error when the store did not take a write a short while ago.
+    pub async fn check(&self) -> Result<(), Error> {
+        let mut last = self.last.lock().await;
+        let (was_well, next) = *last;
+        if next > Instant::now() {
+            return verdict(was_well);
+        }
+        // A caller who goes away in the middle does not make others look more often.
+        last.1 = Instant::now() + UNWELL;
+        let probed = self.store.probe(PATIENCE).await;
+        if let Err(error) = &probed {
+            tracing::warn!(%error, "the store does not take writes");
+        }
+        let hold = if probed.is_ok() { WELL } else { UNWELL };
+        *last = (probed.is_ok(), Instant::now() + hold);
+        verdict(probed.is_ok())
+    }
+}
+
+fn verdict(is_well: bool) -> Result<(), Error> {
+    if is_well {
+        return Ok(());
+    }
+    Err(Error::busy(
+        "The store does not take writes; the log says why.",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+    use store::{Faults, Store};
+    use tokio::time::advance;
+
+    use super::{Health, UNWELL, WELL};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_only_answers_reads_is_unwell() {
+        let store = Store::open("memory:").await.unwrap();
+        let faults = Faults {
+            unknown_lost: 1.0,
+            ..Faults::default()
+        };
+        let (faulty, _) = store.with_faults(faults);
+        assert!(Health::new(store).check().await.is_ok());
+        let health = Health::new(faulty);
+        let status = health.check().await.unwrap_err().status();
+        assert_eq!(status.as_u16(), 503);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_who_ask_cost_one_write() {
+        let store = Store::open("memory:").await.unwrap();
+        let (store, control) = store.with_faults(Faults::default());
+        let health = Health::new(store.clone());
+        let writes = || store.stats().get("probe").map_or(0, |probe| probe.calls);
+        let asked = join_all((0..1000).map(|_| health.check())).await;
+        assert!(asked.iter().all(Result::is_ok));
+        assert_eq!(writes(), 1);
+        control.set_outage(true);
+        assert!(health.check().await.is_ok(), "it was well just now");
+        advance(WELL).await;
+        assert!(health.check().await.is_err());
+        control.set_outage(false);
+        assert!(health.check().await.is_err(), "it was unwell just now");
+        advance(UNWELL).await;
+        assert!(health.check().await.is_ok());
+        assert_eq!(writes(), 3);
+    }
+}
