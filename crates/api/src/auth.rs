@@ -5,13 +5,18 @@
 
 pub mod authenticator;
 pub mod cookie;
+pub mod hashing;
 pub mod jwt;
 pub mod password;
 pub mod proxy;
 pub mod throttle;
+pub mod verifier;
 
 /// Role of those who may do everything.
 pub const ADMIN_ROLE: &str = "_admin";
+
+/// Shorter secrets that sign can be guessed.
+pub const SECRET_BYTES_MIN: usize = 16;
 
 /// A caller, proven or anonymous.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +49,9 @@ pub enum AuthError {
         /// When another try may be made.
         seconds: u64,
     },
+    /// 503: too many passwords are being hashed.
+    #[error("Too many logins at a time; try again.")]
+    Busy,
 }
 
 /// The one text for a wrong name and for a wrong password.

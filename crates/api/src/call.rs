@@ -20,7 +20,7 @@ use crate::auth::authenticator::Proven;
 use crate::query::Query;
 use crate::route::Route;
 use crate::service::{Client, Shared};
-use crate::{Error, Options};
+use crate::{Error, Options, pace};
 
 /// What room for bodies is counted in.
 pub(crate) const ROOM_UNIT_BYTES: usize = 1024;
@@ -144,7 +144,7 @@ impl Call {
         loop {
             let piece = match timeout(patience, pieces.next()).await {
                 Ok(Some(Ok(piece))) => piece,
-                Ok(Some(Err(_))) => return Err(Error::bad_request("The request ended early.")),
+                Ok(Some(Err(error))) => return Err(pace::refusal(error)),
                 Ok(None) => return Ok(whole.freeze()),
                 Err(_) => {
                     let reason = "The request's body does not come.";

@@ -188,6 +188,7 @@ impl From<AuthError> for Error {
         match error {
             AuthError::Unauthorized(reason) => Self::unauthorized(reason),
             AuthError::BadRequest(reason) => Self::bad_request(reason),
+            AuthError::Busy => Self::busy(error.to_string()),
             AuthError::Throttled { seconds } => {
                 let mut throttled = Self::new(
                     StatusCode::TOO_MANY_REQUESTS,

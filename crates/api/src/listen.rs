@@ -1,8 +1,10 @@
 //! Listening: connections in, answers out, and an orderly end.
 //!
 //! Every connection is bounded: how long its head and its next request may take, how large its head
-//! may be, and how many there are. A client that dawdles costs a file descriptor for a while.
+//! may be, and how many there are. A client that dawdles costs a file descriptor for a while, and not
+//! even that when somebody else needs it.
 
+mod idle;
 mod patience;
 mod targets;
 
@@ -18,12 +20,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use idle::{Place, Places};
 use patience::Impatient;
 use targets::Escaped;
 
@@ -32,15 +34,17 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 100;
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection that is told to end may take to do so.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// After a failure to accept: file descriptors may be used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How many connections there may be, and how patient the service is.
 #[derive(Debug, Clone, Copy)]
 pub struct ListenOptions {
-    /// The most connections at a time; more wait to be accepted.
+    /// The most connections at a time. When there are more, those without a request make way.
     pub connections_max: usize,
-    /// How long the head of a request may take.
+    /// How long the head of a request may take, and how long a connection may have no request.
     pub head_timeout: Duration,
     /// How long a client may read nothing of what is sent to it.
     pub write_timeout: Duration,
@@ -78,7 +82,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let tracker = TaskTracker::new();
-    let places = Arc::new(Semaphore::new(options.connections_max));
+    let places = Places::new(options.connections_max);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -91,15 +95,18 @@ pub async fn serve(
         };
         let (tls, answer, stop) = (tls.clone(), answer.clone(), stop.clone());
         tracker.spawn(async move {
-            let _place = place;
             let _ = stream.set_nodelay(true);
-            match tls {
-                None => converse(stream, from, options, answer, stop).await,
-                Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, from, options, answer, stop).await,
-                    Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS handshake"),
-                    Err(_) => tracing::debug!(%from, "the TLS handshake took too long"),
-                },
+            let Some(tls) = tls else {
+                return converse(stream, from, options, answer, stop, place).await;
+            };
+            let shaken = tokio::select! {
+                shaken = timeout(HANDSHAKE, tls.accept(stream)) => shaken,
+                () = place.evicted.cancelled() => return,
+            };
+            match shaken {
+                Ok(Ok(stream)) => converse(stream, from, options, answer, stop, place).await,
+                Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS handshake"),
+                Err(_) => tracing::debug!(%from, "the TLS handshake took too long"),
             }
         });
     }
@@ -115,11 +122,10 @@ pub async fn serve(
 
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    places: &Arc<Places>,
+) -> Option<(TcpStream, SocketAddr, Arc<Place>)> {
     match listener.accept().await {
-        Ok((stream, from)) => Some((stream, from, place)),
+        Ok((stream, from)) => Some((stream, from, places.take().await?)),
         Err(error) => {
             tracing::warn!(%error, "a connection could not be accepted");
             None
@@ -133,6 +139,7 @@ async fn converse(
     options: ListenOptions,
     answer: impl Answer,
     stop: CancellationToken,
+    place: Arc<Place>,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -148,8 +155,11 @@ async fn converse(
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .max_concurrent_streams(256);
     let service = service_fn(|request| {
-        let answer = answer.clone();
-        async move { Ok::<_, std::convert::Infallible>(answer.answer(request, from).await) }
+        let (answer, open) = (answer.clone(), place.open());
+        async move {
+            let answered = answer.answer(request, from).await;
+            Ok::<_, std::convert::Infallible>(answered.map(|body| open.until_sent(body)))
+        }
     });
     let stream = Escaped::new(Impatient::new(stream, options.write_timeout));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
@@ -159,6 +169,20 @@ async fn converse(
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
+        }
+        () = place.evicted.cancelled() => {
+            if !place.is_open() {
+                return;
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = place.idle_for(options.head_timeout) => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection => ended,
+                () = place.idle_for(GOODBYE) => return,
+            }
         }
     };
     if let Err(error) = ended {
@@ -272,6 +296,67 @@ mod tests {
         served.await.unwrap();
         assert_eq!(ended.recv().await, None);
         drop(stream);
+    }
+
+    /// Frames of HTTP/2: length, type, flags, stream, payload.
+    async fn frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload).await.ok()?;
+        Some((head[3], head[4], payload))
+    }
+
+    #[tokio::test]
+    async fn connections_that_ask_nothing_are_closed() {
+        const PING: u8 = 6;
+        const GOAWAY: u8 = 7;
+        let options = ListenOptions {
+            head_timeout: Duration::from_millis(50),
+            ..ListenOptions::default()
+        };
+        let (address, stop, served) = start(options).await;
+        // Says nothing at all.
+        assert_eq!(talk(address, b"").await, "");
+        // Speaks HTTP/2 and answers pings, but asks nothing.
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .await
+            .unwrap();
+        stream.write_all(&settings).await.unwrap();
+        let mut said_goodbye = false;
+        while let Some((kind, flags, payload)) = frame(&mut stream).await {
+            said_goodbye |= kind == GOAWAY;
+            if kind == PING && flags == 0 {
+                let mut pong = vec![0, 0, 8, PING, 1, 0, 0, 0, 0];
+                pong.extend(payload);
+                let _ = stream.write_all(&pong).await;
+            }
+        }
+        assert!(said_goodbye);
+        stop.cancel();
+        served.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn idle_connections_make_way() {
+        let options = ListenOptions {
+            connections_max: 3,
+            head_timeout: Duration::from_mins(10),
+            ..ListenOptions::default()
+        };
+        let (address, stop, served) = start(options).await;
+        let mut idle = Vec::new();
+        for _ in 0..20 {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        let request = b"GET /a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        assert!(talk(address, request).await.ends_with("/a"));
+        stop.cancel();
+        served.await.unwrap();
     }
 
     #[tokio::test]

@@ -54,6 +54,11 @@ pub(crate) fn turned_away() {
     counter!("davenport_httpd_turned_away_total").increment(1);
 }
 
+/// An idle connection was closed because there was no place for another.
+pub(crate) fn evicted() {
+    counter!("davenport_httpd_evicted_total").increment(1);
+}
+
 /// A request panicked.
 pub(crate) fn panicked() {
     counter!("davenport_httpd_panics_total").increment(1);

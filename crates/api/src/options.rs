@@ -5,6 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::forwarded::Proxies;
 use crate::listen::ListenOptions;
 
 /// The section `[api]`.
@@ -23,13 +24,18 @@ pub struct Options {
     pub request_timeout_sec: u64,
     /// Seconds that a client may be silent in the middle of a body it sends or reads.
     pub body_timeout_sec: u64,
+    /// Bytes a second that a body must come with after its first 20 seconds; 0 is none.
+    pub body_bytes_per_sec_min: u64,
     /// The most requests that are worked on at a time; more wait a little, and get 503 then.
     pub requests_max: usize,
+    /// The same for requests of anonymous callers, logins among them, which take no place of others.
+    pub anonymous_requests_max: usize,
     /// The most requests that wait at a time, for changes or for a replication.
     pub waits_max: usize,
-    /// The most connections; more wait to be accepted.
+    /// The most connections. When there are more, those without a request are closed, the one that is
+    /// idle longest first.
     pub connections_max: usize,
-    /// Seconds that the head of a request may take.
+    /// Seconds that the head of a request may take, and that a connection may be without a request.
     pub head_timeout_sec: u64,
     /// Seconds that running requests may take to end when the service stops.
     pub stop_timeout_sec: u64,
@@ -45,6 +51,9 @@ pub struct Options {
     /// Origins (as `https://admin.example.com`) that may change something with a session cookie,
     /// beside the service's own: what a proxy in front calls it.
     pub trusted_origins: Vec<String>,
+    /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of proxies in front that say in `X-Forwarded-For`
+    /// where a request comes from. Without them all clients behind a proxy share its failed logins.
+    pub trusted_proxies: Vec<String>,
     /// Other origins whose scripts may read answers.
     pub cors: Cors,
 }
@@ -108,7 +117,9 @@ impl Default for Options {
             bodies_bytes_max: 512 * 1024 * 1024,
             request_timeout_sec: 60,
             body_timeout_sec: 60,
+            body_bytes_per_sec_min: 500,
             requests_max: 500,
+            anonymous_requests_max: 100,
             waits_max: 10_000,
             connections_max: 12_000,
             head_timeout_sec: 30,
@@ -118,6 +129,7 @@ impl Default for Options {
             same_site: SameSite::Strict,
             secure_cookies: false,
             trusted_origins: Vec::new(),
+            trusted_proxies: Vec::new(),
             cors: Cors::default(),
         }
     }
@@ -151,6 +163,7 @@ impl Options {
         let positive = [
             ("request_bytes_max", self.request_bytes_max),
             ("requests_max", self.requests_max),
+            ("anonymous_requests_max", self.anonymous_requests_max),
             ("waits_max", self.waits_max),
             ("connections_max", self.connections_max),
             ("uuids_max", self.uuids_max),
@@ -176,9 +189,13 @@ impl Options {
                 problem: "must be at least `request_bytes_max`",
             });
         }
-        let all = ["requests_max", "waits_max", "connections_max"];
-        let numbers = [self.requests_max, self.waits_max, self.connections_max];
-        for (name, number) in all.into_iter().zip(numbers) {
+        let permits = [
+            ("requests_max", self.requests_max),
+            ("anonymous_requests_max", self.anonymous_requests_max),
+            ("waits_max", self.waits_max),
+            ("connections_max", self.connections_max),
+        ];
+        for (name, number) in permits {
             if number > tokio::sync::Semaphore::MAX_PERMITS {
                 return Err(Impossible {
                     name,
@@ -204,6 +221,12 @@ impl Options {
                     problem: "has to be made of origins, as `https://app.example.com`, without a path",
                 });
             }
+        }
+        if Proxies::parse(&self.trusted_proxies).is_none() {
+            return Err(Impossible {
+                name: "trusted_proxies",
+                problem: "has to be made of addresses and networks, as `10.0.0.7` or `10.0.0.0/8`",
+            });
         }
         if self.trusted_origins.iter().any(|origin| origin == "*") {
             return Err(Impossible {
@@ -253,6 +276,7 @@ mod tests {
             ),
             (r#"{"trusted_origins":["a"]}"#, "`trusted_origins` has"),
             (r#"{"trusted_origins":["*"]}"#, "`trusted_origins` must"),
+            (r#"{"trusted_proxies":["a"]}"#, "`trusted_proxies` has"),
         ] {
             let problem = parse(json).validate().unwrap_err().to_string();
             assert!(problem.starts_with(expected), "{json}: {problem}");

@@ -17,7 +17,7 @@ use std::time::Duration;
 use axum::body::Body;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use http::header::SET_COOKIE;
+use http::header::{ALLOW, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use replicator::traces;
@@ -31,8 +31,10 @@ use crate::reply::Reply;
 use crate::route::Route;
 use crate::service::{Client, Shared};
 use crate::upstream::{self, Untouched, Upstream};
-use crate::{Error, access, metrics};
+use crate::{Error, access, metrics, pace};
 
+/// Methods that something here is done with.
+const METHODS: &str = "DELETE,GET,HEAD,OPTIONS,POST,PUT";
 /// The longest path with its query.
 const URI_BYTES_MAX: usize = 32 * 1024;
 
@@ -96,6 +98,15 @@ async fn respond(
         let reason = "The URL is too long.";
         return Err(Error::new(StatusCode::URI_TOO_LONG, "too_long", reason));
     }
+    if let Some(reply) = no_path(&parts) {
+        return reply;
+    }
+    let bytes_max = if session::is_login(&parts) {
+        session::LOGIN_BYTES_MAX
+    } else {
+        usize::MAX
+    };
+    let body = pace::paced(body, shared.options.body_bytes_per_sec_min, bytes_max);
     if let Some(upstream) = &shared.upstream
         && !upstream::is_answered_here(parts.uri.path())
     {
@@ -131,6 +142,26 @@ async fn respond(
         }
     }
     Ok(places::hold(place, reply))
+}
+
+/// Answers requests that name no path: for the server as a whole, or for a tunnel.
+fn no_path(parts: &Parts) -> Option<Result<Reply, Error>> {
+    if parts.method == Method::CONNECT {
+        return Some(Err(Error::method_not_allowed(METHODS)));
+    }
+    if parts.uri.path().starts_with('/') {
+        return None;
+    }
+    if parts.method != Method::OPTIONS {
+        let reason = "The request names no path.";
+        return Some(Err(Error::bad_request(reason)));
+    }
+    let mut reply = Response::new(Body::empty());
+    *reply.status_mut() = StatusCode::NO_CONTENT;
+    reply
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static(METHODS));
+    Some(Ok(reply))
 }
 
 /// What is the cluster's business costs little here, and may take as long as it takes there.

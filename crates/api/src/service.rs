@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::password::PasswordHash;
 use crate::endpoints::KeptSummary;
+use crate::forwarded::Proxies;
 use crate::health::Health;
 use crate::listen::{self, Answer};
 use crate::metrics::Metrics;
@@ -58,6 +59,10 @@ pub(crate) struct Shared {
     /// Places for requests that are worked on, and for those that wait.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) waiting: Arc<Semaphore>,
+    /// Places for requests of anonymous callers.
+    pub(crate) anonymous: Arc<Semaphore>,
+    /// Proxies that say where requests come from.
+    pub(crate) proxies: Proxies,
     pub(crate) health: Health,
     /// Room for bodies, in KiB.
     pub(crate) room: Arc<Semaphore>,
@@ -104,6 +109,7 @@ impl Service {
             options,
         } = setup;
         options.validate()?;
+        authenticator.validate()?;
         let health = Health::new(replications.docs().store().clone());
         let room = (options.bodies_bytes_max / call::ROOM_UNIT_BYTES).min(u32::MAX as usize);
         Ok(Self(Arc::new(Shared {
@@ -114,6 +120,9 @@ impl Service {
             upstream,
             places: Arc::new(Semaphore::new(options.requests_max)),
             waiting: Arc::new(Semaphore::new(options.waits_max)),
+            anonymous: Arc::new(Semaphore::new(options.anonymous_requests_max)),
+            // They were validated above.
+            proxies: Proxies::parse(&options.trusted_proxies).unwrap_or_default(),
             health,
             room: Arc::new(Semaphore::new(room)),
             options,

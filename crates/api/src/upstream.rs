@@ -163,7 +163,8 @@ impl Upstream {
 
     /// A path and query of the cluster.
     fn uri(&self, path_and_query: &str) -> Option<Uri> {
-        format!("{}{path_and_query}", self.0.base).parse().ok()
+        let is_path = path_and_query.starts_with('/');
+        is_path.then(|| format!("{}{path_and_query}", self.0.base).parse().ok())?
     }
 }
 

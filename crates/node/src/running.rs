@@ -9,8 +9,9 @@ use anyhow::{Context, anyhow, bail};
 use api::auth::authenticator::Authenticator;
 use api::auth::cookie::Sessions;
 use api::auth::jwt::Jwt;
-use api::auth::password::{PasswordHash, Verifier};
+use api::auth::password::PasswordHash;
 use api::auth::throttle::Throttle;
+use api::auth::verifier::Verifier;
 use api::{Service, Upstream};
 use couch::{Network, NetworkOptions};
 use docstore::DocStore;
@@ -301,7 +302,7 @@ fn authenticator(
             .map(|secret| secret.clone().into_bytes())
             .collect(),
         verifier: Verifier::new(random()),
-        throttle: Throttle::default(),
+        throttle: Throttle::new(random()),
         upgrade_hashes: auth.upgrade_hash_on_auth,
     })
 }

@@ -1,6 +1,7 @@
 //! Turns the headers of a request into an identity.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{PoisonError, RwLock};
 
 use base64::Engine;
@@ -10,10 +11,13 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::Value;
 
 use super::cookie::Sessions;
+use super::hashing::Lane;
 use super::jwt::Jwt;
-use super::password::{PasswordHash, Verifier};
+use super::password::PasswordHash;
 use super::throttle::Throttle;
-use super::{ADMIN_ROLE, AuthError, Identity, WRONG, proxy};
+use super::verifier::{Question, Verifier};
+use super::{ADMIN_ROLE, AuthError, Identity, SECRET_BYTES_MIN, WRONG, proxy};
+use crate::options::Impossible;
 
 /// A user the service knows: an administrator of the configuration, or a `_users` document.
 #[derive(Debug, Clone)]
@@ -166,11 +170,27 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
+    /// Whether what signs can be relied on.
+    pub(crate) fn validate(&self) -> Result<(), Impossible> {
+        let is_short = |secret: &Vec<u8>| secret.len() < SECRET_BYTES_MIN;
+        let problem = "must be secrets of at least 16 bytes";
+        if self.proxy_secrets.iter().any(is_short) {
+            let name = "proxy_secrets";
+            return Err(Impossible { name, problem });
+        }
+        let signing = self.sessions.secrets();
+        if signing.is_empty() || signing.iter().any(is_short) {
+            let name = "session secrets";
+            return Err(Impossible { name, problem });
+        }
+        Ok(())
+    }
+
     /// Proves the caller of a request.
     pub async fn authenticate<U: Users>(
         &self,
         headers: &HeaderMap,
-        address: &str,
+        address: IpAddr,
         now_s: u64,
         users: &U,
     ) -> Result<Proven, U::Error> {
@@ -195,7 +215,7 @@ impl Authenticator {
     pub async fn authenticate_admin<U: Users>(
         &self,
         headers: &HeaderMap,
-        address: &str,
+        address: IpAddr,
         users: &U,
     ) -> Result<Option<Proven>, U::Error> {
         let given = basic(headers).ok().flatten();
@@ -212,22 +232,27 @@ impl Authenticator {
         &self,
         name: &str,
         password: &str,
-        address: &str,
+        address: IpAddr,
         users: &U,
     ) -> Result<Identity, U::Error> {
-        let keys = [name, address];
         let user = self.user(name, users).await?;
         let hash = user.as_ref().and_then(|user| user.password.as_ref());
-        // Guesses at a name must not lock out whoever has been using it.
+        let is_admin = self.admins.get(name).is_some();
+        // Guesses at a name must not lock out whoever has been using it, and whoever is using it must
+        // not make up for guesses: what is remembered passes the throttle by.
         let remembered = hash.is_some_and(|hash| self.verifier.remembers(hash, password));
-        if !remembered {
-            self.throttle.check(&keys)?;
-        }
-        let right = self.verifier.verify(hash, password).await;
-        self.throttle.record(&keys, right);
+        let lane = if is_admin { Lane::Admins } else { Lane::Others };
+        let question = Question {
+            name,
+            hash,
+            password,
+            lane,
+        };
+        let admit = || self.throttle.attempt(name, address);
+        let right = remembered || self.verifier.verify(question, admit).await?;
         if let Some(weak) = hash.filter(|hash| right && !remembered && hash.is_weak())
             && self.upgrade_hashes
-            && self.admins.get(name).is_none()
+            && !is_admin
         {
             users.strengthen(name, weak, password).await;
         }

@@ -42,6 +42,10 @@ impl Sessions {
         Self { secrets, timeout }
     }
 
+    pub(crate) fn secrets(&self) -> &[Vec<u8>] {
+        &self.secrets
+    }
+
     /// How long a session holds without a request.
     pub fn timeout(&self) -> Duration {
         self.timeout

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::Value;
 
-use super::{AuthError, Identity};
+use super::{AuthError, Identity, SECRET_BYTES_MIN};
 
 const INVALID: AuthError = AuthError::Unauthorized("Invalid or expired token.");
 const MALFORMED: AuthError = AuthError::BadRequest("Malformed token");
@@ -69,6 +69,12 @@ impl Jwt {
     /// Who the token proves its bearer to be.
     pub fn identity(&self, token: &str, now_s: u64) -> Result<Identity, AuthError> {
         let header = decode_header(token).map_err(|_| MALFORMED)?;
+        if header.crit.is_some() {
+            // RFC 7515: what is not understood must not be passed over.
+            return Err(AuthError::Unauthorized(
+                "Token has critical extensions, and none is supported.",
+            ));
+        }
         let kind = match header.alg {
             Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => Kind::Hmac,
             Algorithm::RS256 | Algorithm::RS384 | Algorithm::RS512 => Kind::Rsa,
@@ -89,7 +95,8 @@ impl Jwt {
             .map_err(|_| INVALID)?
             .claims;
         self.check(&claims, now_s)?;
-        let Some(name) = claims.get("sub").and_then(Value::as_str) else {
+        let name = claims.get("sub").and_then(Value::as_str);
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Err(AuthError::Unauthorized("Token missing sub claim."));
         };
         Ok(Identity {
@@ -165,6 +172,11 @@ fn parse_key(name: &str, key: &str) -> Result<((Kind, String), DecodingKey), &'s
     let (kind, decoding) = match kind {
         "hmac" => {
             let secret = STANDARD.decode(key).map_err(|_| "is not base64")?;
+            if secret.len() < SECRET_BYTES_MIN {
+                return Err(
+                    "is shorter than 16 bytes and can be guessed: use what `openssl rand -base64 32` prints",
+                );
+            }
             (Kind::Hmac, DecodingKey::from_secret(&secret))
         }
         "rsa" => (
@@ -217,11 +229,13 @@ mod tests {
     use super::{AuthError, Jwt, split_path};
 
     const NOW: u64 = 1_700_000_000;
+    const SECRET: &str = "a secret of the tests";
+    const OTHER_SECRET: &str = "another secret of the tests";
 
     fn jwt(required: &[(&str, Option<&str>)]) -> Jwt {
         let keys = BTreeMap::from([
-            ("hmac:_default".to_owned(), STANDARD.encode("secret")),
-            ("hmac:other".to_owned(), STANDARD.encode("another secret")),
+            ("hmac:_default".to_owned(), STANDARD.encode(SECRET)),
+            ("hmac:other".to_owned(), STANDARD.encode(OTHER_SECRET)),
         ]);
         let required = required
             .iter()
@@ -244,12 +258,12 @@ mod tests {
     fn a_signed_token_proves_name_and_roles() {
         let claims = json!({"sub": "anna", "exp": NOW + 60, "_couchdb.roles": ["a", "_admin"]});
         let jwt = jwt(&[("exp", None)]);
-        let anna = jwt.identity(&token(None, "secret", &claims), NOW).unwrap();
+        let anna = jwt.identity(&token(None, SECRET, &claims), NOW).unwrap();
         assert_eq!(anna.name.as_deref(), Some("anna"));
         assert!(anna.is_admin());
         let listed = json!({"sub": "anna", "exp": NOW + 60, "_couchdb.roles": "a, b,"});
         let anna = jwt
-            .identity(&token(Some("other"), "another secret", &listed), NOW)
+            .identity(&token(Some("other"), OTHER_SECRET, &listed), NOW)
             .unwrap();
         assert_eq!(anna.roles, ["a", "b"]);
     }
@@ -258,28 +272,28 @@ mod tests {
     fn whatever_is_not_right_is_refused() {
         let good = json!({"sub": "anna", "exp": NOW + 60, "iss": "us"});
         let jwt = jwt(&[("exp", None), ("iss", Some("us"))]);
-        jwt.identity(&token(None, "secret", &good), NOW).unwrap();
+        jwt.identity(&token(None, SECRET, &good), NOW).unwrap();
         let refused = [
             token(None, "wrong", &good),
-            token(Some("nobody"), "secret", &good),
-            token(Some("other"), "secret", &good),
+            token(Some("nobody"), SECRET, &good),
+            token(Some("other"), SECRET, &good),
             token(
                 None,
-                "secret",
+                SECRET,
                 &json!({"sub": "anna", "exp": NOW, "iss": "us"}),
             ),
             token(
                 None,
-                "secret",
+                SECRET,
                 &json!({"sub": "anna", "exp": NOW + 60, "nbf": NOW + 1, "iss": "us"}),
             ),
-            token(None, "secret", &json!({"sub": "anna", "iss": "us"})),
+            token(None, SECRET, &json!({"sub": "anna", "iss": "us"})),
             token(
                 None,
-                "secret",
+                SECRET,
                 &json!({"sub": "anna", "exp": NOW + 60, "iss": "them"}),
             ),
-            token(None, "secret", &json!({"exp": NOW + 60, "iss": "us"})),
+            token(None, SECRET, &json!({"exp": NOW + 60, "iss": "us"})),
         ];
         for token in refused {
             assert!(
@@ -292,6 +306,34 @@ mod tests {
         for junk in ["", "a.b.c", "x", &unsigned] {
             assert!(jwt.identity(junk, NOW).is_err(), "{junk}");
         }
+    }
+
+    #[test]
+    fn critical_extensions_and_empty_names_are_refused() {
+        let jwt = jwt(&[]);
+        let mut header = Header::new(Algorithm::HS256);
+        header.crit = Some(vec!["exp".to_owned()]);
+        let key = EncodingKey::from_secret(SECRET.as_bytes());
+        let critical = encode(&header, &json!({"sub": "anna"}), &key).unwrap();
+        assert!(jwt.identity(&critical, NOW).is_err());
+        let unnamed = token(None, SECRET, &json!({"sub": ""}));
+        assert!(jwt.identity(&unnamed, NOW).is_err());
+    }
+
+    #[test]
+    fn short_secrets_are_refused() {
+        let key = |secret: &str| {
+            let keys = [("hmac:_default".to_owned(), STANDARD.encode(secret))];
+            Jwt::new(&keys.into(), Vec::new(), "roles")
+        };
+        for short in ["", "fifteen bytes.."] {
+            let error = key(short).unwrap_err().to_string();
+            assert!(
+                error.contains("hmac:_default") && error.contains("16 bytes"),
+                "{error}"
+            );
+        }
+        key("sixteen bytes...").unwrap();
     }
 
     /// A public key is no HMAC secret, whatever the token says of its algorithm.

@@ -1,5 +1,4 @@
-//! Password hashes in `CouchDB`'s forms, and checking a password against one without spending half a
-//! second on every request.
+//! Password hashes in `CouchDB`'s forms.
 //!
 //! | form | made by |
 //! |---|---|
@@ -9,24 +8,17 @@
 //!
 //! Documents of `_users` spell the same out in fields.
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use aws_lc_rs::{digest, hmac, pbkdf2};
+use aws_lc_rs::{digest, pbkdf2};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::{equal, hex, unhex};
 
 /// What a new hash is made with; OWASP's figure for SHA-256.
 pub const ITERATIONS: u32 = 600_000;
-/// The most a stored hash may ask for, so that a document cannot keep a core busy for minutes.
-const ITERATIONS_MAX: u32 = 10_000_000;
-/// How long a password that was right is believed without hashing it again.
-const REMEMBERED: Duration = Duration::from_mins(10);
-const REMEMBERED_MAX: usize = 10_000;
+/// The most a stored hash may ask for, so that a document cannot make logins expensive.
+pub const ITERATIONS_MAX: u32 = 1_000_000;
 
 /// A stored password hash.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -84,6 +76,24 @@ impl PasswordHash {
         let prf = text("pbkdf2_prf").unwrap_or("sha");
         let iterations = || u32::try_from(document.get("iterations")?.as_u64()?).ok();
         Self::checked(Scheme::named(prf, iterations)?, text("derived_key")?, salt)
+    }
+
+    /// A hash that no password has, and that takes as long as any to compare with.
+    pub(crate) fn unmatched(salt: String) -> Self {
+        Self {
+            scheme: Scheme::Pbkdf2Sha256(ITERATIONS),
+            key: Vec::new(),
+            salt,
+        }
+    }
+
+    /// Whether a text is meant to be a hash and is none that can be used. As a password it would let in
+    /// whoever has read it.
+    pub fn is_unusable(text: &str) -> bool {
+        ["-pbkdf2", "-hashed-"]
+            .iter()
+            .any(|form| text.starts_with(form))
+            && Self::from_config(text).is_none()
     }
 
     /// The form of the `[admins]` section.
@@ -155,81 +165,11 @@ impl Scheme {
     }
 }
 
-/// Checks passwords: hashes each but once, and takes as long for an unknown user as for a known.
-pub struct Verifier {
-    /// Keys the digests of remembered passwords; nobody else knows it.
-    key: hmac::Key,
-    /// What an unknown user's password is compared with.
-    nobody: PasswordHash,
-    remembered: Mutex<HashMap<PasswordHash, (Vec<u8>, Instant)>>,
-}
-
-impl Verifier {
-    /// `random` is the process's own secret.
-    pub fn new(random: [u8; 32]) -> Self {
-        Self {
-            key: hmac::Key::new(hmac::HMAC_SHA256, &random),
-            nobody: PasswordHash {
-                scheme: Scheme::Pbkdf2Sha256(ITERATIONS),
-                // No password hashes to nothing.
-                key: Vec::new(),
-                salt: hex(&random[..16]),
-            },
-            remembered: Mutex::default(),
-        }
-    }
-
-    /// True when `password` is the one behind `hash`; `None` is a user nobody knows.
-    pub async fn verify(&self, hash: Option<&PasswordHash>, password: &str) -> bool {
-        if hash.is_some_and(|hash| self.remembers(hash, password)) {
-            return true;
-        }
-        let digest = self.digest(password);
-        let (candidate, password) = (hash.unwrap_or(&self.nobody).clone(), password.to_owned());
-        let right = tokio::task::spawn_blocking(move || candidate.verify(&password)).await;
-        let right = right.unwrap_or(false) && hash.is_some();
-        if let (true, Some(hash)) = (right, hash) {
-            let mut remembered = self.lock();
-            if remembered.len() >= REMEMBERED_MAX {
-                remembered.clear();
-            }
-            remembered.insert(hash.clone(), (digest, Instant::now() + REMEMBERED));
-        }
-        right
-    }
-
-    /// True when `password` was right a short while ago.
-    pub fn remembers(&self, hash: &PasswordHash, password: &str) -> bool {
-        let digest = self.digest(password);
-        let remembered = self.lock();
-        let known = remembered
-            .get(hash)
-            .filter(|(_, until)| *until > Instant::now());
-        known.is_some_and(|(known, _)| equal(known, &digest))
-    }
-
-    fn digest(&self, password: &str) -> Vec<u8> {
-        hmac::sign(&self.key, password.as_bytes()).as_ref().to_vec()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PasswordHash, (Vec<u8>, Instant)>> {
-        self.remembered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl std::fmt::Debug for Verifier {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Verifier").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{PasswordHash, Verifier};
+    use super::PasswordHash;
 
     /// RFC 6070, the second vector, in the form of `CouchDB` 1.3.
     const RFC_6070: &str = "-pbkdf2-ea6c014dc72d6f8ffcd56d1b41a3e8b1d6a2c0f5,salt,2";
@@ -267,6 +207,18 @@ mod tests {
     }
 
     #[test]
+    fn a_hash_that_cannot_be_used_is_no_password() {
+        for (text, unusable) in [
+            ("secret", false),
+            ("-pbkdf2:sha256-00,salt,1000001", true),
+            ("-hashed-00,salt", true),
+            (RFC_6070, false),
+        ] {
+            assert_eq!(PasswordHash::is_unusable(text), unusable, "{text}");
+        }
+    }
+
+    #[test]
     fn user_documents_are_read() {
         let modern = json!({
             "password_scheme": "pbkdf2", "pbkdf2_prf": "sha256", "iterations": 2, "salt": "salt",
@@ -290,19 +242,5 @@ mod tests {
             PasswordHash::from_user(&json!({"password_scheme": "pbkdf2"})),
             None
         );
-    }
-
-    #[tokio::test]
-    async fn a_right_password_is_remembered_and_a_wrong_one_is_not() {
-        let verifier = Verifier::new([7; 32]);
-        let hash = PasswordHash::make("correct horse", [1; 16], 1000);
-        assert!(!verifier.verify(Some(&hash), "battery").await);
-        assert!(verifier.verify(Some(&hash), "correct horse").await);
-        assert_eq!(verifier.lock().len(), 1);
-        assert!(verifier.verify(Some(&hash), "correct horse").await);
-        assert!(!verifier.verify(Some(&hash), "battery").await);
-        let changed = PasswordHash::make("new", [2; 16], 1000);
-        assert!(!verifier.verify(Some(&changed), "correct horse").await);
-        assert!(!verifier.verify(None, "").await);
     }
 }

@@ -1,25 +1,42 @@
-//! Slows down who guesses passwords: after a few failures a name and an address have to wait, twice
-//! as long after each further one.
+//! Slows down guessing of passwords: after some failures a name, or an address, has to wait, twice as
+//! long after each further one.
+//!
+//! An attempt counts as a failure from its beginning, so that guesses made at the same time are not
+//! all judged before the first is counted. Keys are hashes: a table of names of any length would be
+//! memory that anonymous callers can fill.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
 use tokio::time::Instant;
 
 use super::AuthError;
 
-/// Failures that cost nothing: people mistype.
-const FREE: u32 = 5;
+/// Failures of a name that cost nothing: people mistype.
+const NAME_FREE: u32 = 5;
+/// As many more for an address, which several people may share.
+const ADDRESS_FREE: u32 = 20;
 const WAIT: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_mins(5);
 /// A quiet time after which all is forgotten.
 const FORGIVEN: Duration = Duration::from_mins(15);
-const KEYS_MAX: usize = 100_000;
+/// Entries take some 50 bytes each.
+const ENTRIES_MAX: usize = 100_000;
 
-/// Failed logins by key: a user's name, or an address.
-#[derive(Debug, Default)]
-pub struct Throttle(Mutex<HashMap<String, Failures>>);
+type Key = [u8; 16];
+
+/// Failed logins by name and by address. Cheap to clone.
+#[derive(Clone)]
+pub struct Throttle(Arc<Inner>);
+
+struct Inner {
+    /// Keys the hashes, so that nobody can make names collide.
+    key: hmac::Key,
+    failures: Mutex<HashMap<Key, Failures>>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Failures {
@@ -28,8 +45,8 @@ struct Failures {
 }
 
 impl Failures {
-    fn wait_until(&self) -> Instant {
-        let excess = self.count.saturating_sub(FREE);
+    fn wait_until(&self, free: u32) -> Instant {
+        let excess = self.count.saturating_sub(free);
         if excess == 0 {
             return self.last;
         }
@@ -37,94 +54,212 @@ impl Failures {
     }
 }
 
+/// A login that is being judged. It has failed unless [`Attempt::succeed`] says otherwise.
+#[must_use]
+#[derive(Debug)]
+pub struct Attempt {
+    throttle: Throttle,
+    name: Key,
+    address: Key,
+}
+
 impl Throttle {
-    /// Refuses when one of the keys has to wait.
-    pub fn check(&self, keys: &[&str]) -> Result<(), AuthError> {
-        let now = Instant::now();
-        let failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = keys
-            .iter()
-            .filter_map(|key| failures.get(*key))
-            .map(Failures::wait_until)
-            .max();
-        match until {
-            Some(until) if until > now => Err(AuthError::Throttled {
-                seconds: (until - now).as_secs() + 1,
-            }),
-            _ => Ok(()),
-        }
+    /// `random` is the process's own secret.
+    pub fn new(random: [u8; 32]) -> Self {
+        Self(Arc::new(Inner {
+            key: hmac::Key::new(hmac::HMAC_SHA256, &random),
+            failures: Mutex::default(),
+        }))
     }
 
-    /// Counts a failure, or forgets all of them after a success.
-    pub fn record(&self, keys: &[&str], success: bool) {
+    /// Begins to judge a login, or refuses because its name or its address has to wait.
+    pub fn attempt(&self, name: &str, address: IpAddr) -> Result<Attempt, AuthError> {
         let now = Instant::now();
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if success {
-            for key in keys {
-                failures.remove(*key);
-            }
-            return;
+        let (name, address) = (self.key(b'n', name.as_bytes()), self.address(address));
+        let mut failures = self.lock();
+        let keys = [(name, NAME_FREE), (address, ADDRESS_FREE)];
+        let until = keys
+            .iter()
+            .filter_map(|(key, free)| Some(failures.get(key)?.wait_until(*free)))
+            .max();
+        if let Some(until) = until.filter(|until| *until > now) {
+            let seconds = (until - now).as_secs() + 1;
+            return Err(AuthError::Throttled { seconds });
         }
-        if failures.len() >= KEYS_MAX {
-            failures.retain(|_, failure| now - failure.last < FORGIVEN);
-        }
-        for key in keys {
-            let failure = failures.entry((*key).to_owned()).or_insert(Failures {
+        make_room(&mut failures, now);
+        for (key, _) in keys {
+            let entry = failures.entry(key);
+            let failure = entry.or_insert(Failures {
                 count: 0,
                 last: now,
             });
             if now - failure.last >= FORGIVEN {
                 failure.count = 0;
             }
-            failure.count += 1;
+            failure.count = failure.count.saturating_add(1);
             failure.last = now;
         }
+        drop(failures);
+        Ok(Attempt {
+            throttle: self.clone(),
+            name,
+            address,
+        })
+    }
+
+    fn address(&self, address: IpAddr) -> Key {
+        match address.to_canonical() {
+            IpAddr::V4(address) => self.key(b'4', &address.octets()),
+            // A customer has a network of this size.
+            IpAddr::V6(address) => self.key(b'6', &address.octets()[..8]),
+        }
+    }
+
+    fn key(&self, kind: u8, text: &[u8]) -> Key {
+        let mut hash = hmac::Context::with_key(&self.0.key);
+        hash.update(&[kind]);
+        hash.update(text);
+        let mut key = [0; 16];
+        key.copy_from_slice(&hash.sign().as_ref()[..16]);
+        key
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Failures>> {
+        let failures = self.0.failures.lock();
+        failures.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets what is forgiven, and if that is not enough the older half.
+fn make_room(failures: &mut HashMap<Key, Failures>, now: Instant) {
+    if failures.len() + 2 <= ENTRIES_MAX {
+        return;
+    }
+    failures.retain(|_, failure| now - failure.last < FORGIVEN);
+    if failures.len() > ENTRIES_MAX / 2 {
+        let mut times: Vec<Instant> = failures.values().map(|failure| failure.last).collect();
+        let middle = times.len() / 2;
+        let (_, median, _) = times.select_nth_unstable(middle);
+        let mut spare = ENTRIES_MAX / 2;
+        failures.retain(|_, failure| {
+            let kept = failure.last >= *median && spare > 0;
+            spare -= usize::from(kept);
+            kept
+        });
+    }
+}
+
+impl Attempt {
+    /// The password was right: forgets the failures of the name, and one of the address. Not all of
+    /// them, or an account of one's own would do to guess at those of others.
+    pub fn succeed(self) {
+        let mut failures = self.throttle.lock();
+        failures.remove(&self.name);
+        if let Some(failure) = failures.get_mut(&self.address) {
+            failure.count = failure.count.saturating_sub(2);
+        }
+    }
+}
+
+impl std::fmt::Debug for Throttle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Throttle")
+            .field("entries", &self.lock().len())
+            .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use std::time::Duration;
 
     use tokio::time::advance;
 
-    use super::{AuthError, Throttle};
+    use super::{AuthError, ENTRIES_MAX, Throttle};
+
+    fn ip(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    /// How long an attempt has to wait; it fails if it does not have to.
+    fn wait(throttle: &Throttle, name: &str, address: IpAddr) -> u64 {
+        match throttle.attempt(name, address) {
+            Err(AuthError::Throttled { seconds }) => seconds,
+            attempt => attempt.map(|_| 0).unwrap(),
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn guessing_gets_slower_and_is_forgiven() {
-        let throttle = Throttle::default();
-        for _ in 0..5 {
-            throttle.record(&["anna", "10.0.0.1"], false);
-            assert_eq!(throttle.check(&["anna"]), Ok(()));
+        let throttle = Throttle::new([1; 32]);
+        for n in 0..6 {
+            assert_eq!(wait(&throttle, "anna", ip(n)), 0);
         }
-        throttle.record(&["anna", "10.0.0.1"], false);
-        assert_eq!(
-            throttle.check(&["anna"]),
-            Err(AuthError::Throttled { seconds: 2 })
-        );
-        assert_eq!(
-            throttle.check(&["bert", "10.0.0.1"]),
-            Err(AuthError::Throttled { seconds: 2 })
-        );
-        assert_eq!(throttle.check(&["bert", "10.0.0.2"]), Ok(()));
+        assert_eq!(wait(&throttle, "anna", ip(9)), 2);
+        assert_eq!(wait(&throttle, "bert", ip(0)), 0);
         advance(Duration::from_secs(1)).await;
-        assert_eq!(throttle.check(&["anna"]), Ok(()));
-        throttle.record(&["anna"], false);
-        assert_eq!(
-            throttle.check(&["anna"]),
-            Err(AuthError::Throttled { seconds: 3 })
-        );
-        throttle.record(&["anna"], true);
-        assert_eq!(throttle.check(&["anna"]), Ok(()));
+        assert_eq!(wait(&throttle, "anna", ip(9)), 0);
+        assert_eq!(wait(&throttle, "anna", ip(9)), 3);
+        advance(Duration::from_secs(2)).await;
+        throttle.attempt("anna", ip(9)).unwrap().succeed();
         for _ in 0..40 {
-            throttle.record(&["anna"], false);
+            advance(Duration::from_mins(5)).await;
+            assert_eq!(wait(&throttle, "anna", ip(9)), 0);
         }
-        assert_eq!(
-            throttle.check(&["anna"]),
-            Err(AuthError::Throttled { seconds: 301 })
-        );
+        assert_eq!(wait(&throttle, "anna", ip(10)), 301);
         advance(Duration::from_mins(15)).await;
-        throttle.record(&["anna"], false);
-        assert_eq!(throttle.check(&["anna"]), Ok(()));
+        assert_eq!(wait(&throttle, "anna", ip(9)), 0);
+        assert_eq!(wait(&throttle, "anna", ip(9)), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_guesses_at_many_names_waits() {
+        let throttle = Throttle::new([1; 32]);
+        for n in 0..21 {
+            assert_eq!(wait(&throttle, &format!("user {n}"), ip(1)), 0);
+        }
+        assert_eq!(wait(&throttle, "another", ip(1)), 2);
+        assert_eq!(wait(&throttle, "another", ip(2)), 0);
+        advance(Duration::from_secs(1)).await;
+        // An account of one's own makes up for one guess.
+        throttle.attempt("mine", ip(1)).unwrap().succeed();
+        assert_eq!(wait(&throttle, "another", ip(1)), 0);
+        assert_eq!(wait(&throttle, "another", ip(1)), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_is_no_address_and_a_network_is_one_caller() {
+        let throttle = Throttle::new([1; 32]);
+        for _ in 0..6 {
+            assert_eq!(wait(&throttle, "10.0.0.1", ip(2)), 0);
+        }
+        assert_eq!(wait(&throttle, "anna", ip(1)), 0);
+        let mapped = Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped();
+        assert_eq!(throttle.address(mapped.into()), throttle.address(ip(1)));
+        let v6 = |net, host| Ipv6Addr::new(0x2001, 0xdb8, 0, net, 0, 0, 0, host).into();
+        assert_eq!(throttle.address(v6(1, 1)), throttle.address(v6(1, 2)));
+        assert_ne!(throttle.address(v6(1, 1)), throttle.address(v6(2, 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_table_is_bounded_and_keeps_what_is_new() {
+        let throttle = Throttle::new([1; 32]);
+        let long = "x".repeat(10_000);
+        for n in 0..ENTRIES_MAX {
+            let [.., a, b, c] = u32::try_from(n).unwrap().to_be_bytes();
+            let address = Ipv4Addr::new(11, a, b, c).into();
+            assert_eq!(wait(&throttle, &format!("{n}{long}"), address), 0);
+            advance(Duration::from_micros(1)).await;
+        }
+        let entries = throttle.lock().len();
+        assert!(
+            (ENTRIES_MAX / 4..=ENTRIES_MAX).contains(&entries),
+            "{entries}"
+        );
+        for _ in 0..6 {
+            assert_eq!(wait(&throttle, "anna", ip(1)), 0);
+        }
+        assert_eq!(wait(&throttle, "anna", ip(2)), 2);
     }
 }

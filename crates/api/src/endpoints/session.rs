@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use docstore::ReadOptions;
-use http::header::{LOCATION, SET_COOKIE};
+use http::header::{CONTENT_ENCODING, LOCATION, SET_COOKIE};
+use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::json;
 
@@ -14,8 +15,12 @@ use crate::auth::password::PasswordHash;
 use crate::call::Call;
 use crate::endpoints::users;
 use crate::reply::{self, Reply};
+use crate::route::Route;
 use crate::service::{Client, Shared};
 use crate::{Error, Options};
+
+/// The most that name and password may take, whoever sends them.
+pub(crate) const LOGIN_BYTES_MAX: usize = 8 * 1024;
 
 /// Users are documents of the database `_users`.
 pub(crate) struct UserDocuments<'a>(pub(crate) &'a Shared);
@@ -64,19 +69,24 @@ pub(crate) async fn prove(
     headers: &HeaderMap,
     client: Client,
 ) -> Result<Proven, Error> {
-    let address = client.address.ip().to_string();
+    let address = shared.proxies.client(headers, client.address.ip());
     let users = UserDocuments(shared);
     let auth = &shared.authenticator;
     let Some(upstream) = &shared.upstream else {
         return auth
-            .authenticate(headers, &address, shared.now_s(), &users)
+            .authenticate(headers, address, shared.now_s(), &users)
             .await;
     };
     // Administrators of this configuration, so that one can look while the cluster is down.
-    match auth.authenticate_admin(headers, &address, &users).await? {
+    match auth.authenticate_admin(headers, address, &users).await? {
         Some(proven) => Ok(proven),
         None => upstream.prove(headers, client).await,
     }
+}
+
+/// Whether a request logs somebody in, here or at the cluster.
+pub(crate) fn is_login(parts: &Parts) -> bool {
+    parts.method == Method::POST && matches!(Route::parse(parts.uri.path()), Ok(Route::Session))
 }
 
 /// `/_session`
@@ -118,10 +128,12 @@ fn show(call: &Call) -> Result<Reply, Error> {
 
 async fn log_in(call: &mut Call) -> Result<Reply, Error> {
     let (name, password) = credentials(call).await?;
-    let address = call.client.address.ip().to_string();
     let shared = Arc::clone(&call.shared);
+    let address = shared
+        .proxies
+        .client(&call.headers, call.client.address.ip());
     let (auth, users) = (&shared.authenticator, UserDocuments(&shared));
-    let identity = match auth.login(&name, &password, &address, &users).await {
+    let identity = match auth.login(&name, &password, address, &users).await {
         Ok(identity) => identity,
         Err(refused) => {
             let mut reply = refused.into_response();
@@ -145,6 +157,15 @@ async fn log_in(call: &mut Call) -> Result<Reply, Error> {
 /// Name and password of a form or of JSON.
 async fn credentials(call: &mut Call) -> Result<(String, String), Error> {
     let is_json = call.content_type().eq_ignore_ascii_case("application/json");
+    if call
+        .header(&CONTENT_ENCODING)
+        .is_some_and(|encoding| encoding != "identity")
+    {
+        // It could become as large as any body.
+        let reason = "A login must not be compressed.";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(Error::new(status, "bad_content_type", reason));
+    }
     let text = call.text().await?;
     let (name, password) = if is_json {
         let body: serde_json::Value =

@@ -8,7 +8,8 @@ use store::Transaction;
 
 use crate::Error;
 use crate::access::USER_PREFIX;
-use crate::auth::password::{ITERATIONS, PasswordHash};
+use crate::auth::hashing::Lane;
+use crate::auth::password::{ITERATIONS, ITERATIONS_MAX, PasswordHash};
 use crate::service::Shared;
 
 /// Checks a document, and puts a hash in place of its password.
@@ -22,16 +23,15 @@ pub(crate) async fn prepare(shared: &Shared, mut edit: Edit) -> Result<Edit, Err
     };
     check(&edit.id, &members).map_err(Error::forbidden)?;
     let Some(password) = members.remove("password") else {
+        let iterations = members.get("iterations").and_then(Value::as_f64);
+        if iterations.is_some_and(|iterations| iterations > f64::from(ITERATIONS_MAX)) {
+            let reason = format!("`iterations` must be at most {ITERATIONS_MAX}");
+            return Err(Error::forbidden(reason));
+        }
         return Ok(edit);
     };
     if let Value::String(password) = password {
-        let salt = shared.bits().to_be_bytes();
-        let make = move || PasswordHash::make(&password, salt, ITERATIONS);
-        // Slow on purpose.
-        let hash = tokio::task::spawn_blocking(make)
-            .await
-            .map_err(Error::internal)?;
-        store_hash(&mut members, &hash);
+        store_hash(&mut members, &hash(shared, password).await?);
     } else if !password.is_null() {
         return Err(Error::bad_request("`password` must be a string"));
     }
@@ -46,10 +46,7 @@ pub(super) async fn strengthen(
     weak: &PasswordHash,
     password: &str,
 ) -> Result<bool, Error> {
-    let (salt, password) = (shared.bits().to_be_bytes(), password.to_owned());
-    let make = move || PasswordHash::make(&password, salt, ITERATIONS);
-    let strong = tokio::task::spawn_blocking(make).await;
-    let strong = &strong.map_err(Error::internal)?;
+    let strong = &hash(shared, password.to_owned()).await?;
     let (docs, id) = (shared.docs(), &format!("{USER_PREFIX}{name}"));
     let users = &docs.name("_users")?;
     let stored = docs
@@ -83,6 +80,16 @@ pub(super) async fn strengthen(
         })
         .await;
     Ok(stored?)
+}
+
+/// Hashes a password, in turn with logins.
+async fn hash(shared: &Shared, password: String) -> Result<PasswordHash, Error> {
+    let salt = shared.bits().to_be_bytes();
+    let hashing = shared.authenticator.verifier.hashing();
+    let ticket = hashing.enter(Lane::Others)?;
+    let make = move || PasswordHash::make(&password, salt, ITERATIONS);
+    let hashed = hashing.run(ticket, make).await;
+    hashed.ok_or_else(|| Error::internal(std::io::Error::other("hashing a password panicked")))
 }
 
 fn store_hash(members: &mut Map<String, Value>, hash: &PasswordHash) {

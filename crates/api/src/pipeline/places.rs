@@ -8,6 +8,7 @@ use futures::StreamExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use crate::auth::authenticator::Method;
 use crate::call::Call;
 use crate::reply::Reply;
 use crate::route::{DbPart, Route};
@@ -18,16 +19,23 @@ use crate::{Error, metrics};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes a place. Those who wait for something to happen have places of their own, of which there are
-/// many more.
+/// many more. So have anonymous callers, of which there are few, so that they cannot take those of
+/// others.
 pub(super) async fn take(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Error> {
     let shared = &call.shared;
-    if call.route == Route::Up {
+    if matches!(call.route, Route::Up | Route::Dashboard(_)) {
         return Ok(None);
     }
-    if waits(call) {
+    let is_anonymous = call.proven.method == Method::None;
+    if waits(call) && !is_anonymous {
         return take_to_wait(shared).map(Some);
     }
-    let place = timeout(PATIENCE, Arc::clone(&shared.places).acquire_owned()).await;
+    let places = if is_anonymous {
+        &shared.anonymous
+    } else {
+        &shared.places
+    };
+    let place = timeout(PATIENCE, Arc::clone(places).acquire_owned()).await;
     match place {
         Ok(Ok(place)) => Ok(Some(place)),
         Ok(Err(_)) | Err(_) => Err(refused()),

@@ -4,8 +4,8 @@
 //! to how long the cluster may think, since only it knows what a view costs.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
@@ -19,14 +19,18 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use hyper_util::client::legacy::Error as ClientError;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::Upstream;
+use crate::forwarded::FORWARDED_FOR;
 use crate::reply::Reply;
 use crate::service::Client;
-use crate::{Error, metrics};
+use crate::{Error, metrics, pace};
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// Interim answers (1xx) to one request: no server has reason for more.
+const INTERIM_MAX: u32 = 64;
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
@@ -60,10 +64,10 @@ impl Upstream {
     ) -> Result<Reply, Error> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = (self.uri(path)).ok_or_else(|| Error::bad_request("the path is not one"))?;
-        let silent = Arc::new(AtomicBool::new(false));
+        let given_up = Arc::new(OnceLock::new());
         let has_body = !body.is_end_stream();
         let body = if has_body {
-            Body::from_stream(watched(body, patience, Arc::clone(&silent)))
+            Body::from_stream(watched(body, patience, Arc::clone(&given_up)))
         } else {
             Body::empty()
         };
@@ -80,11 +84,7 @@ impl Upstream {
         }
         match self.send(request, has_body).await {
             Ok(answer) => Ok(untouched(answer)),
-            Err(_) if silent.load(Ordering::Relaxed) => {
-                let reason = "The request's body does not come.";
-                Err(Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason))
-            }
-            Err(error) => Err(error),
+            Err(error) => Err(given_up.get().cloned().unwrap_or(error)),
         }
     }
 
@@ -102,13 +102,33 @@ impl Upstream {
             *again.headers_mut() = request.headers().clone();
             again
         });
-        let client = &self.0.client;
-        let answer = match (client.request(request).await, again) {
-            (Err(error), Some(again)) if !error.is_connect() => client.request(again).await,
+        let answer = match (self.send_once(request).await, again) {
+            (Err(Some(error)), Some(again)) if !error.is_connect() => self.send_once(again).await,
             (answer, _) => answer,
         };
         metrics::upstream_asked(answer.is_ok());
-        answer.map_err(Error::bad_gateway)
+        answer.map_err(|failed| match failed {
+            Some(error) => Error::bad_gateway(error),
+            None => Error::bad_gateway(io::Error::other("there is no end of interim answers")),
+        })
+    }
+
+    /// Sends a request; `Err(None)` is that the cluster gives interim answers and no final one.
+    async fn send_once(
+        &self,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, Option<ClientError>> {
+        let (count, too_many) = (AtomicU32::new(0), CancellationToken::new());
+        let stop = too_many.clone();
+        hyper::ext::on_informational(&mut request, move |_| {
+            if count.fetch_add(1, Ordering::Relaxed) >= INTERIM_MAX {
+                stop.cancel();
+            }
+        });
+        tokio::select! {
+            answer = self.0.client.request(request) => answer.map_err(Some),
+            () = too_many.cancelled() => Err(None),
+        }
     }
 
     /// The headers of a request on its way to the cluster.
@@ -190,23 +210,26 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The body, given up when nothing of it comes for so long.
+/// The body, given up when nothing of it comes for so long, or too little, or too much.
 fn watched(
     body: Body,
     patience: Duration,
-    silent: Arc<AtomicBool>,
+    given_up: Arc<OnceLock<Error>>,
 ) -> impl Stream<Item = io::Result<Bytes>> {
     let pieces = body.into_data_stream();
-    stream::unfold(Some((pieces, silent)), move |state| async move {
-        let (mut pieces, silent) = state?;
-        match timeout(patience, pieces.next()).await {
-            Ok(None) => None,
-            Ok(Some(Ok(piece))) => Some((Ok(piece), Some((pieces, silent)))),
-            Ok(Some(Err(error))) => Some((Err(io::Error::other(error)), None)),
+    stream::unfold(Some((pieces, given_up)), move |state| async move {
+        let (mut pieces, given_up) = state?;
+        let refused = match timeout(patience, pieces.next()).await {
+            Ok(None) => return None,
+            Ok(Some(Ok(piece))) => return Some((Ok(piece), Some((pieces, given_up)))),
+            Ok(Some(Err(error))) => pace::refusal(error),
             Err(_) => {
-                silent.store(true, Ordering::Relaxed);
-                Some((Err(io::ErrorKind::TimedOut.into()), None))
+                let reason = "The request's body does not come.";
+                Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason)
             }
-        }
+        };
+        let error = io::Error::other(refused.to_string());
+        let _ = given_up.set(refused);
+        Some((Err(error), None))
     })
 }

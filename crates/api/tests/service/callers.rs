@@ -105,11 +105,11 @@ async fn tokens_of_all_kinds_are_believed_by_their_key_alone() {
 #[tokio::test]
 async fn a_trusted_proxy_says_who_calls() {
     let setting = Setting {
-        proxy_secrets: vec![b"the proxy's".to_vec()],
+        proxy_secrets: vec![b"the proxy's secret".to_vec()],
         ..Setting::default()
     };
     let fixture = Fixture::with(Options::default(), setting).await;
-    let key = hmac::Key::new(hmac::HMAC_SHA256, b"the proxy's");
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"the proxy's secret");
     let token = hmac::sign(&key, b"anna");
     let token = token.as_ref().iter().map(|byte| format!("{byte:02x}"));
     let vouched = fixture
@@ -129,6 +129,27 @@ async fn a_trusted_proxy_says_who_calls() {
         let refused = bad.get("/_scheduler/jobs").await;
         refused.refuses(401, "unauthorized", "You are not a server admin.");
     }
+}
+
+#[tokio::test]
+async fn clients_behind_a_trusted_proxy_fail_each_for_themselves() {
+    let guess = async |options: Options| {
+        let fixture = Fixture::with(options, Setting::default()).await;
+        for n in 0..30 {
+            let eve = fixture.user(&format!("user{n}"), "guess");
+            let eve = eve.with("x-forwarded-for", "198.51.100.7, 192.0.2.1");
+            eve.get("/_session").await;
+        }
+        let anna = fixture.user("anna", "wrong");
+        let anna = anna.with("x-forwarded-for", "198.51.100.7, 192.0.2.2");
+        anna.get("/_session").await.status.as_u16()
+    };
+    let trusting = Options {
+        trusted_proxies: vec!["10.0.0.0/8".to_owned()],
+        ..Options::default()
+    };
+    assert_eq!(guess(trusting).await, 401);
+    assert_eq!(guess(Options::default()).await, 429);
 }
 
 #[tokio::test]

@@ -7,8 +7,9 @@ use std::time::Duration;
 use api::auth::authenticator::Authenticator;
 use api::auth::cookie::Sessions;
 use api::auth::jwt::Jwt;
-use api::auth::password::{PasswordHash, Verifier};
+use api::auth::password::PasswordHash;
 use api::auth::throttle::Throttle;
+use api::auth::verifier::Verifier;
 use api::{Client, Metrics, Options, Service, Setup, Upstream, UpstreamOptions};
 use axum::body::{Body, to_bytes};
 use base64::Engine as _;
@@ -108,7 +109,10 @@ impl Fixture {
                 PasswordHash::make("s3cret", [1; 16], 10),
             )])
             .into(),
-            sessions: Sessions::new(vec![b"cookie secret".to_vec()], Duration::from_mins(10)),
+            sessions: Sessions::new(
+                vec![b"a secret for cookies".to_vec()],
+                Duration::from_mins(10),
+            ),
             jwt: Jwt::new(
                 &setting.jwt_keys,
                 vec![("exp".to_owned(), None)],
@@ -117,7 +121,7 @@ impl Fixture {
             .unwrap(),
             proxy_secrets: setting.proxy_secrets,
             verifier: Verifier::new([9; 32]),
-            throttle: Throttle::default(),
+            throttle: Throttle::new([8; 32]),
             upgrade_hashes: setting.upgrade_hashes,
         };
         let (notifier, follow) = Notifier::new(

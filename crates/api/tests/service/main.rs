@@ -10,6 +10,7 @@ mod databases;
 mod documents;
 mod fields;
 mod fixture;
+mod flood;
 mod forgery;
 mod fuzz;
 mod limits;

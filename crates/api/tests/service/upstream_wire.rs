@@ -213,3 +213,32 @@ async fn in_front_of_couchdb() {
         admin.delete(db).await.gives(200);
     }
 }
+
+#[tokio::test]
+async fn a_request_for_the_server_as_a_whole_is_answered_here() {
+    let (fixture, _listener) = in_front().await;
+    let star = fixture.nobody();
+    let answer = star.send(Method::OPTIONS, "*", Body::empty()).await;
+    assert_eq!(answer.status.as_u16(), 204, "{}", answer.text);
+    assert_eq!(answer.header("allow"), "DELETE,GET,HEAD,OPTIONS,POST,PUT");
+    let other = star.send(Method::GET, "*", Body::empty()).await;
+    assert_eq!(other.status.as_u16(), 400);
+    let tunnel = star.send(Method::CONNECT, "db.example:443", Body::empty());
+    assert_eq!(tunnel.await.status.as_u16(), 405);
+}
+
+#[tokio::test]
+async fn interim_answers_without_an_end_are_cut_off() {
+    let (fixture, listener) = in_front().await;
+    let endless = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read_to(&mut stream, "\r\n\r\n").await;
+        let hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
+        while stream.write_all(hints.as_bytes()).await.is_ok() {}
+    };
+    let user = fixture.nobody();
+    let asked = timeout(PATIENCE, user.send(Method::POST, "/db/_x", Body::from("x")));
+    let (answer, ()) = tokio::join!(asked, endless);
+    let answer = answer.expect("it goes on for ever");
+    assert_eq!(answer.status.as_u16(), 502, "{}", answer.text);
+}

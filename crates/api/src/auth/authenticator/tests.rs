@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use base64::Engine;
@@ -9,23 +10,32 @@ use serde_json::json;
 use super::{Authenticator, Method, Proven, User, Users};
 use crate::auth::cookie::Sessions;
 use crate::auth::jwt::Jwt;
-use crate::auth::password::{PasswordHash, Verifier};
+use crate::auth::password::PasswordHash;
 use crate::auth::throttle::Throttle;
+use crate::auth::verifier::Verifier;
 use crate::auth::{AuthError, WRONG};
 
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const NOW: u64 = 1_700_000_000;
 
 fn authenticator() -> Authenticator {
     let admin = PasswordHash::make("s3cret:with:colons", [1; 16], 10);
     Authenticator {
         admins: BTreeMap::from([("root".to_owned(), admin)]).into(),
-        sessions: Sessions::new(vec![b"secret".to_vec()], Duration::from_mins(10)),
+        sessions: Sessions::new(
+            vec![b"a secret of the tests".to_vec()],
+            Duration::from_mins(10),
+        ),
         jwt: Jwt::new(&BTreeMap::new(), Vec::new(), "roles").unwrap(),
         proxy_secrets: Vec::new(),
         verifier: Verifier::new([9; 32]),
-        throttle: Throttle::default(),
+        throttle: Throttle::new([8; 32]),
         upgrade_hashes: false,
     }
+}
+
+fn ip(last: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, last).into()
 }
 
 /// There is only one user, or nobody.
@@ -61,7 +71,7 @@ fn basic(pair: &str) -> HeaderMap {
 
 async fn proven(headers: &HeaderMap) -> Result<Proven, AuthError> {
     authenticator()
-        .authenticate(headers, "127.0.0.1", NOW, &ANNA)
+        .authenticate(headers, HERE, NOW, &ANNA)
         .await
 }
 
@@ -102,23 +112,23 @@ async fn sessions_are_for_those_who_exist() {
         .unwrap();
     let headers = header("cookie", &format!("a=b; AuthSession={cookie}; c=d"));
     let fresh = auth
-        .authenticate(&headers, "", NOW + 1, &ANNA)
+        .authenticate(&headers, HERE, NOW + 1, &ANNA)
         .await
         .unwrap();
     assert_eq!((fresh.method, fresh.cookie), (Method::Cookie, None));
     let late = auth
-        .authenticate(&headers, "", NOW + 120, &ANNA)
+        .authenticate(&headers, HERE, NOW + 120, &ANNA)
         .await
         .unwrap();
     assert!(late.cookie.is_some_and(|renewed| renewed != cookie));
     let over = auth
-        .authenticate(&headers, "", NOW + 600, &ANNA)
+        .authenticate(&headers, HERE, NOW + 600, &ANNA)
         .await
         .unwrap();
     assert_eq!(over.method, Method::None);
     let gone = Only("");
     assert_eq!(
-        auth.authenticate(&headers, "", NOW, &gone)
+        auth.authenticate(&headers, HERE, NOW, &gone)
             .await
             .unwrap()
             .method,
@@ -127,7 +137,7 @@ async fn sessions_are_for_those_who_exist() {
     assert_eq!(auth.issue_cookie("nobody", NOW, &gone).await.unwrap(), None);
     let junk = header("cookie", "AuthSession=junk");
     assert!(matches!(
-        auth.authenticate(&junk, "", NOW, &ANNA).await,
+        auth.authenticate(&junk, HERE, NOW, &ANNA).await,
         Err(AuthError::BadRequest(_))
     ));
 }
@@ -145,14 +155,14 @@ async fn nobody_is_vouched_for_or_believed_without_a_key() {
 async fn guessing_is_slowed_down_and_locks_nobody_out() {
     let auth = authenticator();
     let root = "s3cret:with:colons";
-    auth.login("root", root, "10.0.0.9", &ANNA).await.unwrap();
+    auth.login("root", root, ip(9), &ANNA).await.unwrap();
     for _ in 0..6 {
-        let _ = auth.login("anna", "x", "10.0.0.1", &ANNA).await;
-        let _ = auth.login("root", "x", "10.0.0.3", &ANNA).await;
+        let _ = auth.login("anna", "x", ip(1), &ANNA).await;
+        let _ = auth.login("root", "x", ip(3), &ANNA).await;
     }
-    let right = auth.login("anna", "pässword", "10.0.0.2", &ANNA).await;
+    let right = auth.login("anna", "pässword", ip(2), &ANNA).await;
     assert!(matches!(right, Err(AuthError::Throttled { .. })));
-    auth.login("root", root, "10.0.0.9", &ANNA).await.unwrap();
+    auth.login("root", root, ip(9), &ANNA).await.unwrap();
 }
 
 #[test]

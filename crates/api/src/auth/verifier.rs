@@ -1,0 +1,207 @@
+//! Checks passwords without spending half a second on every request.
+//!
+//! What was right a short while ago is believed, the same password sent many times at once is hashed
+//! once, and an unknown user takes as long as a known one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use tokio::time::Instant;
+
+use super::hashing::{Hashing, Lane};
+use super::password::PasswordHash;
+use super::throttle::Attempt;
+use super::{AuthError, equal, hex};
+
+/// How long a password that was right is believed without hashing it again, since it was last used.
+const REMEMBERED: Duration = Duration::from_mins(10);
+const REMEMBERED_MAX: usize = 10_000;
+/// Checks beyond this are looked through for those that nobody waits for any more.
+const RUNNING_MAX: usize = 1_000;
+
+type Digest = [u8; 32];
+type Check = BoxFuture<'static, bool>;
+
+/// Checks passwords. Cheap to clone.
+#[derive(Clone)]
+pub struct Verifier(Arc<Inner>);
+
+struct Inner {
+    /// Keys the digests of passwords; nobody else knows it.
+    key: hmac::Key,
+    /// What an unknown user's password is compared with.
+    nobody: PasswordHash,
+    hashing: Hashing,
+    remembered: Mutex<HashMap<PasswordHash, (Digest, Instant)>>,
+    running: Mutex<HashMap<Digest, WeakShared<Check>>>,
+}
+
+/// A password that is to be checked.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// Whose it is said to be.
+    pub name: &'a str,
+    /// What it is compared with; `None` is a user nobody knows.
+    pub hash: Option<&'a PasswordHash>,
+    /// The password.
+    pub password: &'a str,
+    /// The queue to wait in.
+    pub lane: Lane,
+}
+
+impl Verifier {
+    /// `random` is the process's own secret.
+    pub fn new(random: [u8; 32]) -> Self {
+        Self(Arc::new(Inner {
+            key: hmac::Key::new(hmac::HMAC_SHA256, &random),
+            nobody: PasswordHash::unmatched(hex(&random[..16])),
+            hashing: Hashing::default(),
+            remembered: Mutex::default(),
+            running: Mutex::default(),
+        }))
+    }
+
+    /// The threads that hash.
+    pub fn hashing(&self) -> &Hashing {
+        &self.0.hashing
+    }
+
+    /// True when the password is the one behind the hash. `admit` is asked before a password is hashed
+    /// that nobody else is waiting for.
+    pub async fn verify(
+        &self,
+        question: Question<'_>,
+        admit: impl FnOnce() -> Result<Attempt, AuthError>,
+    ) -> Result<bool, AuthError> {
+        let check = self.begin(question, admit)?;
+        Ok(check.await)
+    }
+
+    fn begin(
+        &self,
+        question: Question<'_>,
+        admit: impl FnOnce() -> Result<Attempt, AuthError>,
+    ) -> Result<Shared<Check>, AuthError> {
+        let Question {
+            name,
+            hash,
+            password,
+            lane,
+        } = question;
+        let candidate = hash.unwrap_or(&self.0.nobody).clone();
+        let asked = self.digest(&[name, &candidate.to_config(), password]);
+        let mut running = lock(&self.0.running);
+        let same = running.get(&asked).and_then(WeakShared::upgrade);
+        if let Some(check) = same {
+            return Ok(check);
+        }
+        let ticket = self.0.hashing.enter(lane)?;
+        let attempt = admit()?;
+        let (of, is_known) = (self.clone(), hash.is_some());
+        let (digest, password) = (self.digest(&[password]), password.to_owned());
+        let check = async move {
+            let hashed = candidate.clone();
+            let judge = move || hashed.verify(&password);
+            let right = of.0.hashing.run(ticket, judge).await.unwrap_or(false) && is_known;
+            if right {
+                of.remember(candidate, digest);
+                attempt.succeed();
+            }
+            lock(&of.0.running).remove(&asked);
+            right
+        };
+        let check = check.boxed().shared();
+        if running.len() >= RUNNING_MAX {
+            running.retain(|_, check| check.upgrade().is_some());
+        }
+        running.extend(check.downgrade().map(|weak| (asked, weak)));
+        Ok(check)
+    }
+
+    /// True when the password was right a short while ago.
+    pub fn remembers(&self, hash: &PasswordHash, password: &str) -> bool {
+        let digest = self.digest(&[password]);
+        let (mut remembered, now) = (lock(&self.0.remembered), Instant::now());
+        let known = remembered.get_mut(hash);
+        let Some((known, until)) = known.filter(|(_, until)| *until > now) else {
+            return false;
+        };
+        let same = equal(known, &digest);
+        if same {
+            *until = now + REMEMBERED;
+        }
+        same
+    }
+
+    fn remember(&self, hash: PasswordHash, digest: Digest) {
+        let mut remembered = lock(&self.0.remembered);
+        if remembered.len() >= REMEMBERED_MAX {
+            remembered.clear();
+        }
+        remembered.insert(hash, (digest, Instant::now() + REMEMBERED));
+    }
+
+    fn digest(&self, texts: &[&str]) -> Digest {
+        let mut hash = hmac::Context::with_key(&self.0.key);
+        for text in texts {
+            hash.update(&(text.len() as u64).to_be_bytes());
+            hash.update(text.as_bytes());
+        }
+        let mut digest = [0; 32];
+        digest.copy_from_slice(hash.sign().as_ref());
+        digest
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verifier").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::{Lane, PasswordHash, Question, Verifier, lock};
+    use crate::auth::throttle::Throttle;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    async fn verify(of: &Verifier, hash: Option<&PasswordHash>, password: &str) -> bool {
+        let throttle = Throttle::new([1; 32]);
+        let question = Question {
+            name: "anna",
+            hash,
+            password,
+            lane: Lane::Others,
+        };
+        let admit = || throttle.attempt("anna", HERE);
+        of.verify(question, admit).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_right_password_is_remembered_and_a_wrong_one_is_not() {
+        let verifier = Verifier::new([7; 32]);
+        let hash = PasswordHash::make("correct horse", [1; 16], 1000);
+        assert!(!verify(&verifier, Some(&hash), "battery").await);
+        assert!(!verifier.remembers(&hash, "correct horse"));
+        assert!(verify(&verifier, Some(&hash), "correct horse").await);
+        assert_eq!(lock(&verifier.0.remembered).len(), 1);
+        assert!(verifier.remembers(&hash, "correct horse"));
+        assert!(!verifier.remembers(&hash, "battery"));
+        assert!(!verify(&verifier, Some(&hash), "battery").await);
+        let changed = PasswordHash::make("new", [2; 16], 1000);
+        assert!(!verify(&verifier, Some(&changed), "correct horse").await);
+        assert!(!verify(&verifier, None, "").await);
+        assert!(lock(&verifier.0.running).is_empty());
+    }
+}

@@ -1,0 +1,210 @@
+//! Connections without a request: closed after a while, and at once when there is no room for new ones.
+//!
+//! What counts is an open request, not bytes: a client that answers pings of HTTP/2, or sends a head
+//! byte by byte, asks for nothing.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Error;
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// How long a connection that was told to make way may take before the next one is told.
+const EVICTION: Duration = Duration::from_millis(100);
+
+/// Places for connections, and those that are idle, the longest first.
+#[derive(Debug)]
+pub(super) struct Places {
+    free: Arc<Semaphore>,
+    idle: Mutex<Idle>,
+    /// A connection has become idle.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    next: u64,
+    connections: BTreeMap<u64, CancellationToken>,
+}
+
+/// A connection's place, with the requests that it has open.
+#[derive(Debug)]
+pub(super) struct Place {
+    of: Arc<Places>,
+    state: Mutex<State>,
+    /// Counts requests that begin and end.
+    turns: watch::Sender<()>,
+    /// Cancelled to make way for another connection.
+    pub(super) evicted: CancellationToken,
+    _permit: OwnedSemaphorePermit,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: usize,
+    /// Where it is among the idle ones.
+    idle: Option<u64>,
+}
+
+impl Places {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            free: Arc::new(Semaphore::new(most)),
+            idle: Mutex::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// A place for a connection; the one that is idle longest makes way if there is none.
+    pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<Place>> {
+        let permit = loop {
+            let changed = self.changed.notified();
+            if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
+                break permit;
+            }
+            let freed = Arc::clone(&self.free).acquire_owned();
+            if self.evict() {
+                if let Ok(permit) = timeout(EVICTION, freed).await {
+                    break permit.ok()?;
+                }
+            } else {
+                tokio::select! {
+                    permit = freed => break permit.ok()?,
+                    () = changed => {}
+                }
+            }
+        };
+        let place = Arc::new(Place {
+            of: Arc::clone(self),
+            state: Mutex::default(),
+            turns: watch::Sender::new(()),
+            evicted: CancellationToken::new(),
+            _permit: permit,
+        });
+        place.rest(&mut place.state());
+        Some(place)
+    }
+
+    /// Tells the connection that is idle longest to make way; false if none is idle.
+    fn evict(&self) -> bool {
+        let longest = self.idle().connections.pop_first();
+        let Some((_, evicted)) = longest else {
+            return false;
+        };
+        crate::metrics::evicted();
+        evicted.cancel();
+        true
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Notes that a request is open until the guard is dropped.
+    pub(super) fn open(self: &Arc<Self>) -> OpenRequest {
+        let mut state = self.state();
+        state.open += 1;
+        if let Some(at) = state.idle.take() {
+            self.of.idle().connections.remove(&at);
+        }
+        drop(state);
+        self.turns.send_replace(());
+        OpenRequest(Arc::clone(self))
+    }
+
+    /// Whether a request is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.state().open > 0
+    }
+
+    /// Waits until no request has been open for so long.
+    pub(super) async fn idle_for(&self, patience: Duration) {
+        let mut turns = self.turns.subscribe();
+        loop {
+            let turned = timeout(patience, turns.changed()).await;
+            if turned.is_err() && !self.is_open() {
+                return;
+            }
+        }
+    }
+
+    fn rest(&self, state: &mut State) {
+        let mut idle = self.of.idle();
+        let at = idle.next;
+        idle.next += 1;
+        idle.connections.insert(at, self.evicted.clone());
+        state.idle = Some(at);
+        drop(idle);
+        self.of.changed.notify_one();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(at) = self.state().idle.take() {
+            self.of.idle().connections.remove(&at);
+        }
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(super) struct OpenRequest(Arc<Place>);
+
+impl OpenRequest {
+    /// Keeps the request open until its answer is sent.
+    pub(super) fn until_sent(self, body: Body) -> Body {
+        Body::new(Sending { body, _open: self })
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.open -= 1;
+        if state.open == 0 {
+            self.0.rest(&mut state);
+        }
+        drop(state);
+        self.0.turns.send_replace(());
+    }
+}
+
+struct Sending {
+    body: Body,
+    _open: OpenRequest,
+}
+
+impl HttpBody for Sending {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
