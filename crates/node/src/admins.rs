@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use api::auth::password::{ITERATIONS, PasswordHash};
 use aws_lc_rs::hmac;
 
 use crate::config::Admins;
+use crate::keys::KeyRing;
 
 /// The hashes, and the names of those whose plain password was given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,6 +22,29 @@ pub struct Hashed {
 pub fn plain(admins: &Admins) -> Vec<&str> {
     let plain = (admins.0.iter()).filter(|(_, given)| PasswordHash::from_config(given).is_none());
     plain.map(|(name, _)| name.as_str()).collect()
+}
+
+/// What salts are made of: the same on all nodes, and not in the store.
+pub(crate) fn secret(keys: &KeyRing) -> anyhow::Result<[u8; 32]> {
+    let secrets = keys.derive("davenport administrators' salts");
+    secrets.into_iter().next().context("there is no key")
+}
+
+/// Hashes what is plain, where blocking is allowed, and says who should get a hash.
+pub(crate) async fn hash_all(
+    admins: &Admins,
+    secret: [u8; 32],
+) -> anyhow::Result<BTreeMap<String, PasswordHash>> {
+    let given = admins.clone();
+    let hashing = tokio::task::spawn_blocking(move || hash(&given, &secret));
+    let hashed = hashing.await.context("hash passwords")?;
+    for name in &hashed.plain {
+        tracing::warn!(
+            admin = name,
+            "the password is given in plain text; put what `davenport hash-password` prints in its place"
+        );
+    }
+    Ok(hashed.admins)
 }
 
 /// Hashes what is plain. Takes a fraction of a second for each, so run it where blocking is allowed.

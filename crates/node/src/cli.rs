@@ -24,7 +24,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{LogOptions, Refused, Role, reference};
 use crate::logs::Logs;
-use crate::random;
+use crate::{argv, random};
 
 /// The command line could not be understood, or what it names cannot be used.
 const USAGE: u8 = 2;
@@ -128,6 +128,8 @@ pub fn main_of(role: Role) -> ExitCode {
 }
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    // Where that cannot be done, `serve` says so; the other commands do not live long.
+    let _ = argv::hide_arguments();
     match command {
         Command::Serve(command) => return serve::run(*command).await,
         Command::Config => output::text(&reference::file()),

@@ -5,6 +5,7 @@
 //! file, line and column, variable or flag. The environment is read here and nowhere else, and
 //! through a function, so that tests need not touch it.
 
+mod check;
 mod file;
 mod problem;
 pub mod reference;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use zeroize::Zeroize as _;
 
 pub use problem::{Place, Problem, Refused};
 pub use sections::{
@@ -30,7 +32,12 @@ use schema::Form;
 /// Prefix of environment variables.
 const PREFIX: &str = "DAVENPORT_";
 /// Variables of the command line itself, and the options that two of them are short for.
-const OTHERS: [&str; 3] = ["DAVENPORT_CONFIG", "DAVENPORT_URL", "DAVENPORT_USER"];
+const OTHERS: [&str; 4] = [
+    "DAVENPORT_ADMIN",
+    "DAVENPORT_CONFIG",
+    "DAVENPORT_URL",
+    "DAVENPORT_USER",
+];
 const SHORT: [(&str, &str); 2] = [
     ("DAVENPORT_STORE", "store.url"),
     ("DAVENPORT_LOG", "log.level"),
@@ -62,8 +69,8 @@ pub struct Config {
     pub chttpd_auth: AuthOptions,
     /// What tokens have to say, under CouchDB's names.
     pub jwt_auth: JwtOptions,
-    /// Keys that tokens are signed with, as in CouchDB: `hmac:KID` is base64, `rsa:KID` and `ec:KID`
-    /// are public keys in PEM; `_default` is for tokens without a KID. Without a key no token is
+    /// Keys that tokens are signed with, as in CouchDB: `hmac:KID` is base64 of at least 16 bytes,
+    /// `rsa:KID` and `ec:KID` are public keys in PEM; `_default` is for tokens without a KID. Without a key no token is
     /// believed.
     pub jwt_keys: JwtKeys,
     /// Jobs and replications, under CouchDB's names.
@@ -104,6 +111,10 @@ pub struct Sources {
     pub flags: Vec<(&'static str, String, String)>,
     /// The roles, when a flag or the program says them.
     pub roles: Option<Vec<Role>>,
+    /// A file of administrators.
+    pub admin_file: Option<PathBuf>,
+    /// Administrators of the command line.
+    pub admins: Admins,
 }
 
 /// A value with where it comes from.
@@ -124,6 +135,17 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// Puts hashes in the place of administrators' passwords.
+    pub fn seal_admins(&mut self, hashes: &BTreeMap<String, String>) {
+        for (name, hash) in hashes {
+            self.config.admins.replace(name, hash);
+            if let Some(toml::Value::String(given)) = self.values.get_mut(&admin_path(name)) {
+                given.zeroize();
+                given.push_str(hash);
+            }
+        }
+    }
+
     /// The options that somebody set to something else in the other one. Values are not told.
     pub fn changed(&self, other: &Self) -> Vec<String> {
         let both = self.values.keys().chain(other.values.keys());
@@ -171,6 +193,12 @@ impl Sources {
                 return Err(Refused(problems));
             }
         };
+        for (place, name, password) in self.more_admins(&mut problems) {
+            let path = admin_path(&name);
+            places.insert(path.clone(), place);
+            values.insert(path, password.as_str().into());
+            config.admins.0.insert(name, password);
+        }
         let lookup = |name: &str| self.environment.get(name).cloned();
         config.node_types = config.node_types.with_environment(lookup);
         if let Some(roles) = &self.roles {
@@ -183,6 +211,37 @@ impl Sources {
             Ok(Loaded { config, values })
         } else {
             Err(Refused(problems))
+        }
+    }
+
+    /// Administrators of their own file, and then those of flags.
+    fn more_admins(&self, problems: &mut Vec<Problem>) -> Vec<(Place, String, String)> {
+        let mut admins = match &self.admin_file {
+            Some(path) => file::admins(path, problems),
+            None => Vec::new(),
+        };
+        let flags = self.admins.0.iter();
+        admins.extend(flags.map(|(name, password)| {
+            let place = Place::Flag("--admin");
+            (place, name.clone(), password.clone())
+        }));
+        admins
+    }
+
+    /// Puts hashes in the place of administrators' passwords, so that they are not kept until the
+    /// configuration is read again.
+    pub fn seal_admins(&mut self, hashes: &BTreeMap<String, String>) {
+        for (name, hash) in hashes {
+            self.admins.replace(name, hash);
+            let path = admin_path(name);
+            let of_flags = (self.flags.iter_mut()).filter(|(_, set, _)| *set == path);
+            let of_flags = of_flags.map(|(_, _, given)| given);
+            let of_variables = (self.environment.iter_mut())
+                .filter(|(variable, _)| option_of(variable).as_ref() == Some(&path));
+            for given in of_flags.chain(of_variables.map(|(_, given)| given)) {
+                given.zeroize();
+                given.push_str(hash);
+            }
         }
     }
 
@@ -310,6 +369,10 @@ fn alone(setting: &Setting) -> Result<(), String> {
     config.map(drop).map_err(|error| message(&error))
 }
 
+fn admin_path(name: &str) -> String {
+    format!("admins.{name}")
+}
+
 fn message(error: &toml::de::Error) -> String {
     error.message().trim().to_owned()
 }
@@ -342,113 +405,6 @@ fn insert(table: &mut toml::Table, parts: &[&str], value: &toml::Value) {
     if let toml::Value::Table(inner) = inner {
         insert(inner, rest, value);
     }
-}
-
-impl Config {
-    /// What cannot be worked with.
-    fn problems(&self, places: &BTreeMap<String, Place>) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let mut check = |section: &str, result: Result<(), String>| {
-            if let Err(what) = result {
-                let key = blame(section, &what, places);
-                let place = places.get(&key).cloned().unwrap_or(Place::Default);
-                problems.push(Problem::new(place, Some(&key), what));
-            }
-        };
-        check("node", self.check_node());
-        check("node_types", self.check_roles());
-        check("store", self.check_store());
-        check("log", self.log.check());
-        check("couchdb", self.couchdb.legacy_host().map(drop));
-        check("replicator", text(self.replicator.validate()));
-        check("network", text(self.network.validate()));
-        check("api", text(self.api.validate()));
-        check("upstream", text(self.upstream.validate()));
-        check("couch_jobs", self.couch_jobs.check());
-        check("http", self.check_http());
-        check("jwt_keys", text(self.check_tokens()));
-        for (name, password) in &self.admins.0 {
-            if name.is_empty() || name.starts_with('_') || name.contains(':') {
-                check("admins", Err(format!("`{name}` cannot be a name")));
-            } else if password.is_empty() {
-                check("admins", Err(format!("`{name}` has an empty password")));
-            }
-        }
-        problems
-    }
-
-    fn check_node(&self) -> Result<(), String> {
-        if let Some(name) = &self.node.name
-            && (name.is_empty() || jobs::Holder::new(name).is_err())
-        {
-            let max = jobs::HOLDER_BYTES_MAX;
-            return Err(format!("`name` must have 1 to {max} bytes"));
-        }
-        if self.node.document_memory_mb == 0 {
-            return Err("`document_memory_mb` must be at least 1".to_owned());
-        }
-        Ok(())
-    }
-
-    fn check_roles(&self) -> Result<(), String> {
-        if !self.node_types.api_frontend && !self.node_types.replication {
-            return Err("every role is turned off, so there is nothing to do".to_owned());
-        }
-        Ok(())
-    }
-
-    fn check_store(&self) -> Result<(), String> {
-        let url = &self.store.url;
-        let known = match url.split_once(':') {
-            Some(("lmdb" | "fdb", place)) => !place.is_empty(),
-            Some(("memory", place)) => place.is_empty(),
-            _ => false,
-        };
-        if !known {
-            return Err(format!(
-                "`url` is {url:?}, which names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
-            ));
-        }
-        if self.store.map_size_gb == 0 {
-            return Err("`map_size_gb` must be at least 1".to_owned());
-        }
-        Ok(())
-    }
-
-    fn check_http(&self) -> Result<(), String> {
-        if self.http.cert_file.is_some() != self.http.key_file.is_some() {
-            return Err("`cert_file` and `key_file` go together".to_owned());
-        }
-        Ok(())
-    }
-
-    fn check_tokens(&self) -> Result<(), api::auth::jwt::KeyError> {
-        let roles = &self.jwt_auth.roles_claim_path;
-        api::auth::jwt::Jwt::new(&self.jwt_keys.0, Vec::new(), roles).map(drop)
-    }
-}
-
-fn text<E: std::fmt::Display>(result: Result<(), E>) -> Result<(), String> {
-    result.map_err(|error| error.to_string())
-}
-
-/// The option that a text is about: the one it names, or whose value it names, in backticks.
-fn blame(section: &str, what: &str, places: &BTreeMap<String, Place>) -> String {
-    let mut quoted = what.split('`').skip(1).step_by(2);
-    let inner = |name: &&schema::Section| {
-        name.name == section || name.name.starts_with(&format!("{section}."))
-    };
-    let named = quoted.find_map(|word| {
-        let open = format!("{section}.{word}");
-        if places.contains_key(&open) {
-            return Some(open);
-        }
-        schema::sections().iter().filter(inner).find_map(|found| {
-            let key = found.keys.iter().find(|key| key.name == word)?;
-            Some(format!("{}.{}", found.name, key.name))
-        })
-    });
-    named.unwrap_or_else(|| section.to_owned())
 }
 
 #[cfg(test)]

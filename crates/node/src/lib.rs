@@ -1,6 +1,7 @@
 //! Configuration, roles and wiring of a Davenport process: what the binaries run.
 
 pub mod admins;
+mod argv;
 pub mod cli;
 pub mod config;
 pub mod keys;

@@ -92,7 +92,7 @@ impl Node {
         collected: &Collected,
     ) -> anyhow::Result<Self> {
         let replications = replications(config, keys, store).await?;
-        let admin_secret = first(keys.derive("davenport administrators' salts"))?;
+        let admin_secret = admins::secret(keys)?;
         let mut node = Self {
             replications,
             service: None,
@@ -140,7 +140,7 @@ impl Node {
         let of = &self.replications;
         let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
         let (notifier, follow) = Notifier::new(jobs, ty, config.couch_jobs.clone());
-        let admins = self.hash_admins(config).await?;
+        let admins = admins::hash_all(&config.admins, self.admin_secret).await?;
         let rendered = collected.clone();
         let service = Service::new(api::Setup {
             replications: of.clone(),
@@ -185,6 +185,11 @@ impl Node {
         self.address
     }
 
+    /// What the salts of administrators are made of.
+    pub(crate) fn admin_secret(&self) -> [u8; 32] {
+        self.admin_secret
+    }
+
     /// Documents and jobs.
     pub fn replications(&self) -> &Replications {
         &self.replications
@@ -194,22 +199,9 @@ impl Node {
     pub async fn apply(&self, config: &Config) -> anyhow::Result<()> {
         self.replications.set_options(config.replicator.clone())?;
         if let Some(service) = &self.service {
-            service.set_admins(self.hash_admins(config).await?);
+            service.set_admins(admins::hash_all(&config.admins, self.admin_secret).await?);
         }
         Ok(())
-    }
-
-    async fn hash_admins(&self, config: &Config) -> anyhow::Result<BTreeMap<String, PasswordHash>> {
-        let (given, secret) = (config.admins.clone(), self.admin_secret);
-        let hashing = tokio::task::spawn_blocking(move || admins::hash(&given, &secret));
-        let hashed = hashing.await.context("hash passwords")?;
-        for name in &hashed.plain {
-            tracing::warn!(
-                admin = name,
-                "the password is given in plain text; put what `davenport hash-password` prints in its place"
-            );
-        }
-        Ok(hashed.admins)
     }
 
     /// Waits until a part of the node ends that should not have.
@@ -353,10 +345,6 @@ pub fn node_name(config: &Config) -> String {
         let name = format!("davenport@{host}");
         name.chars().take(jobs::HOLDER_BYTES_MAX / 4).collect()
     })
-}
-
-fn first(secrets: Vec<[u8; 32]>) -> anyhow::Result<[u8; 32]> {
-    secrets.into_iter().next().context("there is no key")
 }
 
 /// The store of a configuration.

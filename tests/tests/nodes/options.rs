@@ -208,3 +208,53 @@ async fn systemd_is_told() {
     assert_eq!(status.code(), Some(0), "{log}");
     assert_eq!(told[0], "READY=1");
 }
+
+/// What `ps` and others can see of a process.
+fn seen(pid: u32) -> String {
+    let read = |what: &str| std::fs::read(format!("/proc/{pid}/{what}")).unwrap();
+    let both = [read("cmdline"), read("environ")].concat();
+    String::from_utf8_lossy(&both).replace('\0', "\n")
+}
+
+#[tokio::test]
+async fn passwords_are_out_of_sight() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = Start::node("davenport", directory.path())
+        .args(&["--admin", "anna:s3cr3t-a", "--admin=berta:s3cr3t-b"])
+        .args(&[
+            "--set",
+            "admins.carla=s3cr3t-c",
+            "--set=admins.dora=s3cr3t-d",
+        ])
+        .variable("DAVENPORT_ADMINS_EMMA", "s3cr3t-e");
+    let names = ["anna", "berta", "carla", "dora", "emma"];
+    let node = start.start().await.unwrap();
+    let shown = seen(node.pid().unwrap());
+    assert!(!shown.contains("s3cr3t"), "{shown}");
+    assert!(shown.contains("anna:***"), "{shown}");
+    for name in names {
+        let user = node.user(name, &format!("s3cr3t-{}", &name[..1]));
+        assert_eq!(user.get("/_active_tasks").await.unwrap().0, 200, "{name}");
+    }
+    // The configuration is read again from what is kept.
+    node.signal(e2e::Signal::HUP).unwrap();
+    until("the log tells of it", || {
+        node.log().contains("configuration reloaded")
+    })
+    .await
+    .unwrap();
+    assert!(!node.log().contains("admins."), "{}", node.log());
+    for name in names {
+        let user = node.user(name, &format!("s3cr3t-{}", &name[..1]));
+        assert_eq!(user.get("/_active_tasks").await.unwrap().0, 200, "{name}");
+    }
+    node.stop().await.unwrap();
+    let variable = Start::node("davenport", directory.path());
+    let variable = variable.variable("DAVENPORT_ADMIN", "flora:s3cr3t-f");
+    let node = variable.start().await.unwrap();
+    let shown = seen(node.pid().unwrap());
+    assert!(!shown.contains("s3cr3t"), "{shown}");
+    let flora = node.user("flora", "s3cr3t-f");
+    assert_eq!(flora.get("/_active_tasks").await.unwrap().0, 200);
+    node.stop().await.unwrap();
+}

@@ -45,7 +45,7 @@ impl NodesFlags {
             file: self.config.clone(),
             environment: serve::environment(),
             flags,
-            roles: None,
+            ..Sources::default()
         })
     }
 }

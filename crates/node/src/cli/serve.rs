@@ -10,16 +10,18 @@ use clap::Args;
 use replicator::keys_in_use;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
+use zeroize::Zeroizing;
 
 use super::nodes::setting;
 use super::{NotStarted, keys, output};
-use crate::config::{Config, Loaded, Role, Sources};
+use crate::config::{Admins, Config, Loaded, Role, Sources};
 use crate::logs::Logs;
 use crate::metrics::Collected;
 use crate::running::{Node, key_file, network, node_name, open_keys, open_store};
 use crate::systemd::Systemd;
-use crate::{admins, tls};
+use crate::{admins, argv, tls};
 
+const ADMIN_VARIABLE: &str = "DAVENPORT_ADMIN";
 /// Options that take effect without a restart.
 const LIVE: [&str; 3] = ["replicator.", "admins.", "log.level"];
 
@@ -55,8 +57,16 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "ADDRESS:PORT", overrides_with = "listen")]
     listen: Option<String>,
     /// An administrator, with a password or what `davenport hash-password` prints
-    #[arg(long, value_name = "NAME:PASSWORD")]
+    #[arg(
+        long,
+        value_name = "NAME:PASSWORD",
+        env = "DAVENPORT_ADMIN",
+        hide_env_values = true
+    )]
     admin: Vec<String>,
+    /// Administrators, a line NAME:PASSWORD each, in a file that others may not read
+    #[arg(long, value_name = "FILE")]
+    admin_file: Option<PathBuf>,
     /// Any option of the configuration file
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
@@ -68,13 +78,14 @@ pub(crate) struct Flags {
 /// There is nobody who may do anything.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "there is no administrator, so nobody could use this node, or anybody could. Start it with --admin NAME:PASSWORD, \
-     or put a line into the section [admins] of the configuration file: NAME = \"what davenport hash-password prints\""
+    "there is no administrator, so nobody could use this node, or anybody could. Start it with --admin-file FILE, \
+     which has lines NAME:PASSWORD, with --admin NAME:PASSWORD, or put a line into the section [admins] of the configuration file: NAME = \"what davenport hash-password prints\""
 )]
 pub(crate) struct NoAdministrator;
 
 impl Flags {
-    fn sources(&self, roles: Option<Vec<Role>>) -> anyhow::Result<Sources> {
+    /// Where values come from. Administrators are taken out of the flags.
+    fn sources(&mut self, roles: Option<Vec<Role>>) -> anyhow::Result<Sources> {
         let mut flags = Vec::new();
         if let Some(url) = &self.store {
             flags.push(("--store", "store.url".to_owned(), url.clone()));
@@ -82,22 +93,36 @@ impl Flags {
         if let Some(address) = &self.listen {
             flags.push(("--listen", "http.listen".to_owned(), address.clone()));
         }
-        for admin in &self.admin {
+        let mut admins = Admins::default();
+        for admin in self.admin.drain(..).map(Zeroizing::new) {
             let Some((name, password)) = admin.split_once(':') else {
                 bail!(anyhow!("--admin: write NAME:PASSWORD").context(NotStarted));
             };
-            flags.push(("--admin", format!("admins.{name}"), password.to_owned()));
+            admins.0.insert(name.to_owned(), password.to_owned());
         }
         for set in &self.set {
             flags.push(setting(set).context(NotStarted)?);
         }
+        let mut environment = environment();
+        // It is among the flags.
+        drop(environment.remove(ADMIN_VARIABLE).map(Zeroizing::new));
         Ok(Sources {
             file: self.config.clone(),
-            environment: environment(),
+            environment,
             flags,
             roles,
+            admin_file: self.admin_file.clone(),
+            admins,
         })
     }
+}
+
+/// Takes passwords out of the sight of `ps`, now that they are read.
+fn hide() -> std::io::Result<()> {
+    argv::hide_arguments()?;
+    argv::hide_variables(|name| {
+        name == ADMIN_VARIABLE.as_bytes() || name.starts_with(b"DAVENPORT_ADMINS_")
+    })
 }
 
 /// The one place where the environment is read.
@@ -111,9 +136,10 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     run_as(command.flags, command.roles).await
 }
 
-pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Result<ExitCode> {
-    let sources = flags.sources(roles)?;
-    let loaded = sources.load()?;
+pub(crate) async fn run_as(mut flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Result<ExitCode> {
+    let mut sources = flags.sources(roles)?;
+    let hidden = hide();
+    let mut loaded = sources.load()?;
     check(&loaded.config).context(NotStarted)?;
     if flags.check_config {
         let looked = keys::look(&loaded.config, sources.file.as_deref());
@@ -122,7 +148,12 @@ pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Re
     }
     let logs = Logs::init(&loaded.config.log, &node_name(&loaded.config));
     let logs = logs.map_err(|what| anyhow!(what))?;
-    let node = start(&loaded.config, sources.file.as_deref());
+    if let Err(error) = hidden.as_ref()
+        && !sources.admins.0.is_empty()
+    {
+        tracing::warn!(%error, "the command line still shows a password; use --admin-file");
+    }
+    let node = start(&mut sources, &mut loaded);
     let node = Box::pin(node).await.context(NotStarted)?;
     Running {
         systemd: Systemd::new(|name| std::env::var(name).ok(), std::process::id()),
@@ -134,8 +165,9 @@ pub(crate) async fn run_as(flags: Flags, roles: Option<Vec<Role>>) -> anyhow::Re
     .await
 }
 
-async fn start(config: &Config, file: Option<&std::path::Path>) -> anyhow::Result<Node> {
+async fn start(sources: &mut Sources, loaded: &mut Loaded) -> anyhow::Result<Node> {
     // The store first: a node that cannot open it makes no keys for it.
+    let (config, file) = (&loaded.config, sources.file.as_deref());
     let store = open_store(config).await?;
     if let Some(path) = key_file(config, file).filter(|path| !path.exists()) {
         let needed = keys_in_use(&store).await?.used;
@@ -144,7 +176,26 @@ async fn start(config: &Config, file: Option<&std::path::Path>) -> anyhow::Resul
         }
     }
     let keys = open_keys(config, file)?;
-    Box::pin(Node::start(config, store, &keys, &Collected::begin()?)).await
+    seal(sources, loaded, admins::secret(&keys)?).await?;
+    Box::pin(Node::start(
+        &loaded.config,
+        store,
+        &keys,
+        &Collected::begin()?,
+    ))
+    .await
+}
+
+/// Puts hashes in the place of administrators' passwords, which nothing needs from here on.
+async fn seal(sources: &mut Sources, loaded: &mut Loaded, secret: [u8; 32]) -> anyhow::Result<()> {
+    let hashes = admins::hash_all(&loaded.config.admins, secret).await?;
+    let hashes = hashes
+        .into_iter()
+        .map(|(name, hash)| (name, hash.to_config()))
+        .collect();
+    loaded.seal_admins(&hashes);
+    sources.seal_admins(&hashes);
+    Ok(())
 }
 
 /// What can be found out without opening the store.
@@ -270,8 +321,9 @@ impl Running {
     }
 
     async fn take_over(&mut self, node: &Node) -> anyhow::Result<Vec<String>> {
-        let loaded = self.sources.load()?;
+        let mut loaded = self.sources.load()?;
         check(&loaded.config)?;
+        seal(&mut self.sources, &mut loaded, node.admin_secret()).await?;
         node.apply(&loaded.config).await?;
         self.logs
             .set(&loaded.config.log)

@@ -1,10 +1,14 @@
 //! A configuration file as a list of settings, each with its place.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use zeroize::Zeroizing;
 
 use super::Setting;
 use super::problem::{Place, Problem, nearest};
@@ -27,6 +31,55 @@ pub(super) fn read(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
             Vec::new()
         }
     }
+}
+
+/// Reads a file of administrators, a line each; what cannot be used in it is among the problems.
+pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Place, String, String)> {
+    let place = |line: usize| Place::File {
+        path: path.to_owned(),
+        at: Some((line, 1)),
+    };
+    let mut refuse = |place, what: String| problems.push(Problem::new(place, None, what));
+    let whole = || Place::File {
+        path: path.to_owned(),
+        at: None,
+    };
+    let text = match read_private(path) {
+        Ok(Some(text)) => text,
+        Ok(None) => {
+            let what = "others may read it, and it holds passwords: chmod 600 it";
+            refuse(whole(), what.to_owned());
+            return Vec::new();
+        }
+        Err(error) => {
+            refuse(whole(), format!("cannot be read: {error}"));
+            return Vec::new();
+        }
+    };
+    let mut admins = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        if text.trim().is_empty() || text.starts_with('#') {
+            continue;
+        }
+        match text.split_once(':') {
+            Some((name, password)) => {
+                admins.push((place(line), name.to_owned(), password.to_owned()));
+            }
+            None => refuse(place(line), "write NAME:PASSWORD".to_owned()),
+        }
+    }
+    admins
+}
+
+/// The text of a file, unless its group or others may read it.
+fn read_private(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        return Ok(None);
+    }
+    let mut text = Zeroizing::default();
+    file.read_to_string(&mut text)?;
+    Ok(Some(text))
 }
 
 pub(super) fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Setting> {

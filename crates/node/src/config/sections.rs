@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use store::{Durability, OpenOptions};
+use zeroize::Zeroize;
 
 use super::Role;
 
@@ -239,8 +240,8 @@ impl Default for HttpOptions {
 pub struct AuthOptions {
     /// Seconds that a session holds without a request.
     pub timeout: u64,
-    /// Secrets shared with proxies that say who the caller is; without one none is believed. The first
-    /// that fits counts, so that one can be changed.
+    /// Secrets shared with proxies that say who the caller is, of at least 16 bytes; without one none is
+    /// believed. The first that fits counts, so that one can be changed.
     pub proxy_secrets: Vec<String>,
     /// Whether a user's password that is hashed weakly, as by an older CouchDB, is hashed anew at the next login.
     pub upgrade_hash_on_auth: bool,
@@ -298,6 +299,22 @@ impl fmt::Debug for JwtKeys {
 #[derive(Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Admins(pub BTreeMap<String, String>);
+
+impl Admins {
+    /// Puts a hash in the place of what was given for this name.
+    pub fn replace(&mut self, name: &str, hash: &str) {
+        if let Some(given) = self.0.get_mut(name) {
+            given.zeroize();
+            given.push_str(hash);
+        }
+    }
+}
+
+impl Drop for Admins {
+    fn drop(&mut self) {
+        self.0.values_mut().for_each(Zeroize::zeroize);
+    }
+}
 
 impl fmt::Debug for Admins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

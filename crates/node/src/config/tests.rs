@@ -115,6 +115,25 @@ fn what_is_impossible_is_refused_with_its_place() {
         refused("[admins]\nanna = \"\"\n"),
         "d.toml:2:1: admins.anna: `anna` has an empty password"
     );
+    for short in [
+        "\"\"",
+        "\"fifteen bytes..\"",
+        "\"a secret that is long\", \"\"",
+    ] {
+        let told = refused(&format!("[chttpd_auth]\nproxy_secrets = [{short}]\n"));
+        let expected = "d.toml:2:1: chttpd_auth.proxy_secrets: `proxy_secrets` has a secret of less than 16 bytes";
+        assert!(told.starts_with(expected), "{told}");
+    }
+    let told = refused("[jwt_keys]\n\"hmac:_default\" = \"\"\n");
+    assert!(
+        told.contains("\"hmac:_default\" is shorter than 16 bytes"),
+        "{told}"
+    );
+    let told = refused("[admins]\nanna = \"-pbkdf2:sha256-00,salt,9000000\"\n");
+    assert!(
+        told.contains("admins.anna: `anna` has a hash that cannot be used"),
+        "{told}"
+    );
     let many = refused("[replicator]\nmax_jobs = \"many\"\ninterval_sec = -1\n");
     assert!(
         many.contains("d.toml:2:1: replicator.max_jobs: invalid type: string \"many\""),
@@ -226,4 +245,50 @@ fn changes_are_named_without_their_values() {
     ]);
     let changed = before.load().unwrap().changed(&after.load().unwrap());
     assert_eq!(changed, ["admins.anna", "log.level"]);
+}
+
+#[test]
+fn administrators_may_have_a_file_of_their_own() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (directory, mut sources) = sources("[admins]\nanna = \"first\"\nberta = \"b\"\n");
+    let path = directory.path().join("admins");
+    let write = |text: &str, mode| {
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    sources.admin_file = Some(path.clone());
+    write("# ours\n\nanna:second:with:colons\ncarla:c\n", 0o600);
+    sources.admins = Admins([("carla".to_owned(), "flag".to_owned())].into());
+    let mut loaded = sources.load().unwrap();
+    let admins = |loaded: &Loaded| loaded.config.admins.0.clone();
+    let expected = [
+        ("anna", "second:with:colons"),
+        ("berta", "b"),
+        ("carla", "flag"),
+    ];
+    let expected = expected.map(|(name, given)| (name.to_owned(), given.to_owned()));
+    assert_eq!(admins(&loaded), expected.into());
+    let hashes = ["anna", "berta", "carla"].map(|name| (name.to_owned(), format!("{name}'s hash")));
+    let hashes = hashes.into();
+    loaded.seal_admins(&hashes);
+    sources.seal_admins(&hashes);
+    assert_eq!(admins(&loaded), hashes);
+    assert_eq!(sources.admins.0["carla"], "carla's hash");
+    for (text, mode, says) in [
+        (
+            "anna:x\n",
+            0o640,
+            "admins: others may read it, and it holds passwords: chmod 600 it",
+        ),
+        ("anna:x\nberta\n", 0o600, "admins:2:1: write NAME:PASSWORD"),
+        (
+            "anna:\n",
+            0o600,
+            "admins:1:1: admins.anna: `anna` has an empty password",
+        ),
+    ] {
+        write(text, mode);
+        let told = sources.load().unwrap_err().to_string();
+        assert!(told.contains(says), "{told}");
+    }
 }

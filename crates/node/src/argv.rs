@@ -1,0 +1,105 @@
+//! Secrets of the command line and the environment, taken out of the sight of `ps`.
+//!
+//! The kernel shows what stands in the process's own memory, so that is overwritten, through
+//! `/proc/self/mem`: a write to a wrong address would be an error there and not undefined behaviour.
+//! Where there is no `/proc` all stays as it is, and the caller is told.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+/// Flags whose value is `NAME:PASSWORD`.
+const PAIRS: [&[u8]; 2] = [b"--admin", b"--user"];
+const SET: &[u8] = b"--set";
+/// Options whose values are secrets.
+const SECRET_OPTIONS: [&[u8]; 4] = [
+    b"admins.",
+    b"jwt_keys.",
+    b"secrets.",
+    b"chttpd_auth.proxy_secrets",
+];
+/// Where `/proc/self/stat` has the addresses of arguments and environment, behind the program's name.
+const ARGUMENTS_AT: usize = 45;
+const ENVIRONMENT_AT: usize = 47;
+
+/// Overwrites passwords and other secrets in the arguments. The program has its copies by now.
+pub(crate) fn hide_arguments() -> io::Result<()> {
+    overwrite(ARGUMENTS_AT, |arguments| {
+        let mut flag: &[u8] = b"";
+        let mut secrets = Vec::new();
+        for range in strings(arguments) {
+            let text = &arguments[range.clone()];
+            secrets.extend(secret(flag, text, range.start));
+            flag = text;
+            if let Some(at) = split(text, b'=') {
+                let value = range.start + at + 1;
+                secrets.extend(secret(&text[..at], &text[at + 1..], value));
+            }
+        }
+        secrets
+    })
+}
+
+/// Where the secret is in the value of a flag, which begins at `begin`.
+fn secret(flag: &[u8], value: &[u8], begin: usize) -> Option<Range<usize>> {
+    let at = if PAIRS.contains(&flag) {
+        split(value, b':')?
+    } else if flag == SET && SECRET_OPTIONS.iter().any(|name| value.starts_with(name)) {
+        split(value, b'=')?
+    } else {
+        return None;
+    };
+    Some(begin + at + 1..begin + value.len())
+}
+
+/// Overwrites the values of variables. Nothing may read them from the environment any more.
+pub(crate) fn hide_variables(is_secret: impl Fn(&[u8]) -> bool) -> io::Result<()> {
+    overwrite(ENVIRONMENT_AT, |environment| {
+        let values = strings(environment).filter_map(|range| {
+            let at = split(&environment[range.clone()], b'=')?;
+            let name = &environment[range.start..range.start + at];
+            is_secret(name).then_some(range.start + at + 1..range.end)
+        });
+        values.collect()
+    })
+}
+
+/// Overwrites what `secrets` finds in the region whose addresses stand at this place of `/proc/self/stat`.
+fn overwrite(at: usize, secrets: impl Fn(&[u8]) -> Vec<Range<usize>>) -> io::Result<()> {
+    let unknown = || io::Error::other("the addresses are not in /proc/self/stat");
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name may hold blanks and brackets.
+    let (_, fields) = stat.rsplit_once(')').ok_or_else(unknown)?;
+    let mut fields = fields.split_ascii_whitespace().skip(at);
+    let mut address = || fields.next()?.parse::<u64>().ok();
+    let (begin, end) = address().zip(address()).ok_or_else(unknown)?;
+    let length = end.checked_sub(begin).filter(|length| *length > 0);
+    let length = usize::try_from(length.ok_or_else(unknown)?).map_err(io::Error::other)?;
+    let memory = File::options()
+        .read(true)
+        .write(true)
+        .open("/proc/self/mem")?;
+    let mut region = vec![0; length];
+    memory.read_exact_at(&mut region, begin)?;
+    for secret in secrets(&region) {
+        let stars = vec![b'*'; secret.len()];
+        memory.write_all_at(&stars, begin + secret.start as u64)?;
+    }
+    region.fill(0);
+    Ok(())
+}
+
+/// Where the strings of a region are, each of which ends with a zero.
+fn strings(region: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut begin = 0;
+    region.split(|byte| *byte == 0).map(move |string| {
+        let range = begin..begin + string.len();
+        begin = range.end + 1;
+        range
+    })
+}
+
+fn split(text: &[u8], at: u8) -> Option<usize> {
+    text.iter().position(|byte| *byte == at)
+}

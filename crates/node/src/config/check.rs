@@ -1,0 +1,136 @@
+//! What of a configuration cannot be used, although each value is of its form.
+
+use std::collections::BTreeMap;
+
+use api::auth::SECRET_BYTES_MIN;
+use api::auth::password::{ITERATIONS_MAX, PasswordHash};
+
+use super::problem::{Place, Problem};
+use super::{Config, schema};
+
+impl Config {
+    /// What cannot be worked with.
+    pub(super) fn problems(&self, places: &BTreeMap<String, Place>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut check = |section: &str, result: Result<(), String>| {
+            if let Err(what) = result {
+                let key = blame(section, &what, places);
+                let place = places.get(&key).cloned().unwrap_or(Place::Default);
+                problems.push(Problem::new(place, Some(&key), what));
+            }
+        };
+        check("node", self.check_node());
+        check("node_types", self.check_roles());
+        check("store", self.check_store());
+        check("log", self.log.check());
+        check("couchdb", self.couchdb.legacy_host().map(drop));
+        check("replicator", text(self.replicator.validate()));
+        check("network", text(self.network.validate()));
+        check("api", text(self.api.validate()));
+        check("upstream", text(self.upstream.validate()));
+        check("couch_jobs", self.couch_jobs.check());
+        check("http", self.check_http());
+        check("jwt_keys", text(self.check_tokens()));
+        check("chttpd_auth", self.check_secrets());
+        for (name, password) in &self.admins.0 {
+            if name.is_empty() || name.starts_with('_') || name.contains(':') {
+                check("admins", Err(format!("`{name}` cannot be a name")));
+            } else if password.is_empty() {
+                check("admins", Err(format!("`{name}` has an empty password")));
+            } else if PasswordHash::is_unusable(password) {
+                check(
+                    "admins",
+                    Err(format!(
+                        "`{name}` has a hash that cannot be used: it is damaged, or has more than \
+                     {ITERATIONS_MAX} iterations; put what `davenport hash-password` prints in its place"
+                    )),
+                );
+            }
+        }
+        problems
+    }
+
+    fn check_node(&self) -> Result<(), String> {
+        if let Some(name) = &self.node.name
+            && (name.is_empty() || jobs::Holder::new(name).is_err())
+        {
+            let max = jobs::HOLDER_BYTES_MAX;
+            return Err(format!("`name` must have 1 to {max} bytes"));
+        }
+        if self.node.document_memory_mb == 0 {
+            return Err("`document_memory_mb` must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_roles(&self) -> Result<(), String> {
+        if !self.node_types.api_frontend && !self.node_types.replication {
+            return Err("every role is turned off, so there is nothing to do".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_store(&self) -> Result<(), String> {
+        let url = &self.store.url;
+        let known = match url.split_once(':') {
+            Some(("lmdb" | "fdb", place)) => !place.is_empty(),
+            Some(("memory", place)) => place.is_empty(),
+            _ => false,
+        };
+        if !known {
+            return Err(format!(
+                "`url` is {url:?}, which names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
+            ));
+        }
+        if self.store.map_size_gb == 0 {
+            return Err("`map_size_gb` must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_http(&self) -> Result<(), String> {
+        if self.http.cert_file.is_some() != self.http.key_file.is_some() {
+            return Err("`cert_file` and `key_file` go together".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_secrets(&self) -> Result<(), String> {
+        let secrets = &self.chttpd_auth.proxy_secrets;
+        if secrets.iter().any(|secret| secret.len() < SECRET_BYTES_MIN) {
+            return Err(format!(
+                "`proxy_secrets` has a secret of less than {SECRET_BYTES_MIN} bytes, which can be \
+                 guessed: use what `openssl rand -hex 32` prints"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_tokens(&self) -> Result<(), api::auth::jwt::KeyError> {
+        let roles = &self.jwt_auth.roles_claim_path;
+        api::auth::jwt::Jwt::new(&self.jwt_keys.0, Vec::new(), roles).map(drop)
+    }
+}
+
+fn text<E: std::fmt::Display>(result: Result<(), E>) -> Result<(), String> {
+    result.map_err(|error| error.to_string())
+}
+
+/// The option that a text is about: the one it names, or whose value it names, in backticks.
+fn blame(section: &str, what: &str, places: &BTreeMap<String, Place>) -> String {
+    let mut quoted = what.split('`').skip(1).step_by(2);
+    let inner = |name: &&schema::Section| {
+        name.name == section || name.name.starts_with(&format!("{section}."))
+    };
+    let named = quoted.find_map(|word| {
+        let open = format!("{section}.{word}");
+        if places.contains_key(&open) {
+            return Some(open);
+        }
+        schema::sections().iter().filter(inner).find_map(|found| {
+            let key = found.keys.iter().find(|key| key.name == word)?;
+            Some(format!("{}.{}", found.name, key.name))
+        })
+    });
+    named.unwrap_or_else(|| section.to_owned())
+}
