@@ -116,6 +116,66 @@ fn a_store_moves_through_a_pipe() {
 }
 
 #[test]
+fn an_export_is_for_its_owner_and_replaces_nothing() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let url = url(&dir.path().join("data"));
+    fill(&url, 10);
+    let path = dir.path().join("export");
+    let file = path.display().to_string();
+    let export = || {
+        davenport(
+            &["store", "export", "--store", &url, "--output", &file],
+            b"",
+        )
+    };
+    let first = export();
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let written = std::fs::read(&path).unwrap();
+    let again = export();
+    assert_eq!(again.status.code(), Some(1));
+    let error = text(&again.stderr);
+    assert!(error.contains(&format!("create {file}")), "{error}");
+    assert!(std::fs::read(&path).unwrap() == written);
+}
+
+/// A key that others can read protects nothing.
+#[test]
+fn nothing_starts_with_a_key_file_that_others_may_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (data, keys) = (dir.path().join("data"), dir.path().join("data.keys"));
+    let url = url(&data);
+    fill(&url, 0);
+    std::fs::write(&keys, format!("k {}\n", "00".repeat(32))).unwrap();
+    for mode in [0o644, 0o640, 0o602] {
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(mode)).unwrap();
+        for command in [
+            &[
+                "serve",
+                "--store",
+                &url,
+                "--listen",
+                "127.0.0.1:0",
+                "--admin",
+                "a:b",
+            ][..],
+            &["serve", "--check-config", "--store", &url, "--admin", "a:b"],
+            &["keys", "list", "--store", &url],
+            &["keys", "reseal", "--store", &url],
+        ] {
+            let output = davenport(command, b"");
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{command:?}: {error}");
+            let what = format!("run: chmod 600 {}", keys.display());
+            assert!(error.contains(&what), "{command:?}: {error}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_opened_is_explained() {
     for (url, says) in [
         ("mongodb:here", "names no store; use lmdb:DIRECTORY"),

@@ -23,6 +23,7 @@ use std::time::Duration;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{LogOptions, Refused, Role, reference};
+use crate::keys::Exposed;
 use crate::logs::Logs;
 use crate::{argv, random};
 
@@ -194,6 +195,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     let nothing_begun = error.is::<Refused>()
         || error.is::<NotStarted>()
         || error.is::<Unusable>()
+        || error.is::<Exposed>()
         || matches!(store, Some(::store::Error::Open { .. }));
     if nothing_begun {
         ExitCode::from(USAGE)

@@ -24,6 +24,11 @@ const ABOUT: &str = "# Davenport's keys: what credentials in the store are seale
 /// Keys by name, the one to seal with first.
 pub struct KeyRing(Vec<(String, [u8; 32])>);
 
+/// The key file can be read or written by others than its owner.
+#[derive(Debug, thiserror::Error)]
+#[error("other users may read or write the key file {path}; run: chmod 600 {path}", path = .0.display())]
+pub struct Exposed(PathBuf);
+
 impl std::fmt::Debug for KeyRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
@@ -56,8 +61,7 @@ impl KeyRing {
         };
         let mode = fs::metadata(path)?.permissions().mode();
         if mode & 0o077 != 0 {
-            let path = path.display();
-            tracing::warn!(file = %path, "others may read the key file: chmod 600 it");
+            return Err(Exposed(path.to_owned()).into());
         }
         let ring = Self::parse(&text);
         ring.with_context(|| format!("read the key file {}", path.display()))
@@ -214,6 +218,23 @@ mod tests {
             second.sealer().unwrap().open("here", &sealed).unwrap(),
             "text"
         );
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("davenport.keys");
+        KeyRing::open(&path, [1; 32]).unwrap();
+        for mode in [0o640, 0o604, 0o660, 0o644, 0o601] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = format!("{:#}", KeyRing::open(&path, [2; 32]).unwrap_err());
+            let command = format!("chmod 600 {}", path.display());
+            assert!(error.contains(&command), "{error}");
+        }
+        for mode in [0o600, 0o400] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            KeyRing::open(&path, [2; 32]).unwrap();
+        }
     }
 
     #[test]

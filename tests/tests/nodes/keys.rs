@@ -17,7 +17,10 @@ fn write_keys(directory: &Path, names: &[&str]) {
 }
 
 fn write_lines(directory: &Path, lines: &str) {
-    std::fs::write(directory.join("data.keys"), lines).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = directory.join("data.keys");
+    std::fs::write(&path, lines).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 fn hex(byte: u8) -> String {

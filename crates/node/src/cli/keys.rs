@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::nodes::{self, NodesFlags};
 use super::{Unusable, output};
 use crate::config::Config;
-use crate::keys::KeyRing;
+use crate::keys::{Exposed, KeyRing};
 use crate::running::{key_file, open_store, other_key, store_is_there};
 
 #[derive(Debug, Subcommand)]
@@ -105,6 +105,7 @@ pub(super) async fn look(config: &Config, file: Option<&Path>) -> anyhow::Result
         .unwrap_or_else(|_| Err(anyhow!("it does not answer")));
     let compared = match read {
         Ok(compared) => compared,
+        Err(error) if error.is::<Exposed>() => return Err(error),
         Err(error) => {
             output::error(&format!(
                 "davenport: the store was not looked into: {error:#}"

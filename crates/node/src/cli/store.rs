@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use jobs::{Check, Clock, Entropy, JobType, Jobs};
 use replicator::{Sealed, count_seals, keys_in_use};
 use serde_json::json;
-use tokio::fs::File;
+use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
 
 use super::output;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Export {
         #[command(flatten)]
         target: Target,
-        /// A file; standard output when it is left out
+        /// A new file, for its owner only; standard output when it is left out
         #[arg(long)]
         output: Option<PathBuf>,
     },
@@ -168,12 +168,25 @@ async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
     let store = target.open_existing().await?;
     let mut sink: Box<dyn AsyncWrite + Unpin> = match &path {
         Some(path) => {
-            let file = File::create(path).await;
-            Box::new(file.with_context(|| format!("create {}", path.display()))?)
+            // It holds the hashes of passwords, and whatever else the store does not seal.
+            let file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path);
+            Box::new(
+                file.await
+                    .with_context(|| format!("create {}", path.display()))?,
+            )
         }
         None => Box::new(tokio::io::stdout()),
     };
-    let totals = store.export(&mut BufWriter::new(&mut sink)).await?;
+    let exported = store.export(&mut BufWriter::new(&mut sink)).await;
+    if let (Err(_), Some(path)) = (&exported, &path) {
+        // Half an export would be in the way of the next one.
+        drop(std::fs::remove_file(path));
+    }
+    let totals = exported?;
     // Standard output is the stream.
     output::error(&sentence(
         &target.store,
