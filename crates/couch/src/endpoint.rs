@@ -5,22 +5,25 @@
 //! them for the same, and what replication ids hash is available as the user spelled it.
 
 mod auth;
+mod headers;
+mod named;
 mod proxy;
 mod text;
 mod tls;
 
 use std::fmt;
 
-use base64::Engine as _;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
 
 pub use auth::{AuthMethod, ClientCredentials, IamKey};
+pub use named::NamedSecret;
 pub use proxy::{Proxy, ProxyScheme};
 pub use tls::TlsOverrides;
 
-use crate::secret::{Basic, Secret};
+use crate::secret::{Basic, Secret, spellings};
+use headers::{Author, Headers};
 use text::{Split, with_trailing_slash};
 
 /// Headers every request carries unless the user's own replace them.
@@ -55,6 +58,18 @@ pub enum InvalidEndpoint {
     /// A header that cannot be sent.
     #[error("`headers` must have valid names and string values")]
     Header,
+    /// A header that the service sets itself, or that only a proxy may send: its name, and what to do.
+    #[error("the header `{0}` cannot be set in `headers`: {1}")]
+    RefusedHeader(&'static str, &'static str),
+    /// A session's cookie, and other credentials: which of them counts would be the server's choice.
+    #[error("`headers` has the cookie `AuthSession` beside other credentials: keep one of them")]
+    TwoCredentials,
+    /// The secret is not for this server.
+    #[error(
+        "`auth.secret_ref` names a secret that may not be sent to this server: add its origin to `origins` of the secret \
+         in the configuration"
+    )]
+    SecretOrigin,
     /// `tls` or one of its members has the wrong form.
     #[error("`tls` must be an object of `verify`, `ca`, `cert` and `key`")]
     Tls,
@@ -85,15 +100,19 @@ impl Default for Schemes {
     }
 }
 
-/// A normalised endpoint. `Display` and `Debug` show its URL without credentials.
+/// A normalised endpoint. `Display` and `Debug` show its URL without credentials: a query or fragment may hold some, so neither
+/// is shown.
 #[derive(Clone, PartialEq)]
 pub struct Endpoint {
-    text: String,
+    /// Without userinfo, query and fragment, which may hold credentials.
+    shown: String,
+    /// Without userinfo.
+    spelled: Secret,
     host: String,
     port: Option<u16>,
     path: String,
     url: Url,
-    headers: Vec<(String, Secret)>,
+    headers: Headers,
     basic: Option<Basic>,
     /// Members of `auth` besides `basic`, as given: unknown ones count for equality.
     auth: Map<String, Value>,
@@ -159,8 +178,8 @@ impl Endpoint {
             Some(_) => return Err(InvalidEndpoint::Auth),
         };
         let auth_basic = auth.remove("basic").as_ref().and_then(auth::basic);
-        let (headers, header_basic) = take_headers(members.get("headers"))?;
-        Ok(Self {
+        let (headers, header_basic) = headers::take(members.get("headers"), Author::User)?;
+        let endpoint = Self {
             host: split.host.to_owned(),
             port: split.port,
             path: split.path(),
@@ -171,13 +190,29 @@ impl Endpoint {
             auth,
             proxy,
             tls: TlsOverrides::parse(members.get("tls"))?,
-            text,
-        })
+            shown: split.shown(),
+            spelled: text.into(),
+        };
+        let others = endpoint.basic.is_some()
+            || endpoint.method.is_some()
+            || endpoint.secret_ref().is_some()
+            || (endpoint.headers.iter())
+                .any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        if others && headers::has_session(&endpoint.headers) {
+            return Err(InvalidEndpoint::TwoCredentials);
+        }
+        Ok(endpoint)
     }
 
-    /// The URL without credentials, otherwise as the user spelled it.
+    /// The URL without credentials, query and fragment, otherwise as the user spelled it.
     pub fn url_text(&self) -> &str {
-        &self.text
+        &self.shown
+    }
+
+    /// The URL without userinfo as the user spelled it, **with its query**, which may hold credentials: part of old
+    /// replication ids.
+    pub fn id_url(&self) -> &str {
+        self.spelled.expose()
     }
 
     /// `http` or `https`.
@@ -195,8 +230,9 @@ impl Endpoint {
         self.port
     }
 
-    /// Path and query as the user spelled them, from the first `/` on.
-    pub fn path(&self) -> &str {
+    /// Path and query as the user spelled them, from the first `/` on. The query may hold credentials: part of replication
+    /// ids, which are hashes.
+    pub fn id_path(&self) -> &str {
         &self.path
     }
 
@@ -245,24 +281,81 @@ impl Endpoint {
         self.auth.get("secret_ref").and_then(Value::as_str)
     }
 
-    /// The same endpoint with `auth.secret_ref` replaced by the members of that secret.
-    pub fn with_secret(&self, secret: &Map<String, Value>) -> Result<Self, InvalidEndpoint> {
+    /// The same endpoint with `auth.secret_ref` replaced by the members of that secret, if it may be sent there.
+    pub fn with_secret(&self, secret: &NamedSecret) -> Result<Self, InvalidEndpoint> {
+        if !secret.allows(self) {
+            return Err(InvalidEndpoint::SecretOrigin);
+        }
         let mut resolved = self.clone();
         resolved.auth.remove("secret_ref");
-        for (name, value) in secret {
+        resolved.add_auth(&secret.auth)?;
+        Ok(resolved)
+    }
+
+    fn add_auth(&mut self, auth: &Map<String, Value>) -> Result<(), InvalidEndpoint> {
+        for (name, value) in auth {
             match name.as_str() {
-                "basic" => resolved.basic = Some(auth::basic(value).ok_or(AUTH_BASIC)?),
-                _ => drop(resolved.auth.insert(name.clone(), value.clone())),
+                "basic" => self.basic = Some(auth::basic(value).ok_or(AUTH_BASIC)?),
+                _ => drop(self.auth.insert(name.clone(), value.clone())),
             }
         }
-        resolved.method = AuthMethod::parse(&resolved.auth)?;
+        self.method = AuthMethod::parse(&self.auth)?;
+        Ok(())
+    }
+
+    /// Whether it says with whose rights it is used.
+    pub fn has_credentials(&self) -> bool {
+        self.basic.is_some()
+            || self.method.is_some()
+            || self.secret_ref().is_some()
+            || headers::prove(&self.headers)
+    }
+
+    /// The same endpoint with `headers` and `auth` that the service adds to it on behalf of a caller. They may be what no user
+    /// can write, as the headers of a trusted proxy.
+    pub fn with_rights(&self, rights: &Map<String, Value>) -> Result<Self, InvalidEndpoint> {
+        let mut resolved = self.clone();
+        let (headers, basic) = headers::take(rights.get("headers"), Author::Service)?;
+        resolved.headers.extend(headers);
+        resolved.headers.sort_by(|(a, _), (b, _)| a.cmp(b));
+        resolved.basic = basic.or(resolved.basic);
+        if let Some(auth) = rights.get("auth").and_then(Value::as_object) {
+            resolved.add_auth(auth)?;
+        }
         Ok(resolved)
     }
 
     /// Whether it asks for something that only a server administrator may ask for: other TLS
-    /// rules, or a token file of the node.
+    /// rules, a token file of the node, or a secret of the configuration.
     pub fn is_privileged(&self) -> bool {
-        self.tls != TlsOverrides::default() || matches!(self.method, Some(AuthMethod::JwtFile(_)))
+        self.tls != TlsOverrides::default()
+            || matches!(self.method, Some(AuthMethod::JwtFile(_)))
+            || self.auth.contains_key("secret_ref")
+    }
+
+    /// What a server could repeat of the query and the fragment.
+    pub(crate) fn query_secrets(&self) -> Vec<Secret> {
+        let Some((_, query)) = self.spelled.expose().split_once(['?', '#']) else {
+            return Vec::new();
+        };
+        let values = query.split(['&', ';', '#', '?']).map(|pair| {
+            let (_, value) = pair.split_once('=').unwrap_or(("", pair));
+            value
+        });
+        let mut found = vec![Secret::from(query)];
+        found.extend(self.url.query().map(Secret::from));
+        let normal = self.url.query().unwrap_or_default();
+        let normal = normal.split('&').filter_map(|pair| pair.split_once('='));
+        for value in values.chain(normal.map(|(_, value)| value)) {
+            let decoded = percent_decode_str(value).decode_utf8_lossy();
+            let spaced = value.replace('+', " ");
+            let spaced = percent_decode_str(&spaced).decode_utf8_lossy();
+            found.extend([Secret::from(value)]);
+            found.extend(spellings(&Secret::from(&*decoded)));
+            found.extend(spellings(&Secret::from(&*spaced)));
+        }
+        found.sort_by_key(|secret| std::cmp::Reverse(secret.expose().len()));
+        found
     }
 
     /// The server of a database, with the same credentials, and the name of the database there.
@@ -275,7 +368,8 @@ impl Endpoint {
         url.set_query(None);
         url.set_fragment(None);
         let server = Self {
-            text: url.as_str().to_owned(),
+            shown: url.as_str().to_owned(),
+            spelled: url.as_str().into(),
             path: url.path().to_owned(),
             url,
             ..self.clone()
@@ -299,7 +393,8 @@ impl Endpoint {
             .iter()
             .map(|(name, value)| (name.as_str(), value.expose()));
         let mut stored = Map::new();
-        stored.insert("url".to_owned(), Value::String(self.text.clone()));
+        let url = self.spelled.expose().to_owned();
+        stored.insert("url".to_owned(), Value::String(url));
         stored.insert("headers".to_owned(), text_object(headers));
         stored.insert("auth".to_owned(), Value::Object(auth));
         if let Some(proxy) = &self.proxy {
@@ -333,55 +428,15 @@ fn text_object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> Val
     Value::Object(members.into_iter().map(text).collect())
 }
 
-type Headers = Vec<(String, Secret)>;
-
-/// Sorted headers without a Basic `Authorization`, and the credentials that it held, if it could
-/// be decoded.
-fn take_headers(given: Option<&Value>) -> Result<(Headers, Option<Basic>), InvalidEndpoint> {
-    let given = match given {
-        None => return Ok((Vec::new(), None)),
-        Some(Value::Object(given)) => given,
-        Some(_) => return Err(InvalidEndpoint::Headers),
-    };
-    let mut headers = Vec::with_capacity(given.len());
-    let mut basic = None;
-    for (name, value) in given {
-        let value = value.as_str().ok_or(InvalidEndpoint::Header)?;
-        http::HeaderName::from_bytes(name.as_bytes()).map_err(|_| InvalidEndpoint::Header)?;
-        http::HeaderValue::from_str(value).map_err(|_| InvalidEndpoint::Header)?;
-        match basic_payload(name, value) {
-            Some(payload) => basic = decode_basic(payload).or(basic),
-            None => headers.push((name.clone(), Secret::from(value))),
-        }
-    }
-    headers.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok((headers, basic))
-}
-
-fn basic_payload<'a>(name: &str, value: &'a str) -> Option<&'a str> {
-    if !name.eq_ignore_ascii_case("authorization") {
-        return None;
-    }
-    let (scheme, payload) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("basic").then_some(payload)
-}
-
-fn decode_basic(payload: &str) -> Option<Basic> {
-    let bytes = base64::engine::general_purpose::STANDARD
-        .decode(payload.trim())
-        .ok()?;
-    Basic::split(std::str::from_utf8(&bytes).ok()?)
-}
-
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.shown)
     }
 }
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Endpoint").field(&self.text).finish()
+        f.debug_tuple("Endpoint").field(&self.shown).finish()
     }
 }
 

@@ -99,8 +99,8 @@ pub use database::{
 pub use document::{Attachment, Attachments, Document};
 pub use egress::EgressOptions;
 pub use endpoint::{
-    AuthMethod, ClientCredentials, DEFAULT_HEADERS, Endpoint, IamKey, InvalidEndpoint, Proxy,
-    ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
+    AuthMethod, ClientCredentials, DEFAULT_HEADERS, Endpoint, IamKey, InvalidEndpoint, NamedSecret,
+    Proxy, ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
 };
 pub use error::{Answer, Error, Failure, Request};
 pub use net::{ConnectFn, ResolveFn, Resolver, Transport, Wire};

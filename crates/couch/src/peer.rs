@@ -32,17 +32,6 @@ use crate::traffic::Counters;
 use call::name;
 use redirect::Target;
 
-/// Headers that belong to a connection and not to the user.
-const RESERVED: [HeaderName; 7] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-
 /// An opened endpoint.
 pub(crate) struct Peer {
     pub(crate) network: Network,
@@ -106,9 +95,7 @@ impl Peer {
         for (name, value) in endpoint.headers() {
             let name = HeaderName::from_bytes(name.as_bytes())
                 .map_err(|_| Error::Config("a header has no valid name".to_owned()))?;
-            if !RESERVED.contains(&name) {
-                headers.insert(name, sensitive(value)?);
-            }
+            headers.insert(name, sensitive(value)?);
         }
         let secrets = secrets(&endpoint);
         Ok(Self {
@@ -433,5 +420,6 @@ fn secrets(endpoint: &Endpoint) -> Vec<Secret> {
         found.push(token.clone());
     }
     found.extend(endpoint.headers().iter().map(|(_, value)| value.clone()));
+    found.extend(endpoint.query_secrets());
     found
 }

@@ -77,8 +77,9 @@ pub struct Config {
     pub replicator: replicator::Options,
     /// How other servers are reached; in CouchDB these options are in `[replicator]`.
     pub network: couch::NetworkOptions,
-    /// Credentials that documents name by `"auth": {"secret_ref": NAME}` instead of holding them:
-    /// `[secrets.NAME]` holds what `auth` would.
+    /// Credentials that documents of server administrators name by `"auth": {"secret_ref": NAME}` instead of holding them:
+    /// `[secrets.NAME]` holds what `auth` would, and `origins`, a list of the only servers they are sent to, as
+    /// `origins = ["https://couch.example.com:6984"]`.
     pub secrets: Secrets,
     /// What CouchDB has in its section of this name.
     pub couchdb: CouchdbOptions,

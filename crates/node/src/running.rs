@@ -172,7 +172,6 @@ impl Node {
             node: holder,
             network: Network::new(network(config)?, random())?,
             budget: Budget::new(config.node.document_memory_mb.saturating_mul(1 << 20)),
-            secrets: config.secrets.0.clone().into_iter().collect(),
         };
         let (server, _load) = Server::new(of.clone(), handle, setup);
         self.outer.start("job server", |stop| server.run(stop));
@@ -236,6 +235,7 @@ pub(crate) async fn replications(
     };
     let setup = Setup {
         sealer: keys.sealer()?,
+        secrets: config.secrets.named().map_err(|what| anyhow!(what))?,
         options: config.replicator.clone(),
         uuid: config.couchdb.uuid.clone(),
         job_timeout: Some(Duration::from_secs(config.couch_jobs.job_timeout_sec)),

@@ -28,8 +28,8 @@ use md5::{Digest as _, Md5};
 use store::{RangeOptions, Transaction};
 use tokio::sync::watch;
 
-pub use owner::Writer;
 use owner::check_owner;
+pub use owner::{Rank, Writer};
 pub use request::{Answer, Caller, Failure, Started};
 pub use reseal::{KeysInUse, Resealing, Sealed, count_seals, keys_in_use};
 pub use scan::Scanned;
@@ -40,6 +40,7 @@ use crate::id::Service;
 use crate::keys;
 use crate::options::Options;
 use crate::params::{Defaults, Replication};
+use crate::run::Secrets;
 use crate::seal::Sealer;
 use crate::strip;
 use crate::witness::{self, Bug};
@@ -58,6 +59,8 @@ const RELEASED_MAX: usize = 16;
 pub struct Setup {
     /// Keys for credentials at rest.
     pub sealer: Sealer,
+    /// What `auth.secret_ref` names.
+    pub secrets: Secrets,
     /// The section `[replicator]`.
     pub options: Options,
     /// The UUID that replication ids are made of, as of a CouchDB that is replaced; else the stored one, or a new one.
@@ -78,6 +81,7 @@ pub(crate) struct Shared {
     pub(crate) docs: DocStore,
     pub(crate) ty: JobType,
     pub(crate) sealer: Sealer,
+    pub(crate) secrets: Secrets,
     pub(crate) service: Service,
     pub(crate) job_timeout: Duration,
     options: watch::Sender<Arc<Options>>,
@@ -131,6 +135,7 @@ impl Replications {
             docs,
             ty,
             sealer: setup.sealer,
+            secrets: setup.secrets,
             service: Service {
                 uuid,
                 legacy_host: setup.legacy_host,
@@ -210,18 +215,19 @@ impl Replications {
         if doc.deleted && !witness::has(Bug::DeletedKeepsJob) {
             return self.drop_job_in(tx, op, &job).await.map(|_| ());
         }
-        let body = strip::open_body(&self.0.sealer, db, &doc.id, &doc.body)?;
+        let (body, grant) = strip::open_granted(&self.0.sealer, db, &doc.id, &doc.body)?;
+        let grant = grant.as_ref();
         let state = body.get("_replication_state").and_then(Json::as_str);
         if matches!(state, Some("completed" | "failed")) {
             return Ok(());
         }
-        let wanted = Replication::from_document(&body, &self.defaults());
+        let wanted = Replication::granted(&body, grant, &self.defaults());
         let origin = Origin::document(db, &doc.id);
         let new = JobData::new(
             &self.0.sealer,
             &job,
             origin,
-            &body,
+            (&body, grant),
             wanted.as_ref(),
             op.now_ms,
         );

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::fault::ServiceError;
-use crate::params::{Defaults, Invalid, Replication};
+use crate::params::{Defaults, Grant, Invalid, Replication};
 use crate::seal::{Sealer, Unreadable};
 use crate::traces;
 pub(crate) use asked::{Shown, Spec};
@@ -180,7 +180,7 @@ impl JobData {
         sealer: &Sealer,
         job: &JobId,
         origin: Origin,
-        body: &Json,
+        (body, grant): (&Json, Option<&Grant>),
         wanted: Result<&Replication, &Invalid>,
         now_ms: i64,
     ) -> Self {
@@ -195,7 +195,7 @@ impl JobData {
         Self {
             origin,
             state,
-            spec: wanted.ok().map(|_| Spec::new(sealer, job, body)),
+            spec: wanted.ok().map(|_| Spec::new(sealer, job, body, grant)),
             shown: wanted.map(Shown::of).unwrap_or_default(),
             rep_id: None,
             base_id: None,
@@ -242,7 +242,8 @@ impl JobData {
         };
         let body = Json::parse(&text)
             .map_err(|_| ServiceError::corrupt("the replication of a job cannot be decoded"))?;
-        Ok(Replication::from_document(&body, defaults))
+        let grant = body.get(asked::GRANT).and_then(Grant::from_json);
+        Ok(Replication::granted(&body, grant.as_ref(), defaults))
     }
 
     /// What the user asked for, if it is sealed.
@@ -341,7 +342,14 @@ mod tests {
         let job: JobId = "j".try_into().unwrap();
         let origin = Origin::Request { user: None };
         for sealer in [&sealer, &Sealer::plain()] {
-            let data = JobData::new(sealer, &job, origin.clone(), &body, Ok(&wanted), 5_999);
+            let data = JobData::new(
+                sealer,
+                &job,
+                origin.clone(),
+                (&body, None),
+                Ok(&wanted),
+                5_999,
+            );
             let bytes = data.encode();
             let shown = String::from_utf8(bytes.clone()).unwrap();
             assert_eq!(shown.contains("secret"), !sealer.seals());
@@ -363,7 +371,7 @@ mod tests {
             );
         }
         let invalid = Invalid::new("no");
-        let data = JobData::new(&sealer, &job, origin, &body, Err(&invalid), 0);
+        let data = JobData::new(&sealer, &job, origin, (&body, None), Err(&invalid), 0);
         assert_eq!(
             (data.state, data.error_text().as_str()),
             (JobState::Failed, "no")
@@ -377,7 +385,14 @@ mod tests {
         let job: JobId = "j".try_into().unwrap();
         let origin = Origin::Request { user: None };
         let invalid = Invalid::new("no");
-        let mut data = JobData::new(&Sealer::plain(), &job, origin, &body, Err(&invalid), 0);
+        let mut data = JobData::new(
+            &Sealer::plain(),
+            &job,
+            origin,
+            (&body, None),
+            Err(&invalid),
+            0,
+        );
         data.note(7, &[(Kind::Crashed, Some("x")), (Kind::Pending, None)], 2);
         let kinds: Vec<_> = data.history.iter().map(|event| event.kind).collect();
         assert_eq!(kinds, [Kind::Pending, Kind::Crashed]);

@@ -257,7 +257,7 @@ fn endpoint_v4(endpoint: &Endpoint) -> Term {
             .map_or(Term::Atom("undefined"), Term::chars),
         Term::chars(endpoint.host()),
         port,
-        Term::chars(endpoint.path()),
+        Term::chars(endpoint.id_path()),
         headers(endpoint),
         Term::Atom("undefined"),
     ])
@@ -266,7 +266,7 @@ fn endpoint_v4(endpoint: &Endpoint) -> Term {
 fn endpoint_v3(endpoint: &Endpoint) -> Term {
     Term::Tuple(vec![
         Term::Atom("remote"),
-        Term::chars(endpoint.url_text()),
+        Term::chars(endpoint.id_url()),
         headers(endpoint),
     ])
 }

@@ -44,7 +44,7 @@ mod witness;
 mod writeback;
 
 pub use create::{
-    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT, JOB_TYPE, KeysInUse, Replications,
+    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT, JOB_TYPE, KeysInUse, Rank, Replications,
     Resealing, Scanned, Sealed, Setup, Started, Writer, count_seals, keys_in_use,
 };
 pub use data::JobState;

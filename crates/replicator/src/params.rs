@@ -5,6 +5,7 @@
 
 mod fields;
 mod filter;
+pub(crate) mod names;
 mod options;
 
 use couch::Endpoint;
@@ -13,6 +14,7 @@ use document::json::Json;
 use crate::id::ReplicationId;
 use fields::Fields;
 pub use filter::{Filter, SelectorFilter};
+pub use names::Grant;
 pub use options::{Checkpoints, Defaults, FilterWhere, OnWriteFailure, Options, SocketOptions};
 
 /// Why a body describes no replication, for the user to read.
@@ -55,16 +57,29 @@ pub enum Request {
 }
 
 impl Replication {
-    /// Reads a `_replicator` document.
+    /// Reads a `_replicator` document without plain names.
     pub fn from_document(body: &Json, defaults: &Defaults) -> Result<Self, Invalid> {
+        Self::granted(body, None, defaults)
+    }
+
+    /// Reads a `_replicator` document whose plain names mean what is granted.
+    pub(crate) fn granted(
+        body: &Json,
+        grant: Option<&Grant>,
+        defaults: &Defaults,
+    ) -> Result<Self, Invalid> {
         let fields = Fields::new(body)?;
         let proxies = Proxies::read(&fields)?;
         let options = Options::read(&fields, defaults)?;
-        Self::build(&fields, proxies, options, defaults)
+        Self::build(&fields, proxies, grant, options, defaults)
     }
 
     /// Reads the body of a `POST /_replicate`.
-    pub fn from_request(body: &Json, defaults: &Defaults) -> Result<Request, Invalid> {
+    pub fn from_request(
+        body: &Json,
+        grant: Option<&Grant>,
+        defaults: &Defaults,
+    ) -> Result<Request, Invalid> {
         let fields = Fields::new(body)?;
         let proxies = Proxies::read(&fields)?;
         let options = Options::read(&fields, defaults)?;
@@ -77,7 +92,7 @@ impl Replication {
         {
             return Err(Invalid(format!("{key} value must be a string.")));
         }
-        let replication = Box::new(Self::build(&fields, proxies, options, defaults)?);
+        let replication = Box::new(Self::build(&fields, proxies, grant, options, defaults)?);
         Ok(if cancels {
             Request::Cancel(replication)
         } else {
@@ -88,6 +103,7 @@ impl Replication {
     fn build(
         fields: &Fields<'_>,
         proxies: Proxies<'_>,
+        grant: Option<&Grant>,
         options: Options,
         defaults: &Defaults,
     ) -> Result<Self, Invalid> {
@@ -97,8 +113,8 @@ impl Replication {
         let target = fields
             .get("target")
             .ok_or_else(|| Invalid::new("Missing `target` field"))?;
-        let source = Endpoint::parse(&source.to_value(), proxies.source, &defaults.schemes)?;
-        let target = Endpoint::parse(&target.to_value(), proxies.target, &defaults.schemes)?;
+        let source = names::endpoint(source, grant, proxies.source, &defaults.schemes)?;
+        let target = names::endpoint(target, grant, proxies.target, &defaults.schemes)?;
         // Filters are judged after endpoints; the others were among the options.
         options.filter.check()?;
         Ok(Self {
@@ -108,7 +124,8 @@ impl Replication {
         })
     }
 
-    /// Whether only a server administrator may set it up: it changes TLS rules or reads files of the node.
+    /// Whether only a server administrator may set it up: it changes TLS rules, reads files of the node, or uses a secret of
+    /// the configuration.
     pub fn is_privileged(&self) -> bool {
         self.source.is_privileged() || self.target.is_privileged()
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use couch::{Endpoint, Network};
 use jiff::Timestamp;
 use jobs::{Accepted, Holder};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::create::Replications;
@@ -41,15 +41,14 @@ use start::Begun;
 /// How long a run may take to stop when the node does.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// Named `auth` objects, for `auth.secret_ref`.
-pub type Secrets = HashMap<String, Map<String, Value>>;
+/// What `auth.secret_ref` names.
+pub type Secrets = HashMap<String, couch::NamedSecret>;
 
 /// What all runs of a node share.
 pub(crate) struct Runner {
     pub(crate) of: Replications,
     pub(crate) network: Network,
     pub(crate) budget: Budget,
-    pub(crate) secrets: Secrets,
     pub(crate) sources: Sources,
     pub(crate) slots: Slots,
     pub(crate) starts: Starts,
@@ -279,7 +278,7 @@ impl Work<'_> {
         let Some(name) = endpoint.secret_ref() else {
             return Ok(None);
         };
-        let secret = self.runner.secrets.get(name);
+        let secret = self.runner.of.0.secrets.get(name);
         let secret = secret.ok_or_else(|| format!("there is no secret `{name}`"))?;
         endpoint
             .with_secret(secret)

@@ -26,7 +26,7 @@ use crate::fault::ServiceError;
 use crate::idle::Sources;
 use crate::job_metrics;
 use crate::keys;
-use crate::run::{Ended, Runner, Secrets, Stops, chain};
+use crate::run::{Ended, Runner, Stops, chain};
 use crate::slots::Slots;
 use crate::starts::Starts;
 use crate::witness::{self, Bug};
@@ -56,8 +56,6 @@ pub struct ServerSetup {
     pub network: Network,
     /// Memory of all runs.
     pub budget: Budget,
-    /// What `auth.secret_ref` names.
-    pub secrets: Secrets,
 }
 
 /// How many jobs a server runs.
@@ -135,7 +133,6 @@ impl Server {
             of,
             network: setup.network,
             budget: setup.budget,
-            secrets: setup.secrets,
             node: setup.node,
             process,
             serial: AtomicU64::new(1),

@@ -2,15 +2,18 @@
 //!
 //! Both take the same members away. What a reader gets has a made-up revision, so that it cannot be written back over the
 //! credentials. What is stored keeps them sealed in a member of its own, `_sealed`, which no client can write; the rest
-//! stays readable for filters and queries.
+//! stays readable for filters and queries. What the service has added to plain names, a [`Grant`], is sealed there as well, and
+//! shown to nobody: without a key to seal with it stands in a member `_grant`.
 
 use docstore::{Db, Document, RevId};
 use document::json::Json;
 use md5::{Digest as _, Md5};
 
+use crate::params::Grant;
 use crate::seal::{Sealer, Unreadable};
 
 const SEALED: &str = "_sealed";
+const GRANT: &str = "_grant";
 const PROXIES: [&str; 3] = ["proxy", "source_proxy", "target_proxy"];
 /// Members of an endpoint that hold credentials, or may.
 const SECRET_MEMBERS: [&str; 3] = ["headers", "auth", "tls"];
@@ -29,27 +32,56 @@ fn context(db: &Db, id: &str) -> String {
     format!("doc/{}/{id}", db.instance())
 }
 
-/// The body as it is stored: `None` when nothing is sealed in it.
-pub fn seal_body(sealer: &Sealer, db: &Db, id: &str, body: &str) -> Option<String> {
-    if !sealer.seals() {
+/// The body as it is stored: `None` when that is as it was sent.
+pub fn seal_body(
+    sealer: &Sealer,
+    db: &Db,
+    id: &str,
+    body: &str,
+    grant: Option<&Grant>,
+) -> Option<String> {
+    if !sealer.seals() && grant.is_none() {
         return None;
     }
-    let (mut members, hidden) = strip(Json::parse(body).ok()?)?;
-    let sealed = sealer.seal(&context(db, id), &Json::Array(hidden).to_string())?;
-    members.push((SEALED.to_owned(), Json::String(sealed)));
+    let grant = grant.map(Grant::to_json);
+    let json = Json::parse(body).ok()?;
+    let (members, sealed) = if sealer.seals() {
+        let (members, mut hidden) = strip(json)?;
+        let granted = grant.map(|grant| Json::Array(vec![Json::String(GRANT.to_owned()), grant]));
+        hidden.extend(granted);
+        if hidden.is_empty() {
+            return None;
+        }
+        let sealed = sealer.seal(&context(db, id), &Json::Array(hidden).to_string())?;
+        (members, (SEALED.to_owned(), Json::String(sealed)))
+    } else {
+        (json.as_object()?.to_vec(), (GRANT.to_owned(), grant?))
+    };
+    let members = members.into_iter().chain([sealed]).collect();
     Some(Json::Object(members).to_string())
 }
 
 /// The body as it was sent.
 pub fn open_body(sealer: &Sealer, db: &Db, id: &str, stored: &str) -> Result<Json, Unreadable> {
+    open_granted(sealer, db, id, stored).map(|(body, _)| body)
+}
+
+/// The body as it was sent, and what the service has added to its plain names.
+pub(crate) fn open_granted(
+    sealer: &Sealer,
+    db: &Db,
+    id: &str,
+    stored: &str,
+) -> Result<(Json, Option<Grant>), Unreadable> {
     let json = Json::parse(stored).map_err(|_| Unreadable::Changed)?;
     let Json::Object(mut members) = json else {
-        return Ok(json);
+        return Ok((json, None));
     };
-    let Some(at) = members.iter().position(|(name, _)| name == SEALED) else {
-        return Ok(Json::Object(members));
+    let mut grant = take(&mut members, GRANT);
+    let Some(sealed) = take(&mut members, SEALED) else {
+        let grant = grant.as_ref().and_then(Grant::from_json);
+        return Ok((Json::Object(members), grant));
     };
-    let (_, sealed) = members.remove(at);
     let sealed = sealed.as_str().ok_or(Unreadable::Changed)?;
     let hidden = sealer.open(&context(db, id), sealed)?;
     let hidden = Json::parse(&hidden).map_err(|_| Unreadable::Changed)?;
@@ -57,10 +89,20 @@ pub fn open_body(sealer: &Sealer, db: &Db, id: &str, stored: &str) -> Result<Jso
         let Some([Json::String(name), value]) = pair.as_array() else {
             return Err(Unreadable::Changed);
         };
+        if name == GRANT {
+            grant = Some(value.clone());
+            continue;
+        }
         let member = members.iter_mut().find(|(given, _)| given == name);
         member.ok_or(Unreadable::Changed)?.1 = value.clone();
     }
-    Ok(Json::Object(members))
+    let grant = grant.map(|grant| Grant::from_json(&grant).ok_or(Unreadable::Changed));
+    Ok((Json::Object(members), grant.transpose()?))
+}
+
+fn take(members: &mut Members, name: &str) -> Option<Json> {
+    let at = members.iter().position(|(given, _)| given == name)?;
+    Some(members.remove(at).1)
 }
 
 /// What is sealed in a stored body.
@@ -97,8 +139,8 @@ pub(crate) fn reseal_body(
     Ok(Some(Json::Object(members).to_string()))
 }
 
-/// The document as this reader may see it. Credentials are there for its owner and for administrators; everybody else gets
-/// a document without them, under a made-up revision if something is missing.
+/// The document as this reader may see it. Credentials that somebody wrote into it are there for its owner and for
+/// administrators; everybody else gets a document without them, under a made-up revision if something is missing.
 pub fn for_reader(
     sealer: &Sealer,
     db: &Db,
@@ -114,7 +156,7 @@ pub fn for_reader(
     let is_owner = reader.name.is_some() && json.get("owner").and_then(Json::as_str) == reader.name;
     let mut shown = stored;
     if reader.is_admin || is_owner {
-        if json.get(SEALED).is_some() {
+        if json.get(SEALED).is_some() || json.get(GRANT).is_some() {
             shown.body = open_body(sealer, db, &shown.id, &shown.body)?.to_string();
         }
         return Ok(shown);
@@ -123,13 +165,13 @@ pub fn for_reader(
         return Ok(shown);
     };
     let before = members.len();
-    members.retain(|(name, _)| name != SEALED);
+    members.retain(|(name, _)| name != SEALED && name != GRANT);
     let was_sealed = members.len() != before;
-    let json = Json::Object(members);
-    let body = match strip(json.clone()) {
-        Some((members, _)) => Json::Object(members).to_string(),
-        None if was_sealed => json.to_string(),
-        None => return Ok(shown),
+    let body = match strip(Json::Object(members)) {
+        Some((members, hidden)) if was_sealed || !hidden.is_empty() => {
+            Json::Object(members).to_string()
+        }
+        _ => return Ok(shown),
     };
     let rev = made_up(&shown.rev.id, &body);
     if let Some(revisions) = &mut shown.meta.revisions
@@ -152,12 +194,15 @@ pub fn for_reader(
 
 /// Cheap to ask: most documents of a listing have none.
 fn may_hold_secrets(body: &str) -> bool {
-    const SIGNS: [&str; 6] = [
+    const SIGNS: [&str; 9] = [
         "@",
+        "?",
+        "#",
         "\"headers\"",
         "\"auth\"",
         "\"tls\"",
         "\"_sealed\"",
+        "\"_grant\"",
         "\\u",
     ];
     SIGNS.iter().any(|sign| body.contains(sign))
@@ -173,7 +218,7 @@ fn made_up(id: &RevId, body: &str) -> RevId {
 
 type Members = Vec<(String, Json)>;
 
-/// The members without credentials, and pairs of name and value of those that were changed. `None` if there are none.
+/// The members without credentials, and pairs of name and value of those that were changed.
 fn strip(json: Json) -> Option<(Members, Vec<Json>)> {
     let Json::Object(mut members) = json else {
         return None;
@@ -190,7 +235,7 @@ fn strip(json: Json) -> Option<(Members, Vec<Json>)> {
             hidden.push(Json::Array(vec![Json::String(name.clone()), value]));
         }
     }
-    (!hidden.is_empty()).then_some((members, hidden))
+    Some((members, hidden))
 }
 
 fn strip_endpoint(value: &Json) -> Option<Json> {
@@ -213,12 +258,19 @@ fn strip_endpoint(value: &Json) -> Option<Json> {
 
 fn strip_text(value: &Json) -> Option<Json> {
     let text = value.as_str()?;
-    let stripped = without_userinfo(text);
+    let stripped = without_credentials(text);
     (stripped != text).then_some(Json::String(stripped))
 }
 
+/// A URL without userinfo, query and fragment, all of which may hold credentials.
+pub(crate) fn without_credentials(text: &str) -> String {
+    let mut text = without_userinfo(text);
+    text.truncate(text.find(['?', '#']).unwrap_or(text.len()));
+    text
+}
+
 /// A URL without userinfo. What is no usable URL loses everything before the last `@`: who knows what that is.
-pub(crate) fn without_userinfo(text: &str) -> String {
+fn without_userinfo(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text
             .rsplit_once('@')

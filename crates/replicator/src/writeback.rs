@@ -9,6 +9,7 @@ use store::{AsStoreError, Transaction};
 use crate::create::Replications;
 use crate::data::{self, Origin};
 use crate::fault::ServiceError;
+use crate::params::Grant;
 use crate::strip;
 
 const STATE: &str = "_replication_state";
@@ -31,12 +32,22 @@ pub(crate) enum Patch {
     Failed { reason: String },
 }
 
-/// The document of a job, if there still is one: its database, the document, and its opened body.
+/// The document of a job.
+pub(crate) struct Read {
+    pub(crate) db: Db,
+    pub(crate) doc: Document,
+    /// As it was sent.
+    pub(crate) body: Json,
+    /// What was added to its plain names.
+    pub(crate) grant: Option<Grant>,
+}
+
+/// The document of a job, if there still is one.
 pub(crate) async fn read_in(
     of: &Replications,
     tx: &Transaction,
     origin: &Origin,
-) -> Result<Option<(Db, Document, Json)>, ServiceError> {
+) -> Result<Option<Read>, ServiceError> {
     let Origin::Document {
         db: name,
         instance,
@@ -57,17 +68,18 @@ pub(crate) async fn read_in(
         Err(docstore::Error::Missing | docstore::Error::Deleted) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let body = strip::open_body(&of.0.sealer, &db, doc_id, &doc.body)?;
-    Ok(Some((db, doc, body)))
+    let (body, grant) = strip::open_granted(&of.0.sealer, &db, doc_id, &doc.body)?;
+    Ok(Some(Read {
+        db,
+        doc,
+        body,
+        grant,
+    }))
 }
 
 /// The edit that gives a document these members.
-pub(crate) fn edit(
-    of: &Replications,
-    db: &Db,
-    doc: Document,
-    members: Vec<(String, Json)>,
-) -> Edit {
+pub(crate) fn edit(of: &Replications, read: Read, members: Vec<(String, Json)>) -> Edit {
+    let Read { db, doc, grant, .. } = read;
     let body = Json::Object(members).to_string();
     let stub = |attachment: docstore::Attachment| NewAttachment {
         name: attachment.name,
@@ -75,7 +87,7 @@ pub(crate) fn edit(
         content: None,
     };
     Edit {
-        sealed: strip::seal_body(&of.0.sealer, db, &doc.id, &body),
+        sealed: strip::seal_body(&of.0.sealer, &db, &doc.id, &body, grant.as_ref()),
         id: doc.id,
         revisions: Some(Revisions::from(doc.rev)),
         deleted: false,
@@ -93,15 +105,16 @@ pub(crate) async fn write_in(
     origin: &Origin,
     patch: &Patch,
 ) -> Result<bool, ServiceError> {
-    let Some((db, doc, body)) = read_in(of, tx, origin).await? else {
+    let Some(read) = read_in(of, tx, origin).await? else {
         return Ok(false);
     };
-    let before = body.as_object().unwrap_or_default();
+    let before = read.body.as_object().unwrap_or_default();
     let after = patched(before, patch, op.now_ms.div_euclid(1000));
     if after == before {
         return Ok(false);
     }
-    let edit = edit(of, &db, doc, after);
+    let db = read.db.clone();
+    let edit = edit(of, read, after);
     let hook = of.replicators_hook(*op);
     match of
         .0

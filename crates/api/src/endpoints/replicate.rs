@@ -1,11 +1,10 @@
 //! `POST /_replicate`: starting, waiting, cancelling.
 
-use document::json::Json;
 use http::{HeaderName, StatusCode};
 use replicator::{Answer, Caller, Failure, ServiceError, Started};
 use serde_json::{Value, json};
 
-use super::local::{self, LocalEndpoints};
+use super::local;
 use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
@@ -27,9 +26,9 @@ pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
     let body = call.json_object().await?;
-    let body = with_urls(call, body)?;
     let of = &call.shared.replications;
-    let started = of.request(&body, &caller(call)).await;
+    let (caller, grant) = (caller(call), local::grant(call));
+    let started = of.request_granted(&body, &caller, grant.as_ref()).await;
     match started.map_err(request_error)? {
         Started::Cancelled { local_id } => {
             Ok(reply::ok(&json!({"ok": true, "_local_id": local_id})))
@@ -43,15 +42,6 @@ pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
             reply::set(&mut reply, HeaderName::from_static(JOB), &job);
             Ok(reply)
         }
-    }
-}
-
-/// The body with URLs in place of plain names of databases.
-fn with_urls(call: &Call, body: Json) -> Result<Json, Error> {
-    let lasts = body.get("continuous") == Some(&Json::Bool(true));
-    match LocalEndpoints::of(call).filter(|_| local::has_names(&body)) {
-        Some(local) => local.resolve(body, lasts).map_err(Error::bad_request),
-        None => Ok(body),
     }
 }
 

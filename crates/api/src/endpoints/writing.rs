@@ -5,9 +5,10 @@ use std::sync::Arc;
 use docstore::{Edit, EditMode, Rev};
 use document::doc::Doc;
 use document::json::Json;
-use replicator::{ServiceError, Writer};
+use replicator::params::Grant;
+use replicator::{Rank, ServiceError, Writer};
 
-use super::local::{self, LocalEndpoints};
+use super::local;
 use super::users::{self, UserHook};
 use crate::Error;
 use crate::access::{self, Opened};
@@ -19,25 +20,33 @@ pub(crate) struct Writing<'a> {
     shared: Arc<Shared>,
     opened: &'a Opened,
     writer: Writer,
-    local: Option<LocalEndpoints>,
+    /// What plain names mean for the writer.
+    grant: Option<Grant>,
 }
 
 impl<'a> Writing<'a> {
     pub(crate) fn new(call: &Call, opened: &'a Opened) -> Self {
+        let rank = if call.caller().is_admin() {
+            Rank::ServerAdmin
+        } else if opened.is_admin {
+            Rank::DatabaseAdmin
+        } else {
+            Rank::Member
+        };
         Self {
             shared: Arc::clone(&call.shared),
             opened,
             writer: Writer::User {
                 name: call.caller().name.clone(),
-                is_admin: opened.is_admin,
+                rank,
             },
-            local: LocalEndpoints::of(call),
+            grant: local::grant(call),
         }
     }
 
     /// Writes a document and returns its new revision.
     pub(crate) async fn put(&self, edit: Edit, mode: EditMode) -> Result<Rev, Error> {
-        let edit = self.prepare(edit, mode).await?;
+        let edit = self.prepare(edit).await?;
         let (docs, db) = (self.shared.docs(), &self.opened.db);
         if self.opened.has_users() {
             let hook = UserHook {
@@ -72,7 +81,7 @@ impl<'a> Writing<'a> {
         let mut answers = Vec::with_capacity(edits.len());
         let mut accepted = Vec::new();
         for edit in edits {
-            match self.prepare(edit, mode).await {
+            match self.prepare(edit).await {
                 Ok(edit) => {
                     answers.push(None);
                     accepted.push(edit);
@@ -103,7 +112,7 @@ impl<'a> Writing<'a> {
     }
 
     /// What can be said before the transaction.
-    async fn prepare(&self, edit: Edit, mode: EditMode) -> Result<Edit, Error> {
+    async fn prepare(&self, edit: Edit) -> Result<Edit, Error> {
         self.check_id(&edit.id)?;
         if edit.id.starts_with("_design/") && !edit.deleted {
             check_design(&edit)?;
@@ -111,37 +120,8 @@ impl<'a> Writing<'a> {
         if self.opened.has_users() {
             return users::prepare(&self.shared, edit).await;
         }
-        let edit = match mode {
-            EditMode::NewEdits => self.with_urls(edit)?,
-            // Its revision is that of its body.
-            EditMode::Replicated => edit,
-        };
-        let prepared = self
-            .shared
-            .replications
-            .prepare(&self.opened.db, edit, &self.writer);
-        Ok(prepared?)
-    }
-
-    /// The document with URLs in place of plain names of databases, if it is the writer's own: nobody else's document gets
-    /// the writer's rights.
-    fn with_urls(&self, mut edit: Edit) -> Result<Edit, Error> {
-        let Some(local) = &self.local else {
-            return Ok(edit);
-        };
-        if edit.deleted || edit.is_local() || edit.id.starts_with("_design/") {
-            return Ok(edit);
-        }
-        let body = Json::parse(&edit.body).map_err(|_| crate::call::not_json())?;
-        let Writer::User { name, .. } = &self.writer else {
-            return Ok(edit);
-        };
-        let owner = body.get("owner").map(Json::as_str);
-        if local::has_names(&body) && owner.is_none_or(|owner| owner == name.as_deref()) {
-            let body = local.resolve(body, true).map_err(Error::forbidden)?;
-            edit.body = body.to_string();
-        }
-        Ok(edit)
+        let (of, db) = (&self.shared.replications, &self.opened.db);
+        Ok(of.prepare_granted(db, edit, &self.writer, self.grant.as_ref())?)
     }
 
     /// Bulk requests bring documents that are for administrators alone.

@@ -17,6 +17,7 @@ mod limits;
 mod listing;
 mod openapi;
 mod owners;
+mod privileges;
 mod replicate;
 mod scheduler;
 mod server;

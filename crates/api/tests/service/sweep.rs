@@ -41,7 +41,7 @@ const SECRET: &str = "Zq7secret";
 
 fn endpoint(of: &str) -> Value {
     json!({
-        "url": format!("http://user:{SECRET}-{of}-url@{of}.example/db?x=1"),
+        "url": format!("http://user:{SECRET}-{of}-url@{of}.example/db?token={SECRET}-{of}-query#{SECRET}"),
         "headers": {"Authorization": format!("Bearer {SECRET}-{of}-header"),
             "Cookie": format!("{SECRET}-{of}-cookie")},
         "auth": {"basic": {"username": "user", "password": format!("{SECRET}-{of}-auth")},
@@ -55,6 +55,8 @@ fn planted() -> Vec<Value> {
         json!({"source": endpoint("src"), "target": endpoint("tgt"), "continuous": true}),
         json!({"source": text("src"), "target": text("tgt"),
             "proxy": format!("http://p:{SECRET}@proxy.example:8080")}),
+        json!({"source": format!("http://src.example/db?{SECRET}"), "target": format!("http://t.example/b#{SECRET}"),
+            "proxy": format!("http://proxy.example:8080?token={SECRET}")}),
         json!({"source": text("a"), "target": "http://t.example/b",
             "source_proxy": format!("socks5://p:{SECRET}@proxy.example"),
             "target_proxy": format!("http://p:{SECRET}@proxy.example")}),
@@ -73,6 +75,8 @@ fn refused() -> Vec<Value> {
         json!({"source": {"url": url, "headers": [SECRET]}, "target": good}),
         json!({"source": {"url": url, "headers": {SECRET: 7}}, "target": good}),
         json!({"source": url, "target": good, "proxy": format!("ftp://p:{SECRET}@proxy")}),
+        json!({"source": format!("ftp://src.example/?{SECRET}"), "target": good}),
+        json!({"source": {"url": format!("http://src.example:x/?{SECRET}")}, "target": good}),
         json!({"source": url, "target": good, "filter": 7}),
         json!({"source": url, "target": good, "continuous": SECRET}),
     ]

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::fixture::{Fixture, Setting, User, replication};
 use crate::world::World;
@@ -137,24 +139,146 @@ async fn names_are_databases_of_the_cluster_with_the_callers_rights() {
     let anna = of.user("anna", "a");
     let refused = anna.post("/_replicate", &body).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.text);
-    // In a document, too; and nobody but its owner and administrators sees whose rights they are.
-    let open = json!({"members": {}, "admins": {}});
-    boss.put("/_replicator/_security", &open).await.gives(200);
-    peer.set_security("a", &open).unwrap();
-    let body = json!({"source": "a", "target": "http://other.example/b", "continuous": true});
-    anna.put("/_replicator/mine", &body).await.gives(201);
-    let mine = anna.get("/_replicator/mine").await.gives(200);
-    let rights =
-        json!({"url": format!("{}/a", peer.url()), "headers": {"Authorization": "Basic YW5uYTph"}});
-    assert_eq!(mine["source"], rights);
-    peer.add_user("berta", "b", &[]).unwrap();
-    let berta = of.user("berta", "b");
-    let seen = berta.get("/_replicator/mine").await;
-    assert!(!seen.text.contains("YW5uYTph"), "{}", seen.text);
     // Whoever writes somebody else's document does not lend it the own rights.
     let others = json!({"source": "a", "target": "b", "owner": "anna"});
     let lent = boss.put("/_replicator/lent", &others).await;
-    lent.refuses(403, "forbidden", "local_endpoints_not_supported");
+    lent.refuses(403, "forbidden", LENT);
+}
+
+const LENT: &str = "A plain name in `source` or `target` is copied with the rights of the document's owner, so only the owner \
+                    may write it: give URLs in its place.";
+
+#[tokio::test]
+async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
+    let world = World::in_front().await;
+    let (of, peer) = (&world.fixture, &world.peer);
+    let boss = of.user("boss", "b0ss");
+    let open = json!({"members": {}, "admins": {}});
+    boss.put("/_replicator/_security", &open).await.gives(200);
+    for (name, password) in [("anna", "anna-secret"), ("berta", "b")] {
+        peer.add_user(name, password, &[]).unwrap();
+    }
+    let (anna, berta) = (of.user("anna", "anna-secret"), of.user("berta", "b"));
+    peer.set_security("a", &open).unwrap();
+    peer.create_database("copy").unwrap();
+    peer.set_security("copy", &open).unwrap();
+    for (id, source) in [("text", json!("a")), ("object", json!({"url": "a"}))] {
+        let path = format!("/_replicator/{id}");
+        let body = json!({"source": source, "target": "copy", "continuous": id == "object"});
+        anna.put(&path, &body).await.gives(201);
+        let row = format!("/_scheduler/docs/_replicator/{id}");
+        let row = until(&boss, &row, |row| row["info"]["docs_read"].is_u64()).await;
+        assert_eq!(row["source"], format!("{}/a/", peer.url()));
+        for reader in [&anna, &boss, &berta, &of.root()] {
+            for query in ["", "?open_revs=all", "?revs=true&meta=true"] {
+                let seen = reader.get(&format!("{path}{query}")).await;
+                assert!(!seen.text.contains("YW5uY"), "{}", seen.text);
+                assert!(!seen.text.contains("grant"), "{}", seen.text);
+            }
+            let seen = reader.get(&path).await.gives(200);
+            assert_eq!(
+                (&seen["source"], &seen["target"]),
+                (&source, &json!("copy"))
+            );
+            assert_eq!(seen["owner"], "anna");
+        }
+    }
+    assert!(peer.get("copy", "3").unwrap().is_some());
+    // Written back by its owner it is the same replication.
+    let mut mine = anna.get("/_replicator/object").await.gives(200);
+    mine["note"] = json!(1);
+    anna.put("/_replicator/object", &mine).await.gives(201);
+    // Credentials of one's own are used in place of the caller's.
+    let own = json!({"url": "a", "auth": {"basic": {"username": "boss", "password": "b0ss"}}});
+    peer.set_security("a", &json!({"members": {"names": ["boss"]}, "admins": {}}))
+        .unwrap();
+    let body = json!({"source": own, "target": "copy"});
+    let copied = anna.post("/_replicate", &body).await.gives(200);
+    assert_eq!(copied["ok"], true);
+    // Rights that are taken away are gone: the document holds none.
+    let body = json!({"source": "a", "target": "copy"});
+    anna.put("/_replicator/revoked", &body).await.gives(201);
+    let row = "/_scheduler/docs/_replicator/revoked";
+    until(&boss, row, |row| {
+        row["state"] == "crashing" || row["state"] == "failed"
+    })
+    .await;
+}
+
+/// A cluster that believes what a proxy in front of it says: it answers who the caller is, and nothing else.
+async fn believing() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let session = json!({"ok": true, "userCtx": {"name": "anna", "roles": []}, "info": {"authenticated": "proxy"}});
+    let session = session.to_string();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = Vec::new();
+            while !read.ends_with(b"\r\n\r\n") {
+                let Ok(byte) = stream.read_u8().await else {
+                    break;
+                };
+                read.push(byte);
+            }
+            let (status, body) = match read.starts_with(b"GET /_session ") {
+                true => ("200 OK", session.as_str()),
+                false => ("404 Not Found", "{}"),
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
+            drop(stream.write_all(answer.as_bytes()).await);
+        }
+    });
+    url
+}
+
+/// A proxy signs the name alone, and for ever: who sees that once is whoever they say.
+#[tokio::test]
+async fn a_proxys_word_is_good_for_one_request_and_never_shown() {
+    let world = World::in_front_of(&believing().await).await;
+    let of = &world.fixture;
+    let security = json!({"members": {"names": ["anna"]}});
+    of.root()
+        .put("/_replicator/_security", &security)
+        .await
+        .gives(200);
+    let anna = (of.nobody())
+        .with("x-auth-couchdb-username", "anna")
+        .with("x-auth-couchdb-roles", "people")
+        .with("x-auth-couchdb-token", "5ec4e7");
+    let names = json!({"source": "mydb", "target": "b"});
+    let lasting = json!({"source": "mydb", "target": "b", "continuous": true});
+    for answer in [
+        anna.put("/_replicator/x", &names).await,
+        anna.post("/_replicate?async=true", &lasting).await,
+    ] {
+        assert!(answer.status.is_client_error(), "{}", answer.text);
+        let reason = answer.json()["reason"].as_str().unwrap().to_owned();
+        assert!(reason.contains("`source` and `target` as URLs"), "{reason}");
+    }
+    let once = anna.post("/_replicate?async=true", &names).await.gives(202);
+    let job = format!("/_scheduler/jobs/{}", once["job_id"].as_str().unwrap());
+    let shown = of.root().get(&job).await;
+    assert!(
+        shown.status == 200 && !shown.text.contains("5ec4e7"),
+        "{}",
+        shown.text
+    );
+    // Such headers are for proxies to send, not for documents.
+    for name in [
+        "X-Auth-CouchDB-UserName",
+        "X-Auth-CouchDB-Roles",
+        "X-Auth-CouchDB-Token",
+    ] {
+        let forged = json!({"source": {"url": "http://s.example/a", "headers": {name: "_admin"}},
+            "target": "http://t.example/b"});
+        let answer = anna.put("/_replicator/forged", &forged).await;
+        assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.text);
+        let answer = anna.post("/_replicate", &forged).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+    }
 }
 
 #[tokio::test]

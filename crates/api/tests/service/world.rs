@@ -57,12 +57,17 @@ impl World {
     }
 
     pub(crate) async fn with(options: replicator::Options) -> Self {
+        Self::set_up(replicator::Setup {
+            options,
+            ..replicator::Setup::default()
+        })
+        .await
+    }
+
+    pub(crate) async fn set_up(replications: replicator::Setup) -> Self {
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         let setting = Setting {
-            replications: replicator::Setup {
-                options,
-                ..replicator::Setup::default()
-            },
+            replications,
             ..Setting::default()
         };
         Self::of(peer, setting).await
@@ -106,7 +111,6 @@ impl World {
             node,
             network: Network::new(network, [7; 32]).unwrap(),
             budget: Budget::default(),
-            secrets: std::collections::HashMap::new(),
         };
         let (server, _) = Server::new(of.clone(), handle, setup);
         for task in [
@@ -148,7 +152,7 @@ impl World {
         let (db, text) = (db.unwrap(), self.body(more).to_string());
         let writer = Writer::User {
             name: Some("anna".to_owned()),
-            is_admin: false,
+            rank: replicator::Rank::Member,
         };
         let edit = docstore::Edit::new(id, Doc::parse(&text).unwrap()).unwrap();
         let edit = of.prepare(&db, edit, &writer).unwrap();

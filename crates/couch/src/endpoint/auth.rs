@@ -7,7 +7,7 @@
 //! | `jwt` | `{"file"}`: a name in the node's `jwt_directory`, read again when it changes |
 //! | `oauth2_client_credentials` | `{"token_url", "client_id", "client_secret", "scope"?, "audience"?}` |
 //! | `iam` | `{"api_key", "token_url"?}` |
-//! | `secret_ref` | name of a secret that holds the above |
+//! | `secret_ref` | name of a secret of the configuration that holds the above |
 
 use serde_json::{Map, Value};
 use url::Url;
@@ -67,6 +67,7 @@ impl AuthMethod {
                     ("oauth2_client_credentials", client_credentials(value))
                 }
                 "iam" => ("iam", iam(value)),
+                "secret_ref" if !value.is_string() => ("secret_ref", None),
                 _ => continue,
             };
             let method = method.ok_or(InvalidEndpoint::AuthMember(name))?;

@@ -61,7 +61,7 @@ impl Proxy {
             .to_string();
         Ok(Self {
             spelled: Secret::from(text),
-            shown: split.without_userinfo(),
+            shown: split.shown(),
             scheme,
             host,
             port: split.port.unwrap_or_else(|| scheme.default_port()),

@@ -32,17 +32,17 @@ fn credentials_are_moved_out_of_urls() {
         ),
         (
             "http://u:p@[::1]:42/db?q=2",
-            "http://[::1]:42/db?q=2",
+            "http://[::1]:42/db",
             Some(("u", "p")),
         ),
         (
             "http://secretjunk@[::1]:42/db?q=2",
-            "http://[::1]:42/db?q=2",
+            "http://[::1]:42/db",
             None,
         ),
         (
             "http://u:p:p@[::1]:42/db?q=2",
-            "http://[::1]:42/db?q=2",
+            "http://[::1]:42/db",
             Some(("u", "p:p")),
         ),
         (
@@ -110,7 +110,7 @@ fn what_ids_hash_keeps_the_users_spelling() {
     .unwrap();
     assert_eq!(endpoint.host(), "HOST");
     assert_eq!(endpoint.port(), Some(80));
-    assert_eq!(endpoint.path(), "/a/b?q=1");
+    assert_eq!(endpoint.id_path(), "/a/b?q=1");
     assert_eq!(endpoint.username(), Some("u"));
     let headers: Vec<_> = endpoint
         .id_headers()
@@ -119,7 +119,7 @@ fn what_ids_hash_keeps_the_users_spelling() {
     assert_eq!(headers, [("B", "1"), ("User-Agent", "mine"), ("h", "v")]);
 
     let v6 = Endpoint::from_url("http://[::1]?q").unwrap();
-    assert_eq!((v6.host(), v6.port(), v6.path()), ("::1", None, "/?q"));
+    assert_eq!((v6.host(), v6.port(), v6.id_path()), ("::1", None, "/?q"));
 }
 
 #[test]
@@ -273,8 +273,12 @@ fn stored_form_reads_back_as_the_same() {
 fn secrets_are_resolved_by_name() {
     let endpoint = parse(&json!({ "url": "http://h/db", "auth": { "secret_ref": "s" } })).unwrap();
     assert_eq!(endpoint.secret_ref(), Some("s"));
-    let secret = json!({ "basic": { "username": "u", "password": "p" }, "bearer": "t" });
-    let resolved = endpoint.with_secret(secret.as_object().unwrap()).unwrap();
+    assert!(endpoint.is_privileged() && endpoint.has_credentials());
+    let secret = json!({
+        "basic": { "username": "u", "password": "p" }, "bearer": "t", "origins": ["http://h"],
+    });
+    let secret = NamedSecret::parse(secret.as_object().unwrap()).unwrap();
+    let resolved = endpoint.with_secret(&secret).unwrap();
     assert_eq!(resolved.username(), Some("u"));
     assert_eq!(
         resolved.auth_method(),
@@ -286,14 +290,14 @@ fn secrets_are_resolved_by_name() {
 #[test]
 fn nothing_prints_credentials() {
     let value = json!({
-        "url": "https://user:hunter22@h/db",
+        "url": "https://user:hunter22@h/db?token=querysecret#fragmentsecret",
         "headers": { "X-Key": "headersecret" },
         "auth": { "iam": { "api_key": "apikeysecret" } },
         "tls": { "cert": "certpem", "key": "keypemsecret" },
     });
     let endpoint = Endpoint::parse(
         &value,
-        Some("http://a:proxysecret@c:1"),
+        Some("http://a:proxysecret@c:1/?x=proxyquery"),
         &Schemes::default(),
     )
     .unwrap();
@@ -311,11 +315,49 @@ fn nothing_prints_credentials() {
         "apikeysecret",
         "keypemsecret",
         "proxysecret",
+        "proxyquery",
+        "querysecret",
+        "fragmentsecret",
     ] {
         assert!(!shown.contains(secret), "{shown}");
     }
     let wrong = parse(&json!("http://user:hunter22@h:x/db")).unwrap_err();
     assert!(!format!("{wrong} {wrong:?}").contains("hunter22"));
+}
+
+#[test]
+fn a_query_is_part_of_what_an_endpoint_is() {
+    let endpoint = |url: &str| Endpoint::from_url(url).unwrap();
+    let (one, other) = (endpoint("http://h/db?t=1"), endpoint("http://h/db?t=2"));
+    assert_eq!(one.to_string(), other.to_string());
+    assert_ne!(one, other);
+    assert_eq!(one.id_url(), "http://h/db?t=1");
+    assert_eq!(Endpoint::from_stored(&one.to_stored()), Ok(one));
+}
+
+#[test]
+fn rights_are_added_by_the_service_alone() {
+    let proofs = json!({"headers": {"X-Auth-CouchDB-UserName": "anna", "Cookie": "AuthSession=x"}});
+    let value = json!({"url": "http://h/db", "headers": proofs["headers"]});
+    let refused = parse(&value).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "the header `x-auth-couchdb-username` cannot be set in `headers`: put credentials into `auth`"
+    );
+    let other = json!({"url": "http://h/db", "headers": {"x-AUTH-couchdb-else": "anna"}});
+    assert!(parse(&other).is_err());
+    let plain = parse(&json!({"url": "http://h/db", "headers": {"z": "1"}})).unwrap();
+    assert!(!plain.has_credentials());
+    let with = plain.with_rights(proofs.as_object().unwrap()).unwrap();
+    assert!(with.has_credentials());
+    let names: Vec<_> = with.headers().iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["Cookie", "X-Auth-CouchDB-UserName", "z"]);
+    let basic = json!({"headers": {"Authorization": format!("Basic {}", b64("u:p"))}});
+    let with = plain.with_rights(basic.as_object().unwrap()).unwrap();
+    assert_eq!(with.username(), Some("u"));
+    let bearer = json!({"auth": {"bearer": "t"}});
+    let with = plain.with_rights(bearer.as_object().unwrap()).unwrap();
+    assert_eq!(with.auth_method(), Some(&AuthMethod::Bearer("t".into())));
 }
 
 #[test]

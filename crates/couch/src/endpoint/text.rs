@@ -72,6 +72,12 @@ impl<'a> Split<'a> {
         format!("{}://{}{}", self.scheme, self.host_port, self.rest)
     }
 
+    /// The URL without anything that may hold credentials.
+    pub(super) fn shown(&self) -> String {
+        let end = self.rest.find(['?', '#']).unwrap_or(self.rest.len());
+        format!("{}://{}{}", self.scheme, self.host_port, &self.rest[..end])
+    }
+
     /// Credentials of the userinfo, not percent-decoded; userinfo without a colon gives none.
     pub(super) fn credentials(&self) -> Option<Basic> {
         self.userinfo.and_then(Basic::split)

@@ -107,6 +107,10 @@ async fn errors(db: &Database) -> Vec<Error> {
     found
 }
 
+fn quoted(text: &str) -> String {
+    url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
 /// Endpoints with a secret in every place that can have one.
 fn endpoints(fake: &Fake, password: &str) -> Vec<Endpoint> {
     let url = fake.url("/db");
@@ -140,6 +144,14 @@ fn endpoints(fake: &Fake, password: &str) -> Vec<Endpoint> {
             json!({ "url": url, "headers": { "X-Api-Key": "zqhdrxwvkj" } }),
             None,
         ),
+        parse(
+            json!(format!(
+                "{url}?token=zqqryxwvkj&b={}#zqfrgxwvkj",
+                quoted(password)
+            )),
+            None,
+        ),
+        parse(json!(format!("{url}?{}", quoted(password))), None),
         parse(json!(proxied), Some(&proxy)),
         parse(
             json!({ "url": proxied, "auth": basic("yes") }),
@@ -186,6 +198,7 @@ async fn nothing_shows_a_secret() {
     for text in [&output, &logged] {
         check(text, &PASSWORDS);
         check(text, &["zqtknxwvkj", "zqhdrxwvkj", "zqckxwvkjy"]);
+        check(text, &["zqqryxwvkj", "zqfrgxwvkj"]);
     }
 }
 

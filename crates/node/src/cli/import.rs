@@ -19,6 +19,8 @@ use super::{Unusable, output};
 use cluster::{Cluster, Leaf};
 
 const NO_FUNCTIONS: &str = "it has `validate_doc_update`, and functions are not run here";
+const PRIVILEGED: &str = "it sets `tls`, `auth.jwt` or `auth.secret_ref`, which are for server administrators of this service: write it \
+                          here as one";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -244,11 +246,14 @@ impl Outcome {
             self.designs += 1;
         } else {
             let state = body.get("_replication_state").and_then(Json::as_str);
-            // What has failed is kept as it is, as it would be in a write.
-            if state != Some("failed") {
-                let defaults = of.options().defaults();
-                Replication::from_document(&body, &defaults)
-                    .map_err(|invalid| invalid.to_string())?;
+            let defaults = of.options().defaults();
+            let wanted = Replication::from_document(&body, &defaults);
+            // To the cluster these members mean nothing, so anybody may have written them there.
+            if wanted
+                .map_err(|invalid| invalid.to_string())?
+                .is_privileged()
+            {
+                return Err(PRIVILEGED.to_owned());
             }
             match state {
                 Some("completed" | "failed") => self.ended += 1,

@@ -30,6 +30,7 @@ impl Config {
         check("upstream", text(self.upstream.validate()));
         check("couch_jobs", self.couch_jobs.check());
         check("http", self.check_http());
+        check("secrets", self.secrets.named().map(drop));
         check("jwt_keys", text(self.check_tokens()));
         check("chttpd_auth", self.check_secrets());
         for (name, password) in &self.admins.0 {

@@ -322,10 +322,22 @@ impl fmt::Debug for Admins {
     }
 }
 
-/// Credentials that documents name.
+/// Credentials that documents of server administrators name.
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Secrets(pub BTreeMap<String, Map<String, Value>>);
+
+impl Secrets {
+    /// The secrets by name. The error shows no value.
+    pub fn named(&self) -> Result<replicator::Secrets, String> {
+        let parse = |(name, members): (&String, &Map<String, Value>)| {
+            let secret = couch::NamedSecret::parse(members);
+            let secret = secret.map_err(|what| format!("`{name}` {what}"))?;
+            Ok((name.clone(), secret))
+        };
+        self.0.iter().map(parse).collect()
+    }
+}
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

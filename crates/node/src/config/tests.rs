@@ -201,11 +201,36 @@ fn secrets_are_not_told() {
         let told = refused(text);
         assert!(!told.contains("s3cr3t"), "{told}");
     }
-    let (_directory, sources) =
-        sources("[secrets.a.basic]\nusername = \"u\"\npassword = \"s3cr3t\"\n");
+    let (_directory, sources) = sources(
+        "[secrets.a]\norigins = [\"https://a.example\"]\nbasic = {username = \"u\", password = \"s3cr3t\"}\n",
+    );
     let loaded = sources.load().unwrap();
     assert_eq!(loaded.config.secrets.0["a"]["basic"]["password"], "s3cr3t");
     assert!(!format!("{:?}", loaded.config).contains("s3cr3t"));
+}
+
+#[test]
+fn a_secret_names_the_servers_it_is_for() {
+    for (origins, why) in [
+        ("", "`a` must have `origins`, a list of the servers"),
+        ("origins = []\n", "`a` must have `origins`"),
+        ("origins = \"http://s3cr3t\"\n", "`a` must have `origins`"),
+        (
+            "origins = [\"a.example\"]\n",
+            "`a` has an entry in `origins` that is not",
+        ),
+        (
+            "origins = [\"http://u:s3cr3t@a\"]\n",
+            "`a` has an entry in `origins`",
+        ),
+    ] {
+        let told = refused(&format!("[secrets.a]\nbearer = \"s3cr3t\"\n{origins}"));
+        assert!(told.contains(why), "{told}");
+        assert!(
+            told.contains("d.toml") && !told.contains("s3cr3t"),
+            "{told}"
+        );
+    }
 }
 
 #[test]

@@ -5,10 +5,19 @@ use document::json::Json;
 
 use super::Replications;
 use crate::fault::ServiceError;
-use crate::params::Replication;
+use crate::params::{Grant, Invalid, Replication, names};
 use crate::strip;
 
 const OTHERS: &str = "Can't update replication documents from other users.";
+const LENT: &str = "A plain name in `source` or `target` is copied with the rights of the document's owner, so only the owner \
+                    may write it: give URLs in its place.";
+const USER_CTX: &str = "Only a server administrator may write a `user_ctx` of another user or with roles: it means nothing \
+                        here, so leave it out.";
+const PRIVILEGED: &str =
+    "Only a server administrator may set `tls`, `auth.jwt` or `auth.secret_ref` of an endpoint.";
+pub(super) const OUTLIVED: &str = "A session, a token that expires or the word of a proxy ends before this replication does: \
+                                   send name and password with the request, or give `source` and `target` as URLs with \
+                                   credentials of their own.";
 
 /// Who writes a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,17 +26,29 @@ pub enum Writer {
     User {
         /// The name; nobody in particular has none.
         name: Option<String>,
-        /// An administrator of the database, or of the server.
-        is_admin: bool,
+        /// What else the user may.
+        rank: Rank,
     },
     /// The replicator itself. No client can be it, whatever its roles.
     Replicator,
 }
 
+/// What a user may beside writing documents of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Nothing.
+    Member,
+    /// Write documents of others, in this database.
+    DatabaseAdmin,
+    /// Everything: also use what is the server's, as its files and secrets.
+    ServerAdmin,
+}
+
 /// Whether a document of this owner may be changed, deleted or replaced.
 pub(super) fn check_owner(owner: Option<&str>, writer: &Writer) -> Result<(), ServiceError> {
     match writer {
-        Writer::Replicator | Writer::User { is_admin: true, .. } => Ok(()),
+        Writer::Replicator => Ok(()),
+        Writer::User { rank, .. } if *rank > Rank::Member => Ok(()),
         Writer::User { name, .. } if name.as_deref() == owner => Ok(()),
         Writer::User { .. } => Err(ServiceError::Forbidden(OTHERS)),
     }
@@ -35,13 +56,13 @@ pub(super) fn check_owner(owner: Option<&str>, writer: &Writer) -> Result<(), Se
 
 /// The body with its owner filled in: `None` when it stays as it is.
 fn fill_owner(body: &Json, writer: &Writer) -> Result<Option<Json>, ServiceError> {
-    let Writer::User { name, is_admin } = writer else {
+    let Writer::User { name, rank } = writer else {
         return Ok(None);
     };
     let mine = name.clone().map_or(Json::Null, Json::String);
     match body.get("owner") {
         Some(given) if *given == mine => return Ok(None),
-        Some(_) if !is_admin => return Err(ServiceError::Forbidden(OTHERS)),
+        Some(_) if *rank == Rank::Member => return Err(ServiceError::Forbidden(OTHERS)),
         Some(given) if *given != Json::Null => return Ok(None),
         _ => {}
     }
@@ -52,40 +73,106 @@ fn fill_owner(body: &Json, writer: &Writer) -> Result<Option<Json>, ServiceError
 }
 
 impl Replications {
-    /// Checks an edit, fills its owner in and seals its credentials; to be called before the transaction that writes it
-    /// with [`hook`](Replications::hook). Design and `_local` documents are none of its business.
+    /// [`Self::prepare_granted`] of an edit without plain names.
     pub fn prepare(&self, db: &Db, edit: Edit, writer: &Writer) -> Result<Edit, ServiceError> {
+        self.prepare_granted(db, edit, writer, None)
+    }
+
+    /// Checks an edit, fills its owner in and seals its credentials; to be called before the transaction that writes it
+    /// with [`hook`](Replications::hook). Plain names of databases mean what is granted to the writer, if it is the writer's
+    /// own document. Design and `_local` documents are none of its business.
+    pub fn prepare_granted(
+        &self,
+        db: &Db,
+        edit: Edit,
+        writer: &Writer,
+        grant: Option<&Grant>,
+    ) -> Result<Edit, ServiceError> {
         if edit.is_local() || edit.id.starts_with("_design/") {
             return Ok(edit);
         }
-        let body = Json::parse(&edit.body)
+        let mut body = Json::parse(&edit.body)
             .map_err(|_| docstore::Error::Invalid(document::doc::Invalid::Json))?;
         let mut edit = edit;
         if (!edit.deleted || body.get("owner").is_some())
             && let Some(filled) = fill_owner(&body, writer)?
         {
             edit.body = filled.to_string();
+            body = filled;
         }
-        let failed = body.get("_replication_state").and_then(Json::as_str) == Some("failed");
-        if !edit.deleted && !failed && *writer != Writer::Replicator {
-            let wanted = Replication::from_document(&body, &self.defaults())?;
-            check_paused(&body)?;
-            if wanted.is_privileged() && !matches!(writer, Writer::User { is_admin: true, .. }) {
-                return Err(ServiceError::Forbidden(PRIVILEGED));
+        let grant = match writer {
+            Writer::User { name, rank } if !edit.deleted => {
+                let grant = grant.filter(|_| names::has_names(&body));
+                // Whatever state it claims to be in: that can be taken out by somebody who need not answer for the rest.
+                let wanted = Replication::granted(&body, grant, &self.defaults())?;
+                check_paused(&body)?;
+                check_user_ctx(&body, name.as_deref(), *rank)?;
+                self.check_privileges(&wanted, *rank)?;
+                if let Some(grant) = grant {
+                    check_lent(&body, name.as_deref(), grant)?;
+                }
+                grant
+            }
+            _ => None,
+        };
+        edit.sealed = strip::seal_body(&self.0.sealer, db, &edit.id, &edit.body, grant);
+        Ok(edit)
+    }
+
+    /// Whether somebody of this rank may have such a replication, and the secrets it names may go where it sends them.
+    pub(super) fn check_privileges(
+        &self,
+        wanted: &Replication,
+        rank: Rank,
+    ) -> Result<(), ServiceError> {
+        if wanted.is_privileged() && rank < Rank::ServerAdmin {
+            return Err(ServiceError::Forbidden(PRIVILEGED));
+        }
+        for endpoint in [&wanted.source, &wanted.target] {
+            let secret = endpoint.secret_ref();
+            // Another node may know it.
+            if let Some(secret) = secret.and_then(|name| self.0.secrets.get(name)) {
+                endpoint.with_secret(secret).map_err(Invalid::from)?;
             }
         }
-        edit.sealed = strip::seal_body(&self.0.sealer, db, &edit.id, &edit.body);
-        Ok(edit)
+        Ok(())
     }
 }
 
-pub(crate) const PRIVILEGED: &str =
-    "Only an administrator may set `tls` or name a token file of the server.";
+/// A user's rights are for that user's own documents.
+fn check_lent(body: &Json, name: Option<&str>, grant: &Grant) -> Result<(), ServiceError> {
+    if body.get("owner").and_then(Json::as_str) != name {
+        return Err(ServiceError::Forbidden(LENT));
+    }
+    if grant.expires() {
+        return Err(ServiceError::Forbidden(OUTLIVED));
+    }
+    Ok(())
+}
+
+/// Replicators of old ran documents with the roles in their `user_ctx`, and documents are copied between systems.
+fn check_user_ctx(body: &Json, name: Option<&str>, rank: Rank) -> Result<(), ServiceError> {
+    let Some(given) = body.get("user_ctx").filter(|_| rank < Rank::ServerAdmin) else {
+        return Ok(());
+    };
+    let is_own = match given.get("name") {
+        None | Some(Json::Null) => true,
+        Some(given) => given.as_str() == name && name.is_some(),
+    };
+    let has_roles = match given.get("roles") {
+        None | Some(Json::Null) => false,
+        Some(roles) => roles.as_array().is_none_or(|roles| !roles.is_empty()),
+    };
+    if given.as_object().is_none() || !is_own || has_roles {
+        return Err(ServiceError::Forbidden(USER_CTX));
+    }
+    Ok(())
+}
 
 fn check_paused(body: &Json) -> Result<(), ServiceError> {
     match body.get("paused") {
         None | Some(Json::Bool(_)) => Ok(()),
-        Some(_) => Err(crate::params::Invalid::new("`paused` must be a boolean").into()),
+        Some(_) => Err(Invalid::new("`paused` must be a boolean").into()),
     }
 }
 
@@ -94,8 +181,13 @@ mod tests {
     use super::*;
 
     fn user(name: Option<&str>, is_admin: bool) -> Writer {
+        let rank = if is_admin {
+            Rank::DatabaseAdmin
+        } else {
+            Rank::Member
+        };
         let name = name.map(str::to_owned);
-        Writer::User { name, is_admin }
+        Writer::User { name, rank }
     }
 
     fn filled(body: &str, writer: &Writer) -> Result<String, String> {

@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use store::Transaction;
 
 use super::Replications;
-use super::owner::PRIVILEGED;
+use super::owner::{OUTLIVED, Rank};
 use crate::data::{JobData, JobState, Origin, job_text};
 use crate::fault::ServiceError;
 use crate::id::{ReplicationId, transient_job_id};
-use crate::params::{Replication, Request};
+use crate::params::{Grant, Invalid, Replication, Request, names};
 
 const COLLISION: &str = "Persistent replication collision";
 const NOT_ADMIN: &str = "You are not a server admin.";
@@ -97,9 +97,21 @@ impl Failure {
 }
 
 impl Replications {
-    /// Does what the body of a `POST /_replicate` says, without waiting for it. The same request again is the same job.
+    /// [`Self::request_granted`] without plain names.
     pub async fn request(&self, body: &Json, caller: &Caller) -> Result<Started, ServiceError> {
-        let wanted = match Replication::from_request(body, &self.defaults())? {
+        self.request_granted(body, caller, None).await
+    }
+
+    /// Does what the body of a `POST /_replicate` says, without waiting for it. The same request again is the same job. Plain
+    /// names of databases mean what is granted to the caller.
+    pub async fn request_granted(
+        &self,
+        body: &Json,
+        caller: &Caller,
+        grant: Option<&Grant>,
+    ) -> Result<Started, ServiceError> {
+        let grant = grant.filter(|_| names::has_names(body));
+        let wanted = match Replication::from_request(body, grant, &self.defaults())? {
             Request::CancelId(id) => return self.cancel(&id, caller).await,
             Request::Cancel(wanted) => {
                 let id = self.transient_id(&wanted, caller);
@@ -107,16 +119,22 @@ impl Replications {
             }
             Request::Start(wanted) => wanted,
         };
-        if wanted.is_privileged() && !caller.is_admin {
-            return Err(ServiceError::Forbidden(PRIVILEGED));
+        if wanted.options.continuous && grant.is_some_and(Grant::expires) {
+            return Err(Invalid::new(OUTLIVED).into());
         }
+        let rank = if caller.is_admin {
+            Rank::ServerAdmin
+        } else {
+            Rank::Member
+        };
+        self.check_privileges(&wanted, rank)?;
         let id = self.transient_id(&wanted, caller);
         let op = self.0.jobs.op();
         let wanted = &*wanted;
         let job = (self.0.jobs.store())
             .transact("start_transient", |tx| {
                 let id = &id;
-                async move { self.start_in(&tx, &op, id, body, wanted, caller).await }
+                async move { (self.start_in(&tx, &op, id, (body, grant), wanted, caller)).await }
             })
             .await?;
         Ok(Started::Job {
@@ -134,7 +152,7 @@ impl Replications {
         tx: &Transaction,
         op: &Op,
         id: &str,
-        body: &Json,
+        asked: (&Json, Option<&Grant>),
         wanted: &Replication,
         caller: &Caller,
     ) -> Result<JobId, ServiceError> {
@@ -151,7 +169,7 @@ impl Replications {
         let origin = Origin::Request {
             user: caller.name.clone(),
         };
-        let mut data = JobData::new(&self.0.sealer, &job, origin, body, Ok(wanted), op.now_ms);
+        let mut data = JobData::new(&self.0.sealer, &job, origin, asked, Ok(wanted), op.now_ms);
         data.paused = false;
         let owner = caller.name.as_deref();
         self.put_job_in(tx, op, &job, &data, owner).await?;

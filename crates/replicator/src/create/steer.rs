@@ -102,15 +102,16 @@ impl Replications {
         origin: &Origin,
         paused: bool,
     ) -> Result<(), ServiceError> {
-        let Some((db, doc, body)) = writeback::read_in(self, tx, origin).await? else {
+        let Some(read) = writeback::read_in(self, tx, origin).await? else {
             return Err(ServiceError::Missing);
         };
-        let mut members = body.as_object().unwrap_or_default().to_vec();
+        let mut members = read.body.as_object().unwrap_or_default().to_vec();
         members.retain(|(name, _)| name != "paused");
         if paused {
             members.push(("paused".to_owned(), Json::Bool(true)));
         }
-        let edit = writeback::edit(self, &db, doc, members);
+        let db = read.db.clone();
+        let edit = writeback::edit(self, read, members);
         let hook = self.replicators_hook(*op);
         (self.0.docs)
             .put_in(tx, &db, &edit, EditMode::NewEdits, &hook)

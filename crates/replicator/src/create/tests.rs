@@ -17,7 +17,12 @@ fn joe() -> Writer {
 
 fn user(name: &str, is_admin: bool) -> Writer {
     let name = Some(name.to_owned());
-    Writer::User { name, is_admin }
+    let rank = if is_admin {
+        Rank::ServerAdmin
+    } else {
+        Rank::Member
+    };
+    Writer::User { name, rank }
 }
 
 async fn open(store: &Store) -> Replications {
@@ -198,8 +203,10 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
             "{refused}"
         );
     }
-    // One that says that it failed is taken as it is, and so are those that are no replications.
-    let failed = json!({"_id": "f", "foo": 1, "_replication_state": "failed", "_replication_state_reason": "r"});
+    // One that says that it failed makes no job, and is looked at all the same.
+    let refused = json!({"_id": "f", "foo": 1, "_replication_state": "failed"});
+    assert!(write(&of, &db, joe(), &refused).await.is_err());
+    let failed = json!({"_id": "f", "source": "http://a/x", "target": "http://t/y", "_replication_state": "failed", "_replication_state_reason": "r"});
     write(&of, &db, joe(), &failed).await.unwrap();
     assert!(job(&of, &db, "f").await.is_none());
     let row = of.scheduler_doc(&db, "f").await.unwrap();

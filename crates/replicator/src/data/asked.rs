@@ -7,7 +7,7 @@ use jobs::JobId;
 use serde::{Deserialize, Serialize};
 
 use super::{is_false, job_text};
-use crate::params::Replication;
+use crate::params::{Grant, Replication};
 use crate::seal::{Sealer, Unreadable};
 
 /// The members of a body that describe a replication.
@@ -41,6 +41,8 @@ const MEMBERS: [&str; 27] = [
     "filter_where",
 ];
 const MEMBER_CHECKPOINTS: &str = "checkpoints";
+/// What the service has added: no client can write such a member.
+pub(super) const GRANT: &str = "_grant";
 
 /// What is shown of a replication.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,10 +72,12 @@ fn place(job: &JobId) -> String {
 }
 
 impl Spec {
-    pub(super) fn new(sealer: &Sealer, job: &JobId, body: &Json) -> Self {
+    pub(super) fn new(sealer: &Sealer, job: &JobId, body: &Json, grant: Option<&Grant>) -> Self {
         let members = body.as_object().unwrap_or_default().iter();
         let known = |name: &str| MEMBERS.contains(&name) || name == MEMBER_CHECKPOINTS;
-        let members = members.filter(|(name, _)| known(name)).cloned().collect();
+        let members = members.filter(|(name, _)| known(name)).cloned();
+        let granted = grant.map(|grant| (GRANT.to_owned(), grant.to_json()));
+        let members = members.chain(granted).collect();
         let text = Json::Object(members).to_string();
         match sealer.seal(&place(job), &text) {
             Some(sealed) => Self::Sealed(sealed),

@@ -257,8 +257,9 @@ fn sameness() {
 
 #[test]
 fn requests() {
-    let request =
-        |text: &str| Replication::from_request(&Json::parse(text).unwrap(), &Defaults::default());
+    let request = |text: &str| {
+        Replication::from_request(&Json::parse(text).unwrap(), None, &Defaults::default())
+    };
     for name in ["_local_id", "replication_id", "id"] {
         let given = format!(r#"{{"cancel":true,"{name}":"abc continuous"}}"#);
         let expected = Request::CancelId(ReplicationId::from_client("abc+continuous"));

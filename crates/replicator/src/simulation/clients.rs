@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::fleet::World;
 use super::plan::{Wish, some_time};
-use crate::create::{Caller, Replications, Started, Writer};
+use crate::create::{Caller, Rank, Replications, Started, Writer};
 use crate::fault::ServiceError;
 
 /// One user of one frontend, for ever. What fails is given up.
@@ -113,7 +113,7 @@ impl Desk {
     ) -> Result<(), ServiceError> {
         let writer = Writer::User {
             name: Some("joe".to_owned()),
-            is_admin: true,
+            rank: Rank::ServerAdmin,
         };
         let text = body.to_string();
         let mut edit = Edit::new(id, Doc::parse(&text).unwrap())?;

@@ -1,6 +1,5 @@
 //! What runs on a node that is up.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -118,7 +117,6 @@ impl Node {
                 node: holder,
                 network: Network::new(network, self.network_seed).unwrap(),
                 budget: Budget::default(),
-                secrets: HashMap::new(),
             };
             let (server, _load) = Server::new(of.clone(), handle, setup);
             outer_tasks.push(spawn(server.run(stop.clone())));

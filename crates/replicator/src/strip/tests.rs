@@ -3,7 +3,7 @@ use docstore::{DocStore, InstanceId, Meta, Options, Rev, Revisions};
 use super::*;
 
 const BODY: &str = r#"{"source":"http://adm:pa:ss@host:5984/a?x=1","n":1.50,"target":{"url":"https://u:p@[::1]/b","headers":{"A":"secret1"},"auth":{"basic":{"username":"u","password":"secret2"}},"x":1},"source_proxy":"socks5://q:secret3@proxy","owner":"joe"}"#;
-const STRIPPED: &str = r#"{"source":"http://host:5984/a?x=1","n":1.50,"target":{"url":"https://[::1]/b","x":1},"source_proxy":"socks5://proxy","owner":"joe"}"#;
+const STRIPPED: &str = r#"{"source":"http://host:5984/a","n":1.50,"target":{"url":"https://[::1]/b","x":1},"source_proxy":"socks5://proxy","owner":"joe"}"#;
 
 async fn db() -> Db {
     let store = store::Store::open("memory:").await.unwrap();
@@ -37,7 +37,7 @@ fn reader(name: Option<&str>, is_admin: bool) -> Reader<'_> {
 async fn others_get_no_credentials_and_a_revision_that_is_none() {
     let db = db().await;
     let sealer = Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap();
-    let sealed = seal_body(&sealer, &db, "d", BODY).unwrap();
+    let sealed = seal_body(&sealer, &db, "d", BODY, None).unwrap();
     for secret in ["pa:ss", "secret", "u:p@", "q:"] {
         assert!(!sealed.contains(secret), "{sealed}");
     }
@@ -78,13 +78,43 @@ async fn others_get_no_credentials_and_a_revision_that_is_none() {
 }
 
 #[tokio::test]
+async fn what_the_service_adds_is_for_no_reader() {
+    let db = db().await;
+    let rights = serde_json::json!({"headers": {"Authorization": "Basic secret1"}});
+    let grant = Grant::new("http://db", rights.as_object().unwrap().clone(), false);
+    let plain = r#"{"source":"a","target":"b","owner":"joe"}"#;
+    for sealer in [
+        Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap(),
+        Sealer::plain(),
+    ] {
+        for body in [plain, BODY] {
+            let stored = seal_body(&sealer, &db, "d", body, Some(&grant)).unwrap();
+            assert_eq!(stored.contains("secret1"), !sealer.seals());
+            for (name, is_admin) in [(Some("joe"), false), (None, true)] {
+                let reader = reader(name, is_admin);
+                let shown = for_reader(&sealer, &db, document(&stored), reader).unwrap();
+                assert_eq!(shown, document(body));
+            }
+            let shown = for_reader(&sealer, &db, document(&stored), reader(None, false));
+            let shown = shown.unwrap().body;
+            assert_eq!(shown, if body == plain { plain } else { STRIPPED });
+            let (opened, granted) = open_granted(&sealer, &db, "d", &stored).unwrap();
+            assert_eq!(
+                (opened.to_string().as_str(), granted),
+                (body, Some(grant.clone()))
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_holds_nothing_stays() {
     let db = db().await;
     let sealer = Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap();
     let plain =
         r#"{"source":"http://a/b@c","target":{"url":"http://a/x"},"note":"a@b","owner":"joe"}"#;
-    assert_eq!(seal_body(&sealer, &db, "d", plain), None);
-    assert_eq!(seal_body(&Sealer::plain(), &db, "d", BODY), None);
+    assert_eq!(seal_body(&sealer, &db, "d", plain, None), None);
+    assert_eq!(seal_body(&Sealer::plain(), &db, "d", BODY, None), None);
     let shown = for_reader(&sealer, &db, document(plain), reader(None, false)).unwrap();
     assert_eq!(shown, document(plain));
     let mut design = document(BODY);
@@ -100,16 +130,20 @@ async fn what_holds_nothing_stays() {
 }
 
 #[test]
-fn userinfo_goes_from_urls_good_and_bad() {
+fn credentials_go_from_urls_good_and_bad() {
     for (text, stripped) in [
         ("http://adm:pass@h/db", "http://h/db"),
         ("http://a:b@c@h:80", "http://h:80"),
-        ("http://junk@h?x=a@b", "http://h?x=a@b"),
+        ("http://junk@h?x=a@b", "http://h"),
+        ("http://h/db?token=t", "http://h/db"),
+        ("http://h/db#t?u", "http://h/db"),
+        ("http://adm:pa?ss@h/db", "http://h/db"),
+        ("h/db?token=t", "h/db"),
         ("http://h/a@b", "http://h/a@b"),
         ("http://adm:pa/ss@h/db", "http://h/db"),
         ("adm:pass@h", "h"),
         ("name", "name"),
     ] {
-        assert_eq!(without_userinfo(text), stripped, "{text}");
+        assert_eq!(without_credentials(text), stripped, "{text}");
     }
 }

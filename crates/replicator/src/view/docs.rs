@@ -10,7 +10,7 @@ use super::VISITS_MAX;
 use crate::create::Replications;
 use crate::data::{JobState, document_job_id};
 use crate::fault::ServiceError;
-use crate::strip::without_userinfo;
+use crate::strip::without_credentials;
 
 /// How many documents one transaction looks at.
 const ROWS: u64 = 100;
@@ -202,11 +202,11 @@ fn matches(states: &[JobState], row: &Value) -> bool {
 fn row_of_document(db: &Db, doc_id: &str, body: &Json) -> Value {
     let text = |name| body.get(name).and_then(Json::as_str);
     let url = |name| match body.get(name) {
-        Some(Json::String(url)) => Some(without_userinfo(url)),
+        Some(Json::String(url)) => Some(without_credentials(url)),
         Some(endpoint) => endpoint
             .get("url")
             .and_then(Json::as_str)
-            .map(without_userinfo),
+            .map(without_credentials),
         None => None,
     };
     let proxy = |name| url(name).or_else(|| url("proxy"));

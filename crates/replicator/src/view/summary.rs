@@ -325,7 +325,14 @@ mod tests {
         let job = JobId::new(id.to_owned()).unwrap();
         let (origin, body) = (Origin::Request { user: None }, Json::Object(Vec::new()));
         let invalid = Invalid::new("no");
-        let mut data = JobData::new(&Sealer::plain(), &job, origin, &body, Err(&invalid), 0);
+        let mut data = JobData::new(
+            &Sealer::plain(),
+            &job,
+            origin,
+            (&body, None),
+            Err(&invalid),
+            0,
+        );
         data.state = JobState::Running;
         let info =
             json!({"docs_written": docs, "bytes_written": 10 * docs, "docs_per_second": 7.5});

@@ -129,7 +129,6 @@ impl World {
             node: holder,
             network: Network::new(network, [7; 32]).unwrap(),
             budget: Budget::default(),
-            secrets: std::collections::HashMap::new(),
         };
         let (server, load) = Server::new(of.clone(), handle, setup);
         let stop = CancellationToken::new();
@@ -169,7 +168,7 @@ impl World {
     ) -> Result<Rev, ServiceError> {
         let writer = Writer::User {
             name: Some("joe".to_owned()),
-            is_admin: false,
+            rank: replicator::Rank::Member,
         };
         let text = body.to_string();
         let mut edit = Edit::new(id, Doc::parse(&text).unwrap())?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use store::{Faults, Store};
 
 use super::*;
-use crate::create::Caller;
+use crate::create::{Caller, Rank, Writer};
 
 const START_MS: i64 = 1_000_000;
 
@@ -29,10 +29,10 @@ async fn node(store: &Store, clock: &Clock, keys: &str) -> Result<Replications, 
     Replications::open(jobs, docs, setup).await
 }
 
-fn joe() -> super::super::Writer {
-    super::super::Writer::User {
+fn joe() -> Writer {
+    Writer::User {
         name: Some("joe".to_owned()),
-        is_admin: false,
+        rank: Rank::Member,
     }
 }
 

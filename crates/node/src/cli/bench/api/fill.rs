@@ -22,7 +22,7 @@ pub(super) async fn fill(url: &str, name: &str, documents: usize) -> anyhow::Res
     let db = of.create_database(name).await?;
     let writer = Writer::User {
         name: Some("bench".to_owned()),
-        is_admin: true,
+        rank: replicator::Rank::ServerAdmin,
     };
     let mut numbers = (0..documents).peekable();
     while numbers.peek().is_some() {
