@@ -1,18 +1,21 @@
 //! A request on its way to its answer: head read, caller proven.
 
+use std::future::pending;
 use std::io::Read as _;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use docstore::DocStore;
-use document::json::Json;
+use document::json::{self, Json};
 use flate2::read::GzDecoder;
 use futures::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::auth::Identity;
@@ -22,6 +25,10 @@ use crate::route::Route;
 use crate::service::{Client, Shared};
 use crate::{Error, Options, pace};
 
+/// Bodies up to here are parsed at once, larger ones where they hold up no other request.
+const QUICK_BYTES_MAX: usize = 64 * 1024;
+/// The memory that a value of a parsed body takes.
+const VALUE_BYTES: usize = 96;
 /// What room for bodies is counted in.
 pub(crate) const ROOM_UNIT_BYTES: usize = 1024;
 
@@ -172,6 +179,9 @@ impl Call {
         if more == 0 {
             return Ok(());
         }
+        if bytes > self.options().bodies_bytes_max {
+            return Err(too_large());
+        }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         let room = Semaphore::try_acquire_many_owned(Arc::clone(&self.shared.room), more)
             .map_err(|_| Error::busy("Too many large requests at a time."))?;
@@ -219,11 +229,43 @@ impl Call {
 
     /// The body as a JSON object, its members in order.
     pub(crate) async fn json_object(&mut self) -> Result<Json, Error> {
-        let json = Json::parse(&self.text().await?).map_err(|_| not_json())?;
-        match json {
-            Json::Object(_) => Ok(json),
+        match self.parse(Json::parse).await? {
+            json @ Json::Object(_) => Ok(json),
             _ => Err(Error::bad_request("Request body must be a JSON object")),
         }
+    }
+
+    /// What is read from the JSON of the body. Room is taken for the values in it as well: they may take far more memory
+    /// than their text.
+    pub(crate) async fn parse<T, E>(
+        &mut self,
+        read: impl FnOnce(&str) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+        Error: From<E>,
+    {
+        let text = self.text().await?;
+        let values = json::values(&text).min(json::VALUES_MAX);
+        self.make_room(text.len() + values * VALUE_BYTES)?;
+        Ok(aside(text, read).await?)
+    }
+}
+
+/// Reads a text where a large one holds up no other request.
+pub(crate) async fn aside<T: Send + 'static>(
+    text: String,
+    read: impl FnOnce(&str) -> T + Send + 'static,
+) -> T {
+    if text.len() <= QUICK_BYTES_MAX {
+        return read(&text);
+    }
+    match spawn_blocking(move || read(&text)).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+        // The process is stopping, and the request with it.
+        Err(_) => pending().await,
     }
 }
 

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
+use document::json;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
@@ -270,6 +271,16 @@ impl From<replicator::ServiceError> for Error {
             Failed::Docs(error) => error.into(),
             Failed::Store(error) | Failed::Jobs(jobs::Error::Store(error)) => error.into(),
             error @ (Failed::Jobs(_) | Failed::Unreadable(_)) => Self::internal(error),
+        }
+    }
+}
+
+impl From<json::Error> for Error {
+    fn from(error: json::Error) -> Self {
+        match error {
+            json::Error::Syntax(_) => crate::call::not_json(),
+            json::Error::TooDeep => Self::bad_request(error.to_string()),
+            json::Error::TooManyValues => Self::too_large(error.to_string()),
         }
     }
 }

@@ -16,7 +16,6 @@ use crate::rows::Winner;
 use crate::{Db, DocStore, Document, ReadOptions, Result, Rev, Seq, Since};
 
 pub use filter::Filter;
-pub(crate) use filter::matches;
 pub use wait::Listener;
 pub(crate) use wait::Waits;
 
@@ -215,16 +214,20 @@ async fn tell<V: Fn(Document) -> Document + Sync>(
     }
     let branches = query.all_leaves && winner.branched;
     let revs = match &query.filter {
-        Filter::Selector(selector) => {
+        Filter::Selector(matcher) => {
             let documents = if branches {
                 read_leaves(tx, db, id).await?
             } else {
                 vec![read_listed(tx, db, id, winner, &ReadOptions::default()).await?]
             };
-            let taken =
-                (documents.into_iter()).map(|document| (document.rev.clone(), view(document)));
-            let taken = taken.filter(|(_, document)| matches(selector, document));
-            taken.map(|(rev, _)| rev).collect()
+            let mut taken = Vec::new();
+            for document in documents {
+                let rev = document.rev.clone();
+                if matcher.matches(view(document).to_json()).await? {
+                    taken.push(rev);
+                }
+            }
+            taken
         }
         _ if branches => leaf_revs(tx, db, id).await?,
         _ => vec![winner.rev.clone()],

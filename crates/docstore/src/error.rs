@@ -1,6 +1,7 @@
 //! What can go wrong, by what the caller does next.
 
 use document::doc::Invalid;
+use document::mango::TooExpensive;
 use store::AsStoreError;
 
 /// Why a database did not do what was asked. Messages are CouchDB's `reason`s where it has one.
@@ -82,6 +83,15 @@ impl AsStoreError for Error {
         match self {
             Self::Store(error) => Some(error),
             _ => None,
+        }
+    }
+}
+
+impl From<TooExpensive> for Error {
+    fn from(error: TooExpensive) -> Self {
+        Self::BadQuery {
+            error: TooExpensive::NAME,
+            reason: error.to_string(),
         }
     }
 }

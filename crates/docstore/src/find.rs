@@ -6,7 +6,6 @@ mod query;
 use futures::future::try_join_all;
 use store::Transaction;
 
-use crate::changes::matches;
 use crate::read::{BATCH, PAGE_BYTES, read_listed};
 use crate::rows::Winner;
 use crate::{Db, DocStore, Document, ReadOptions, Result};
@@ -71,8 +70,8 @@ impl DocStore {
                 };
                 examined += 1;
                 bytes += document.bytes();
-                let document = view(document);
-                if !matches(&query.selector, &document) {
+                let json = view(document).to_json();
+                if !query.matcher.matches(json.clone()).await? {
                     continue;
                 }
                 if rest.skip > 0 {
@@ -81,7 +80,7 @@ impl DocStore {
                 }
                 rest.limit -= 1;
                 rest.last = Some(id.clone());
-                docs.push(query.fields.of(document.to_json())?);
+                docs.push(query.fields.of(json)?);
             }
         }
         let more = rest.limit > 0 && (visited < listed.rows.len() || listed.rest.is_some());

@@ -55,6 +55,7 @@ mod find;
 mod hook;
 mod keys;
 mod local_docs;
+pub mod matching;
 mod names;
 mod range;
 mod read;

@@ -237,7 +237,7 @@ pub fn push_compact(out: &mut String, json: &str) {
 }
 
 /// Index after the string that begins at `start`.
-fn end_of_string(bytes: &[u8], start: usize) -> usize {
+pub(crate) fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {
         match bytes[at] {

@@ -5,12 +5,46 @@
 
 use std::fmt;
 
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::doc::end_of_string;
+
 /// How deep arrays and objects may nest, which is what `serde_json` allows too.
 const DEPTH_MAX: usize = 127;
+
+/// The most values in one text. Read, each takes some 60 bytes, and a text can hold one in every two.
+pub const VALUES_MAX: usize = 1_000_000;
+
+/// Why a text cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is not JSON.
+    #[error(transparent)]
+    Syntax(#[from] serde_json::Error),
+    /// Arrays and objects nest too deep.
+    #[error("the JSON is nested more than {DEPTH_MAX} levels deep")]
+    TooDeep,
+    /// It holds too many values.
+    #[error("the JSON holds more than {VALUES_MAX} values; send less at a time")]
+    TooManyValues,
+}
+
+/// How many values a JSON text holds at most, at the price of one pass over its bytes.
+pub fn values(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let (mut at, mut values) = (0, 1);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => at = end_of_string(bytes, at),
+            byte => {
+                values += usize::from(matches!(byte, b',' | b'[' | b'{'));
+                at += 1;
+            }
+        }
+    }
+    values
+}
 
 /// One JSON value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,9 +65,14 @@ pub enum Json {
 
 impl Json {
     /// Reads one value and nothing after it.
-    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        let raw: &RawValue = serde_json::from_str(text)?;
-        parse_at(raw.get(), 0)
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let valid: &RawValue = serde_json::from_str(text)?;
+        let mut reader = Reader {
+            text: valid.get(),
+            at: 0,
+            values: 0,
+        };
+        reader.value(0)
     }
 
     /// The member called `name`, when this is an object that has one.
@@ -178,64 +217,114 @@ fn write_string(text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
     out.write_str(&serde_json::to_string(text).map_err(|_| fmt::Error)?)
 }
 
-/// Parses `text`, which a scan of its surroundings has found to be one valid JSON value without blanks around it.
-fn parse_at(text: &str, depth: usize) -> Result<Json, serde_json::Error> {
-    if depth > DEPTH_MAX {
-        return Err(serde_json::Error::custom("recursion limit exceeded"));
-    }
-    Ok(match text.as_bytes().first() {
-        Some(b'{') => {
-            let members: Members<'_> = serde_json::from_str(text)?;
-            let mut object: Vec<(String, Json)> = Vec::with_capacity(members.0.len());
-            for (name, raw) in members.0 {
-                let value = parse_at(raw.get(), depth + 1)?;
-                match object.iter_mut().find(|(known, _)| *known == name) {
-                    Some(member) => member.1 = value,
-                    None => object.push((name, value)),
-                }
-            }
-            Json::Object(object)
-        }
-        Some(b'[') => {
-            let elements: Vec<&RawValue> = serde_json::from_str(text)?;
-            Json::Array(
-                elements
-                    .iter()
-                    .map(|raw| parse_at(raw.get(), depth + 1))
-                    .collect::<Result<_, _>>()?,
-            )
-        }
-        Some(b'"') => Json::String(serde_json::from_str(text)?),
-        Some(b't') => Json::Bool(true),
-        Some(b'f') => Json::Bool(false),
-        Some(b'n') => Json::Null,
-        _ => Json::Number(text.into()),
-    })
+/// Reads text that is known to be one valid JSON value, but for its depth and the escapes in its strings.
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    values: usize,
 }
 
-/// The members of one object, their values unparsed.
-struct Members<'de>(Vec<(String, &'de RawValue)>);
-
-impl<'de> serde::Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Members<'de>;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
+impl Reader<'_> {
+    fn value(&mut self, depth: usize) -> Result<Json, Error> {
+        if depth > DEPTH_MAX {
+            return Err(Error::TooDeep);
         }
-        deserializer.deserialize_map(InOrder)
+        self.values += 1;
+        if self.values > VALUES_MAX {
+            return Err(Error::TooManyValues);
+        }
+        Ok(match self.peek() {
+            b'{' => {
+                let mut members = Vec::new();
+                while self.goes_on(b'}') {
+                    let name = self.string()?;
+                    self.peek();
+                    self.at += 1;
+                    members.push((name, self.value(depth + 1)?));
+                }
+                keep_last(&mut members);
+                Json::Object(members)
+            }
+            b'[' => {
+                let mut elements = Vec::new();
+                while self.goes_on(b']') {
+                    elements.push(self.value(depth + 1)?);
+                }
+                Json::Array(elements)
+            }
+            b'"' => Json::String(self.string()?),
+            _ => match self.word() {
+                "true" => Json::Bool(true),
+                "false" => Json::Bool(false),
+                "null" => Json::Null,
+                digits => Json::Number(digits.into()),
+            },
+        })
     }
+
+    /// The next byte that is no blank.
+    fn peek(&mut self) -> u8 {
+        let bytes = self.text.as_bytes();
+        while bytes[self.at].is_ascii_whitespace() {
+            self.at += 1;
+        }
+        bytes[self.at]
+    }
+
+    /// Passes the bracket that opens a list or the comma in it, and the bracket that ends it: false after that.
+    fn goes_on(&mut self, end: u8) -> bool {
+        if self.peek() != end {
+            self.at += 1;
+        }
+        let goes_on = self.peek() != end;
+        self.at += usize::from(!goes_on);
+        goes_on
+    }
+
+    fn string(&mut self) -> Result<String, Error> {
+        self.peek();
+        let end = end_of_string(self.text.as_bytes(), self.at);
+        let token = &self.text[self.at..end];
+        self.at = end;
+        if token.contains('\\') {
+            return Ok(serde_json::from_str(token)?);
+        }
+        Ok(token[1..token.len() - 1].to_owned())
+    }
+
+    /// A number, or the name of a value.
+    fn word(&mut self) -> &str {
+        let rest = &self.text[self.at..];
+        let ends = |byte: u8| matches!(byte, b',' | b']' | b'}') || byte.is_ascii_whitespace();
+        let length = rest.bytes().position(ends).unwrap_or(rest.len());
+        self.at += length;
+        &rest[..length]
+    }
+}
+
+/// Of members with one name, leaves the value of the last in the place of the first.
+fn keep_last(members: &mut Vec<(String, Json)>) {
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    // Stable: those of one name stay in order.
+    order.sort_by(|&one, &other| members[one].0.cmp(&members[other].0));
+    let same = |&one: &usize, &other: &usize| members[one].0 == members[other].0;
+    let repeated: Vec<Vec<usize>> = (order.chunk_by(same))
+        .filter(|places| places.len() > 1)
+        .map(<[usize]>::to_vec)
+        .collect();
+    if repeated.is_empty() {
+        return;
+    }
+    let mut kept = vec![true; members.len()];
+    for places in repeated {
+        let (first, last) = (places[0], places[places.len() - 1]);
+        members.swap(first, last);
+        for place in &places[1..] {
+            kept[*place] = false;
+        }
+    }
+    let mut kept = kept.into_iter();
+    members.retain(|_| kept.next().unwrap_or(true));
 }
 
 struct Erlang<'a>(&'a Json);
@@ -306,6 +395,17 @@ mod tests {
         assert!(Json::parse(&"[".repeat(100_000)).is_err());
         assert!(Json::parse(&format!("{}{}", "[".repeat(100_000), "]".repeat(100_000))).is_err());
         assert!(Json::parse(&format!("{}{}", "[".repeat(100), "]".repeat(100))).is_ok());
+    }
+
+    #[test]
+    fn texts_of_too_many_values_are_refused() {
+        let zeros = |count: usize| format!("[{}0]", "0,".repeat(count - 1));
+        assert!(Json::parse(&zeros(VALUES_MAX - 1)).is_ok());
+        let refused = Json::parse(&zeros(VALUES_MAX)).unwrap_err();
+        assert!(matches!(refused, Error::TooManyValues), "{refused}");
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        assert!(matches!(Json::parse(&deep), Err(Error::TooDeep)));
+        assert_eq!(values(r#"{"a,[{":[1,2],"b":{}}"#), 6);
     }
 
     #[test]

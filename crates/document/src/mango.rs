@@ -5,24 +5,35 @@
 //! replication that uses it. Some consequences look odd and are kept: `{"x": {"$ne": 1}}` does not match a document
 //! without `x`, an empty `$or` matches everything, and `$nor` inside `$elemMatch` matches nothing.
 //!
-//! Two things differ from `CouchDB`: `$text` is refused, for it needs an index and would match everything here; and
+//! Three things differ from `CouchDB`: `$text` is refused, for it needs an index and would match everything here;
 //! `$regex` understands the Perl syntax of the `fancy-regex` crate, in which `.`, `\d` and `\w` are about Unicode
-//! characters instead of bytes.
+//! characters instead of bytes; and a selector that costs more than its [`Budget`] is an error, not a mismatch.
 
+mod budget;
 mod matcher;
 mod normal;
+mod pattern;
 
 use serde_json::Value;
 
-use crate::json::Json;
-use matcher::Condition;
+use crate::json::{self, Json};
+pub use budget::{Budget, TooExpensive};
+use matcher::{Compiler, Condition};
 pub use normal::{Normal, Path};
+
+/// Documents up to here are matched, and read, in well under a millisecond.
+const QUICK_BYTES_MAX: usize = 64 * 1024;
+/// The same for what conditions and values make together.
+const QUICK_STEPS_MAX: u64 = 1_000_000;
 
 /// A valid selector, ready to match.
 #[derive(Debug)]
 pub struct Selector {
     normal: Normal,
     condition: Condition,
+    /// What its conditions take together on a document of one value.
+    weight: u64,
+    backtracks: bool,
 }
 
 impl Selector {
@@ -34,13 +45,25 @@ impl Selector {
     /// Validates and normalises a selector.
     pub fn new(selector: &Json) -> Result<Self, Error> {
         let normal = normal::normalize(selector)?;
-        let condition = Condition::compile(&normal)?;
-        Ok(Self { normal, condition })
+        let mut compiler = Compiler::default();
+        let condition = Condition::compile(&normal, &mut compiler)?;
+        Ok(Self {
+            normal,
+            condition,
+            weight: compiler.weight,
+            backtracks: compiler.backtracks,
+        })
     }
 
     /// Whether a document, with its `_id` and `_rev`, satisfies the selector.
-    pub fn matches(&self, document: &Value) -> bool {
-        document.is_object() && self.condition.matches(document)
+    pub fn matches(&self, document: &Value, budget: &mut Budget) -> Result<bool, TooExpensive> {
+        Ok(document.is_object() && self.condition.matches(document, budget)?)
+    }
+
+    /// Whether matching a document of so many bytes can take long enough to hold up other work.
+    pub fn may_take_long(&self, document_bytes: usize) -> bool {
+        let most = self.weight.saturating_mul(document_bytes as u64);
+        self.backtracks || document_bytes > QUICK_BYTES_MAX || most > QUICK_STEPS_MAX
     }
 
     /// The normal form, from which replication ids are made.
@@ -54,7 +77,7 @@ impl Selector {
 pub enum Error {
     /// The text is not JSON.
     #[error("selector is not valid JSON")]
-    Syntax(#[from] serde_json::Error),
+    Syntax(#[from] json::Error),
     /// The selector is something else than an object.
     #[error("Selector must be a JSON object, not: {0}")]
     NotObject(String),
@@ -78,6 +101,11 @@ pub enum Error {
     /// A test that stands at the top and so tests no field.
     #[error("One or more conditions is missing a field name.")]
     MissingFieldName,
+    /// It has too many conditions, or regular expressions that are too large.
+    #[error(
+        "the selector is too large: use fewer or shorter conditions, and regular expressions without large repetitions"
+    )]
+    TooLarge,
 }
 
 impl Error {
@@ -91,6 +119,7 @@ impl Error {
             Self::InvalidOperator(_) => "invalid_operator",
             Self::InvalidFieldName(_) => "invalid_field_name",
             Self::MissingFieldName => "invalid_selector",
+            Self::TooLarge => TooExpensive::NAME,
         }
     }
 

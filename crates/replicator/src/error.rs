@@ -1,5 +1,6 @@
 //! Why a run ended without being done, for its user, and for the scheduler that decides what to do next.
 
+use document::mango::TooExpensive;
 use serde_json::{Value, json};
 
 /// A run that failed. Every variant has CouchDB's tag; none holds credentials.
@@ -29,6 +30,15 @@ pub enum Error {
     /// The filter function cannot be had; it may appear later.
     #[error("{0}")]
     FilterFetch(String),
+    /// Whether a document passes the selector takes too long to find out. Another node would find the same.
+    #[error("document `{id}`: {cause}")]
+    FilterTooExpensive {
+        /// The document.
+        id: String,
+        /// Advice.
+        #[source]
+        cause: TooExpensive,
+    },
     /// A step failed on one exchange with a server.
     #[error("{cause}")]
     Step {
@@ -122,6 +132,7 @@ impl Error {
             Self::Forbidden { .. } => "forbidden",
             Self::DbNotFound { .. } => "db_not_found",
             Self::FilterFetch(_) => "filter_fetch_error",
+            Self::FilterTooExpensive { .. } => TooExpensive::NAME,
             Self::DocWrite(_) => "doc_write_failed",
             Self::Missing { .. } => "open_doc_revs_failed",
             Self::CheckpointWrite {

@@ -1,7 +1,9 @@
 //! Many documents at a time: `_bulk_docs`, `_bulk_get`, `_revs_diff`, `_missing_revs`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use docstore::{Attachments, BulkGet, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
+use docstore::{Attachments, BulkGet, Edit, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
 use document::json::Json;
 use futures::stream;
 use http::StatusCode;
@@ -14,8 +16,12 @@ use super::server::uuid;
 use super::writing::{Writing, edit};
 use crate::Error;
 use crate::access::Opened;
-use crate::call::{Call, not_json};
+use crate::call::{Call, aside, not_json};
 use crate::reply::{self, Reply};
+use crate::service::Shared;
+
+/// The most documents in one request, as in CouchDB.
+const DOCUMENTS_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
 struct BulkDocs<'a> {
@@ -29,32 +35,9 @@ struct BulkDocs<'a> {
 pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
+    let shared = Arc::clone(&call.shared);
     let text = call.text().await?;
-    check_object(&text)?;
-    let body: BulkDocs<'_> = serde_json::from_str(&text).map_err(|_| not_json())?;
-    let docs = body
-        .docs
-        .ok_or_else(|| Error::bad_request("POST body must include `docs` parameter."))?;
-    let docs: Vec<&RawValue> = serde_json::from_str(docs.get())
-        .map_err(|_| Error::bad_request("`docs` parameter must be an array."))?;
-    let mode = match body.new_edits.map(RawValue::get) {
-        None | Some("true") => EditMode::NewEdits,
-        Some("false") => EditMode::Replicated,
-        Some(_) => {
-            return Err(Error::bad_request(
-                "`new_edits` parameter must be a boolean.",
-            ));
-        }
-    };
-    let edits = docs
-        .into_iter()
-        .map(|doc| edit(None, doc.get(), || uuid(call)));
-    let edits = edits.collect::<Result<Vec<_>, _>>()?;
-    let no_rev = |edit: &docstore::Edit| edit.rev().is_none() && !edit.is_local();
-    if mode == EditMode::Replicated && edits.iter().any(no_rev) {
-        let reason = "When `new_edits: false`, the document needs `_rev` or `_revisions` specified";
-        return Err(Error::bad_request(reason));
-    }
+    let (edits, mode) = aside(text, move |text| read_docs(text, &shared)).await?;
     let named: Vec<_> = edits
         .iter()
         .map(|edit| (edit.id.clone(), edit.rev()))
@@ -74,6 +57,46 @@ pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply,
         }
     }
     Ok(reply::json(StatusCode::CREATED, &rows))
+}
+
+/// The documents of a bulk request.
+fn read_docs(text: &str, shared: &Shared) -> Result<(Vec<Edit>, EditMode), Error> {
+    check_object(text)?;
+    let body: BulkDocs<'_> = serde_json::from_str(text).map_err(|_| not_json())?;
+    let docs = body
+        .docs
+        .ok_or_else(|| Error::bad_request("POST body must include `docs` parameter."))?;
+    let docs: Vec<&RawValue> = serde_json::from_str(docs.get())
+        .map_err(|_| Error::bad_request("`docs` parameter must be an array."))?;
+    check_count(docs.len(), "max_bulk_docs_count_exceeded")?;
+    let mode = match body.new_edits.map(RawValue::get) {
+        None | Some("true") => EditMode::NewEdits,
+        Some("false") => EditMode::Replicated,
+        Some(_) => {
+            return Err(Error::bad_request(
+                "`new_edits` parameter must be a boolean.",
+            ));
+        }
+    };
+    let edits = docs
+        .into_iter()
+        .map(|doc| edit(None, doc.get(), || uuid(shared)));
+    let edits = edits.collect::<Result<Vec<_>, _>>()?;
+    let no_rev = |edit: &Edit| edit.rev().is_none() && !edit.is_local();
+    if mode == EditMode::Replicated && edits.iter().any(no_rev) {
+        let reason = "When `new_edits: false`, the document needs `_rev` or `_revisions` specified";
+        return Err(Error::bad_request(reason));
+    }
+    Ok((edits, mode))
+}
+
+/// Refuses requests about too many documents, as CouchDB does.
+fn check_count(documents: usize, kind: &'static str) -> Result<(), Error> {
+    if documents <= DOCUMENTS_MAX {
+        return Ok(());
+    }
+    let status = StatusCode::PAYLOAD_TOO_LARGE;
+    Err(Error::new(status, kind, DOCUMENTS_MAX.to_string()))
 }
 
 fn refusal(id: &str, rev: Option<Rev>, error: &Error) -> Value {
@@ -118,6 +141,7 @@ pub(crate) async fn bulk_get(call: &mut Call, opened: &Opened) -> Result<Reply, 
         .get("docs")
         .and_then(Json::as_array)
         .ok_or_else(missing)?;
+    check_count(docs.len(), "max_bulk_get_count_exceeded")?;
     let options = reading::options(&call.query)?;
     let latest = call.query.is_true("latest");
     let wanted = docs

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use docstore::matching::Matcher;
 use docstore::{ChangesQuery, Filter, Since};
 use document::json::Json;
 use document::mango::Selector;
@@ -29,10 +30,11 @@ pub(crate) async fn changes(call: &mut Call, opened: &Opened) -> Result<Reply, E
     call.allow("GET,POST,HEAD")?;
     let body = if call.method == Method::POST {
         call.check_json()?;
-        match call.text().await?.trim() {
-            "" => Json::Null,
-            text => Json::parse(text).map_err(|_| crate::call::not_json())?,
-        }
+        let read = |text: &str| match text.trim() {
+            "" => Ok(Json::Null),
+            text => Json::parse(text),
+        };
+        call.parse(read).await?
     } else {
         Json::Null
     };
@@ -132,13 +134,10 @@ fn filter(call: &Call, body: &Json) -> Result<Filter, Error> {
             let selector = selector
                 .ok_or_else(|| Error::bad_request("Selector error: expected a JSON object"))?;
             let selector = Selector::new(selector).map_err(|error| {
-                Error::new(
-                    http::StatusCode::BAD_REQUEST,
-                    error.name(),
-                    error.to_string(),
-                )
+                let status = http::StatusCode::BAD_REQUEST;
+                Error::new(status, error.name(), error.to_string())
             })?;
-            Ok(Filter::Selector(Arc::new(selector)))
+            Ok(Filter::Selector(Arc::new(Matcher::new(selector))))
         }
         Some(name) if name == "_view" || name.contains('/') => Err(Error::not_implemented(
             "Functions of design documents are not run here; filter by `_selector`, `_doc_ids` or \

@@ -70,7 +70,7 @@ pub(crate) async fn revs_limit(call: &mut Call, opened: &Opened) -> Result<Reply
     if call.method == Method::GET {
         return Ok(reply::ok(&shared.docs().revs_limit(&opened.db).await?));
     }
-    let limit = Json::parse(&call.text().await?).map_err(|_| crate::call::not_json())?;
+    let limit = call.parse(Json::parse).await?;
     let limit = limit
         .as_integer()
         .and_then(|limit| u32::try_from(limit).ok());

@@ -106,7 +106,7 @@ async fn open_revs(
         .into_iter()
         .map(|found| found.map(|stored| reading.view(stored)));
     if in_parts {
-        return Ok(multipart::mixed(&uuid(call), found));
+        return Ok(multipart::mixed(&uuid(&call.shared), found));
     }
     let rows: Vec<_> = found.map(|found| row(&found)).collect();
     Ok(reply::text(StatusCode::OK, format!("[{}]", rows.join(","))))
@@ -183,7 +183,7 @@ fn edit_mode(call: &Call) -> Result<EditMode, Error> {
 pub(crate) async fn post(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.check_json()?;
     let text = call.text().await?;
-    let edit = edit(None, &text, || uuid(call))?;
+    let edit = edit(None, &text, || uuid(&call.shared))?;
     // Anybody may change the own user, but not as a new document.
     if opened.has_users() && !opened.is_admin {
         return Err(Error::forbidden(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use docstore::FindQuery;
 use document::json::Json;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -23,8 +23,8 @@ const WARNING: &str = "No matching index found, create an index to optimize quer
 pub(crate) async fn find(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
-    let query = FindQuery::parse(&call.text().await?)?;
-    let pages = Pages {
+    let query = call.parse(FindQuery::parse).await?;
+    let mut pages = Pages {
         reading: Reading::new(call, opened),
         stats: query.execution_stats,
         next: Some(query),
@@ -34,7 +34,10 @@ pub(crate) async fn find(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
         bookmark: None,
         begun: false,
     };
-    let pages = stream::try_unfold(Some(pages), |pages| async move {
+    // What goes wrong at once gets a status of its own.
+    let (first, over) = pages.next().await?;
+    let first = stream::once(async move { Ok(Bytes::from(first)) });
+    let pages = stream::try_unfold((!over).then_some(pages), |pages| async move {
         let Some(mut pages) = pages else {
             return Ok(None);
         };
@@ -42,7 +45,8 @@ pub(crate) async fn find(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
         let more = (!page.1).then_some(pages);
         Ok(Some((Bytes::from(page.0), more)))
     });
-    Ok(reply::stream("application/json", Box::pin(pages)))
+    let all = first.chain(Box::pin(pages));
+    Ok(reply::stream("application/json", Box::pin(all)))
 }
 
 /// Where an answer stands.
@@ -112,9 +116,8 @@ fn all_docs_index() -> Value {
 pub(crate) async fn explain(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
-    let text = call.text().await?;
-    let query = FindQuery::parse(&text)?;
-    let body = Json::parse(&text).map_err(|_| crate::call::not_json())?;
+    let read = |text: &str| Ok::<_, Error>((FindQuery::parse(text)?, Json::parse(text)?));
+    let (query, body) = call.parse(read).await?;
     let fields = body
         .get("fields")
         .map_or(json!("all_fields"), Json::to_value);

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use crate::call::Call;
 use crate::reply::{self, Reply};
+use crate::service::Shared;
 use crate::{Error, couchdb_version};
 
 /// How long the store may take to show that it lives.
@@ -58,7 +59,7 @@ pub(crate) fn uuids(call: &Call) -> Result<Reply, Error> {
     if count > call.options().uuids_max {
         return Err(Error::bad_request("count parameter too large"));
     }
-    let uuids: Vec<_> = (0..count).map(|_| uuid(call)).collect();
+    let uuids: Vec<_> = (0..count).map(|_| uuid(&call.shared)).collect();
     let mut reply = reply::ok(&json!({"uuids": uuids}));
     reply::set(&mut reply, CACHE_CONTROL, "no-cache");
     reply::set(&mut reply, PRAGMA, "no-cache");
@@ -66,8 +67,8 @@ pub(crate) fn uuids(call: &Call) -> Result<Reply, Error> {
 }
 
 /// A name that nothing has.
-pub(crate) fn uuid(call: &Call) -> String {
-    format!("{:032x}", call.shared.bits())
+pub(crate) fn uuid(shared: &Shared) -> String {
+    format!("{:032x}", shared.bits())
 }
 
 /// `GET /_membership`

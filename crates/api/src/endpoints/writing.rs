@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use docstore::{Edit, EditMode, Rev};
 use document::doc::Doc;
-use document::json::Json;
+use document::json::{self, Json};
 use replicator::params::Grant;
 use replicator::{Rank, ServiceError, Writer};
+use tokio::task::coop::consume_budget;
 
 use super::local;
 use super::users::{self, UserHook};
@@ -81,6 +82,8 @@ impl<'a> Writing<'a> {
         let mut answers = Vec::with_capacity(edits.len());
         let mut accepted = Vec::new();
         for edit in edits {
+            // Each may be large, and there may be many.
+            consume_budget().await;
             match self.prepare(edit).await {
                 Ok(edit) => {
                     answers.push(None);
@@ -135,7 +138,7 @@ impl<'a> Writing<'a> {
 
 /// Nobody shall believe that a function protects a database when it is not run.
 fn check_design(edit: &Edit) -> Result<(), Error> {
-    let body = Json::parse(&edit.body).map_err(|_| crate::call::not_json())?;
+    let body = Json::parse(&edit.body)?;
     if body.get("validate_doc_update").is_some() {
         return Err(Error::forbidden(
             "Design documents with `validate_doc_update` are refused: functions are not run here. \
@@ -151,6 +154,9 @@ pub(crate) fn edit(
     text: &str,
     new_id: impl FnOnce() -> String,
 ) -> Result<Edit, Error> {
+    if json::values(text) > json::VALUES_MAX {
+        return Err(json::Error::TooManyValues.into());
+    }
     let doc = Doc::parse(text)?;
     let id = match (id, &doc.id) {
         (Some(id), _) => id.to_owned(),

@@ -111,3 +111,53 @@ async fn bodies_share_room() {
     assert_eq!(busy.status, 503);
     assert_eq!(busy.header("retry-after"), "1");
 }
+
+/// Bodies whose values take far more memory than their text.
+#[tokio::test]
+async fn values_are_counted() {
+    let fixture = Fixture::with(Options::default(), Setting::default()).await;
+    let root = fixture.root().with("content-type", "application/json");
+    let many = format!("{{\"keys\":[{}0]}}", "[],".repeat(1_000_000));
+    let answer = root.send(Method::POST, "/_dbs_info", many.clone()).await;
+    let reason = "the JSON holds more than 1000000 values; send less at a time";
+    answer.refuses(413, "too_large", reason);
+    let deep = format!("{{\"keys\":{}{}}}", "[".repeat(200), "]".repeat(200));
+    let answer = root.send(Method::POST, "/_dbs_info", deep).await;
+    let reason = "the JSON is nested more than 127 levels deep";
+    answer.refuses(400, "bad_request", reason);
+    // Less room than the values of one request take.
+    let options = Options {
+        request_bytes_max: 4_000_000,
+        bodies_bytes_max: 50_000_000,
+        ..Options::default()
+    };
+    let fixture = Fixture::with(options, Setting::default()).await;
+    let root = fixture.root().with("content-type", "application/json");
+    let answer = root.send(Method::POST, "/_dbs_info", many).await;
+    answer.refuses(413, "too_large", "the request entity is too large");
+    let docs = format!("{{\"docs\":[{}{{}}]}}", "{},".repeat(10_000));
+    let answer = root
+        .send(Method::POST, "/_replicator/_bulk_docs", docs.clone())
+        .await;
+    answer.refuses(413, "max_bulk_docs_count_exceeded", "10000");
+    let answer = root
+        .send(Method::POST, "/_replicator/_bulk_get", docs)
+        .await;
+    answer.refuses(413, "max_bulk_get_count_exceeded", "10000");
+}
+
+#[tokio::test]
+async fn expensive_selectors_are_refused() {
+    let fixture = Fixture::with(Options::default(), Setting::default()).await;
+    let root = fixture.root().with("content-type", "application/json");
+    let text = "a".repeat(5_000);
+    let document = format!("{{\"_id\":\"_design/x\",\"x\":\"{text}\"}}");
+    let put = root
+        .send(Method::PUT, "/_replicator/_design/x", document)
+        .await;
+    assert_eq!(put.status, 201);
+    let selector = r#"{"selector":{"x":{"$regex":"^(?:(a+)\\1?)+b"}}}"#;
+    let changes = "/_replicator/_changes?filter=_selector";
+    let answer = root.send(Method::POST, changes, selector).await;
+    assert_eq!(answer.gives(400)["error"], "filter_too_expensive");
+}

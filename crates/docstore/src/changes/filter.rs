@@ -3,9 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use document::mango::Selector;
-
-use crate::Document;
+use crate::matching::Matcher;
 
 /// Which documents a feed tells of.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +16,7 @@ pub enum Filter {
     /// `_design`: design documents.
     Design,
     /// `_selector`: those that match.
-    Selector(Arc<Selector>),
+    Selector(Arc<Matcher>),
 }
 
 impl Filter {
@@ -30,9 +28,4 @@ impl Filter {
             Self::Design => id.starts_with("_design/"),
         }
     }
-}
-
-/// True when a selector takes a document. One that is nested too deep to look into matches nothing.
-pub(crate) fn matches(selector: &Selector, document: &Document) -> bool {
-    serde_json::from_str(&document.to_json()).is_ok_and(|value| selector.matches(&value))
 }

@@ -4,6 +4,9 @@ use document::json::Json;
 
 use crate::{Error, Result};
 
+/// The most fields that can be named: each is looked for in all documents found.
+const FIELDS_MAX: usize = 200;
+
 /// Which fields of a document to tell: all of them when none is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(Vec<Vec<String>>);
@@ -29,6 +32,12 @@ impl Fields {
             }
             Ok(path)
         };
+        if fields.len() > FIELDS_MAX {
+            return Err(Error::BadQuery {
+                error: "invalid_fields",
+                reason: format!("At most {FIELDS_MAX} fields can be named."),
+            });
+        }
         fields.iter().map(path).collect::<Result<_>>().map(Self)
     }
 
@@ -37,9 +46,9 @@ impl Fields {
         if self.0.is_empty() {
             return Ok(document);
         }
-        let document = Json::parse(&document).map_err(|_| Error::BadQuery {
+        let document = Json::parse(&document).map_err(|error| Error::BadQuery {
             error: "bad_request",
-            reason: "A document is nested too deep to take fields out of it.".to_owned(),
+            reason: format!("No fields can be taken out of a document: {error}."),
         })?;
         let mut taken = Json::Object(Vec::new());
         for path in &self.0 {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use document::json::Json;
+use document::json::{self, Json};
 use document::mango::Selector;
 
 use super::Fields;
+use crate::matching::Matcher;
 use crate::{Error, IdRange, Result};
 
 const LIMIT_DEFAULT: u64 = 25;
@@ -28,7 +29,7 @@ const IGNORED: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub struct FindQuery {
     /// What they match.
-    pub selector: Arc<Selector>,
+    pub(super) matcher: Arc<Matcher>,
     /// What to tell of them.
     pub fields: Fields,
     /// How many that match to leave out.
@@ -48,7 +49,7 @@ pub struct FindQuery {
 impl FindQuery {
     /// Reads the body of a request.
     pub fn parse(text: &str) -> Result<Self> {
-        let json = Json::parse(text).map_err(|_| refuse("bad_request", "invalid UTF-8 JSON"))?;
+        let json = Json::parse(text).map_err(unreadable)?;
         let members = json
             .as_object()
             .ok_or_else(|| refuse("bad_request", "Request body must be a JSON object"))?;
@@ -57,7 +58,7 @@ impl FindQuery {
         let selector =
             Selector::new(selector).map_err(|error| refuse(error.name(), &error.to_string()))?;
         let mut query = Self {
-            selector: Arc::new(selector),
+            matcher: Arc::new(Matcher::new(selector)),
             fields: Fields::default(),
             skip: 0,
             limit: LIMIT_DEFAULT,
@@ -91,6 +92,13 @@ impl FindQuery {
         self.last
             .as_ref()
             .map(|id| BASE64_URL_SAFE_NO_PAD.encode(id))
+    }
+}
+
+fn unreadable(error: json::Error) -> Error {
+    match error {
+        json::Error::Syntax(_) => refuse("bad_request", "invalid UTF-8 JSON"),
+        error => refuse("bad_request", &error.to_string()),
     }
 }
 

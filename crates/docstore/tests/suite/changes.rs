@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
+use docstore::matching::Matcher;
 use docstore::{ChangesQuery, Document, Filter, ReadOptions, Rev, Seq, Since};
 use document::mango::Selector;
 
 use super::support::{Fixture, edit, rev};
+
+fn selected(selector: &str) -> Filter {
+    Filter::Selector(Arc::new(Matcher::new(Selector::parse(selector).unwrap())))
+}
 
 async fn ids(fixture: &Fixture, query: ChangesQuery) -> Vec<String> {
     let (rows, _) = fixture.changes(query).await;
@@ -146,8 +151,7 @@ pub(crate) async fn filters(fixture: Fixture) {
         (r#"{"_deleted":true}"#, &["c"]),
         (r#"{"no":1}"#, &[]),
     ] {
-        let selector = Arc::new(Selector::parse(selector).unwrap());
-        let query = through(Filter::Selector(selector.clone()));
+        let query = through(selected(selector));
         assert_eq!(ids(&fixture, query.clone()).await, expected, "{selector:?}");
         let (_, last_seq) = fixture.changes(query).await;
         let newest = fixture.docstore.info(&fixture.db).await.unwrap().update_seq;
@@ -186,9 +190,8 @@ pub(crate) async fn all_leaves_are_told(fixture: Fixture) {
     };
     let (rows, _) = fixture.changes(query.clone()).await;
     assert_eq!(rows[0].revs, [rev("2-c"), rev("2-b"), rev("3-d")]);
-    let selector = Selector::parse(r#"{"x":{"$in":["b","d"]}}"#).unwrap();
     let query = ChangesQuery {
-        filter: Filter::Selector(Arc::new(selector)),
+        filter: selected(r#"{"x":{"$in":["b","d"]}}"#),
         ..query
     };
     let (rows, _) = fixture.changes(query.clone()).await;
@@ -227,7 +230,7 @@ pub(crate) async fn documents_are_seen_through_the_view(fixture: Fixture) {
     };
     let mut query = ChangesQuery {
         include_docs: Some(ReadOptions::default()),
-        filter: Filter::Selector(Arc::new(Selector::parse(r#"{"secret":"x"}"#).unwrap())),
+        filter: selected(r#"{"secret":"x"}"#),
         ..ChangesQuery::default()
     };
     let page = fixture
@@ -236,7 +239,7 @@ pub(crate) async fn documents_are_seen_through_the_view(fixture: Fixture) {
         .await
         .unwrap();
     assert_eq!(page.rows, []);
-    query.filter = Filter::Selector(Arc::new(Selector::parse(r#"{"public":1}"#).unwrap()));
+    query.filter = selected(r#"{"public":1}"#);
     let page = fixture
         .docstore
         .changes_page(&fixture.db, &query, &view)

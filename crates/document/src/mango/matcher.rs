@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-use fancy_regex::Regex;
 use serde_json::Value;
 
-use super::{Error, Normal};
+use super::pattern::{Pattern, Unusable};
+use super::{Budget, Error, Normal, TooExpensive};
 use crate::collate;
 use crate::json::Json;
 
@@ -21,7 +21,8 @@ pub(super) enum Condition {
         condition: Box<Condition>,
     },
     Elements(Quantifier, Box<Condition>),
-    Test(Test),
+    /// A test, and what it costs to compare a value with its argument.
+    Test(Test, u64),
     /// `$nor` where normalisation does not reach: `CouchDB` fails on it, which the operator around takes for no match.
     Unusable,
 }
@@ -41,23 +42,47 @@ pub(super) enum Test {
     Exists(bool),
     Type(String),
     Mod(i64, i64),
-    Regex(Box<Regex>),
+    Regex(Pattern),
     BeginsWith(String),
     All(Vec<Value>),
     Size(usize),
 }
 
-/// Met a condition that cannot be decided.
-struct Undecidable;
+/// Why a condition has no outcome.
+enum Stop {
+    /// It is one that cannot be decided.
+    Undecidable,
+    TooExpensive(TooExpensive),
+}
+
+impl From<TooExpensive> for Stop {
+    fn from(error: TooExpensive) -> Self {
+        Self::TooExpensive(error)
+    }
+}
+
+/// What all regular expressions of a selector may weigh.
+const PATTERNS_WEIGHT_MAX: u64 = 64;
+
+/// What is known of the conditions compiled so far.
+#[derive(Default)]
+pub(super) struct Compiler {
+    patterns_weight: u64,
+    /// What the conditions take together on one value.
+    pub(super) weight: u64,
+    /// A regular expression backtracks.
+    pub(super) backtracks: bool,
+}
 
 type Compare = fn(&Value, &Value) -> Ordering;
 
 impl Condition {
-    pub(super) fn compile(normal: &Normal) -> Result<Self, Error> {
-        let all = |arguments: &[Normal]| {
+    pub(super) fn compile(normal: &Normal, compiler: &mut Compiler) -> Result<Self, Error> {
+        compiler.weight += 1;
+        let mut all = |arguments: &[Normal]| {
             arguments
                 .iter()
-                .map(Self::compile)
+                .map(|argument| Self::compile(argument, compiler))
                 .collect::<Result<Vec<_>, _>>()
         };
         Ok(match normal {
@@ -66,7 +91,7 @@ impl Condition {
             Normal::Combine("$or", arguments) => Self::Any(all(arguments)?),
             Normal::Combine(..) => Self::Unusable,
             Normal::Wrap(name, argument) => {
-                let condition = Box::new(Self::compile(argument)?);
+                let condition = Box::new(Self::compile(argument, compiler)?);
                 match *name {
                     "$elemMatch" => Self::Elements(Quantifier::Any, condition),
                     "$allMatch" => Self::Elements(Quantifier::All, condition),
@@ -77,21 +102,30 @@ impl Condition {
             Normal::Field(path, condition) => Self::Field {
                 path: path.segments(),
                 is_id: path.dotted() == "_id",
-                condition: Box::new(Self::compile(condition)?),
+                condition: Box::new(Self::compile(condition, compiler)?),
             },
-            Normal::Test(name, argument) => Self::Test(Test::compile(name, argument)?),
+            Normal::Test(name, argument) => {
+                let steps = steps(argument);
+                compiler.weight += steps;
+                Self::Test(Test::compile(name, argument, compiler)?, steps)
+            }
         })
     }
 
-    pub(super) fn matches(&self, value: &Value) -> bool {
-        self.evaluate(value, collate::compare).unwrap_or(false)
+    pub(super) fn matches(&self, value: &Value, budget: &mut Budget) -> Result<bool, TooExpensive> {
+        match self.evaluate(value, collate::compare, budget) {
+            Ok(matched) => Ok(matched),
+            Err(Stop::Undecidable) => Ok(false),
+            Err(Stop::TooExpensive(error)) => Err(error),
+        }
     }
 
-    fn evaluate(&self, value: &Value, compare: Compare) -> Result<bool, Undecidable> {
+    fn evaluate(&self, value: &Value, compare: Compare, budget: &mut Budget) -> Result<bool, Stop> {
+        budget.spend(1)?;
         match self {
             Self::All(conditions) => {
                 for condition in conditions {
-                    if !condition.evaluate(value, compare)? {
+                    if !condition.evaluate(value, compare, budget)? {
                         return Ok(false);
                     }
                 }
@@ -99,29 +133,47 @@ impl Condition {
             }
             Self::Any(conditions) => {
                 for condition in conditions {
-                    if condition.evaluate(value, compare)? {
+                    if condition.evaluate(value, compare, budget)? {
                         return Ok(true);
                     }
                 }
                 Ok(conditions.is_empty())
             }
-            Self::Not(condition) => Ok(!condition.evaluate(value, compare)?),
+            Self::Not(condition) => Ok(!condition.evaluate(value, compare, budget)?),
             Self::Field {
                 path,
                 is_id,
                 condition,
             } => match find(value, path) {
                 Found::Value(found) => {
-                    condition.evaluate(found, if *is_id { compare_id } else { compare })
+                    let compare = if *is_id { compare_id } else { compare };
+                    condition.evaluate(found, compare, budget)
                 }
-                Found::Missing => Ok(matches!(**condition, Self::Test(Test::Exists(false)))),
+                Found::Missing => Ok(matches!(**condition, Self::Test(Test::Exists(false), _))),
                 Found::BadPath => Ok(false),
             },
             Self::Elements(quantifier, condition) => {
-                Ok(elements(*quantifier, condition, value, compare))
+                elements(*quantifier, condition, value, compare, budget)
             }
-            Self::Test(test) => Ok(test.passes(value, compare)),
-            Self::Unusable => Err(Undecidable),
+            Self::Test(test, steps) => Ok(test.passes(value, compare, *steps, budget)?),
+            Self::Unusable => Err(Stop::Undecidable),
+        }
+    }
+}
+
+/// What it takes to compare something with a value.
+fn steps(json: &Json) -> u64 {
+    let text = |text: &str| 1 + text.len() as u64 / 16;
+    match json {
+        Json::Null | Json::Bool(_) => 1,
+        Json::Number(digits) => text(digits),
+        Json::String(string) => text(string),
+        Json::Array(elements) => 1 + elements.iter().map(steps).sum::<u64>(),
+        Json::Object(members) => {
+            let members = members.iter();
+            1 + members
+                .map(|(name, value)| text(name) + steps(value))
+                .sum::<u64>()
         }
     }
 }
@@ -131,8 +183,9 @@ fn elements(
     condition: &Condition,
     value: &Value,
     compare: Compare,
-) -> bool {
-    let decide = |element: &Value| condition.evaluate(element, compare);
+    budget: &mut Budget,
+) -> Result<bool, Stop> {
+    let mut decide = |element: &Value| condition.evaluate(element, compare, budget);
     let outcome = match (quantifier, value) {
         (Quantifier::Any, Value::Array(elements)) => any(elements.iter().map(decide)),
         (Quantifier::AnyKey, Value::Object(members)) => any(members
@@ -144,10 +197,13 @@ fn elements(
         .map(|failed| !failed),
         _ => Ok(false),
     };
-    outcome.unwrap_or(false)
+    match outcome {
+        Err(Stop::Undecidable) => Ok(false),
+        outcome => outcome,
+    }
 }
 
-fn any(decisions: impl Iterator<Item = Result<bool, Undecidable>>) -> Result<bool, Undecidable> {
+fn any(decisions: impl Iterator<Item = Result<bool, Stop>>) -> Result<bool, Stop> {
     for decision in decisions {
         if decision? {
             return Ok(true);
@@ -157,7 +213,7 @@ fn any(decisions: impl Iterator<Item = Result<bool, Undecidable>>) -> Result<boo
 }
 
 impl Test {
-    fn compile(name: &str, argument: &Json) -> Result<Self, Error> {
+    fn compile(name: &str, argument: &Json, compiler: &mut Compiler) -> Result<Self, Error> {
         let bad = || Error::bad_argument(name, argument);
         let values = || {
             argument
@@ -185,9 +241,18 @@ impl Test {
             "$all" => Self::All(values()),
             "$exists" => Self::Exists(argument.as_bool().unwrap_or_default()),
             "$type" => Self::Type(text().to_owned()),
-            "$regex" => Self::Regex(Box::new(
-                Regex::new(&perl_dollar(text())).map_err(|_| bad())?,
-            )),
+            "$regex" => {
+                let pattern = Pattern::new(text()).map_err(|error| match error {
+                    Unusable::Invalid => bad(),
+                    Unusable::TooLarge => Error::TooLarge,
+                })?;
+                compiler.patterns_weight += pattern.weight;
+                compiler.backtracks |= pattern.backtracks();
+                if compiler.patterns_weight > PATTERNS_WEIGHT_MAX {
+                    return Err(Error::TooLarge);
+                }
+                Self::Regex(pattern)
+            }
             "$beginsWith" => Self::BeginsWith(text().to_owned()),
             "$size" => Self::Size(usize::try_from(integer(argument)?).map_err(|_| bad())?),
             "$mod" => match argument.as_array() {
@@ -198,9 +263,21 @@ impl Test {
         })
     }
 
-    fn passes(&self, value: &Value, compare: Compare) -> bool {
+    fn passes(
+        &self,
+        value: &Value,
+        compare: Compare,
+        steps: u64,
+        budget: &mut Budget,
+    ) -> Result<bool, TooExpensive> {
         let equal = |a: &Value, b: &Value| compare(a, b).is_eq();
-        match (self, value) {
+        budget.spend(match (self, value) {
+            (Self::In(_) | Self::NotIn(_) | Self::All(_), Value::Array(elements)) => {
+                steps.saturating_mul(elements.len() as u64)
+            }
+            _ => steps,
+        })?;
+        Ok(match (self, value) {
             (Self::Compare(accepts, argument), _) => accepts(compare(value, argument)),
             (Self::In(arguments), Value::Array(elements)) => arguments
                 .iter()
@@ -215,7 +292,7 @@ impl Test {
             (Self::Mod(divisor, rest), Value::Number(number)) => number
                 .as_i128()
                 .is_some_and(|number| number % i128::from(*divisor) == i128::from(*rest)),
-            (Self::Regex(regex), Value::String(text)) => regex.is_match(text).unwrap_or(false),
+            (Self::Regex(pattern), Value::String(text)) => return pattern.is_match(text, budget),
             (Self::BeginsWith(prefix), Value::String(text)) => text.starts_with(prefix.as_str()),
             (Self::All(arguments), Value::Array(elements)) => match &arguments[..] {
                 [] => false,
@@ -226,7 +303,7 @@ impl Test {
             },
             (Self::Size(size), Value::Array(elements)) => elements.len() == *size,
             _ => false,
-        }
+        })
     }
 }
 
@@ -298,58 +375,4 @@ fn type_name(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
-}
-
-/// Perl's `$` also matches before a newline that ends the text; the regex crates' does not.
-fn perl_dollar(pattern: &str) -> String {
-    if !pattern.contains('$') || pattern.contains("(?") {
-        return pattern.to_owned();
-    }
-    let mut out = String::with_capacity(pattern.len() + 8);
-    let mut letters = pattern.chars().peekable();
-    let mut in_class = false;
-    while let Some(letter) = letters.next() {
-        match letter {
-            '\\' => {
-                out.push(letter);
-                out.extend(letters.next());
-                continue;
-            }
-            '[' if !in_class => {
-                in_class = true;
-                out.push(letter);
-                // A bracket that comes first is an ordinary letter.
-                if let Some(caret) = letters.next_if_eq(&'^') {
-                    out.push(caret);
-                }
-                if letters.next_if_eq(&']').is_some() {
-                    out.push_str(r"\]");
-                }
-                continue;
-            }
-            // A named class as `[:alpha:]` has brackets of its own.
-            '[' if letters.peek() == Some(&':') => {
-                out.push(letter);
-                for letter in letters.by_ref() {
-                    out.push(letter);
-                    if out.ends_with(":]") {
-                        break;
-                    }
-                }
-                continue;
-            }
-            ']' => in_class = false,
-            '$' if !in_class => {
-                out.push_str(if letters.peek().is_none() {
-                    r"\n?\z"
-                } else {
-                    r"(?=\n?\z)"
-                });
-                continue;
-            }
-            _ => {}
-        }
-        out.push(letter);
-    }
-    out
 }

@@ -91,6 +91,31 @@ const UNSUPPORTED: [&str; 6] = [
     "$nearSphere",
 ];
 
+/// The most memory that a normal form takes, arguments aside.
+const NORMAL_BYTES_MAX: usize = 4 << 20;
+/// What a condition takes of it besides its path.
+const CONDITION_BYTES: usize = 256;
+
+/// What a condition takes once each test has the whole path of its field.
+fn written_bytes(normal: &Normal, path_bytes: usize) -> usize {
+    let own = path_bytes + CONDITION_BYTES;
+    own + match normal {
+        Normal::Everything | Normal::Test(..) => 0,
+        Normal::Combine(_, arguments) => {
+            let arguments = arguments.iter();
+            arguments
+                .map(|argument| written_bytes(argument, path_bytes))
+                .sum()
+        }
+        Normal::Wrap("$not", argument) => written_bytes(argument, path_bytes),
+        Normal::Wrap(_, argument) => written_bytes(argument, 0),
+        Normal::Field(path, condition) => {
+            let names = path.names.iter().map(String::len).sum::<usize>();
+            written_bytes(condition, path_bytes + names)
+        }
+    }
+}
+
 pub(super) fn normalize(selector: &Json) -> Result<Normal, Error> {
     let members = selector
         .as_object()
@@ -98,7 +123,11 @@ pub(super) fn normalize(selector: &Json) -> Result<Normal, Error> {
     if members.is_empty() {
         return Ok(Normal::Everything);
     }
-    let normal = push_negations(push_fields(make_explicit(selector)?, &Path::default()));
+    let explicit = make_explicit(selector)?;
+    if written_bytes(&explicit, 0) > NORMAL_BYTES_MAX {
+        return Err(Error::TooLarge);
+    }
+    let normal = push_negations(push_fields(explicit, &Path::default()));
     match normal {
         Normal::Field(path, _) if path.names.is_empty() => Err(Error::MissingFieldName),
         other => Ok(other),
@@ -108,18 +137,9 @@ pub(super) fn normalize(selector: &Json) -> Result<Normal, Error> {
 /// First step: every condition becomes one operator with a valid argument; what is no operator is a field or a value.
 fn make_explicit(condition: &Json) -> Result<Normal, Error> {
     match condition.as_object() {
-        Some([(name, argument)]) if name.starts_with('$') => operator(name, argument),
-        Some([(name, argument)]) => {
-            if !is_field_name(name) {
-                return Err(Error::InvalidFieldName(name.clone()));
-            }
-            let path = Path {
-                names: vec![name.clone()],
-            };
-            Ok(Normal::Field(path, Box::new(make_explicit(argument)?)))
-        }
+        Some([(name, argument)]) => explicit_member(name, argument),
         Some(members @ [_, _, ..]) => {
-            let each = |member: &(String, Json)| make_explicit(&Json::Object(vec![member.clone()]));
+            let each = |(name, argument): &(String, Json)| explicit_member(name, argument);
             Ok(Normal::Combine(
                 "$and",
                 members.iter().map(each).collect::<Result<_, _>>()?,
@@ -127,6 +147,19 @@ fn make_explicit(condition: &Json) -> Result<Normal, Error> {
         }
         _ => Ok(Normal::Test("$eq", condition.clone())),
     }
+}
+
+fn explicit_member(name: &str, argument: &Json) -> Result<Normal, Error> {
+    if name.starts_with('$') {
+        return operator(name, argument);
+    }
+    if !is_field_name(name) {
+        return Err(Error::InvalidFieldName(name.to_owned()));
+    }
+    let path = Path {
+        names: vec![name.to_owned()],
+    };
+    Ok(Normal::Field(path, Box::new(make_explicit(argument)?)))
 }
 
 fn operator(name: &str, argument: &Json) -> Result<Normal, Error> {

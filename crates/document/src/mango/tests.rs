@@ -2,8 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Normal, Selector};
+use super::{Budget, Error, Normal, Selector, TooExpensive};
 use crate::json::Json;
+
+impl Selector {
+    fn takes(&self, document: &Value) -> bool {
+        self.matches(document, &mut Budget::of_document()).unwrap()
+    }
+}
 
 fn selector(selector: &Value) -> Selector {
     Selector::parse(&selector.to_string()).unwrap_or_else(|error| panic!("{selector}: {error}"))
@@ -33,9 +39,9 @@ fn check(condition: Value, yes: Value, no: Value) {
     for (values, expected) in [(yes, true), (no, false)] {
         for value in values.as_array().unwrap() {
             let document = json!({"_id": "a", "x": value});
-            assert_eq!(positive.matches(&document), expected, "{condition} {value}");
+            assert_eq!(positive.takes(&document), expected, "{condition} {value}");
             assert_eq!(
-                negative.matches(&document),
+                negative.takes(&document),
                 !expected,
                 "not {condition} {value}"
             );
@@ -67,7 +73,7 @@ fn comparisons() {
         json!([{"a": {"b": 2}}, {"a": {}}]),
     );
     check(json!({"$ne": null}), json!([0, false]), json!([null]));
-    assert!(selector(&json!({"x": 7})).matches(&json!({"x": 7.0})));
+    assert!(selector(&json!({"x": 7})).takes(&json!({"x": 7.0})));
 }
 
 #[test]
@@ -219,7 +225,7 @@ fn absence() {
         (json!({}), true),
         (json!({"_id.x": {"$exists": false}}), false),
     ] {
-        assert_eq!(selector(&condition).matches(&bare), expected, "{condition}");
+        assert_eq!(selector(&condition).takes(&bare), expected, "{condition}");
     }
 }
 
@@ -243,7 +249,7 @@ fn paths() {
         (json!({"a": {}}), false),
     ] {
         assert_eq!(
-            selector(&condition).matches(&document),
+            selector(&condition).takes(&document),
             expected,
             "{condition}"
         );
@@ -253,11 +259,11 @@ fn paths() {
 #[test]
 fn ids_compare_by_bytes() {
     let document = json!({"_id": "B", "name": "B"});
-    assert!(selector(&json!({"_id": {"$lt": "a"}})).matches(&document));
-    assert!(!selector(&json!({"name": {"$lt": "a"}})).matches(&document));
-    assert!(selector(&json!({"_id": {"$gt": {}}})).matches(&document));
-    assert!(!selector(&json!({"name": {"$gt": {}}})).matches(&document));
-    assert!(selector(&json!({"_id": {"$in": ["A", "B"]}})).matches(&document));
+    assert!(selector(&json!({"_id": {"$lt": "a"}})).takes(&document));
+    assert!(!selector(&json!({"name": {"$lt": "a"}})).takes(&document));
+    assert!(selector(&json!({"_id": {"$gt": {}}})).takes(&document));
+    assert!(!selector(&json!({"name": {"$gt": {}}})).takes(&document));
+    assert!(selector(&json!({"_id": {"$in": ["A", "B"]}})).takes(&document));
 }
 
 #[test]
@@ -346,4 +352,56 @@ fn refusals_in_couchdbs_words() {
         "Invalid field name: "
     );
     assert_eq!(Selector::parse("{").unwrap_err().name(), "bad_request");
+}
+
+#[test]
+fn expensive_regular_expressions_are_errors() {
+    let text = |length: usize| json!({"x": "a".repeat(length)});
+    let judge = |pattern: &str, length: usize| {
+        let selector = selector(&json!({"x": {"$regex": pattern}}));
+        selector.matches(&text(length), &mut Budget::of_document())
+    };
+    // Each letter more doubles the steps back.
+    assert_eq!(judge("^(?:(a+)\\1?)+b", 5), Ok(false));
+    assert_eq!(judge("^(?:(a+)\\1?)+b", 5_000), Err(TooExpensive));
+    assert_eq!(judge("(a)\\1", 100_000), Err(TooExpensive));
+    // What needs no backtracking is linear, however it is nested.
+    assert_eq!(judge("^(a+)+$", 100_000), Ok(true));
+    assert_eq!(judge("^(a|aa)+b$|^(a*)*c$", 100_000), Ok(false));
+    assert_eq!(judge("\\w+@\\w+", 100_000), Ok(false));
+}
+
+#[test]
+fn budgets_end() {
+    let selector = selector(&json!({"x": {"$elemMatch": {"$in": (0..1_000).collect::<Vec<_>>()}}}));
+    let document = json!({"x": vec![-1; 1_000]});
+    let mut budget = Budget::of_document();
+    let all = budget.left();
+    assert_eq!(selector.matches(&document, &mut budget), Ok(false));
+    let spent = all - budget.left();
+    assert!((1_000_000..3_000_000).contains(&spent), "{spent}");
+    let documents = (0..).take_while(|_| selector.matches(&document, &mut budget).is_ok());
+    assert_eq!(documents.count() as u64, all / spent - 1);
+    assert_eq!(budget.left(), 0);
+    // A selector that fails on elements does not hide that it costs too much.
+    assert_eq!(selector.matches(&document, &mut budget), Err(TooExpensive));
+}
+
+#[test]
+fn large_selectors_are_refused() {
+    let refused = |selector: &Value| {
+        let error = Selector::parse(&selector.to_string()).unwrap_err();
+        assert!(matches!(error, Error::TooLarge), "{error}");
+    };
+    refused(&json!({"x": {"$regex": "(?:a{1000}){1000}"}}));
+    refused(&json!({"x": {"$regex": "a".repeat(20_000)}}));
+    let patterns: Vec<_> = (0..100)
+        .map(|n| json!({"x": {"$regex": format!("a{n}")}}))
+        .collect();
+    refused(&json!({"$or": patterns}));
+    // Each of the conditions gets the whole path.
+    let fields: Value = (0..1_000).map(|n| (n.to_string(), json!(1))).collect();
+    refused(&json!({"a".repeat(100_000): fields}));
+    let ids: Vec<_> = (0..100_000).map(|n| n.to_string()).collect();
+    assert!(Selector::parse(&json!({"_id": {"$in": ids}}).to_string()).is_ok());
 }

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use couch::{ChangesFilter, ChangesRequest, Database, DocId, Document, Idle, Rev, Seq};
+use docstore::matching;
 use tokio::time::Instant;
 
 use super::Settings;
@@ -254,14 +255,16 @@ impl Context {
     }
 
     /// Whether a local selector lets a document through.
-    pub(super) fn admits(&self, document: &Document) -> bool {
+    pub(super) async fn admits(&self, document: &Document) -> Result<bool, Error> {
         match &self.options.filter {
             Filter::Selector(selector) if self.filters_here() => {
-                // What serde_json cannot hold as a value, such as half a surrogate pair, matches nothing.
-                serde_json::from_slice(document.json())
-                    .is_ok_and(|value| selector.compiled().matches(&value))
+                let matched = matching::matches(selector.compiled(), document.json().clone());
+                matched.await.map_err(|cause| Error::FilterTooExpensive {
+                    id: document.id.to_string(),
+                    cause,
+                })
             }
-            _ => true,
+            _ => Ok(true),
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) async fn read_all(
     copy_all(cx, design, &mut outbox).await?;
     singles = others;
     for document in here {
-        outbox.push(document).await;
+        outbox.push(document).await?;
     }
     read_bulk(cx, bulk, &mut inline, &mut singles, &mut outbox).await?;
     read_inline(cx, inline, &mut singles, &mut outbox).await?;
@@ -61,7 +61,7 @@ async fn read_bulk(
         while let Some((wanted, document)) = answer.next().await? {
             if document.attachments == Attachments::None {
                 successes += 1;
-                outbox.push(document).await;
+                outbox.push(document).await?;
             } else if let Some(bytes) = inline_bytes(&document, &wanted.ancestors) {
                 successes += 1;
                 inline.push((wanted, bytes));
@@ -98,7 +98,7 @@ async fn read_inline(
         }
         let mut answer = BulkRead::open(cx, group, true).await?;
         while let Some((_, document)) = answer.next().await? {
-            outbox.push(document).await;
+            outbox.push(document).await?;
         }
         if !witness::has(Bug::ForgetsRevisions) {
             singles.extend(answer.left().1);
@@ -273,7 +273,7 @@ async fn copy_all(cx: &Context, wanted: Vec<Wanted>, outbox: &mut Outbox<'_>) ->
             return Ok(());
         };
         if let Some(document) = copied? {
-            outbox.push(document).await;
+            outbox.push(document).await?;
         }
     }
 }

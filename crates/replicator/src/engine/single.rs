@@ -97,7 +97,7 @@ async fn attempt(cx: &Context, wanted: &Wanted) -> Result<Copied, Failed> {
             Revision::Missing(_) => return Ok(Copied::Incomplete),
             Revision::Document(document) => document,
         };
-        if !cx.admits(&document) {
+        if !cx.admits(&document).await.map_err(Failed::Fatal)? {
             cx.count(|stats| stats.docs_filtered += 1);
             copied = Copied::Done;
             continue;

@@ -35,9 +35,10 @@ impl<'a> Outbox<'a> {
     }
 
     /// Takes a document that was read, unless a local selector holds it back.
-    pub(super) async fn push(&mut self, document: Document) {
-        if !self.cx.admits(&document) {
-            return self.cx.count(|stats| stats.docs_filtered += 1);
+    pub(super) async fn push(&mut self, document: Document) -> Result<(), Error> {
+        if !self.cx.admits(&document).await? {
+            self.cx.count(|stats| stats.docs_filtered += 1);
+            return Ok(());
         }
         self.cx.count(|stats| stats.docs_read += 1);
         let bytes = document.json().len();
@@ -50,6 +51,7 @@ impl<'a> Outbox<'a> {
         if self.group.len() == GROUP_DOCS_MAX {
             self.flush().await;
         }
+        Ok(())
     }
 
     pub(super) async fn flush(&mut self) {

@@ -49,7 +49,7 @@ impl SelectorFilter {
     }
 
     /// The selector, ready to match.
-    pub fn compiled(&self) -> &Selector {
+    pub fn compiled(&self) -> &Arc<Selector> {
         &self.compiled
     }
 }

@@ -56,6 +56,8 @@ impl End {
         match error {
             Error::Halted => Self::Halted,
             error if error.is_max_backoff() => Self::Crash(text_info("max_backoff")),
+            // It would fail on any node, and keep each from other work.
+            error @ Error::FilterTooExpensive { .. } => Self::Fail(error.to_info()),
             error => Self::Crash(error.to_info()),
         }
     }

@@ -274,3 +274,15 @@ async fn local_selectors_judge_every_leaf() {
     assert_eq!(outcome.progress.stats.docs_filtered, 2);
     assert_eq!(world.source.count("POST", "/a/_changes"), 0);
 }
+
+#[tokio::test]
+async fn an_expensive_selector_fails_the_run() {
+    let world = World::new().await;
+    world.put(&json!({"_id": "d", "x": "a".repeat(5_000)}));
+    let params =
+        json!({"filter_where": "replicator", "selector": {"x": {"$regex": "^(?:(a+)\\1?)+b"}}});
+    let error = world.try_replicate(params).await.unwrap_err();
+    assert_eq!(error.tag(), "filter_too_expensive");
+    assert!(error.reason().starts_with("document `d`: "), "{error}");
+    assert_eq!(world.target_ids().len(), 0);
+}

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use docstore::{ChangeRow, ChangesQuery, Listener, Seq};
+use docstore::{ChangeRow, ChangesQuery, Filter, Listener, Seq};
 use futures::{StreamExt as _, stream};
 use http::header::CACHE_CONTROL;
 use tokio::time::{Instant, sleep_until};
@@ -180,6 +180,9 @@ impl Feed {
 
     /// Waits for a change, and for the next heart-beat at most.
     async fn wait(&mut self) -> Result<String, Error> {
+        if let Filter::Selector(matcher) = &self.query.filter {
+            matcher.renew();
+        }
         let (docs, db) = (self.reading.docs(), self.reading.db());
         let listener = self.listener.get_or_insert_with(|| docs.listen(db));
         let until = match self.heartbeat {

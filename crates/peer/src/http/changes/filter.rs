@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use document::mango::Selector;
+use document::mango::{Budget, Selector};
 use document::rev::Rev;
 use document::revtree::Node;
 use http::Method;
@@ -92,7 +92,9 @@ impl Filter {
             .ok_or_else(|| Refusal::bad_request("Selector error: expected a JSON object"))?;
         let selector = Selector::new(&selector.into())
             .map_err(|error| Refusal::bad_request(error.to_string()))?;
-        Ok(Self::Content(Box::new(move |doc| selector.matches(doc))))
+        Ok(Self::Content(Box::new(move |doc| {
+            selector.matches(doc, &mut Budget::of_document()) == Ok(true)
+        })))
     }
 
     fn view(request: &Request, db: &Database) -> Result<Self, Refusal> {
