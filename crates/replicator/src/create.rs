@@ -303,6 +303,7 @@ impl Replications {
             keys::ring(tx);
         }
         tx.clear(&keys::live(job));
+        tx.clear(&keys::suspect(job));
         tx.clear(&keys::active(data.rep_id.as_deref(), job));
         if let Some(id) = &data.rep_id {
             tx.clear(&keys::duplicate(id, job));

@@ -13,6 +13,7 @@
 //! (52, 9, name of a key)                = 1 or 0         something may be sealed with it; 0 since a pass began
 //! (52, 10)                              = JSON           the last pass that seals everything anew
 //! (52, 11, name of a key)               = 16 bytes       which key has this name: a hash of it
+//! (52, 12, job id)                      = JSON           it is being started although its last node stopped
 //! ```
 //!
 //! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
@@ -36,6 +37,7 @@ const SEAL: u16 = 8;
 const USED: u16 = 9;
 const PASS: u16 = 10;
 const CHECKS: u16 = 11;
+const SUSPECTS: u16 = 12;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -94,6 +96,10 @@ pub(crate) fn pass() -> Vec<u8> {
 
 pub(crate) fn live(job: &JobId) -> Vec<u8> {
     pack(&(LAYER, LIVE, job.as_bytes()))
+}
+
+pub(crate) fn suspect(job: &JobId) -> Vec<u8> {
+    pack(&(LAYER, SUSPECTS, job.as_bytes()))
 }
 
 pub(crate) fn active(replication_id: Option<&str>, job: &JobId) -> Vec<u8> {
@@ -159,6 +165,7 @@ mod tests {
         );
         assert_eq!(hex(service()), r"\x154\x15\x03");
         assert_eq!(hex(live(&job("j"))), r"\x154\x15\x05\x01j\x00");
+        assert_eq!(hex(suspect(&job("j"))), r"\x154\x15\x0c\x01j\x00");
         assert_eq!(
             hex(active(Some("ab"), &job("j"))),
             r"\x154\x15\x06\x14\x02ab\x00\x01j\x00"

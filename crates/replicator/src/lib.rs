@@ -29,6 +29,7 @@ mod live;
 mod metrics;
 mod options;
 pub mod params;
+mod quarantine;
 mod run;
 mod seal;
 mod server;

@@ -87,6 +87,9 @@ pub struct Options {
     pub missing_doc_retry_msec: u64,
     /// Seconds without progress, although there is something to do, after which a run is begun anew; 0 is never.
     pub no_progress_timeout_sec: u64,
+    /// How often in a row a node may stop while it starts a job whose node has stopped before; the job is then set aside as
+    /// failed. 0 is any number of times.
+    pub set_aside_after: u32,
     /// Where names without `http://` are; empty refuses them.
     pub local_endpoint_base_url: String,
 }
@@ -129,6 +132,7 @@ impl Default for Options {
             max_document_id_length: 0,
             missing_doc_retry_msec: 2_000,
             no_progress_timeout_sec: 600,
+            set_aside_after: 2,
             local_endpoint_base_url: String::new(),
         }
     }

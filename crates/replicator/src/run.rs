@@ -7,14 +7,17 @@
 mod end;
 mod park;
 mod start;
+mod suspect;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use couch::{Endpoint, Network};
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use jobs::{Accepted, Holder};
 use serde_json::Value;
@@ -30,6 +33,7 @@ use crate::idle::{Ear, Sources};
 use crate::keys;
 use crate::live::Live;
 use crate::params::Replication;
+use crate::quarantine::{self, Quarantine, Suspect};
 use crate::slots::{Seat, Slots};
 use crate::starts::{self, Starts, Turn};
 use crate::stats::Stats;
@@ -52,6 +56,7 @@ pub(crate) struct Runner {
     pub(crate) sources: Sources,
     pub(crate) slots: Slots,
     pub(crate) starts: Starts,
+    pub(crate) quarantine: Quarantine,
     pub(crate) node: Holder,
     /// Tells this process from those of the same name before.
     pub(crate) process: String,
@@ -81,11 +86,23 @@ pub(crate) struct Shown {
     parked: AtomicBool,
     /// Since when it has been behind its source, in milliseconds; 0 when it is not.
     behind_since_ms: AtomicI64,
+    /// Since when it has not given its thread back; 0 when it has.
+    pub(crate) poll_began_ms: AtomicU64,
+    told_stuck: AtomicBool,
 }
 
 impl Shown {
     pub(crate) fn is_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is found to be stuck, for the first time.
+    pub(crate) fn gets_stuck(&self) -> bool {
+        let began_ms = self.poll_began_ms.load(Ordering::Relaxed);
+        let lasts_ms = quarantine::now_ms().saturating_sub(began_ms);
+        began_ms > 0
+            && Duration::from_millis(lasts_ms) > quarantine::STUCK
+            && !self.told_stuck.swap(true, Ordering::Relaxed)
     }
 
     /// How far behind its source it is.
@@ -126,6 +143,8 @@ struct Work<'a> {
     runner: &'a Runner,
     accepted: &'a Accepted,
     stops: &'a Stops,
+    /// While the run has still to show that it does no harm.
+    suspect: Mutex<Option<Suspect>>,
 }
 
 impl Runner {
@@ -140,8 +159,18 @@ impl Runner {
             runner: &self,
             accepted: &accepted,
             stops: &stops,
+            suspect: Mutex::default(),
         };
-        match Box::pin(work.run(seat)).await {
+        let run = AssertUnwindSafe(Box::pin(work.run(seat))).catch_unwind();
+        let ended = match run.await {
+            Ok(ended) => ended,
+            // What it says is on standard error, and may be about data.
+            Err(_) => {
+                tracing::error!(job.id = %accepted.job.id, "a run panicked");
+                work.end_panicked().await
+            }
+        };
+        match ended {
             Ok(Ended::Halted) => {
                 crate::job_metrics::ended(Ended::Halted);
                 tracing::info!(job.id = %accepted.job.id, "the job is no longer this node's");
@@ -196,6 +225,9 @@ impl Work<'_> {
 
     /// Everything that may take long. What is over soon is boxed, so that a job that waits for changes keeps no room for it.
     async fn work(&self, data: &mut JobData, seat: Seat) -> Result<End, ServiceError> {
+        if let Some(end) = Box::pin(self.suspected()).await? {
+            return Ok(end);
+        }
         let replication = match self.replication(data)? {
             Ok(replication) => replication,
             Err(end) => return Ok(end),
@@ -305,8 +337,10 @@ impl Work<'_> {
             let caught_up = progressing.wait_for(|now| now.phase == Phase::CaughtUp);
             drop(tokio::time::timeout(starts::TURN_MAX, caught_up).await);
         };
+        let cleared = self.clear_suspect(progress.clone());
+        let mut suspected = true;
         let mut turn = Some(turn);
-        tokio::pin!(begun, engine, watching, settled);
+        tokio::pin!(begun, engine, watching, settled, cleared);
         let mut watched = false;
         let mut ear = None;
         let outcome = loop {
@@ -314,6 +348,7 @@ impl Work<'_> {
                 biased;
                 outcome = &mut engine => break Some(outcome),
                 () = &mut begun, if turn.is_some() => turn = None,
+                () = &mut cleared, if suspected => suspected = false,
                 lost = &mut watching, if !watched => {
                     watched = true;
                     if lost && !witness::has(Bug::IgnoresLock) {

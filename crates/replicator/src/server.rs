@@ -26,6 +26,7 @@ use crate::fault::ServiceError;
 use crate::idle::Sources;
 use crate::job_metrics;
 use crate::keys;
+use crate::quarantine::{self, Quarantine};
 use crate::run::{Ended, Runner, Stops, chain};
 use crate::slots::Slots;
 use crate::starts::Starts;
@@ -130,6 +131,7 @@ impl Server {
             sources: Sources::new(setup.network.clone()),
             slots: Slots::new(of.options().max_jobs),
             starts: Starts::default(),
+            quarantine: Quarantine::default(),
             of,
             network: setup.network,
             budget: setup.budget,
@@ -245,6 +247,7 @@ impl Server {
             let (job, created_ms) = (accepted.job.clone(), accepted.created_ms);
             let seat = self.runner.slots.take();
             let run = Arc::clone(&self.runner).run(accepted, stops.clone(), seat);
+            let run = quarantine::watched(run, Arc::clone(&stops.shown));
             let task = self.tasks.spawn(witness::spawned(run));
             let since = Instant::now();
             let worker = Worker {
@@ -288,6 +291,11 @@ impl Server {
 
     /// One turn of the scheduler.
     async fn turn(&mut self) {
+        for worker in self.workers.values() {
+            if worker.stops.shown.gets_stuck() {
+                self.runner.of.mark_stuck(&worker.job).await;
+            }
+        }
         let options = self.runner.of.options();
         let min_run_time = Duration::from_secs(options.min_run_time_sec);
         self.runner.slots.set_max(options.max_jobs);

@@ -23,6 +23,8 @@ const OPTIONS: [&str; 9] = [
     "replicator.max_backoff_penalty_sec=4",
     "replicator.checkpoint_interval=1000",
     "replicator.park_after_sec=2",
+    // Nodes are killed by chance, and often enough to make any job look guilty.
+    "replicator.set_aside_after=0",
     "replicator.connection_timeout=10000",
     "replicator.request_timeout=20000",
     "couch_jobs.activity_monitor_max_jitter_msec=1000",

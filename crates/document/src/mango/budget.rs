@@ -39,15 +39,8 @@ impl Budget {
 
     /// Takes steps, or what is left.
     pub fn spend(&mut self, steps: u64) -> Result<(), TooExpensive> {
-        match self.0.checked_sub(steps) {
-            Some(left) => {
-                self.0 = left;
-                Ok(())
-            }
-            None => {
-                self.0 = 0;
-                Err(TooExpensive)
-            }
-        }
+        let left = self.0.checked_sub(steps);
+        self.0 = left.unwrap_or(0);
+        left.map(drop).ok_or(TooExpensive)
     }
 }

@@ -135,6 +135,9 @@ impl Work<'_> {
             return Ok(plan.ended);
         }
         of.seals_job_in(tx, &plan.data).await?;
+        if self.accepted.stalls > 0 {
+            tx.clear(&keys::suspect(&job.id));
+        }
         if let Some(last) = last {
             self.tell_in(tx, op, last);
         }

@@ -15,3 +15,4 @@ mod fixture;
 mod idle;
 mod nodes;
 mod requests;
+mod suspects;

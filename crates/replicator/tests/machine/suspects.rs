@@ -1,0 +1,45 @@
+//! Jobs whose nodes stop.
+
+use std::time::Duration;
+
+use peer::{Fault, Faults, On};
+use serde_json::json;
+
+use crate::fixture::World;
+
+/// A job that is never seen to run when its node stops: first among others, then in a small group, then alone.
+#[tokio::test]
+async fn a_job_that_stops_its_nodes_is_set_aside() {
+    let world = World::with_timeout(Some(Duration::from_secs(3))).await;
+    let _watch = world.watch_over();
+    let hangs = (On::any("/hangs/"), Fault::Hang);
+    world.peer.set_faults(Faults::script([hangs]));
+    world.peer.create_database("hangs").unwrap();
+    let poison = json!({"target": world.peer.database_url("hangs")});
+    world.put("poison", &poison).await;
+    world.put("innocent", &json!({"continuous": true})).await;
+    for round in 0..3 {
+        let name = format!("n{round}");
+        let node = world.node(&name).await;
+        for id in ["poison", "innocent"] {
+            world
+                .until(id, |row| row["node"] == name && row["state"] == "running")
+                .await;
+        }
+        let written = format!("d{round}");
+        let document = json!({"_id": written}).to_string();
+        world.peer.put("a", &document).unwrap();
+        world.until_copied(&written).await;
+        // Nothing is handed back, as when the process is killed.
+        drop(node);
+    }
+    let _last = world.node("last").await;
+    let row = world.until_state("poison", "failed").await;
+    let reason = row["info"]["reason"].as_str().unwrap_or_default();
+    assert!(
+        reason.starts_with("this replication was set aside because nodes stopped 2 times"),
+        "{row:#}"
+    );
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
+}
