@@ -27,6 +27,8 @@ audit:
 sbom *target:
     @.ci/sbom {{target}}
 
-# Mutate what parsers of the store and the queue read for an hour, or as long as you say
-fuzz seconds="3600":
+# Fuzz every parser for so many seconds each, from another seed on: `just fuzz 3600`, `just fuzz 60 4711`
+fuzz seconds="60" seed="0":
+    FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p document --test fuzz -- --nocapture
+    FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p couch -p peer -p api --lib -- --nocapture any_
     FUZZ_SECONDS={{seconds}} cargo test -p store -p jobs --lib -- --nocapture fuzz::

@@ -162,13 +162,12 @@ impl Runner {
             suspect: Mutex::default(),
         };
         let run = AssertUnwindSafe(Box::pin(work.run(seat))).catch_unwind();
-        let ended = match run.await {
-            Ok(ended) => ended,
+        let ended = if let Ok(ended) = run.await {
+            ended
+        } else {
             // What it says is on standard error, and may be about data.
-            Err(_) => {
-                tracing::error!(job.id = %accepted.job.id, "a run panicked");
-                work.end_panicked().await
-            }
+            tracing::error!(job.id = %accepted.job.id, "a run panicked");
+            work.end_panicked().await
         };
         match ended {
             Ok(Ended::Halted) => {

@@ -376,4 +376,32 @@ mod tests {
         assert_eq!(split_path("a.b\\.c.d"), ["a", "b.c", "d"]);
         assert_eq!(split_path("_couchdb\\.roles"), ["_couchdb.roles"]);
     }
+
+    /// Whatever is changed in a token, it proves no other name.
+    #[test]
+    fn any_token() {
+        let jwt = jwt(&[("exp", None)]);
+        let claims = json!({"sub": "anna", "exp": NOW + 60});
+        let good = token(None, "secret", &claims);
+        let stolen = token(None, "wrong", &json!({"sub": "root", "exp": NOW + 60}));
+        let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
+        let words = [".", "=", "e30", &none, "eyJhbGciOiJSUzI1NiJ9", "\u{0}"];
+        testkit::fuzz(
+            "jwt",
+            &[good.as_bytes(), stolen.as_bytes()],
+            &words,
+            |token| {
+                let Ok(token) = std::str::from_utf8(token) else {
+                    return false;
+                };
+                match jwt.identity(token, NOW) {
+                    Ok(identity) => {
+                        assert_eq!(identity.name.as_deref(), Some("anna"));
+                        true
+                    }
+                    Err(error) => error != super::MALFORMED,
+                }
+            },
+        );
+    }
 }

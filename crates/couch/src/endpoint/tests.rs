@@ -375,3 +375,40 @@ fn a_database_has_a_server() {
     );
     assert_eq!(server("http://adm:p@h/"), None);
 }
+
+#[test]
+fn any_url() {
+    let seeds: [&[u8]; 4] = [
+        b"https://user:p%40ss@example.org:6984/a%2Fb/?x=y#z",
+        b"http://[::1]:5984/db",
+        b"http://0x7f.1/a/../b/%2e%2e/",
+        b"HTTP://\xc3\xa9.example/db",
+    ];
+    let words = [
+        "http://", "@", ":", "/", "%2F", "%00", "?", "#", "[", "]", "..", "\\", "\u{e9}", " ",
+        "65536",
+    ];
+    testkit::fuzz("endpoints", &seeds, &words, |url| {
+        let Ok(url) = std::str::from_utf8(url) else {
+            return false;
+        };
+        let Ok(endpoint) = Endpoint::from_url(url) else {
+            return false;
+        };
+        assert!(!endpoint.host().is_empty());
+        // What is stored is the same endpoint, and what is shown has no password.
+        let stored = endpoint.to_stored();
+        let again = Endpoint::from_stored(&stored).unwrap();
+        assert_eq!(again.to_stored(), stored);
+        assert_eq!(
+            (again.host(), again.port(), again.path()),
+            (endpoint.host(), endpoint.port(), endpoint.path())
+        );
+        let shown = endpoint.to_string();
+        assert!(
+            !shown.split('/').nth(2).unwrap_or_default().contains('@'),
+            "{shown}"
+        );
+        true
+    });
+}

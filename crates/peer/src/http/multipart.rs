@@ -219,4 +219,30 @@ mod tests {
         assert!(parse_related("multipart/related; boundary=b", &Bytes::from_static(whole)).is_ok());
         assert!(parse_related("multipart/related; boundary=", &Bytes::from_static(whole)).is_err());
     }
+
+    #[test]
+    fn any_bytes() {
+        let seeds: [&[u8]; 2] = [
+            b"--b\r\nContent-Type: application/json\r\n\r\n{}\r\n--b\r\n\r\nabc\r\n--b--",
+            b"\r\n--b\r\n\r\n\r\n--b--",
+        ];
+        let words = [
+            "--b",
+            "\r\n--b",
+            "\r\n",
+            "--",
+            "\r\n\r\n",
+            "Content-Type: text/plain",
+        ];
+        testkit::fuzz("peer multipart", &seeds, &words, |body| {
+            let body = Bytes::copy_from_slice(body);
+            let parts = parse_related("multipart/related; boundary=\"b\"", &body);
+            let Ok((json, parts)) = parts else {
+                return false;
+            };
+            let held = json.len() + parts.iter().map(Bytes::len).sum::<usize>();
+            assert!(held <= body.len());
+            true
+        });
+    }
 }
