@@ -26,8 +26,6 @@ mod call;
 mod error;
 mod faults;
 mod fdb;
-#[cfg(test)]
-mod fuzz;
 pub mod limits;
 mod lmdb;
 mod local;

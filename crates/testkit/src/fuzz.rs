@@ -9,6 +9,8 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 const ITERATIONS: u64 = 3_000;
 /// The longest input.
 const BYTES_MAX: usize = 16 * 1024;
+/// Bytes at which signs, lengths and counts change their meaning.
+const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
 /// Inputs that are mutated further.
 const CORPUS_MAX: usize = 256;
 
@@ -18,6 +20,17 @@ const CORPUS_MAX: usize = 256;
 /// `FUZZ_SECONDS` lets it go on for longer, `FUZZ_SEED` begins with another seed. A failure prints the input, and the seed that
 /// finds it first.
 pub fn fuzz(name: &str, seeds: &[&[u8]], dictionary: &[&str], check: impl Fn(&[u8]) -> bool) {
+    fuzz_more(name, ITERATIONS, seeds, dictionary, |_, input| check(input));
+}
+
+/// The same with another number of inputs, for a check that draws random numbers of its own.
+pub fn fuzz_more(
+    name: &str,
+    iterations: u64,
+    seeds: &[&[u8]],
+    dictionary: &[&str],
+    mut check: impl FnMut(&mut SmallRng, &[u8]) -> bool,
+) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let first = number("FUZZ_SEED").unwrap_or(0);
     let seconds: Option<u64> = number("FUZZ_SECONDS");
@@ -25,7 +38,7 @@ pub fn fuzz(name: &str, seeds: &[&[u8]], dictionary: &[&str], check: impl Fn(&[u
     let began = Instant::now();
     let goes_on = |done: u64| match seconds {
         Some(seconds) => began.elapsed() < Duration::from_secs(seconds),
-        None => done < ITERATIONS,
+        None => done < iterations,
     };
     let mut corpus: Vec<Vec<u8>> = seeds.iter().map(|seed| seed.to_vec()).collect();
     let mut done = 0;
@@ -43,7 +56,7 @@ pub fn fuzz(name: &str, seeds: &[&[u8]], dictionary: &[&str], check: impl Fn(&[u
             seed,
             input: &input,
         };
-        let is_good = check(&input);
+        let is_good = check(&mut rng, &input);
         drop(told);
         if is_good {
             if corpus.len() < CORPUS_MAX {
@@ -92,7 +105,7 @@ fn report(text: &str) {
 fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], dictionary: &[&str], rng: &mut SmallRng) {
     let at = rng.random_range(0..=input.len());
     let end = rng.random_range(at..=input.len().min(at + 64));
-    match rng.random_range(0..7) {
+    match rng.random_range(0..9) {
         0 if at < input.len() => input[at] ^= 1 << rng.random_range(0..8),
         1 => input.insert(at, rng.next_u32().to_le_bytes()[0]),
         2 => drop(input.drain(at..end)),
@@ -108,8 +121,10 @@ fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], dictionary: &[&str], rng: &mu
             let until = rng.random_range(from..=other.len());
             input.splice(at..end, other[from..until].iter().copied());
         }
+        5 => input.truncate(at),
+        6 => input[at..end].fill(EDGES[rng.random_range(0..EDGES.len())]),
         _ if dictionary.is_empty() => {}
-        5 => {
+        7 => {
             let word = dictionary[rng.random_range(0..dictionary.len())];
             input.splice(at..at, word.bytes());
         }

@@ -4,4 +4,4 @@
 
 mod fuzz;
 
-pub use fuzz::fuzz;
+pub use fuzz::{fuzz, fuzz_more};

@@ -3,11 +3,11 @@
 use std::fs;
 
 use rand::RngExt;
+use testkit::fuzz_more;
 use twox_hash::XxHash3_64;
 
 use super::power::{LOG, small};
 use super::{engine, rows};
-use crate::fuzz::mutate;
 use crate::lmdb::record::{HEADER_BYTES, Header, Op, Record, RecordWriter};
 use crate::{Error, KeyRange};
 
@@ -45,19 +45,21 @@ fn a_record_of_any_bytes_is_read_or_refused() {
     let mut samples = records();
     // The largest version there is.
     samples[1][16..24].fill(0xff);
-    mutate(20_000, &samples, |rng, bytes| {
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    fuzz_more("records", 20_000, &samples, &[], |rng, bytes| {
         let mut bytes = bytes.to_vec();
         if bytes.len() > HEADER_BYTES && rng.random_ratio(3, 4) {
             let checksum = XxHash3_64::oneshot(&bytes[8..]);
             bytes[..8].copy_from_slice(&checksum.to_le_bytes());
         }
         let Some(header) = Header::parse(&bytes).filter(|header| header.matches(&bytes)) else {
-            return;
+            return false;
         };
         if let Some(record) = Record::parse(header, &bytes) {
             record.first_version();
             assert_eq!(record.commits.len(), header.commits as usize);
         }
+        false
     });
 }
 
@@ -75,7 +77,7 @@ fn a_damaged_log_is_refused_or_loses_nothing() {
     let end = log.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     let (used, zeros) = log.split_at(end);
     let damaged = directory.path().join("damaged");
-    mutate(300, &[used.to_vec()], |rng, bytes| {
+    fuzz_more("the log", 300, &[used], &[], |rng, bytes| {
         fs::create_dir(&damaged).unwrap();
         for (name, content) in &files {
             fs::write(damaged.join(name), content).unwrap();
@@ -95,5 +97,6 @@ fn a_damaged_log_is_refused_or_loses_nothing() {
             Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error}"),
         }
         fs::remove_dir_all(&damaged).unwrap();
+        false
     });
 }
