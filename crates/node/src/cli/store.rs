@@ -169,15 +169,10 @@ async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
     let mut sink: Box<dyn AsyncWrite + Unpin> = match &path {
         Some(path) => {
             // It holds the hashes of passwords, and whatever else the store does not seal.
-            let file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(path);
-            Box::new(
-                file.await
-                    .with_context(|| format!("create {}", path.display()))?,
-            )
+            let mut options = OpenOptions::new();
+            let file = options.write(true).create_new(true).mode(0o600).open(path);
+            let file = file.await;
+            Box::new(file.with_context(|| format!("create {}", path.display()))?)
         }
         None => Box::new(tokio::io::stdout()),
     };
