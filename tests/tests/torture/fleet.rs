@@ -16,7 +16,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 /// Everything that takes its time elsewhere does not here.
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "replicator.interval_sec=1",
     "replicator.min_run_time_sec=1",
     "replicator.min_backoff_penalty_sec=2",
