@@ -203,6 +203,16 @@ impl Options {
                 });
             }
         }
+        if Proxies::parse(&self.trusted_proxies).is_none() {
+            return Err(Impossible {
+                name: "trusted_proxies",
+                problem: "has to be made of addresses and networks, as `10.0.0.7` or `10.0.0.0/8`",
+            });
+        }
+        self.validate_origins()
+    }
+
+    fn validate_origins(&self) -> Result<(), Impossible> {
         if self.cors.credentials && self.cors.origins.iter().any(|origin| origin == "*") {
             return Err(Impossible {
                 name: "cors.origins",
@@ -221,12 +231,6 @@ impl Options {
                     problem: "has to be made of origins, as `https://app.example.com`, without a path",
                 });
             }
-        }
-        if Proxies::parse(&self.trusted_proxies).is_none() {
-            return Err(Impossible {
-                name: "trusted_proxies",
-                problem: "has to be made of addresses and networks, as `10.0.0.7` or `10.0.0.0/8`",
-            });
         }
         if self.trusted_origins.iter().any(|origin| origin == "*") {
             return Err(Impossible {
