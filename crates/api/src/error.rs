@@ -159,8 +159,11 @@ impl Error {
 
     /// Logs what the client is not told.
     pub(crate) fn log(&self) {
-        // What is not there by design is no failure.
-        if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
+        // What is not there by design is no failure, and neither is what is turned away: metrics count
+        // it, and under a flood it would fill the log.
+        let is_meant = self.status == StatusCode::NOT_IMPLEMENTED
+            || matches!(self.header, Header::RetryAfter(_));
+        if self.status.is_server_error() && !is_meant {
             tracing::error!(status = self.status.as_u16(), error = &*self.kind, cause = %Chain(self), "request failed");
         }
     }
