@@ -1,3 +1,4 @@
+use base64::Engine as _;
 use serde_json::json;
 
 use super::*;
@@ -401,8 +402,8 @@ fn any_url() {
         let again = Endpoint::from_stored(&stored).unwrap();
         assert_eq!(again.to_stored(), stored);
         assert_eq!(
-            (again.host(), again.port(), again.path()),
-            (endpoint.host(), endpoint.port(), endpoint.path())
+            (again.host(), again.port(), again.id_path()),
+            (endpoint.host(), endpoint.port(), endpoint.id_path())
         );
         let shown = endpoint.to_string();
         assert!(
