@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::fixture::{Fixture, Setting, User, replication};
 
-const PROXY_SECRET: &[u8] = b"the proxy's";
+const PROXY_SECRET: &[u8] = b"a secret of the proxy";
 
 /// Method and path, then what an anonymous caller, a stranger, one with the role `_metrics`, a member, a database's
 /// administrator and the server's get: `.` is let in, `1` and `3` are 401 and 403.
