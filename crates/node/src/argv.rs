@@ -74,8 +74,12 @@ fn overwrite(at: usize, secrets: impl Fn(&[u8]) -> Vec<Range<usize>>) -> io::Res
     let mut fields = fields.split_ascii_whitespace().skip(at);
     let mut address = || fields.next()?.parse::<u64>().ok();
     let (begin, end) = address().zip(address()).ok_or_else(unknown)?;
-    let length = end.checked_sub(begin).filter(|length| *length > 0);
+    // The kernel says 0 where it does not tell; an environment may be empty.
+    let length = end.checked_sub(begin).filter(|_| begin > 0);
     let length = usize::try_from(length.ok_or_else(unknown)?).map_err(io::Error::other)?;
+    if length == 0 {
+        return Ok(());
+    }
     let memory = File::options()
         .read(true)
         .write(true)

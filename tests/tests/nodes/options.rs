@@ -1,5 +1,7 @@
 //! What a node is told, how it refuses it, and what it says to whoever started it.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 
 use e2e::{PATIENCE, Start, until};
@@ -72,6 +74,13 @@ async fn what_cannot_be_had_is_said_before_anything_is_begun() {
     assert!(code == Some(2) && error.contains(says), "{error}");
     assert!(!other.exists(), "no keys for a store that has others");
     std::fs::write(&other, format!("other {}\n", "0f".repeat(32))).unwrap();
+    std::fs::set_permissions(&other, Permissions::from_mode(0o644)).unwrap();
+    let (code, _, error) = node(&["--set", &keys]).output().await.unwrap();
+    assert!(
+        code == Some(2) && error.contains("run: chmod 600"),
+        "{error}"
+    );
+    std::fs::set_permissions(&other, Permissions::from_mode(0o600)).unwrap();
     let (code, _, error) = node(&["--set", &keys]).output().await.unwrap();
     assert!(code == Some(2) && error.contains(says), "{error}");
 }
