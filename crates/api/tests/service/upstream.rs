@@ -220,9 +220,10 @@ async fn believing() -> String {
                 };
                 read.push(byte);
             }
-            let (status, body) = match read.starts_with(b"GET /_session ") {
-                true => ("200 OK", session.as_str()),
-                false => ("404 Not Found", "{}"),
+            let (status, body) = if read.starts_with(b"GET /_session ") {
+                ("200 OK", session.as_str())
+            } else {
+                ("404 Not Found", "{}")
             };
             let length = body.len();
             let answer = format!(
