@@ -17,7 +17,7 @@ simulate seeds="1000" first="1":
 
 # The same for whole fleets that replicate between two servers
 simulate-fleet seeds="300" first="1":
-    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p replicator --lib -- --nocapture simulation::replications
+    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p scheduler --lib -- --nocapture simulation::replications
 
 # Known vulnerabilities, to be run weekly: CI does not run while nothing changes. Needs the network
 audit:

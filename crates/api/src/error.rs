@@ -261,10 +261,10 @@ impl From<docstore::Error> for Error {
     }
 }
 
-impl From<replicator::ServiceError> for Error {
+impl From<scheduler::ServiceError> for Error {
     /// As of a document: what describes no replication is forbidden there.
-    fn from(error: replicator::ServiceError) -> Self {
-        use replicator::ServiceError as Failed;
+    fn from(error: scheduler::ServiceError) -> Self {
+        use scheduler::ServiceError as Failed;
         match error {
             Failed::Invalid(invalid) => Self::forbidden(invalid.to_string()),
             Failed::Forbidden(reason) => Self::forbidden(reason),

@@ -20,7 +20,7 @@ use futures::future::BoxFuture;
 use http::header::{ALLOW, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use replicator::traces;
+use scheduler::traces;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 

@@ -9,7 +9,7 @@ use docstore::DocStore;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use jobs::NotifierHandle;
-use replicator::Replications;
+use scheduler::Replications;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_rustls::TlsAcceptor;

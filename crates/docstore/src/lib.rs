@@ -55,7 +55,6 @@ mod find;
 mod hook;
 mod keys;
 mod local_docs;
-pub mod matching;
 mod names;
 mod range;
 mod read;

@@ -1,4 +1,5 @@
-//! CouchDB's document model, pure: revision trees and ids, collation, Mango selectors.
+//! CouchDB's document model, pure: revision trees and ids, collation, Mango selectors. No I/O, no clock, no store; only
+//! [`matching`] knows the runtime, to keep long matches off its threads.
 
 pub mod collate;
 pub mod doc;
@@ -6,6 +7,7 @@ mod error;
 pub mod etf;
 pub mod json;
 pub mod mango;
+pub mod matching;
 pub mod rev;
 pub mod revid;
 pub mod revtree;

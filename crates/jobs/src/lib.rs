@@ -27,74 +27,36 @@
 //! The key space is described at the top of `keys.rs`, the promises and their limits in
 //! `docs/jobs.md`.
 
-mod acceptor;
-mod bells;
-pub mod bench;
-#[cfg(test)]
-mod bites;
-mod check;
-mod claim;
-mod clock;
-mod codec;
-mod counts;
-mod effects;
 mod error;
-#[cfg(test)]
-mod fuzz;
-#[cfg(test)]
-mod golden;
-mod header;
-mod ids;
-mod info;
-mod jobs;
-mod keep_alive;
-mod keys;
-mod leases;
-mod list;
-mod machine;
-mod maintenance;
-#[cfg(test)]
-mod model_bites;
-mod monitor;
-mod notifier;
-mod options;
-mod pause;
-mod planted;
-#[cfg(test)]
-mod races;
-mod rewrite;
-#[cfg(test)]
-mod simulation;
-mod subscription;
-mod sweep;
+mod model;
+mod operations;
+mod services;
 mod telemetry;
-mod type_watcher;
-mod types;
-mod work;
+mod testing;
 
-pub use acceptor::{Acceptor, AcceptorHandle};
-pub use check::Check;
-pub use claim::{Accepted, Claim, Claimed};
-pub use clock::{Clock, Entropy, Op};
-pub use counts::{Backlog, Counts};
 pub use error::Error;
-pub use header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
-pub use ids::{
+pub use model::clock::{Clock, Entropy, Op};
+pub use model::header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
+pub use model::ids::{
     HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
 };
-pub use info::JobInfo;
-pub use jobs::{Add, Added, Jobs, Retention};
-pub use list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
-pub use machine::Verdict;
-pub use maintenance::Maintenance;
-pub use monitor::{ByPolicy, StallHook};
-pub use notifier::{Notifier, NotifierHandle};
-pub use options::Options;
-pub use rewrite::Rewritten;
-pub use subscription::{Notice, Subscription};
-pub use type_watcher::{TypeMap, TypeWatcher, Types};
-pub use types::{StallPolicy, TypeConfig};
-pub use work::{Finish, Held};
+pub use model::info::JobInfo;
+pub use model::machine::Verdict;
+pub use model::types::{StallPolicy, TypeConfig};
+pub use operations::check::Check;
+pub use operations::claim::{Accepted, Claim, Claimed};
+pub use operations::counts::{Backlog, Counts};
+pub use operations::jobs::{Add, Added, Jobs, Retention};
+pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
+pub use operations::rewrite::Rewritten;
+pub use operations::work::{Finish, Held};
+pub use services::acceptor::{Acceptor, AcceptorHandle};
+pub use services::maintenance::Maintenance;
+pub use services::monitor::{ByPolicy, StallHook};
+pub use services::notifier::{Notifier, NotifierHandle};
+pub use services::options::Options;
+pub use services::subscription::{Notice, Subscription};
+pub use services::type_watcher::{TypeMap, TypeWatcher, Types};
 
 /// What every fallible operation of this crate returns.
 pub type Result<T> = std::result::Result<T, Error>;

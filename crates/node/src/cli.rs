@@ -3,7 +3,6 @@
 //! Exit codes: 0 is done, or stopped in order; 1 is failed; 2 is that nothing was begun, because the
 //! command line, the configuration, or what they name cannot be used.
 
-mod bench;
 mod demo;
 mod import;
 mod jobs;
@@ -21,10 +20,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use futures::future::BoxFuture;
+use scheduler::Replications;
 
-use crate::config::{LogOptions, Refused, Role, reference};
+use crate::config::{Config, DurabilityOption, LogOptions, Refused, Role, reference};
 use crate::keys::Exposed;
 use crate::logs::Logs;
+use crate::running::{open_keys, open_store, replications};
 use crate::{argv, random};
 
 /// The command line could not be understood, or what it names cannot be used.
@@ -143,7 +145,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Bench(command) => {
             log_warnings()?;
-            Box::pin(bench::run(command)).await?;
+            Box::pin(bench::run(command, open_for_bench)).await?;
         }
         Command::Demo(command) => {
             log_warnings()?;
@@ -216,6 +218,19 @@ fn log_warnings() -> anyhow::Result<()> {
 }
 
 /// A random name of 32 hexadecimal digits.
+/// The service on a store as a node with default settings opens it, to fill the store for a benchmark.
+fn open_for_bench(url: String) -> BoxFuture<'static, anyhow::Result<Replications>> {
+    Box::pin(async move {
+        let mut config = Config::default();
+        config.store.url = url;
+        // A power cut in the middle of filling costs a benchmark nothing.
+        config.store.durability = DurabilityOption::Relaxed;
+        let store = open_store(&config).await?;
+        let keys = open_keys(&config, None)?;
+        replications(&config, &keys, store).await
+    })
+}
+
 fn random_hex() -> String {
     format!("{:032x}", u128::from_be_bytes(random()))
 }

@@ -74,7 +74,7 @@ pub struct Config {
     /// believed.
     pub jwt_keys: JwtKeys,
     /// Jobs and replications, under CouchDB's names.
-    pub replicator: replicator::Options,
+    pub replicator: scheduler::Options,
     /// How other servers are reached; in CouchDB these options are in `[replicator]`.
     pub network: couch::NetworkOptions,
     /// Credentials that documents of server administrators name by `"auth": {"secret_ref": NAME}` instead of holding them:

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use aws_lc_rs::hmac;
-use replicator::Sealer;
+use scheduler::Sealer;
 
 use crate::config::Config;
 

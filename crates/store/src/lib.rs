@@ -21,7 +21,6 @@
 //!
 //! Limits are the same on every backend; see [`limits`].
 
-pub mod bench;
 mod call;
 mod error;
 mod faults;

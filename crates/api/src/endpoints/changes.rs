@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use docstore::matching::Matcher;
 use docstore::{ChangesQuery, Filter, Since};
 use document::json::Json;
 use document::mango::Selector;
+use document::matching::Matcher;
 use http::{HeaderName, Method};
 
 use super::reading::{self, Reading};

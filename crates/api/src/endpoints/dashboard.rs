@@ -10,7 +10,7 @@ use http::header::{
     REFERRER_POLICY, X_FRAME_OPTIONS,
 };
 use http::{Response, StatusCode};
-use replicator::SummaryMemory;
+use scheduler::SummaryMemory;
 use serde_json::Value;
 use tokio::time::Instant;
 

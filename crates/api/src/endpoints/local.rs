@@ -12,7 +12,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, COOKIE};
-use replicator::params::Grant;
+use replication::params::Grant;
 use serde_json::{Map, Value, json};
 
 use crate::auth::authenticator::Method;

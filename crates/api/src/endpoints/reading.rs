@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use docstore::{Attachments, Db, DocStore, Document, ReadOptions, Rev};
 use document::json::Json;
-use replicator::strip::{self, Reader};
+use scheduler::strip::{self, Reader};
 
 use crate::Error;
 use crate::access::Opened;

@@ -1,7 +1,7 @@
 //! `POST /_replicate`: starting, waiting, cancelling.
 
 use http::{HeaderName, StatusCode};
-use replicator::{Answer, Caller, Failure, ServiceError, Started};
+use scheduler::{Answer, Caller, Failure, ServiceError, Started};
 use serde_json::{Value, json};
 
 use super::local;

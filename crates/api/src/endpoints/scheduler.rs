@@ -12,8 +12,8 @@ use document::json::Json;
 use futures::stream;
 use http::{HeaderMap, Method, StatusCode};
 use jobs::Cursor;
-use replicator::id::ReplicationId;
-use replicator::{DocsQuery, JobState, JobsQuery, Replications};
+use replication::id::ReplicationId;
+use scheduler::{DocsQuery, JobState, JobsQuery, Replications};
 use serde_json::{Value, json};
 
 use super::replicate::caller;
@@ -450,9 +450,9 @@ fn range(query: &Query) -> Result<IdRange, Error> {
 }
 
 /// A bookmark that was not made here is a parameter of the wrong form.
-fn query_error(error: replicator::ServiceError) -> Error {
+fn query_error(error: scheduler::ServiceError) -> Error {
     match error {
-        replicator::ServiceError::Invalid(invalid) => Error::query(invalid.to_string()),
+        scheduler::ServiceError::Invalid(invalid) => Error::query(invalid.to_string()),
         error => error.into(),
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use docstore::{Edit, EditMode, Rev};
 use document::doc::Doc;
 use document::json::{self, Json};
-use replicator::params::Grant;
-use replicator::{Rank, ServiceError, Writer};
+use replication::params::Grant;
+use scheduler::{Rank, ServiceError, Writer};
 use tokio::task::coop::consume_budget;
 
 use super::local;

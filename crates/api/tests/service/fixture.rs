@@ -17,7 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use docstore::DocStore;
 use http::{HeaderMap, Method, Request, StatusCode};
 use jobs::{Clock, Entropy, Jobs, Notifier};
-use replicator::Replications;
+use scheduler::Replications;
 use serde_json::{Value, json};
 use store::Store;
 
@@ -205,7 +205,7 @@ impl Fixture {
 /// What a fixture may have beside the usual.
 #[derive(Default)]
 pub(crate) struct Setting {
-    pub(crate) replications: replicator::Setup,
+    pub(crate) replications: scheduler::Setup,
     pub(crate) proxy_secrets: Vec<Vec<u8>>,
     pub(crate) jwt_keys: BTreeMap<String, String>,
     pub(crate) upgrade_hashes: bool,

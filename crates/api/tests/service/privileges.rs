@@ -311,7 +311,7 @@ async fn what_is_stored_already_is_checked_when_it_runs() {
         let doc = json!({"source": source, "target": world.peer.database_url("b")}).to_string();
         let doc = document::doc::Doc::parse(&doc).unwrap();
         let edit = docstore::Edit::new(id, doc).unwrap();
-        let hook = of.hook(replicator::Writer::Replicator);
+        let hook = of.hook(scheduler::Writer::Replicator);
         let put = docs.put(&db, &edit, docstore::EditMode::NewEdits, &hook);
         put.await.unwrap();
         let row = format!("/_scheduler/docs/_replicator/{id}");
@@ -322,12 +322,12 @@ async fn what_is_stored_already_is_checked_when_it_runs() {
     assert_eq!(world.peer.requests(), []);
 }
 
-fn setup() -> replicator::Setup {
+fn setup() -> scheduler::Setup {
     let secret = json!({"bearer": "token", "origins": ["http://s.example"]});
     let secret = NamedSecret::parse(secret.as_object().unwrap()).unwrap();
-    replicator::Setup {
+    scheduler::Setup {
         secrets: [("backup".to_owned(), secret)].into(),
-        ..replicator::Setup::default()
+        ..scheduler::Setup::default()
     }
 }
 

@@ -196,9 +196,9 @@ async fn names_are_databases_of_the_configured_server() {
     let peer = Peer::start(peer::Options::default()).await.unwrap();
     peer.create_database("a").unwrap();
     peer.put("a", r#"{"_id":"1"}"#).unwrap();
-    let options = replicator::Options {
+    let options = scheduler::Options {
         local_endpoint_base_url: peer.url(),
-        ..replicator::Options::default()
+        ..scheduler::Options::default()
     };
     let mut world = World::with(options).await;
     world.run_jobs();

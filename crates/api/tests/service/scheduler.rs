@@ -297,7 +297,7 @@ async fn what_describes_no_replication_is_not_restarted() {
     // It was let in by a configuration that has changed since.
     let doc = document::doc::Doc::parse(r#"{"source":7,"target":"http://t.example/b"}"#).unwrap();
     let edit = docstore::Edit::new("bad", doc).unwrap();
-    let hook = of.hook(replicator::Writer::Replicator);
+    let hook = of.hook(scheduler::Writer::Replicator);
     let put = docs.put(&db, &edit, docstore::EditMode::NewEdits, &hook);
     put.await.unwrap();
     let path = "/_scheduler/docs/_replicator/bad";

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use api::Options;
 use http::Method;
-use replicator::{Sealer, Setup};
+use scheduler::{Sealer, Setup};
 use serde_json::{Value, json};
 use store::KeyRange;
 use tracing_subscriber::fmt::MakeWriter;

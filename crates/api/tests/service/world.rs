@@ -7,8 +7,8 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use document::doc::Doc;
 use jobs::{Acceptor, Holder};
 use peer::Peer;
-use replicator::engine::Budget;
-use replicator::{Server, ServerSetup, Writer};
+use replication::engine::Budget;
+use scheduler::{Server, ServerSetup, Writer};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -28,7 +28,7 @@ pub(crate) struct World {
 impl World {
     /// Requests may wait for jobs, but nobody runs any.
     pub(crate) async fn idle() -> Self {
-        Self::with(replicator::Options::default()).await
+        Self::with(scheduler::Options::default()).await
     }
 
     /// The service stands in front of the peer, whose administrator is `boss`, and jobs are run.
@@ -56,15 +56,15 @@ impl World {
         world
     }
 
-    pub(crate) async fn with(options: replicator::Options) -> Self {
-        Self::set_up(replicator::Setup {
+    pub(crate) async fn with(options: scheduler::Options) -> Self {
+        Self::set_up(scheduler::Setup {
             options,
-            ..replicator::Setup::default()
+            ..scheduler::Setup::default()
         })
         .await
     }
 
-    pub(crate) async fn set_up(replications: replicator::Setup) -> Self {
+    pub(crate) async fn set_up(replications: scheduler::Setup) -> Self {
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         let setting = Setting {
             replications,
@@ -89,9 +89,9 @@ impl World {
 
     /// Jobs are run.
     pub(crate) async fn new() -> Self {
-        let options = replicator::Options {
+        let options = scheduler::Options {
             stats_update_interval_sec: 0,
-            ..replicator::Options::default()
+            ..scheduler::Options::default()
         };
         let mut world = Self::with(options).await;
         world.run_jobs();
@@ -152,7 +152,7 @@ impl World {
         let (db, text) = (db.unwrap(), self.body(more).to_string());
         let writer = Writer::User {
             name: Some("anna".to_owned()),
-            rank: replicator::Rank::Member,
+            rank: scheduler::Rank::Member,
         };
         let edit = docstore::Edit::new(id, Doc::parse(&text).unwrap()).unwrap();
         let edit = of.prepare(&db, edit, &writer).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::matching::Matcher;
+use document::matching::Matcher;
 
 /// Which documents a feed tells of.
 #[derive(Clone, Debug, Default)]

@@ -8,8 +8,8 @@ use document::json::{self, Json};
 use document::mango::Selector;
 
 use super::Fields;
-use crate::matching::Matcher;
 use crate::{Error, IdRange, Result};
+use document::matching::Matcher;
 
 const LIMIT_DEFAULT: u64 = 25;
 

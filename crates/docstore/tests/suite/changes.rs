@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use docstore::matching::Matcher;
 use docstore::{ChangesQuery, Document, Filter, ReadOptions, Rev, Seq, Since};
 use document::mango::Selector;
+use document::matching::Matcher;
 
 use super::support::{Fixture, edit, rev};
 

@@ -10,8 +10,8 @@ use clap::{Args, Subcommand};
 use docstore::{Db, DocStore, Edit, EditMode, Rev};
 use document::doc::Doc;
 use document::json::Json;
-use replicator::params::Replication;
-use replicator::{Replications, Writer};
+use replication::params::Replication;
+use scheduler::{Replications, Writer};
 use serde_json::{Value, json};
 
 use super::nodes::{self, NodesFlags};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
-use replicator::{KeysInUse, Resealing, Scanned, keys_in_use};
+use scheduler::{KeysInUse, Resealing, Scanned, keys_in_use};
 use serde_json::{Value, json};
 
 use super::nodes::{self, NodesFlags};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use replicator::Replications;
+use scheduler::Replications;
 
 use super::{Unusable, serve};
 use crate::config::{Config, Sources};

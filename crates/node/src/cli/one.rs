@@ -2,32 +2,15 @@
 
 use couch::Network;
 use document::json::Json;
-use replicator::engine::{self, Run, Settings};
-use replicator::id::Service;
-use replicator::params::{Defaults, Replication};
-use replicator::{Error, Stats};
+use replication::Error;
+use replication::engine::Run;
+use replication::params::{Defaults, Replication};
 
 /// Reads a replication document and finds out its id.
 pub(crate) async fn prepare(document: &Json, uuid: &str, network: Network) -> anyhow::Result<Run> {
     let replication = Replication::from_document(document, &Defaults::default())?;
-    let settings = Settings::default();
-    let service = Service {
-        uuid: uuid.to_owned(),
-        legacy_host: None,
-    };
-    let identified = engine::identify(&replication, &service, &network, &settings);
-    let (identity, filter_code) = Box::pin(identified)
-        .await
-        .map_err(|error| failure(&error))?;
-    Ok(Run {
-        replication,
-        identity,
-        filter_code,
-        stats: Stats::default(),
-        session_id: super::random_hex(),
-        network,
-        settings,
-    })
+    let run = Run::alone(replication, uuid, network, super::random_hex());
+    Box::pin(run).await.map_err(|error| failure(&error))
 }
 
 /// A run's error as its user reads it.

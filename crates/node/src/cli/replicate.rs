@@ -10,8 +10,8 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
-use replicator::engine::{self, Control, Ending, Gate, Handles, Outcome, Phase, Progress};
-use replicator::{Error, Stats};
+use replication::engine::{self, Control, Ending, Gate, Handles, Outcome, Phase, Progress};
+use replication::{Error, Stats};
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 

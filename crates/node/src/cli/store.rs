@@ -7,7 +7,7 @@ use ::store::{Store, Totals};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use jobs::{Check, Clock, Entropy, JobType, Jobs};
-use replicator::{Sealed, count_seals, keys_in_use};
+use scheduler::{Sealed, count_seals, keys_in_use};
 use serde_json::json;
 use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};

@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn the_file_of_defaults_is_a_configuration() {
         let config: Config = toml::from_str(&file()).unwrap();
-        assert_eq!(config.replicator, replicator::Options::default());
+        assert_eq!(config.replicator, scheduler::Options::default());
         let comments = file();
         let mut comments = comments.lines().filter(|line| line.starts_with('#'));
         assert!(comments.all(|line| line.len() <= 100));

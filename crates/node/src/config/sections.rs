@@ -329,7 +329,7 @@ pub struct Secrets(pub BTreeMap<String, Map<String, Value>>);
 
 impl Secrets {
     /// The secrets by name. The error shows no value.
-    pub fn named(&self) -> Result<replicator::Secrets, String> {
+    pub fn named(&self) -> Result<scheduler::Secrets, String> {
         let parse = |(name, members): (&String, &Map<String, Value>)| {
             let secret = couch::NamedSecret::parse(members);
             let secret = secret.map_err(|what| format!("`{name}` {what}"))?;

@@ -1,0 +1,53 @@
+//! Documents to be listed, written without a frontend.
+
+use docstore::{Edit, EditMode};
+use document::doc::Doc;
+use scheduler::Writer;
+
+use crate::Open;
+
+/// How many documents one call writes.
+const BATCH: usize = 500;
+
+/// Makes a database of so many documents, each with its job.
+pub(super) async fn fill(
+    open: Open,
+    url: &str,
+    name: &str,
+    documents: usize,
+) -> anyhow::Result<()> {
+    let of = open(url.to_owned()).await?;
+    let db = of.create_database(name).await?;
+    let writer = Writer::User {
+        name: Some("bench".to_owned()),
+        rank: scheduler::Rank::ServerAdmin,
+    };
+    let mut numbers = (0..documents).peekable();
+    while numbers.peek().is_some() {
+        let mut edits = Vec::with_capacity(BATCH);
+        for number in numbers.by_ref().take(BATCH) {
+            let body = body(number);
+            let edit = Edit::new(id(number), Doc::parse(&body)?)?;
+            edits.push(of.prepare(&db, edit, &writer)?);
+        }
+        let hook = of.hook(writer.clone());
+        let written = of.docs().bulk_docs(&db, &edits, EditMode::NewEdits, &hook);
+        for answer in written.await? {
+            answer?;
+        }
+    }
+    Ok(())
+}
+
+/// Ids that follow each other lie far apart.
+pub(super) fn id(number: usize) -> String {
+    let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("{scattered:016x}")
+}
+
+/// A replication with passwords, as they mostly are.
+pub(super) fn body(number: usize) -> String {
+    format!(
+        r#"{{"source":"http://reader:s3cret@source.example/db{number}","target":"http://writer:s3cret@target.example/db{number}","continuous":true}}"#
+    )
+}

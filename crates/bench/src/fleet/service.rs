@@ -1,0 +1,168 @@
+//! Nodes and servers as processes, and their databases.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::Run;
+use crate::client::Client;
+use crate::process::{Processes, start_peer};
+
+/// Requests at a time, while a case is prepared.
+const REQUESTS: usize = 16;
+/// Documents that one request writes.
+const DOCUMENTS: usize = 500;
+const STOP_MAX: Duration = Duration::from_secs(30);
+
+/// A node, as a process.
+pub(super) struct Node {
+    child: Child,
+    /// Where it answers, if it does.
+    url: Option<String>,
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Node {
+    /// Starts a node of these roles on the store of a run, and waits until it is ready.
+    pub(super) async fn start(run: &Run<'_>, name: &str, roles: &str) -> anyhow::Result<Self> {
+        let keys = run.directory.path().join("keys");
+        let mut command = Command::new(std::env::current_exe().context("find this program")?);
+        command
+            .args(["serve", "--store", &run.store, "--roles", roles])
+            .args(["--listen", "127.0.0.1:0", "--admin", "bench:bench"])
+            .args(["--set", &format!("keys.file={}", keys.display())])
+            .args(["--set", &format!("node.name={name}")])
+            .args(["--set", "network.egress.allow=loopback"])
+            .args(["--set", "log.level=error"]);
+        for set in &run.bench.set {
+            command.args(["--set", set]);
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("start a node")?;
+        let output = child.stdout.take().context("read what a node says")?;
+        let mut output = BufReader::new(output).lines();
+        let mut url = None;
+        while let Some(line) = output.next_line().await? {
+            if let Some(address) = line.strip_prefix("davenport listens on http://") {
+                url = Some(format!("http://bench:bench@{address}"));
+            }
+            if line == "davenport is ready" {
+                return Ok(Self {
+                    child,
+                    url,
+                    _output: output,
+                });
+            }
+        }
+        bail!("a node ended before it was ready")
+    }
+
+    /// A client of a frontend.
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        Client::new(self.url.as_deref().context("the node is no frontend")?)
+    }
+
+    pub(super) fn process(&self) -> Option<Processes> {
+        self.child.id().map(Processes::of)
+    }
+
+    pub(super) async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Asks it to stop in order.
+    pub(super) fn ask_to_stop(&self) -> anyhow::Result<()> {
+        let pid = self.child.id().context("the node has ended")?;
+        let pid = Pid::from_raw(i32::try_from(pid)?).context("the node has no process id")?;
+        Ok(kill_process(pid, Signal::TERM)?)
+    }
+
+    pub(super) async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
+        let ended = timeout(STOP_MAX, self.child.wait()).await;
+        Ok(ended.context("the node does not stop")??)
+    }
+
+    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+        self.ask_to_stop()?;
+        self.ended().await?;
+        Ok(())
+    }
+}
+
+/// A server that is copied from or to.
+pub(super) struct Peer {
+    pub(super) client: Client,
+    /// The process, when it is ours; it ends with its input.
+    child: Option<Child>,
+}
+
+impl Peer {
+    /// A server in memory.
+    pub(super) async fn start() -> anyhow::Result<Self> {
+        let (child, url) = start_peer().await?;
+        Ok(Self {
+            client: Client::new(&url)?,
+            child: Some(child),
+        })
+    }
+
+    /// One that runs already.
+    pub(super) fn given(url: &str) -> anyhow::Result<Self> {
+        Ok(Self {
+            client: Client::new(url)?,
+            child: None,
+        })
+    }
+
+    /// Creates databases, each with these documents.
+    pub(super) async fn create(&self, names: &[String], documents: &[Value]) -> anyhow::Result<()> {
+        each(names, async |name| {
+            self.client.create(name).await?;
+            if documents.is_empty() {
+                return Ok(());
+            }
+            self.client.write(name, documents).await
+        })
+        .await
+    }
+
+    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+        if let Some(child) = &mut self.child {
+            drop(child.stdin.take());
+            child.wait().await.context("wait for a server")?;
+        }
+        Ok(())
+    }
+}
+
+/// Does something for each, some at a time.
+pub(super) async fn each<T>(
+    all: &[T],
+    work: impl AsyncFn(&T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let works = stream::iter(all).map(|one| work(one));
+    works.buffer_unordered(REQUESTS).try_collect().await
+}
+
+/// Writes replication documents into a database of a service.
+pub(super) async fn submit(
+    service: &Client,
+    database: &str,
+    documents: &[Value],
+) -> anyhow::Result<()> {
+    for documents in documents.chunks(DOCUMENTS) {
+        service.write(database, documents).await?;
+    }
+    Ok(())
+}

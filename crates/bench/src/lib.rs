@@ -1,0 +1,132 @@
+//! `davenport bench`: how fast it is on this machine. Compare figures of one run only: on their own they say more about
+//! the machine.
+//!
+//! It must not know how a node is configured: what opens a service's store is handed in, and nodes that are measured are
+//! processes of their own.
+//!
+//! Start reading here, then `store.rs` and `queue.rs` (in this process), then `fleet.rs` (whole nodes).
+
+mod api;
+mod client;
+mod fleet;
+mod process;
+mod queue;
+mod replicate;
+mod store;
+
+use std::io::Write as _;
+use std::process::Command as Process;
+
+use anyhow::Context;
+use clap::Subcommand;
+use futures::future::BoxFuture;
+use scheduler::Replications;
+use serde_json::json;
+use tempfile::TempDir;
+
+use store::Figure;
+
+/// Opens the service on a store, as a node with default settings does.
+pub type Open = fn(url: String) -> BoxFuture<'static, anyhow::Result<Replications>>;
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Nodes with many jobs, and nodes that end
+    Fleet(fleet::FleetBench),
+    /// A replication, next to the server's own replicator
+    Replicate(replicate::Command),
+    /// Our replication of `bench replicate`
+    #[command(hide = true)]
+    ReplicateOne,
+    /// The waiting replications of `bench replicate`
+    #[command(hide = true)]
+    ReplicateIdle,
+    /// The server of `bench replicate`
+    #[command(hide = true)]
+    ReplicatePeer,
+    /// Commits, reads and watches, next to bare LMDB
+    Store(store::command::StoreBench),
+    /// The second process of `bench store`
+    #[command(hide = true)]
+    StoreEcho {
+        #[arg(long)]
+        /// The store of the first one
+        store: String,
+    },
+    /// Documents written, listed and followed, by clients of a frontend
+    Api(api::ApiBench),
+    /// Jobs added, accepted and finished
+    Queue(queue::command::QueueBench),
+    /// The second process of `bench queue`
+    #[command(hide = true)]
+    QueueSecond {
+        #[arg(long)]
+        /// The store of the first one
+        store: String,
+    },
+}
+
+/// Measures, and prints each figure as soon as it is known.
+pub async fn run(command: Command, open: Open) -> anyhow::Result<()> {
+    match command {
+        Command::Fleet(bench) => fleet::run(bench).await,
+        Command::Replicate(bench) => replicate::run(bench).await,
+        Command::ReplicateOne => replicate::one().await,
+        Command::ReplicateIdle => replicate::idle().await,
+        Command::ReplicatePeer => replicate::serve_peer().await,
+        Command::Store(bench) => store::command::run(bench).await,
+        Command::StoreEcho { store } => Ok(store::echo(&store, |line| {
+            print(line);
+            Ok(())
+        })
+        .await?),
+        Command::Api(bench) => api::run(bench, open).await,
+        Command::Queue(bench) => queue::command::run(bench).await,
+        Command::QueueSecond { store } => queue::command::second(&store).await,
+    }
+}
+
+/// A store for one run: the one that is named, or a new one in `directory`.
+fn url_or_new(url: Option<String>, directory: &TempDir) -> String {
+    url.unwrap_or_else(|| format!("lmdb:{}", directory.path().join("store").display()))
+}
+
+/// This program once more, as the second process of a benchmark.
+fn second_process(command: &str, url: &str) -> anyhow::Result<Process> {
+    let mut second = Process::new(std::env::current_exe().context("find this program")?);
+    second.args(["bench", command, "--store", url]);
+    Ok(second)
+}
+
+fn report(bench: &str, figure: &Figure, as_json: bool) {
+    let Figure {
+        case,
+        metric,
+        value,
+        unit,
+    } = figure;
+    print(&if as_json {
+        json!({"bench": bench, "case": case, "metric": metric, "value": value, "unit": unit})
+            .to_string()
+    } else {
+        format!("{case:<24} {metric:<20} {value:>14.3} {unit}")
+    });
+}
+
+/// A line on standard output. A closed pipe is no error: its reader has read enough.
+fn print(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Random bytes of the operating system.
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    rand::Rng::fill_bytes(&mut rand::rng(), &mut bytes);
+    bytes
+}
+
+fn random_hex() -> String {
+    format!("{:032x}", u128::from_be_bytes(random()))
+}

@@ -1,0 +1,92 @@
+//! What a backlog costs.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::load::Load;
+use super::meter::Report;
+use super::second::Second;
+use super::{Bench, holder};
+use jobs::{Error, JobType, Result};
+
+/// The backlog that larger ones are compared with.
+const SMALL: usize = 10_000;
+/// How many jobs one transaction adds.
+const FILL: usize = 500;
+/// How many jobs stay held, so that there is a page of each state.
+const HELD: usize = 200;
+
+pub(super) async fn measure(load: &Load, bench: &mut Bench, report: &mut Report<'_>) -> Result<()> {
+    if bench.backlog == 0 {
+        return Ok(());
+    }
+    let ty = &load.register("backlog").await?;
+    let mut added = 0;
+    let mut sizes = vec![SMALL.min(bench.backlog), bench.backlog];
+    sizes.dedup();
+    for size in sizes {
+        let case = format!("backlog={size}");
+        let (mut finished, mut spent) = (0, Duration::ZERO);
+        let mut pending = load.jobs.counts(ty).await?.pending;
+        while finished < bench.jobs {
+            let missing = size - usize::try_from(pending).unwrap_or(0).min(size);
+            load.produce(ty, added..added + missing, FILL).await?;
+            added += missing;
+            // It is the backlog that costs something here, not how it came about.
+            load.jobs.store().settle().await?;
+            // The backlog is never much smaller than it is said to be.
+            let part = (size / 4).max(1).min(bench.jobs - finished);
+            let begun = Instant::now();
+            load.finish(ty, part, 1).await?;
+            spent += begun.elapsed();
+            finished += part;
+            pending = load.jobs.counts(ty).await?.pending;
+        }
+        report.figure(
+            &case,
+            "claim_finish_per_s",
+            per_second(finished, spent),
+            "1/s",
+        );
+    }
+    if bench.second_process.is_some() {
+        load.jobs.accept(ty, &holder()?, HELD).await?;
+        open(bench, ty, report).await?;
+    }
+    Ok(())
+}
+
+/// A process that starts with all of this in the store: until it could work, and how long it takes
+/// to show a first page.
+async fn open(bench: &mut Bench, ty: &JobType, report: &mut Report<'_>) -> Result<()> {
+    let case = format!("open/{}", bench.backlog);
+    let Some(process) = &mut bench.second_process else {
+        return Ok(());
+    };
+    let begun = Instant::now();
+    let mut second = Second::start(process).await?;
+    report.figure(&case, "open_s", begun.elapsed().as_secs_f64(), "s");
+    second.order(&format!("list {ty}"))?;
+    let (_, line) = second.line().await?;
+    second.stop().await?;
+    let numbers: Vec<u64> = line
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let mut slowest = 0;
+    for page in numbers.chunks_exact(2) {
+        if page[1] == 0 {
+            return Err(Error::Invalid("a state without jobs says nothing"));
+        }
+        slowest = slowest.max(page[0]);
+    }
+    let slowest = Duration::from_micros(slowest);
+    report.times(&case, &[("list_ms_p50", 50)], &[slowest]);
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate need not be exact")]
+fn per_second(count: usize, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.as_secs_f64()
+}

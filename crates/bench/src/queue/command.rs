@@ -1,0 +1,92 @@
+//! `davenport bench queue`.
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use super::{Bench, Case};
+use tokio::io::{BufReader, stdin};
+
+#[derive(Debug, Args)]
+pub struct QueueBench {
+    /// An empty store; a new directory below the system's temporary one when left out
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// How many jobs a case adds and finishes
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    jobs: usize,
+    /// How many tasks add jobs side by side
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    producers: usize,
+    /// How many tasks finish jobs side by side
+    #[arg(long, value_name = "W", default_value_t = 16)]
+    workers: usize,
+    /// How many jobs one transaction adds, or finishes, in the batched case
+    #[arg(long, value_name = "B", default_value_t = 100)]
+    batch: usize,
+    /// How many jobs wait in the largest backlog; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    backlog: usize,
+    /// Only this part; may be given more than once
+    #[arg(long = "case", value_name = "CASE")]
+    cases: Vec<Part>,
+    /// Print a line of JSON a figure
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Part {
+    #[value(name = "one_by_one")]
+    OneByOne,
+    Batched,
+    Crowd,
+    Latency,
+    Backlog,
+}
+
+impl From<Part> for Case {
+    fn from(part: Part) -> Self {
+        match part {
+            Part::OneByOne => Self::OneByOne,
+            Part::Batched => Self::Batched,
+            Part::Crowd => Self::Crowd,
+            Part::Latency => Self::Latency,
+            Part::Backlog => Self::Backlog,
+        }
+    }
+}
+
+pub(crate) async fn run(bench: QueueBench) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    let url = crate::url_or_new(bench.store, &directory);
+    let cases = match &*bench.cases {
+        [] => Case::ALL.to_vec(),
+        parts => parts.iter().map(|part| Case::from(*part)).collect(),
+    };
+    // What is in memory belongs to one process.
+    let second_process = match url.as_str() {
+        "memory:" => None,
+        url => Some(crate::second_process("queue-second", url)?),
+    };
+    let measured = Bench {
+        url,
+        jobs: bench.jobs,
+        producers: bench.producers,
+        workers: bench.workers,
+        batch: bench.batch,
+        backlog: bench.backlog,
+        second_process,
+        cases,
+    };
+    let mut report = |figure| crate::report("queue", &figure, bench.json);
+    super::run(measured, &mut report).await?;
+    Ok(())
+}
+
+pub(crate) async fn second(url: &str) -> anyhow::Result<()> {
+    let say = |line: &str| {
+        crate::print(line);
+        Ok(())
+    };
+    Ok(super::second(url, BufReader::new(stdin()), say).await?)
+}

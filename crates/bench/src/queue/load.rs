@@ -1,0 +1,156 @@
+//! Producers and workers.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::try_join;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::meter::Meter;
+use super::{holder, joined};
+use jobs::{Acceptor, AcceptorHandle, Add, Finish, Job, JobId, JobType, Jobs, Result};
+
+/// A worker asks again after so long: jobs come sooner.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// As long as what other queues are given here.
+const DATA_BYTES: usize = 100;
+
+/// A queue, and how many work on it.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) jobs: Jobs,
+    pub(super) producers: usize,
+    pub(super) workers: usize,
+}
+
+impl Load {
+    pub(super) fn meter(&self) -> Meter {
+        Meter::new(self.jobs.store())
+    }
+
+    /// Adds the jobs of these numbers, `batch` to a call.
+    pub(super) async fn produce(
+        &self,
+        ty: &JobType,
+        numbers: Range<usize>,
+        batch: usize,
+    ) -> Result<()> {
+        let next = Arc::new(AtomicUsize::new(numbers.start));
+        let mut tasks = JoinSet::new();
+        for _ in 0..self.producers {
+            let (jobs, ty) = (self.jobs.clone(), ty.clone());
+            let (next, end) = (Arc::clone(&next), numbers.end);
+            tasks.spawn(async move {
+                loop {
+                    let first = next.fetch_add(batch, Ordering::Relaxed);
+                    if first >= end {
+                        return Ok(());
+                    }
+                    let adds = (first..end.min(first + batch)).map(job);
+                    let adds = adds.collect::<Result<Vec<Add>>>()?;
+                    jobs.add_many(&ty, &adds).await?;
+                }
+            });
+        }
+        all(tasks).await
+    }
+
+    /// Accepts and finishes so many jobs, up to `batch` to a call, in one process.
+    pub(super) async fn finish(&self, ty: &JobType, count: usize, batch: usize) -> Result<()> {
+        let (service, handle) = Acceptor::new(self.jobs.clone(), ty.clone(), holder()?);
+        let stop = CancellationToken::new();
+        let service = tokio::spawn(service.run(stop.clone()));
+        let left = Arc::new(Left::new(count));
+        let mut tasks = JoinSet::new();
+        for _ in 0..self.workers {
+            let (jobs, handle, left) = (self.jobs.clone(), handle.clone(), Arc::clone(&left));
+            tasks.spawn(async move { work(&jobs, &handle, &left, batch).await });
+        }
+        let ended = all(tasks).await;
+        stop.cancel();
+        joined(service.await.map(Ok))?;
+        ended
+    }
+}
+
+/// Jobs to be finished by several workers.
+#[derive(Debug)]
+pub(super) struct Left {
+    count: AtomicUsize,
+    pub(super) none: CancellationToken,
+}
+
+impl Left {
+    pub(super) fn new(count: usize) -> Self {
+        Self {
+            count: AtomicUsize::new(count),
+            none: CancellationToken::new(),
+        }
+    }
+
+    /// What is waited for, or nothing as soon as no job is left.
+    async fn or_none<T: Default>(&self, waited: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.none.cancelled() => Ok(T::default()),
+            waited = waited => waited,
+        }
+    }
+
+    pub(super) fn finished(&self, count: usize) {
+        let before = self.count.fetch_sub(count, Ordering::Relaxed);
+        if before <= count {
+            self.none.cancel();
+        }
+    }
+}
+
+/// While what was done is finished, the next is asked for.
+async fn work(jobs: &Jobs, handle: &AcceptorHandle, left: &Left, batch: usize) -> Result<()> {
+    let mut done: Vec<Job> = Vec::new();
+    loop {
+        let finish = async {
+            let count = done.len();
+            match &*done {
+                [] => {}
+                [job] => drop(handle.finish(job, Finish::done()).await?),
+                _ => end(jobs, done.into_iter()).await?,
+            }
+            left.finished(count);
+            Ok(())
+        };
+        let (accepted, ()) = try_join(left.or_none(handle.accept(batch, PATIENCE)), finish).await?;
+        if left.none.is_cancelled() {
+            return Ok(());
+        }
+        done = accepted.into_iter().map(|accepted| accepted.job).collect();
+    }
+}
+
+/// Finishes jobs in one transaction.
+pub(super) async fn end(jobs: &Jobs, held: impl Iterator<Item = Job>) -> Result<()> {
+    let held: Vec<_> = held.map(|job| (job, Finish::done())).collect();
+    for answer in jobs.finish_many(&held).await? {
+        // Only here a run can be told from one that was taken away.
+        let _ = answer?;
+    }
+    Ok(())
+}
+
+/// The job of a number. Ids that follow each other lie far apart.
+pub(super) fn job(number: usize) -> Result<Add> {
+    let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let id = JobId::new(format!("{scattered:016x}"))?;
+    let text = "x".repeat(DATA_BYTES);
+    Ok(Add::new(id, format!(r#"{{"text":"{text}"}}"#)))
+}
+
+pub(super) async fn all(mut tasks: JoinSet<Result<()>>) -> Result<()> {
+    while let Some(ended) = tasks.join_next().await {
+        joined(ended)?;
+    }
+    Ok(())
+}

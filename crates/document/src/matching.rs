@@ -1,0 +1,94 @@
+//! Matching documents with selectors without holding up the runtime.
+
+use std::future::pending;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::mango::{Budget, Selector, TooExpensive};
+use tokio::sync::Semaphore;
+use tokio::task::{coop, spawn_blocking};
+
+/// Matches that may take long and go on at a time, of a process: the others wait, and leave processors to the rest.
+static LONG_MATCHES: Semaphore = Semaphore::const_new(2);
+
+/// A selector for any number of documents, with what they may cost together.
+#[derive(Debug)]
+pub struct Matcher {
+    selector: Arc<Selector>,
+    left: Mutex<Budget>,
+}
+
+impl Matcher {
+    /// A matcher for the documents of one request.
+    pub fn new(selector: Selector) -> Self {
+        Self {
+            selector: Arc::new(selector),
+            left: Mutex::new(Budget::of_request()),
+        }
+    }
+
+    /// Starts counting anew.
+    pub fn renew(&self) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Budget::of_request();
+    }
+
+    /// Whether the selector takes a document.
+    pub async fn matches(&self, json: String) -> Result<bool, TooExpensive> {
+        let mut budget = Budget::of_document();
+        let all = budget.left();
+        let matched;
+        (matched, budget) = decide(&self.selector, json, budget).await;
+        let spent = all - budget.left();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.spend(spent)?;
+        matched
+    }
+}
+
+/// Whether a selector takes a document, within the budget of one. A document that is nested too deep to look into matches
+/// nothing, nor does half a surrogate pair.
+pub async fn matches<T>(selector: &Arc<Selector>, json: T) -> Result<bool, TooExpensive>
+where
+    T: AsRef<[u8]> + Send + 'static,
+{
+    decide(selector, json, Budget::of_document()).await.0
+}
+
+async fn decide<T>(
+    selector: &Arc<Selector>,
+    json: T,
+    budget: Budget,
+) -> (Result<bool, TooExpensive>, Budget)
+where
+    T: AsRef<[u8]> + Send + 'static,
+{
+    if !selector.may_take_long(json.as_ref().len()) {
+        coop::consume_budget().await;
+        return decide_now(selector, json.as_ref(), budget);
+    }
+    // The place stays taken when the caller goes away, until the match has ended.
+    let place = LONG_MATCHES.acquire().await;
+    let selector = Arc::clone(selector);
+    let decided = spawn_blocking(move || {
+        let _place = place;
+        decide_now(&selector, json.as_ref(), budget)
+    });
+    match decided.await {
+        Ok(decided) => decided,
+        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+        // The process is stopping, and the caller with it.
+        Err(_) => pending().await,
+    }
+}
+
+fn decide_now(
+    selector: &Selector,
+    json: &[u8],
+    mut budget: Budget,
+) -> (Result<bool, TooExpensive>, Budget) {
+    let matched = match serde_json::from_slice(json) {
+        Ok(document) => selector.matches(&document, &mut budget),
+        Err(_) => Ok(false),
+    };
+    (matched, budget)
+}

@@ -1,0 +1,221 @@
+//! Writes what a step of the state machine means: the header, the one index row that follows from
+//! it, chunks of data, history, counters, and who is to be woken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use store::Transaction;
+
+use crate::model::header::{Blob, Header, Order};
+use crate::model::keys::{Position, edge, stamp_template};
+use crate::model::machine::{Change, Context, Event, Reply, Step, step};
+use crate::testing::planted::Bug;
+use crate::{JobId, JobType, Jobs, Op, Result};
+
+/// The size of a chunk of data: a value below `FoundationDB`'s limit.
+pub(crate) const CHUNK_BYTES: usize = 90_000;
+/// How many attempts are kept beside the one in the header.
+pub(crate) const HISTORY_MAX: u32 = 10;
+/// Who sleeps looks for work by itself at least this often. Jobs due sooner wake somebody.
+pub(crate) const POLL_MS: i64 = 5_000;
+/// The most acceptors that one transaction wakes.
+const WAKE_MAX: usize = 8;
+
+/// The writes of one operation, so far. [`Self::flush`] ends it.
+pub(crate) struct Effects<'a> {
+    jobs: &'a Jobs,
+    tx: &'a Transaction,
+    cx: Context,
+    /// Rows of COUNT to be added to, by type, bucket and edge, and how much.
+    counts: BTreeMap<(JobType, u16, u16), i64>,
+    /// How many jobs of a type have become due, or will before sleepers look by themselves.
+    wake: BTreeMap<JobType, usize>,
+    told: BTreeSet<(JobType, u64)>,
+}
+
+impl Jobs {
+    /// What an operation in `tx` knows, and its writes.
+    pub(crate) async fn effects<'a>(
+        &'a self,
+        tx: &'a Transaction,
+        now_ms: i64,
+    ) -> Result<Effects<'a>> {
+        let order = Order {
+            incarnation: self.store().incarnation(),
+            version: tx.read_version().await?,
+        };
+        Ok(Effects {
+            jobs: self,
+            tx,
+            cx: Context {
+                now_ms,
+                order,
+                maybe_committed: tx.maybe_committed(),
+                planted: self.planted(),
+            },
+            counts: BTreeMap::new(),
+            wake: BTreeMap::new(),
+            told: BTreeSet::new(),
+        })
+    }
+
+    /// Removes the chunks of data that `new` does not have any more, and writes those it has anew.
+    pub(crate) fn move_chunks(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        old: Option<&Header>,
+        new: Option<&Header>,
+    ) {
+        let kept = |blob: &Blob, header: Option<&Header>| {
+            header.is_some_and(|header| header.chunked().any(|other| other.slot == blob.slot))
+        };
+        for blob in old.into_iter().flat_map(Header::chunked) {
+            if !kept(blob, new) {
+                tx.clear_range(self.keys().chunks(ty, id, blob.slot));
+            }
+        }
+        for blob in new.into_iter().flat_map(Header::chunked) {
+            if let Some(bytes) = blob.bytes.as_ref().filter(|_| !kept(blob, old)) {
+                for (n, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES)) {
+                    tx.set(&self.keys().chunk(ty, id, blob.slot, n), chunk);
+                }
+            }
+        }
+    }
+}
+
+impl Effects<'_> {
+    /// Runs the state machine and writes what follows. `header` becomes the new one.
+    pub(crate) fn run(
+        &mut self,
+        ty: &JobType,
+        id: &JobId,
+        header: &mut Option<Arc<Header>>,
+        event: Event,
+    ) -> Result<Reply> {
+        let counted =
+            !(matches!(event, Event::Stall { .. }) && self.cx.planted.is(Bug::StallUncounted));
+        let Step {
+            change,
+            spill,
+            tell,
+            reply,
+        } = step(header.as_deref(), event, &self.cx)?;
+        let old = header.clone();
+        let (keys, tx) = (self.jobs.keys(), self.tx);
+        if let Some(attempt) = spill {
+            tx.set(&keys.attempt(ty, id, attempt.number), &attempt.encode());
+            if let Some(oldest) = attempt.number.checked_sub(HISTORY_MAX) {
+                tx.clear(&keys.attempt(ty, id, oldest));
+            }
+        }
+        match change {
+            Change::None => {}
+            Change::Put(mut new) => {
+                Arc::make_mut(&mut new).label_new(|data| self.jobs.label(ty, data));
+                tx.set(&keys.job(ty, id), &new.encode());
+                self.move_index(ty, id, old.as_deref(), Some(&new));
+                (self.jobs).move_chunks(tx, ty, id, old.as_deref(), Some(&new));
+                *header = Some(new);
+            }
+            Change::Delete => {
+                tx.clear(&keys.job(ty, id));
+                self.move_index(ty, id, old.as_deref(), None);
+                self.jobs.move_chunks(tx, ty, id, old.as_deref(), None);
+                if old.as_ref().is_some_and(|old| old.attempts > 1) {
+                    tx.clear_range(keys.attempts(ty, id));
+                }
+                *header = None;
+            }
+        }
+        if counted {
+            self.count(ty, id, old.as_deref(), header.as_deref());
+        }
+        self.tell(ty, id, &tell);
+        Ok(reply)
+    }
+
+    fn move_index(&mut self, ty: &JobType, id: &JobId, old: Option<&Header>, new: Option<&Header>) {
+        let (from, to) = (old.map(Position::of), new.map(Position::of));
+        if from == to {
+            return;
+        }
+        if let Some(from) = from
+            && !(matches!((from, to), (Position::Finished(_), Some(_)))
+                && self.cx.planted.is(Bug::ReviveKeepsFinishedRow))
+        {
+            self.tx.clear(&self.jobs.keys().index(ty, id, from));
+        }
+        match to {
+            // Written with a heart-beat.
+            None | Some(Position::Active) => {}
+            Some(to @ Position::Finished(_)) => {
+                self.tx.set(&self.jobs.keys().index(ty, id, to), &[]);
+            }
+            Some(to) => {
+                let since = self.cx.now_ms.to_be_bytes();
+                self.tx.set(&self.jobs.keys().index(ty, id, to), &since);
+                let soon = match to {
+                    Position::Timed(_, due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
+                    _ => true,
+                };
+                if soon {
+                    *self.wake.entry(ty.clone()).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, ty: &JobType, id: &JobId, old: Option<&Header>, new: Option<&Header>) {
+        let kind = |header: &Header| (header.state(), header.label());
+        let (old, new) = (old.map(kind), new.map(kind));
+        if old != new {
+            let key = (ty.clone(), id.bucket(), edge(old, new));
+            *self.counts.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Leaves a note about the job with each notifier, and rings its bell.
+    fn tell(&mut self, ty: &JobType, id: &JobId, nonces: &[u64]) {
+        let keys = self.jobs.keys();
+        for nonce in nonces {
+            self.tx.set(&keys.note(ty, *nonce, id), &[]);
+            if self.told.insert((ty.clone(), *nonce)) {
+                let value = stamp_template(self.cx.order.incarnation, &[]);
+                (self.tx).set_versionstamped_value(&keys.notifier(ty, *nonce), &value);
+            }
+        }
+    }
+
+    /// Writes the holder's heart-beat.
+    pub(crate) fn beat(&self, ty: &JobType, id: &JobId, op: u64) {
+        let mut rest = [0; 16];
+        rest[..8].copy_from_slice(&self.cx.now_ms.to_be_bytes());
+        rest[8..].copy_from_slice(&op.to_be_bytes());
+        let key = self.jobs.keys().index(ty, id, Position::Active);
+        let value = stamp_template(self.cx.order.incarnation, &rest);
+        self.tx.set_versionstamped_value(&key, &value);
+    }
+
+    /// More of the type is due than this operation takes.
+    pub(crate) fn wake_another(&mut self, ty: &JobType) {
+        *self.wake.entry(ty.clone()).or_default() += 1;
+    }
+
+    /// The counters, and waking: one sleeper for each job, as long as there are any.
+    pub(crate) async fn flush(self, op: &Op) -> Result<()> {
+        for ((ty, bucket, edge), times) in self.counts {
+            let key = self.jobs.keys().count(&ty, bucket, edge);
+            self.tx.add(&key, times);
+        }
+        if self.cx.planted.is(Bug::NobodyWakes) {
+            return Ok(());
+        }
+        for (ty, jobs) in self.wake {
+            self.jobs.wake(self.tx, &ty, jobs.min(WAKE_MAX), op).await?;
+        }
+        Ok(())
+    }
+}

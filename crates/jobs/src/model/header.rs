@@ -1,0 +1,419 @@
+//! The header of a job: all that is known of it but large data.
+
+use std::num::NonZeroU8;
+
+use bytes::Bytes;
+
+use crate::model::codec::{Reader, Writer};
+use crate::model::ids::check;
+use crate::{Error, Holder, JobLock, Lane, Result};
+
+/// The most data a job has.
+pub const DATA_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The longest reason kept of how an attempt ended; longer ones are cut.
+pub const REASON_BYTES_MAX: usize = 300;
+/// Data up to here lies in the header itself: it saves a row in the life of most jobs.
+pub(crate) const INLINE_BYTES_MAX: usize = 512;
+/// How many operation ids of creators a header remembers.
+const OPS_MAX: usize = 4;
+const FORMAT: u8 = 1;
+/// With a lane behind everything else.
+const FORMAT_LANE: u8 = 2;
+/// Where the label stands in the number that holds it and the slot.
+const LABEL_SHIFT: u32 = 32;
+
+/// What a job is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// It waits to be accepted, now or when it falls due.
+    Pending,
+    /// Somebody holds it.
+    Running,
+    /// It waits for nothing any more but to be added again, or forgotten.
+    Finished,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// Its holder finished it.
+    Done,
+    /// Its holder gave up on it.
+    Failed,
+    /// Its holder put it back, to be run again.
+    Again,
+    /// Its holder went silent and it was put back.
+    Stalled,
+    /// Its holder went silent once too often and it was finished.
+    GaveUp,
+}
+
+impl Outcome {
+    const ALL: [Self; 5] = [
+        Self::Done,
+        Self::Failed,
+        Self::Again,
+        Self::Stalled,
+        Self::GaveUp,
+    ];
+
+    /// True when the holder itself ended the attempt.
+    pub(crate) fn by_holder(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Again)
+    }
+}
+
+/// One run of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Counts the runs of a job from 1.
+    pub number: u32,
+    /// Who ran it.
+    pub holder: Holder,
+    /// When it was accepted, by its holder's clock.
+    pub started_ms: i64,
+    /// How it ended; `None` while it runs.
+    pub end: Option<End>,
+    pub(crate) lock: JobLock,
+}
+
+/// The end of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// When, by the clock of whoever ended it.
+    pub at_ms: i64,
+    /// How.
+    pub outcome: Outcome,
+    /// Why, as far as somebody said.
+    pub reason: Option<String>,
+}
+
+/// The place of a ready job in its queue: the version it was made ready at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order {
+    pub(crate) incarnation: u32,
+    pub(crate) version: u64,
+}
+
+/// The one index row of a job follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Pending, as soon as possible.
+    Ready(Order),
+    /// Pending until `due_ms`.
+    Timed,
+    Active,
+    Finished {
+        at_ms: i64,
+        expires_ms: i64,
+    },
+}
+
+/// A job's data, or where it lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blob {
+    /// 0: in the header.
+    pub(crate) slot: u32,
+    pub(crate) len: u32,
+    /// Always there in slot 0; in another one only before it is written.
+    pub(crate) bytes: Option<Bytes>,
+    /// What it is counted as, if anybody has said so.
+    pub(crate) label: Option<NonZeroU8>,
+}
+
+/// What was asked of a running job for its next run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Next {
+    pub(crate) due_ms: i64,
+    pub(crate) data: Option<Blob>,
+    /// Asked by a creator, whom the holder's own wishes do not overrule.
+    pub(crate) by_creator: bool,
+}
+
+/// All that is known of a job but large data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) place: Place,
+    /// When it is, or was last, due; 0 as soon as possible.
+    pub(crate) due_ms: i64,
+    pub(crate) created_ms: i64,
+    /// The operation that made the job: tells it from one of the same id, before or after.
+    pub(crate) born: u64,
+    pub(crate) attempts: u32,
+    /// Attempts in a row whose holder went silent.
+    pub(crate) stalls: u32,
+    /// How long it is kept after it has finished; `None` for good.
+    pub(crate) retention_ms: Option<u64>,
+    /// The last slot that was used for data.
+    pub(crate) slots: u32,
+    pub(crate) data: Blob,
+    pub(crate) next: Option<Next>,
+    /// The run in progress, else the last one.
+    pub(crate) last: Option<Attempt>,
+    /// The creators' last operations, newest last.
+    pub(crate) ops: Vec<u64>,
+    /// Notifiers to be told of the next change.
+    pub(crate) watchers: Vec<u64>,
+    /// Where it waits while it is pending; `None` for jobs that take no turns.
+    pub(crate) lane: Option<Lane>,
+}
+
+impl Header {
+    pub(crate) fn state(&self) -> State {
+        match self.place {
+            Place::Ready(_) | Place::Timed => State::Pending,
+            Place::Active => State::Running,
+            Place::Finished { .. } => State::Finished,
+        }
+    }
+
+    /// The lock of the run in progress.
+    pub(crate) fn lock(&self) -> Option<JobLock> {
+        match self.place {
+            Place::Active => self.last.as_ref().map(|attempt| attempt.lock),
+            _ => None,
+        }
+    }
+
+    /// True when the last run was this lock's, and its holder has ended it.
+    pub(crate) fn was_ended_by(&self, lock: JobLock) -> bool {
+        self.last.as_ref().is_some_and(|last| {
+            last.lock == lock && last.end.as_ref().is_some_and(|end| end.outcome.by_holder())
+        })
+    }
+
+    /// A blob of these bytes, in a slot that no earlier data of the job had.
+    pub(crate) fn blob(&mut self, bytes: Bytes) -> Blob {
+        let slot = if bytes.len() <= INLINE_BYTES_MAX {
+            0
+        } else {
+            self.slots = self.slots.wrapping_add(1).max(1);
+            self.slots
+        };
+        Blob::new(slot, bytes)
+    }
+
+    /// The blobs that lie in rows of their own.
+    pub(crate) fn chunked(&self) -> impl Iterator<Item = &Blob> {
+        let next = self.next.as_ref().and_then(|next| next.data.as_ref());
+        [Some(&self.data), next]
+            .into_iter()
+            .flatten()
+            .filter(|blob| blob.slot != 0)
+    }
+
+    /// What the job is counted as.
+    pub(crate) fn label(&self) -> u8 {
+        self.data.label.map_or(0, NonZeroU8::get)
+    }
+
+    /// Labels the data that has no label yet.
+    pub(crate) fn label_new(&mut self, label: impl Fn(&[u8]) -> u8) {
+        let next = self.next.as_mut().and_then(|next| next.data.as_mut());
+        for blob in [Some(&mut self.data), next].into_iter().flatten() {
+            if let (None, Some(bytes)) = (blob.label, &blob.bytes) {
+                blob.label = NonZeroU8::new(label(bytes));
+            }
+        }
+    }
+
+    pub(crate) fn remember(&mut self, op: u64) {
+        if self.ops.len() >= OPS_MAX {
+            self.ops.remove(0);
+        }
+        self.ops.push(op);
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::new(if self.lane.is_some() {
+            FORMAT_LANE
+        } else {
+            FORMAT
+        });
+        match self.place {
+            Place::Ready(order) => {
+                to.byte(0);
+                to.uint(order.incarnation);
+                to.uint(order.version);
+            }
+            Place::Timed => to.byte(1),
+            Place::Active => to.byte(2),
+            Place::Finished { at_ms, expires_ms } => {
+                to.byte(3);
+                to.int(at_ms);
+                to.int(expires_ms);
+            }
+        }
+        to.int(self.due_ms);
+        to.int(self.created_ms);
+        to.raw(&self.born.to_be_bytes());
+        to.uint(self.attempts);
+        to.uint(self.stalls);
+        to.option(self.retention_ms, Writer::uint);
+        to.uint(self.slots);
+        self.data.encode(&mut to);
+        to.option(self.next.as_ref(), |to, next| {
+            to.int(next.due_ms);
+            to.byte(u8::from(next.by_creator));
+            to.option(next.data.as_ref(), |to, blob| blob.encode(to));
+        });
+        to.option(self.last.as_ref(), |to, attempt| attempt.write(to));
+        to.ids(&self.ops);
+        to.ids(&self.watchers);
+        if let Some(lane) = self.lane {
+            to.uint(lane.number());
+        }
+        to.finish()
+    }
+
+    pub(crate) fn decode(value: Bytes) -> Result<Self> {
+        let has_lane = value.first() == Some(&FORMAT_LANE);
+        let format = if has_lane { FORMAT_LANE } else { FORMAT };
+        let mut from = Reader::new(value, "a job's header", format)?;
+        let place = match from.byte()? {
+            0 => Place::Ready(Order {
+                incarnation: from.uint()?,
+                version: from.uint()?,
+            }),
+            1 => Place::Timed,
+            2 => Place::Active,
+            3 => Place::Finished {
+                at_ms: from.int()?,
+                expires_ms: from.int()?,
+            },
+            other => return Err(Error::corrupt(format!("a job in state {other}"))),
+        };
+        let header = Self {
+            place,
+            due_ms: from.int()?,
+            created_ms: from.int()?,
+            born: u64::from_be_bytes(from.array()?),
+            attempts: from.uint()?,
+            stalls: from.uint()?,
+            retention_ms: from.option(Reader::uint)?,
+            slots: from.uint()?,
+            data: Blob::decode(&mut from)?,
+            next: from.option(|from| {
+                Ok(Next {
+                    due_ms: from.int()?,
+                    by_creator: from.byte()? != 0,
+                    data: from.option(Blob::decode)?,
+                })
+            })?,
+            last: from.option(Attempt::read)?,
+            ops: from.ids()?,
+            watchers: from.ids()?,
+            lane: has_lane.then(|| Lane::read(&mut from)).transpose()?,
+        };
+        from.end()?;
+        Ok(header)
+    }
+}
+
+impl Lane {
+    fn read(from: &mut Reader) -> Result<Self> {
+        Self::from_number(from.uint()?).ok_or_else(|| Error::corrupt("a job in an impossible lane"))
+    }
+}
+
+impl Blob {
+    pub(crate) fn new(slot: u32, bytes: Bytes) -> Self {
+        Self {
+            slot,
+            len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            bytes: Some(bytes),
+            label: None,
+        }
+    }
+
+    fn encode(&self, to: &mut Writer) {
+        let label = self.label.map_or(0, NonZeroU8::get);
+        to.uint(u64::from(label) << LABEL_SHIFT | u64::from(self.slot));
+        match &self.bytes {
+            Some(bytes) if self.slot == 0 => to.bytes(bytes),
+            _ => to.uint(self.len),
+        }
+    }
+
+    fn decode(from: &mut Reader) -> Result<Self> {
+        let tag: u64 = from.uint()?;
+        let corrupt = |_| Error::corrupt("data of a job in an impossible slot");
+        let slot = u32::try_from(tag & u64::from(u32::MAX)).map_err(corrupt)?;
+        let label = NonZeroU8::new(u8::try_from(tag >> LABEL_SHIFT).map_err(corrupt)?);
+        if slot == 0 {
+            let blob = Self::new(0, from.bytes()?);
+            return Ok(Self { label, ..blob });
+        }
+        let len: u32 = from.uint()?;
+        if len as usize > DATA_BYTES_MAX {
+            return Err(Error::corrupt(format!("a job with {len} bytes of data")));
+        }
+        Ok(Self {
+            slot,
+            len,
+            bytes: None,
+            label,
+        })
+    }
+}
+
+impl Attempt {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::new(FORMAT);
+        self.write(&mut to);
+        to.finish()
+    }
+
+    pub(crate) fn decode(value: Bytes) -> Result<Self> {
+        let mut from = Reader::new(value, "an attempt", FORMAT)?;
+        let attempt = Self::read(&mut from)?;
+        from.end()?;
+        Ok(attempt)
+    }
+
+    fn write(&self, to: &mut Writer) {
+        to.uint(self.number);
+        to.raw(self.lock.as_bytes());
+        to.bytes(self.holder.as_str().as_bytes());
+        to.int(self.started_ms);
+        to.option(self.end.as_ref(), |to, end| {
+            to.int(end.at_ms);
+            to.byte(end.outcome as u8);
+            to.option(end.reason.as_ref(), |to, reason| {
+                to.bytes(reason.as_bytes());
+            });
+        });
+    }
+
+    fn read(from: &mut Reader) -> Result<Self> {
+        Ok(Self {
+            number: from.uint()?,
+            lock: JobLock::from_bytes(from.array()?),
+            holder: Holder::new(&from.text()?)?,
+            started_ms: from.int()?,
+            end: from.option(|from| {
+                Ok(End {
+                    at_ms: from.int()?,
+                    outcome: *Outcome::ALL
+                        .get(usize::from(from.byte()?))
+                        .ok_or_else(|| Error::corrupt("an attempt with an unknown outcome"))?,
+                    reason: from.option(Reader::text)?,
+                })
+            })?,
+        })
+    }
+}
+
+/// Refuses data that no job can have.
+pub(crate) fn check_data(data: Option<&Bytes>) -> Result<()> {
+    check("job data", data.map_or(0, Bytes::len), DATA_BYTES_MAX)
+}
+
+/// Cuts a reason to its longest.
+pub(crate) fn shorten(mut reason: String) -> String {
+    if reason.len() > REASON_BYTES_MAX {
+        let end = reason.floor_char_boundary(REASON_BYTES_MAX);
+        reason.truncate(end);
+    }
+    reason
+}

@@ -1,0 +1,154 @@
+//! Looking at one job: its state, its data, its history.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use store::{RangeOptions, Transaction};
+
+use crate::model::header::{Blob, Header};
+use crate::{Attempt, Error, JobId, JobType, Jobs, Result, State};
+
+/// What is known of a job, apart from its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobInfo {
+    /// Its id.
+    pub id: JobId,
+    /// What it is doing.
+    pub state: State,
+    /// When it is due, or was last due; 0 is as soon as possible.
+    pub due_ms: i64,
+    /// When it was added first.
+    pub created_ms: i64,
+    /// How often it was accepted.
+    pub attempts: u32,
+    /// How many of its last holders went silent in a row.
+    pub stalls: u32,
+    /// A running job will run again after this run, at this time.
+    pub next_due_ms: Option<i64>,
+    /// When it finished, if it has.
+    pub finished_ms: Option<i64>,
+    /// When it will be forgotten, if it will.
+    pub expires_ms: Option<i64>,
+    /// The run in progress, else the last one.
+    pub last: Option<Attempt>,
+    /// How many bytes of data it has.
+    pub data_bytes: usize,
+}
+
+impl JobInfo {
+    pub(crate) fn of(id: JobId, header: &Header) -> Self {
+        let (finished_ms, expires_ms) = match header.place {
+            crate::model::header::Place::Finished { at_ms, expires_ms } => {
+                (Some(at_ms), (expires_ms != i64::MAX).then_some(expires_ms))
+            }
+            _ => (None, None),
+        };
+        Self {
+            id,
+            state: header.state(),
+            due_ms: header.due_ms,
+            created_ms: header.created_ms,
+            attempts: header.attempts,
+            stalls: header.stalls,
+            next_due_ms: header.next.as_ref().map(|next| next.due_ms),
+            finished_ms,
+            expires_ms,
+            last: header.last.clone(),
+            data_bytes: header.data.len as usize,
+        }
+    }
+}
+
+impl Jobs {
+    /// A job and its data, or `None` if there is none.
+    pub async fn get(&self, ty: &JobType, id: &JobId) -> Result<Option<(JobInfo, Bytes)>> {
+        self.read("get", |tx| async move { self.get_in(&tx, ty, id).await })
+            .await
+    }
+
+    /// [`Self::get`] in the caller's transaction.
+    pub async fn get_in(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Option<(JobInfo, Bytes)>> {
+        let Some(header) = self.header(tx, ty, id).await? else {
+            return Ok(None);
+        };
+        let data = self.read_blob(tx, ty, id, &header.data).await?;
+        Ok(Some((JobInfo::of(id.clone(), &header), data)))
+    }
+
+    /// A job without its data, or `None` if there is none.
+    pub async fn info(&self, ty: &JobType, id: &JobId) -> Result<Option<JobInfo>> {
+        self.read("info", |tx| async move { self.info_in(&tx, ty, id).await })
+            .await
+    }
+
+    /// [`Self::info`] in the caller's transaction.
+    pub async fn info_in(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Option<JobInfo>> {
+        let header = self.header(tx, ty, id).await?;
+        Ok(header.map(|header| JobInfo::of(id.clone(), &header)))
+    }
+
+    /// The last runs of a job, oldest first: up to ten and the one in progress.
+    pub async fn history(&self, ty: &JobType, id: &JobId) -> Result<Vec<Attempt>> {
+        self.read("history", |tx| async move {
+            let header = self.header(&tx, ty, id).await?.ok_or(Error::NotFound)?;
+            let range = self.keys().attempts(ty, id);
+            let rows = tx.get_range(range, RangeOptions::default()).collect();
+            let mut attempts = Vec::new();
+            for row in rows.await? {
+                attempts.push(Attempt::decode(row.value)?);
+            }
+            attempts.extend(header.last.clone());
+            Ok(attempts)
+        })
+        .await
+    }
+
+    /// The bytes of a blob. Chunks are read by snapshot: whoever replaces them writes the header,
+    /// which whoever needs to be sure has read.
+    pub(crate) async fn read_blob(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        blob: &Blob,
+    ) -> Result<Bytes> {
+        if let Some(bytes) = &blob.bytes {
+            return Ok(bytes.clone());
+        }
+        let length = blob.len as usize;
+        let mut bytes = Vec::with_capacity(length);
+        let range = self.keys().chunks(ty, id, blob.slot);
+        let mut rows = tx.snapshot().get_range(range, RangeOptions::default());
+        while let Some(row) = rows.next().await? {
+            bytes.extend_from_slice(&row.value);
+        }
+        if bytes.len() != length {
+            return Err(Error::corrupt(format!(
+                "job {id} has {} of {length} bytes of data",
+                bytes.len()
+            )));
+        }
+        Ok(bytes.into())
+    }
+
+    /// The data of a job, by its header.
+    pub(crate) async fn data_of(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        header: &Arc<Header>,
+    ) -> Result<Bytes> {
+        self.read_blob(tx, ty, id, &header.data).await
+    }
+}

@@ -1,0 +1,463 @@
+//! The data model, and the only place that knows bytes of keys.
+//!
+//! Keys are tuples below the subspace of the queue, `(51, table, type, …)`; 51 and the meaning of
+//! tables 1 to 6 are `couch_jobs`'. Table numbers are never used again for something else. Every
+//! value begins with a format byte.
+//!
+//! ```text
+//!  1 JOB       type, id                               = header: state, due time, attempts, lock, small data
+//!  2 PENDING   type, 0, shard, incarnation, version, id = since     ready: first come, first served
+//!    PENDING   type, 1, bucket, due_ms, id            = since     scheduled: due at a time
+//!  3 SLEEPER   type, nonce                            = stamp     an acceptor asleep, to be woken by clearing it
+//!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
+//!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
+//!                                                       is the registration of the type
+//!  6 ACTIVITY  type, bucket, id                       = stamp, time, op of the last heart-beat
+//!  7 DATA      type, id, slot, n                      = the nth chunk of data that is too large for the header
+//!  8 FINISHED  type, bucket, expires_ms, id           = ""        retention: i64::MAX is never
+//!  9 HISTORY   type, id, attempt                      = holder, lock, start, end, outcome, reason
+//! 10 COUNT     type, bucket, edge                     = 64-bit little endian, added to: transitions made
+//! 11 LEASE     type, partition                        = owner, generation, stamp
+//! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
+//! 13 TYPES                                            = stamp     bumped when a TYPE row changes
+//! ```
+//!
+//! - `bucket`, 0 to 31, and `shard`, 0 to 1023, are the first bits of a hash of the id, so that no
+//!   index grows at one end only and no two acceptors are bound to meet. Ready jobs are all due, so
+//!   one range read from any shard on finds some, however few there are; of scheduled jobs the head
+//!   of each bucket has to be looked at, so there are fewer of those. Every job has exactly one row
+//!   in PENDING, ACTIVITY or FINISHED, and that row follows from its header ([`Place`]): there is no
+//!   other state index, and a listing by state is in the order of these keys.
+//! - Jobs of a lane have the lane's number behind the last shard, or bucket, in the place of their own:
+//!   those of a lane lie side by side, and one range read finds the next lane that has any.
+//! - `stamp` is the store's incarnation and a versionstamp. Stamps are compared with versions that
+//!   were read, never with clocks. They stand in values that are overwritten blindly, so a header
+//!   never holds one, and any operations on a job may meet in one transaction.
+//! - `version` in a ready row is the read version at which the job was made ready, and is known to
+//!   the header: first come, first served, whatever the clocks of creators say.
+//! - A heart-beat reads the header (its fence) and writes the ACTIVITY row, nothing else.
+//! - `edge` counts transitions, state × 4 + state, and so each transition adds to one row, not two;
+//!   the number of jobs in a state is what came in less what went out. The labels of the data before
+//!   and after, 4 bits each, stand above these 4 bits.
+//! - No row is written by every operation: SLEEPER rows only exist while somebody sleeps, NOTE and
+//!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are spread
+//!   over the buckets.
+
+mod edges;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use store::KeyRange;
+use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
+
+use crate::model::header::{Header, Order, Place, State};
+use crate::model::ids::{BUCKETS, SHARDS};
+use crate::{Error, JobId, JobType, Lane, Result};
+
+pub(crate) use edges::{Kind, LABELS, edge, edge_adds, edge_ends, edge_of_states};
+
+/// The number of the jobs layer.
+const LAYER: i64 = 51;
+
+/// The tables. Never change a number, never use one again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    Job = 1,
+    Pending = 2,
+    Sleeper = 3,
+    Notifier = 4,
+    Type = 5,
+    Activity = 6,
+    Data = 7,
+    Finished = 8,
+    History = 9,
+    Count = 10,
+    Lease = 11,
+    Note = 12,
+    Types = 13,
+}
+
+const READY: i64 = 0;
+const TIMED: i64 = 1;
+
+/// The keys of one queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    subspace: Vec<u8>,
+}
+
+/// The index row of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Position {
+    Ready(Option<Lane>, Order),
+    Timed(Option<Lane>, i64),
+    Active,
+    Finished(i64),
+}
+
+impl Position {
+    pub(crate) fn of(header: &Header) -> Self {
+        match header.place {
+            Place::Ready(order) => Self::Ready(header.lane, order),
+            Place::Timed => Self::Timed(header.lane, header.due_ms),
+            Place::Active => Self::Active,
+            Place::Finished { expires_ms, .. } => Self::Finished(expires_ms),
+        }
+    }
+}
+
+impl Keys {
+    pub(crate) fn new() -> Self {
+        let mut subspace = Vec::new();
+        pack_into(&LAYER, &mut subspace);
+        Self { subspace }
+    }
+
+    pub(crate) fn job(&self, ty: &JobType, id: &JobId) -> Vec<u8> {
+        self.pack(Table::Job, &(ty.as_str(), id.as_bytes()))
+    }
+
+    pub(crate) fn jobs(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Job, &(ty.as_str(),))
+    }
+
+    /// The index row of a job.
+    pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: Position) -> Vec<u8> {
+        let (shard, bucket) = (id.shard(), id.bucket());
+        let (ty, id) = (ty.as_str(), id.as_bytes());
+        match position {
+            Position::Ready(lane, order) => {
+                let shard = lane.map_or(shard, |lane| SHARDS + lane.number());
+                let (incarnation, version) = (order.incarnation, order.version);
+                let key = (ty, READY, shard, incarnation, version, id);
+                self.pack(Table::Pending, &key)
+            }
+            Position::Timed(lane, due_ms) => {
+                let bucket = lane.map_or(bucket, |lane| BUCKETS + lane.number());
+                self.pack(Table::Pending, &(ty, TIMED, bucket, due_ms, id))
+            }
+            Position::Active => self.pack(Table::Activity, &(ty, bucket, id)),
+            Position::Finished(expires_ms) => {
+                self.pack(Table::Finished, &(ty, bucket, expires_ms, id))
+            }
+        }
+    }
+
+    /// The index of a state.
+    pub(crate) fn state(&self, ty: &JobType, state: State) -> KeyRange {
+        let table = match state {
+            State::Pending => Table::Pending,
+            State::Running => Table::Activity,
+            State::Finished => Table::Finished,
+        };
+        self.range(table, &(ty.as_str(),))
+    }
+
+    /// The ready jobs of the lanes with these numbers.
+    pub(crate) fn ready_lanes(&self, ty: &JobType, lanes: Range<u16>) -> KeyRange {
+        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), READY, SHARDS + lane));
+        KeyRange::new(edge(lanes.start), edge(lanes.end))
+    }
+
+    /// The scheduled jobs of the lanes with these numbers.
+    pub(crate) fn timed_lanes(&self, ty: &JobType, lanes: Range<u16>) -> KeyRange {
+        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), TIMED, BUCKETS + lane));
+        KeyRange::new(edge(lanes.start), edge(lanes.end))
+    }
+
+    /// The ready jobs, from a shard on, behind them those of lanes; and those before.
+    pub(crate) fn ready(&self, ty: &JobType, shard: u16) -> (KeyRange, KeyRange) {
+        let all = self.range(Table::Pending, &(ty.as_str(), READY));
+        let middle = self.pack(Table::Pending, &(ty.as_str(), READY, shard));
+        let middle = Bytes::from(middle);
+        (
+            KeyRange::new(middle.clone(), all.end),
+            KeyRange::new(all.begin, middle),
+        )
+    }
+
+    /// The scheduled jobs of all buckets.
+    pub(crate) fn all_timed(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Pending, &(ty.as_str(), TIMED))
+    }
+
+    /// The scheduled jobs of a bucket.
+    pub(crate) fn timed(&self, ty: &JobType, bucket: u16) -> KeyRange {
+        self.range(Table::Pending, &(ty.as_str(), TIMED, bucket))
+    }
+
+    /// The scheduled jobs of a bucket that are due.
+    pub(crate) fn due(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
+        let all = self.timed(ty, bucket);
+        let Some(later_ms) = now_ms.checked_add(1) else {
+            return all;
+        };
+        let end = (ty.as_str(), TIMED, bucket, later_ms);
+        KeyRange::new(all.begin, self.pack(Table::Pending, &end))
+    }
+
+    /// The heart-beats of a bucket.
+    pub(crate) fn active(&self, ty: &JobType, bucket: u16) -> KeyRange {
+        self.range(Table::Activity, &(ty.as_str(), bucket))
+    }
+
+    /// The finished jobs of a bucket whose time is up.
+    pub(crate) fn expired(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
+        let all = self.range(Table::Finished, &(ty.as_str(), bucket));
+        let end = (ty.as_str(), bucket, now_ms.saturating_add(1));
+        KeyRange::new(all.begin, self.pack(Table::Finished, &end))
+    }
+
+    /// What a key in the index of a state says.
+    pub(crate) fn position(
+        &self,
+        ty: &JobType,
+        state: State,
+        key: &[u8],
+    ) -> Result<(Position, JobId)> {
+        type Id<'a> = TupleBytes<'a>;
+        let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
+        let parsed = match state {
+            State::Pending => match unpack::<(i64, u16, u32, u64, Id<'_>)>(rest) {
+                Ok((READY, shard, incarnation, version, id)) => {
+                    let order = Order {
+                        incarnation,
+                        version,
+                    };
+                    Some((Position::Ready(lane_behind(SHARDS, shard), order), id))
+                }
+                _ => match unpack::<(i64, u16, i64, Id<'_>)>(rest) {
+                    Ok((TIMED, bucket, due_ms, id)) => {
+                        Some((Position::Timed(lane_behind(BUCKETS, bucket), due_ms), id))
+                    }
+                    _ => None,
+                },
+            },
+            State::Running => {
+                (unpack::<(u16, Id<'_>)>(rest).ok()).map(|(_, id)| (Position::Active, id))
+            }
+            State::Finished => (unpack::<(u16, i64, Id<'_>)>(rest).ok())
+                .map(|(_, expires_ms, id)| (Position::Finished(expires_ms), id)),
+        };
+        let (position, id) = parsed.ok_or_else(|| foreign(key))?;
+        Ok((position, JobId::new(id.into_owned())?))
+    }
+
+    /// How long a key is up to the end of its type: claims take many keys apart, and make none for it.
+    fn prefix_len(&self, ty: &JobType) -> usize {
+        const TABLE: usize = 2;
+        const AROUND_TEXT: usize = 2;
+        let zeros = ty.as_str().bytes().filter(|byte| *byte == 0).count();
+        self.subspace.len() + TABLE + AROUND_TEXT + ty.as_str().len() + zeros
+    }
+
+    pub(crate) fn sleeper(&self, ty: &JobType, nonce: u64) -> Vec<u8> {
+        self.pack(Table::Sleeper, &(ty.as_str(), nonce))
+    }
+
+    pub(crate) fn sleepers(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Sleeper, &(ty.as_str(),))
+    }
+
+    pub(crate) fn notifier(&self, ty: &JobType, nonce: u64) -> Vec<u8> {
+        self.pack(Table::Notifier, &(ty.as_str(), nonce))
+    }
+
+    pub(crate) fn notifiers(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Notifier, &(ty.as_str(),))
+    }
+
+    pub(crate) fn note(&self, ty: &JobType, nonce: u64, id: &JobId) -> Vec<u8> {
+        self.pack(Table::Note, &(ty.as_str(), nonce, id.as_bytes()))
+    }
+
+    pub(crate) fn notes(&self, ty: &JobType, nonce: u64) -> KeyRange {
+        self.range(Table::Note, &(ty.as_str(), nonce))
+    }
+
+    pub(crate) fn type_row(&self, ty: &JobType) -> Vec<u8> {
+        self.pack(Table::Type, &(ty.as_str(),))
+    }
+
+    pub(crate) fn type_rows(&self) -> KeyRange {
+        self.range(Table::Type, &())
+    }
+
+    pub(crate) fn types(&self) -> Vec<u8> {
+        self.pack(Table::Types, &())
+    }
+
+    pub(crate) fn chunk(&self, ty: &JobType, id: &JobId, slot: u32, n: u32) -> Vec<u8> {
+        self.pack(Table::Data, &(ty.as_str(), id.as_bytes(), slot, n))
+    }
+
+    pub(crate) fn chunks(&self, ty: &JobType, id: &JobId, slot: u32) -> KeyRange {
+        self.range(Table::Data, &(ty.as_str(), id.as_bytes(), slot))
+    }
+
+    /// The chunks of all jobs of a type.
+    pub(crate) fn data(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Data, &(ty.as_str(),))
+    }
+
+    pub(crate) fn attempt(&self, ty: &JobType, id: &JobId, number: u32) -> Vec<u8> {
+        self.pack(Table::History, &(ty.as_str(), id.as_bytes(), number))
+    }
+
+    pub(crate) fn attempts(&self, ty: &JobType, id: &JobId) -> KeyRange {
+        self.range(Table::History, &(ty.as_str(), id.as_bytes()))
+    }
+
+    pub(crate) fn count(&self, ty: &JobType, bucket: u16, edge: u16) -> Vec<u8> {
+        self.pack(Table::Count, &(ty.as_str(), bucket, edge))
+    }
+
+    pub(crate) fn counts(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Count, &(ty.as_str(),))
+    }
+
+    pub(crate) fn lease(&self, ty: &JobType, partition: u16) -> Vec<u8> {
+        self.pack(Table::Lease, &(ty.as_str(), partition))
+    }
+
+    pub(crate) fn leases(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Lease, &(ty.as_str(),))
+    }
+
+    /// The notes of all notifiers of a type.
+    #[cfg(test)]
+    pub(crate) fn all_notes(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Note, &(ty.as_str(),))
+    }
+
+    /// The histories of all jobs of a type.
+    #[cfg(test)]
+    pub(crate) fn all_attempts(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::History, &(ty.as_str(),))
+    }
+
+    /// The id at the beginning of what follows a range.
+    #[cfg(test)]
+    pub(crate) fn first_id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (id, _) = unpack::<(TupleBytes<'_>, u32)>(rest).map_err(|_| foreign(key))?;
+        JobId::new(id.into_owned())
+    }
+
+    /// The rows of jobs of all types, table by table: whatever of a type is stored is in one of them.
+    pub(crate) fn of_jobs(&self) -> impl Iterator<Item = KeyRange> {
+        let tables = [
+            Table::Job,
+            Table::Pending,
+            Table::Activity,
+            Table::Data,
+            Table::Finished,
+            Table::History,
+            Table::Count,
+        ];
+        tables.map(|table| self.range(table, &())).into_iter()
+    }
+
+    /// The type of a row of a table ([`of_jobs`](Self::of_jobs)), and what of the table lies after that type's rows.
+    pub(crate) fn type_of(range: &KeyRange, key: &[u8]) -> Result<(JobType, KeyRange)> {
+        let begin = usize::min(range.begin.len(), key.len());
+        let elements: Vec<Element<'_>> = unpack(&key[begin..]).map_err(|_| foreign(key))?;
+        let Some(Element::String(name)) = elements.first() else {
+            return Err(foreign(key));
+        };
+        let mut after = range.begin.to_vec();
+        pack_into(name, &mut after);
+        after.push(0xff);
+        Ok((JobType::new(name)?, KeyRange::new(after, range.end.clone())))
+    }
+
+    /// The id at the end of a key of JOB or NOTE.
+    pub(crate) fn id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (id,) = unpack::<(TupleBytes<'_>,)>(rest).map_err(|_| foreign(key))?;
+        JobId::new(id.into_owned())
+    }
+
+    /// The name at the end of a key of TYPE.
+    pub(crate) fn type_name(&self, key: &[u8]) -> Result<JobType> {
+        let rest = key.get(self.type_rows().begin.len()..).unwrap_or_default();
+        let (name,) = unpack::<(String,)>(rest).map_err(|_| foreign(key))?;
+        JobType::new(&name)
+    }
+
+    /// The number at the end of a key of SLEEPER, NOTIFIER or LEASE.
+    pub(crate) fn number(range: &KeyRange, key: &[u8]) -> Result<u64> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (number,) = unpack::<(u64,)>(rest).map_err(|_| foreign(key))?;
+        Ok(number)
+    }
+
+    /// The numbers at the end of a key of COUNT: bucket and edge.
+    pub(crate) fn count_edge(range: &KeyRange, key: &[u8]) -> Result<u16> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        let (_, edge) = unpack::<(u16, u16)>(rest).map_err(|_| foreign(key))?;
+        Ok(edge)
+    }
+
+    fn pack(&self, table: Table, key: &impl TuplePack) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(96);
+        bytes.extend_from_slice(&self.subspace);
+        pack_into(&i64::from(table as u8), &mut bytes);
+        pack_into(key, &mut bytes);
+        bytes
+    }
+
+    fn range(&self, table: Table, prefix: &impl TuplePack) -> KeyRange {
+        // Elements of a tuple begin with a byte from 0x00 to 0x33.
+        let begin = self.pack(table, prefix);
+        let mut end = begin.clone();
+        end.push(0xff);
+        KeyRange::new(begin, end)
+    }
+}
+
+/// The lane that stands behind so many shards or buckets under this number.
+fn lane_behind(others: u16, number: u16) -> Option<Lane> {
+    (number.checked_sub(others)).and_then(Lane::from_number)
+}
+
+/// The value of a SLEEPER, NOTIFIER or TYPES row in the form of a template: format byte, incarnation
+/// and the place of the versionstamp.
+pub(crate) fn stamp_template(incarnation: u32, rest: &[u8]) -> Vec<u8> {
+    const FORMAT: u8 = 1;
+    let mut value = Vec::with_capacity(15 + rest.len() + 4);
+    value.push(FORMAT);
+    value.extend_from_slice(&incarnation.to_be_bytes());
+    value.extend_from_slice(&[0; 10]);
+    value.extend_from_slice(rest);
+    value.extend_from_slice(&5_u32.to_le_bytes());
+    value
+}
+
+/// When a stamped value was written: before every version that was read later.
+pub(crate) fn stamp_of(value: &[u8]) -> Result<Order> {
+    let parts = value.split_first_chunk::<1>().and_then(|(format, rest)| {
+        let (incarnation, rest) = rest.split_first_chunk()?;
+        let (version, _) = rest.split_first_chunk()?;
+        (*format == [1]).then_some(Order {
+            incarnation: u32::from_be_bytes(*incarnation),
+            version: u64::from_be_bytes(*version),
+        })
+    });
+    parts.ok_or_else(|| Error::corrupt("a stamped row cannot be decoded"))
+}
+
+/// What follows the stamp.
+pub(crate) fn after_stamp(value: &Bytes) -> Bytes {
+    value.slice(value.len().min(15)..)
+}
+
+fn foreign(key: &[u8]) -> Error {
+    Error::corrupt(format!(
+        "key {} does not belong to the queue",
+        key.escape_ascii()
+    ))
+}

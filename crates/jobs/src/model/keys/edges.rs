@@ -1,0 +1,58 @@
+//! Transitions as COUNT counts them.
+
+use crate::model::header::State;
+
+/// The state before a job is added and after it is removed, as edges count it.
+const ABSENT: u16 = 0;
+
+/// Labels there are: 0 is none.
+pub(crate) const LABELS: u8 = 16;
+
+/// How a job is counted: its state, and the label of its data.
+pub(crate) type Kind = Option<(State, u8)>;
+
+/// The number of a transition in COUNT.
+pub(crate) fn edge(old: Kind, new: Kind) -> u16 {
+    let label = |kind: Kind| kind.map_or(0, |(_, label)| u16::from(label % LABELS));
+    let states = 4 * state_number(old) + state_number(new);
+    (label(old) * u16::from(LABELS) + label(new)) * 16 + states
+}
+
+/// The number of a transition whatever the labels are: 0 to 15.
+pub(crate) fn edge_of_states(edge: u16) -> usize {
+    usize::from(edge % 16)
+}
+
+/// What one transition of this edge adds to the number of jobs in `state`.
+pub(crate) fn edge_adds(edge: u16, state: State) -> i64 {
+    let state = state_number(Some((state, 0)));
+    i64::from(edge % 4 == state) - i64::from(edge / 4 % 4 == state)
+}
+
+/// The kinds of job that a transition takes away from and adds to.
+pub(crate) fn edge_ends(edge: u16) -> [Kind; 2] {
+    let labels = edge / 16;
+    let kind = |state: u16, label: u16| {
+        let label = u8::try_from(label).unwrap_or_default();
+        let state = match state {
+            1 => State::Pending,
+            2 => State::Running,
+            3 => State::Finished,
+            _ => return None,
+        };
+        Some((state, label))
+    };
+    [
+        kind(edge / 4 % 4, labels / u16::from(LABELS)),
+        kind(edge % 4, labels % u16::from(LABELS)),
+    ]
+}
+
+fn state_number(kind: Kind) -> u16 {
+    match kind {
+        None => ABSENT,
+        Some((State::Pending, _)) => 1,
+        Some((State::Running, _)) => 2,
+        Some((State::Finished, _)) => 3,
+    }
+}

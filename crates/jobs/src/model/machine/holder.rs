@@ -1,0 +1,140 @@
+//! What becoming and being the holder of a job does to it.
+
+use bytes::Bytes;
+
+use super::{Context, How, Reply, Step};
+use crate::model::header::{Header, Place};
+use crate::testing::planted::Bug;
+use crate::{Attempt, Error, Holder, JobLock, Outcome, Result, State};
+
+pub(super) fn accept(
+    old: Option<&Header>,
+    lock: JobLock,
+    holder: Holder,
+    cx: &Context,
+) -> Result<Step> {
+    let mut new = match old {
+        Some(old) if old.state() == State::Pending => old.clone(),
+        _ => return Err(Error::NotFound),
+    };
+    new.attempts += 1;
+    new.place = Place::Active;
+    let attempt = Attempt {
+        number: new.attempts,
+        holder,
+        started_ms: cx.now_ms,
+        end: None,
+        lock,
+    };
+    let spill = new.last.replace(attempt);
+    let step = Step::tell(new, Reply::Done { again: false });
+    Ok(Step { spill, ..step })
+}
+
+pub(super) fn update(
+    old: Option<&Header>,
+    lock: JobLock,
+    data: Option<Bytes>,
+    repeated: bool,
+    cx: &Context,
+) -> Result<Step> {
+    let old = held(old, lock, cx)?.filter(|_| !repeated);
+    let Some(old) = old else {
+        return Ok(Step::nothing(Reply::Repeated));
+    };
+    let reply = Reply::Done {
+        again: old.next.is_some(),
+    };
+    match data {
+        Some(data) if old.data.bytes.as_ref() != Some(&data) => {
+            let mut new = old.clone();
+            new.data = new.blob(data);
+            Ok(Step::tell(new, reply))
+        }
+        _ => Ok(Step::nothing(reply)),
+    }
+}
+
+pub(super) fn resubmit(
+    old: Option<&Header>,
+    lock: JobLock,
+    due_ms: i64,
+    data: Option<Bytes>,
+    repeated: bool,
+    cx: &Context,
+) -> Result<Step> {
+    let old = held(old, lock, cx)?.filter(|_| !repeated);
+    let Some(old) = old else {
+        return Ok(Step::nothing(Reply::Repeated));
+    };
+    let mut new = old.clone();
+    new.ask_again(due_ms, data);
+    Ok(Step::put(new, Reply::Done { again: true }))
+}
+
+pub(super) fn finish(
+    old: Option<&Header>,
+    lock: JobLock,
+    data: Option<Bytes>,
+    how: How,
+    reason: Option<String>,
+    repeated: bool,
+    cx: &Context,
+) -> Result<Step> {
+    let held_by = old.and_then(Header::lock);
+    let stolen = cx.planted.is(Bug::FinishWithoutLock) && held_by.is_some();
+    let old = match old {
+        Some(old) if held_by == Some(lock) || stolen => old,
+        Some(old) if !cx.planted.is(Bug::FinishNotIdempotent) => {
+            return if old.was_ended_by(lock) || repeated {
+                Ok(Step::nothing(Reply::Repeated))
+            } else {
+                Err(Error::Halt)
+            };
+        }
+        _ => return Err(Error::Halt),
+    };
+    let mut new = old.clone();
+    new.stalls = 0;
+    let outcome = match how {
+        How::Done => Outcome::Done,
+        How::Failed => Outcome::Failed,
+        How::Again { due_ms } => {
+            new.ask_again(due_ms, None);
+            Outcome::Again
+        }
+    };
+    new.end_attempt(outcome, reason, cx);
+    let next = new.next.take();
+    let again = next.is_some();
+    match next {
+        None => {
+            new.replace_data(data);
+            new.be_finished(cx);
+        }
+        Some(next) => {
+            match next.data {
+                Some(newer) => new.data = newer,
+                None => new.replace_data(data),
+            }
+            new.be_pending(next.due_ms, cx);
+        }
+    }
+    let mut step = Step::tell(new, Reply::Done { again });
+    if cx.planted.is(Bug::FinishTellsNobody) {
+        step.tell.clear();
+    }
+    Ok(step)
+}
+
+/// The job, if `lock` holds it; `None` if this very transaction ended the run before; else halt.
+fn held<'a>(old: Option<&'a Header>, lock: JobLock, cx: &Context) -> Result<Option<&'a Header>> {
+    let old = old.ok_or(Error::Halt)?;
+    if old.lock() == Some(lock) {
+        return Ok(Some(old));
+    }
+    if old.was_ended_by(lock) && cx.maybe_committed {
+        return Ok(None);
+    }
+    Err(Error::Halt)
+}

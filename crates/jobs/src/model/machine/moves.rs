@@ -1,0 +1,64 @@
+//! The moves that steps are made of.
+
+use bytes::Bytes;
+
+use super::Context;
+use crate::model::header::{End, Header, Next, Place, shorten};
+use crate::{Outcome, State};
+
+impl Header {
+    pub(super) fn be_pending(&mut self, due_ms: i64, cx: &Context) {
+        if self.state() == State::Pending && self.due_ms == due_ms {
+            return;
+        }
+        self.due_ms = due_ms;
+        self.place = if due_ms == 0 {
+            Place::Ready(cx.order)
+        } else {
+            Place::Timed
+        };
+    }
+
+    pub(super) fn be_finished(&mut self, cx: &Context) {
+        let kept_ms = self.retention_ms.and_then(|ms| i64::try_from(ms).ok());
+        self.place = Place::Finished {
+            at_ms: cx.now_ms,
+            expires_ms: kept_ms.map_or(i64::MAX, |ms| cx.now_ms.saturating_add(ms)),
+        };
+    }
+
+    pub(super) fn end_attempt(&mut self, outcome: Outcome, reason: Option<String>, cx: &Context) {
+        if let Some(last) = &mut self.last {
+            last.end = Some(End {
+                at_ms: cx.now_ms,
+                outcome,
+                reason: reason.map(shorten),
+            });
+        }
+    }
+
+    pub(super) fn replace_data(&mut self, data: Option<Bytes>) {
+        if let Some(data) = data {
+            self.data = self.blob(data);
+        }
+    }
+
+    /// The holder's wish for another run. A creator's wish is not put off by it, and newer data of
+    /// a creator is not replaced.
+    pub(super) fn ask_again(&mut self, due_ms: i64, data: Option<Bytes>) {
+        let due_ms = due_ms.max(0);
+        let data = data.map(|data| self.blob(data));
+        self.next = Some(match self.next.take() {
+            Some(next) if next.by_creator => Next {
+                due_ms: next.due_ms.min(due_ms),
+                data: next.data.or(data),
+                by_creator: true,
+            },
+            before => Next {
+                due_ms,
+                data: data.or(before.and_then(|next| next.data)),
+                by_creator: false,
+            },
+        });
+    }
+}

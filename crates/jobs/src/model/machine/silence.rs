@@ -1,0 +1,72 @@
+//! What the silence of its holder does to a job.
+
+use super::{Context, Reply, Step, Verdict};
+use crate::model::header::Header;
+use crate::model::types::StallPolicy;
+use crate::testing::planted::Bug;
+use crate::{Error, Outcome, Result, State};
+
+pub(super) fn stall(
+    old: Option<&Header>,
+    verdict: Verdict,
+    policy: StallPolicy,
+    cx: &Context,
+) -> Result<Step> {
+    let mut new = match old {
+        Some(old) if old.state() == State::Running => old.clone(),
+        _ => return Err(Error::NotFound),
+    };
+    let healthy = (new.last.as_ref()).is_some_and(|run| {
+        policy.healthy_ms > 0
+            && cx.now_ms.saturating_sub(run.started_ms)
+                > i64::try_from(policy.healthy_ms).unwrap_or(i64::MAX)
+    });
+    new.stalls = if healthy { 1 } else { new.stalls + 1 };
+    let silent = "its holder went silent".to_owned();
+    let next = (new.next.take()).filter(|_| !cx.planted.is(Bug::StallDropsNext));
+    if let Some(next) = next {
+        new.due_ms = next.due_ms;
+        if let Some(newer) = next.data {
+            new.stalls = if next.by_creator { 0 } else { new.stalls };
+            new.data = newer;
+        }
+        if next.by_creator {
+            // What a creator asked for meanwhile is owed, whatever became of the run before it.
+            new.end_attempt(Outcome::Stalled, Some(silent), cx);
+            new.be_pending(next.due_ms, cx);
+            return Ok(Step::tell(new, Reply::Done { again: true }));
+        }
+    }
+    let backoff = |stalls| match policy.wait_ms(stalls) {
+        Some(0) => Some(new.due_ms),
+        Some(wait) => Some(
+            cx.now_ms
+                .saturating_add(i64::try_from(wait).unwrap_or(i64::MAX)),
+        ),
+        None => None,
+    };
+    let (due_ms, data, reason) = match verdict {
+        Verdict::Policy => (backoff(new.stalls), None, silent),
+        Verdict::Rerun { due_ms, data } => {
+            let never_given_up = StallPolicy {
+                stalls_max: None,
+                ..policy
+            };
+            let wait = never_given_up.wait_ms(new.stalls).unwrap_or(0);
+            let wait = i64::try_from(wait).unwrap_or(i64::MAX);
+            let due_ms = due_ms.unwrap_or(cx.now_ms.saturating_add(wait));
+            (Some(due_ms), data, silent)
+        }
+        Verdict::GiveUp { data, reason } => (None, data, reason),
+    };
+    new.replace_data(data);
+    let again = due_ms.is_some();
+    if let Some(due_ms) = due_ms {
+        new.end_attempt(Outcome::Stalled, Some(reason), cx);
+        new.be_pending(due_ms.max(0), cx);
+    } else {
+        new.end_attempt(Outcome::GaveUp, Some(reason), cx);
+        new.be_finished(cx);
+    }
+    Ok(Step::tell(new, Reply::Done { again }))
+}

@@ -1,0 +1,106 @@
+//! What a type's registration says.
+
+use bytes::Bytes;
+
+use crate::Result;
+use crate::model::codec::{Reader, Writer};
+
+const FORMAT: u8 = 1;
+
+/// What is known of a type; its being stored is the registration of the type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TypeConfig {
+    /// A holder that is silent for longer loses its job. Holders send heart-beats at a third of it or sooner.
+    pub timeout_ms: u64,
+    /// How long a job is kept after it has finished, unless it says otherwise; `None` for good.
+    /// Jobs keep what was set when they were added last.
+    pub retention_ms: Option<u64>,
+    /// What becomes of jobs whose holder went silent.
+    pub stalls: StallPolicy,
+}
+
+/// What becomes of a job whose holder went silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StallPolicy {
+    /// After so many silent holders in a row the job is finished as [given
+    /// up](crate::Outcome::GaveUp); `None` never.
+    pub stalls_max: Option<u32>,
+    /// How long it waits after its first stall, twice that after the second, and so on; 0 not at all.
+    pub backoff_ms: u64,
+    /// The longest it waits.
+    pub backoff_ms_max: u64,
+    /// A run that lasted longer was healthy: its stall counts as the first. 0 never.
+    pub healthy_ms: u64,
+}
+
+impl TypeConfig {
+    /// A type of this timeout, which keeps finished jobs and runs stalled ones again at once.
+    pub fn new(timeout_ms: u64) -> Self {
+        Self {
+            timeout_ms,
+            retention_ms: None,
+            stalls: StallPolicy {
+                stalls_max: None,
+                backoff_ms: 0,
+                backoff_ms_max: 0,
+                healthy_ms: 0,
+            },
+        }
+    }
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut to = Writer::new(FORMAT);
+        to.uint(self.timeout_ms);
+        to.option(self.retention_ms, Writer::uint);
+        to.option(self.stalls.stalls_max, Writer::uint);
+        to.uint(self.stalls.backoff_ms);
+        to.uint(self.stalls.backoff_ms_max);
+        to.uint(self.stalls.healthy_ms);
+        to.finish()
+    }
+
+    pub(crate) fn decode(value: Bytes) -> Result<Self> {
+        let mut from = Reader::new(value, "a job type", FORMAT)?;
+        let config = Self {
+            timeout_ms: from.uint()?,
+            retention_ms: from.option(Reader::uint)?,
+            stalls: StallPolicy {
+                stalls_max: from.option(Reader::uint)?,
+                backoff_ms: from.uint()?,
+                backoff_ms_max: from.uint()?,
+                healthy_ms: from.uint()?,
+            },
+        };
+        from.end()?;
+        Ok(config)
+    }
+}
+
+impl StallPolicy {
+    /// How long a job waits after so many stalls in a row; `None` when it has to be given up.
+    pub fn wait_ms(&self, stalls: u32) -> Option<u64> {
+        if self.stalls_max.is_some_and(|max| stalls > max) {
+            return None;
+        }
+        let doubled = 1_u64 << stalls.saturating_sub(1).min(32);
+        Some((self.backoff_ms.saturating_mul(doubled)).min(self.backoff_ms_max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_waits_doubling_and_gives_up() {
+        let policy = StallPolicy {
+            stalls_max: Some(4),
+            backoff_ms: 100,
+            backoff_ms_max: 350,
+            healthy_ms: 0,
+        };
+        let waits: Vec<_> = (1..=5).map(|stalls| policy.wait_ms(stalls)).collect();
+        assert_eq!(waits, [Some(100), Some(200), Some(350), Some(350), None]);
+        assert_eq!(TypeConfig::new(1).stalls.wait_ms(u32::MAX), Some(0));
+    }
+}

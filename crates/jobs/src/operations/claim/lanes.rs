@@ -1,0 +1,323 @@
+//! Lanes: owners whose jobs take turns.
+//!
+//! A claim begins with the lane behind the one that was served last, so a job waits for as many
+//! claims as there are lanes with jobs, and not for the jobs before it. Whose turn it is is known to
+//! the handle alone: another one begins anywhere and comes round as soon. Jobs without a lane are
+//! served as one lane, behind the last. A type that uses none is looked at for lanes seldom.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use futures::future::{try_join, try_join_all};
+use store::Transaction;
+
+use super::Claim;
+use super::candidates::{Candidate, choose};
+use crate::model::ids::{BUCKETS, LANES};
+use crate::model::keys::Position;
+use crate::{JobType, Jobs, Result};
+
+/// One claim in so many looks for lanes where there have been none.
+const LOOKS: u32 = 8;
+/// How many lanes one claim takes jobs from at most, if the first ones have enough.
+const LANES_MAX: usize = 8;
+/// How many lanes of scheduled jobs one claim looks at before it takes what it has found.
+const TIMED_LANES_MAX: usize = 16;
+/// Into how many parts the lanes are divided when all of them are looked at.
+const PARTS: u16 = 32;
+
+/// What a handle remembers of each type.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<BTreeMap<JobType, Turn>>);
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    claims: u32,
+    /// There have been jobs in lanes.
+    used: bool,
+    /// The lane to begin with; [`LANES`] is the jobs without one.
+    ready: u16,
+    timed: u16,
+}
+
+/// Due jobs of one lane.
+#[derive(Debug)]
+struct Group {
+    lane: u16,
+    due: Vec<Candidate>,
+}
+
+/// Due jobs of some lanes, in the order of their turns.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    ready: Vec<Group>,
+    timed: Vec<Group>,
+    /// Behind the last lane of scheduled jobs that was looked at.
+    timed_end: u16,
+}
+
+impl Turns {
+    /// The turn of the next claim; the first begins with a lane that `seed` chooses.
+    pub(super) fn draw(&self, ty: &JobType, seed: u64) -> Turn {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turns.entry(ty.clone()).or_insert_with(|| {
+            let lane = u16::try_from(seed % u64::from(LANES)).unwrap_or(0);
+            Turn {
+                claims: 0,
+                used: false,
+                ready: lane,
+                timed: lane,
+            }
+        });
+        turn.claims = turn.claims.wrapping_add(1);
+        *turn
+    }
+
+    fn set(&self, ty: &JobType, ready: u16, timed: u16) {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get_mut(ty) {
+            (turn.used, turn.ready, turn.timed) = (true, ready, timed);
+        }
+    }
+}
+
+impl Turn {
+    /// Whether the claim looks for lanes although nothing says that there are any.
+    pub(super) fn looks(&self) -> bool {
+        self.used || self.claims.is_multiple_of(LOOKS)
+    }
+}
+
+impl Groups {
+    pub(super) fn len(&self) -> usize {
+        let groups = self.ready.iter().chain(&self.timed);
+        groups.map(|group| group.due.len()).sum()
+    }
+
+    fn ids(&self) -> BTreeSet<&crate::JobId> {
+        let groups = self.ready.iter().chain(&self.timed);
+        groups
+            .flat_map(|group| group.due.iter().map(|job| &job.id))
+            .collect()
+    }
+
+    /// Adds scheduled jobs that were found elsewhere, if they are not there yet.
+    pub(super) fn add_timed(&mut self, mut found: Vec<Candidate>) {
+        let known = self.ids();
+        found.retain(|job| !known.contains(&job.id));
+        for job in found {
+            let lane = job.lane().unwrap_or(LANES);
+            match self.timed.iter_mut().find(|group| group.lane == lane) {
+                Some(group) => group.due.push(job),
+                None => self.timed.push(Group {
+                    lane,
+                    due: vec![job],
+                }),
+            }
+        }
+    }
+}
+
+impl Jobs {
+    /// Due jobs of the lanes whose turn it is.
+    pub(super) async fn lanes(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        window: usize,
+    ) -> Result<Groups> {
+        let (ready, timed) = (claim.turn.ready.min(LANES), claim.turn.timed);
+        let mut groups = Groups::default();
+        let (first, (timed_first, _, end)) = try_join(
+            self.ready_lanes(tx, claim, ready..LANES, window, 0),
+            self.timed_lanes(tx, claim, timed..LANES, window, TIMED_LANES_MAX),
+        )
+        .await?;
+        groups.ready = first;
+        (groups.timed, groups.timed_end) = (timed_first, end);
+        if !enough(&groups.ready, 0, claim.locks.len()) {
+            let known = groups.ready.len();
+            let again = self.ready_lanes(tx, claim, 0..ready, window, known).await?;
+            groups.ready.extend(again);
+        }
+        if groups.timed_end == LANES {
+            let (again, _, end) =
+                (self.timed_lanes(tx, claim, 0..timed, window, TIMED_LANES_MAX)).await?;
+            groups.timed.extend(again);
+            groups.timed_end = end;
+        }
+        Ok(groups)
+    }
+
+    /// The heads of lanes of ready jobs, until there are enough beside those that are known.
+    async fn ready_lanes(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        mut lanes: Range<u16>,
+        window: usize,
+        known: usize,
+    ) -> Result<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::new();
+        while !lanes.is_empty() && !enough(&groups, known, claim.locks.len()) {
+            let range = self.keys().ready_lanes(&claim.ty, lanes.clone());
+            let rows = self.candidates(tx, claim, range, window).await?;
+            let Some(last) = rows.last().and_then(Candidate::lane) else {
+                break;
+            };
+            for job in rows {
+                let lane = job.lane().unwrap_or(last);
+                match groups.last_mut().filter(|group| group.lane == lane) {
+                    Some(group) => group.due.push(job),
+                    None => groups.push(Group {
+                        lane,
+                        due: vec![job],
+                    }),
+                }
+            }
+            lanes.start = last + 1;
+        }
+        Ok(groups)
+    }
+
+    /// The heads of up to so many lanes of scheduled jobs that are due, when the first of the others
+    /// is, and the lane behind them.
+    async fn timed_lanes(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        mut lanes: Range<u16>,
+        limit: usize,
+        lanes_max: usize,
+    ) -> Result<(Vec<Group>, Option<i64>, u16)> {
+        let (mut groups, mut next_due_ms) = (Vec::new(), None);
+        for _ in 0..lanes_max {
+            let range = self.keys().timed_lanes(&claim.ty, lanes.clone());
+            let head = self.candidates(tx, claim, range, 1).await?.pop();
+            let Some((lane, Position::Timed(_, due_ms))) =
+                head.and_then(|head| Some((head.lane()?, head.position)))
+            else {
+                lanes.start = lanes.end;
+                break;
+            };
+            if due_ms <= self.horizon_ms(claim) {
+                let due = (self.keys()).due(&claim.ty, BUCKETS + lane, self.horizon_ms(claim));
+                let due = self.candidates(tx, claim, due, limit).await?;
+                groups.push(Group { lane, due });
+            } else {
+                next_due_ms = [next_due_ms, Some(due_ms)].into_iter().flatten().min();
+            }
+            lanes.start = lane + 1;
+        }
+        Ok((groups, next_due_ms, lanes.start))
+    }
+
+    /// The scheduled jobs of all lanes that are due, and when the first of the others is.
+    pub(super) async fn all_timed_lanes(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        limit: usize,
+    ) -> Result<(Vec<Candidate>, Option<i64>)> {
+        let part = LANES / PARTS;
+        let parts = (0..PARTS).map(|n| {
+            let lanes = n * part..(n + 1) * part;
+            self.timed_lanes(tx, claim, lanes, limit, usize::from(part))
+        });
+        let (mut due, mut next_due_ms) = (Vec::new(), None);
+        for (groups, next, _) in try_join_all(parts).await? {
+            due.extend(groups.into_iter().flat_map(|group| group.due));
+            next_due_ms = [next_due_ms, next].into_iter().flatten().min();
+        }
+        Ok((due, next_due_ms))
+    }
+
+    /// Chooses among the jobs without a lane and those of lanes: one of each in turn, as far as there
+    /// are any.
+    pub(super) fn take_turns(
+        &self,
+        others: Vec<Candidate>,
+        groups: Groups,
+        claim: &Claim,
+        attempt: u32,
+    ) -> Vec<Candidate> {
+        let Turn { claims, ready, .. } = claim.turn;
+        let (mut first, mut second) = (groups.ready, groups.timed);
+        if !others.is_empty() {
+            let wrapped = first.iter().position(|group| group.lane < ready);
+            let place = wrapped.unwrap_or(first.len());
+            let (lane, due) = (LANES, others);
+            first.insert(place, Group { lane, due });
+        }
+        let ready_count = first.len();
+        // Neither kind waits for the other.
+        let ready_first = claims.is_multiple_of(2);
+        if !ready_first {
+            std::mem::swap(&mut first, &mut second);
+        }
+        first.extend(second);
+        let sizes: Vec<usize> = first.iter().map(|group| group.due.len()).collect();
+        let shares = shares(&sizes, claim.locks.len());
+        let served = |group: usize| shares.get(group).is_some_and(|share| *share > 0);
+        let ready_begin = if ready_first {
+            0
+        } else {
+            first.len() - ready_count
+        };
+        let timed_begin = if ready_first { ready_count } else { 0 };
+        let timed_count = first.len() - ready_count;
+        let next_ready = (ready_begin..ready_begin + ready_count)
+            .rev()
+            .find(|group| served(*group))
+            .map_or(ready, |group| (first[group].lane + 1) % (LANES + 1));
+        let next_timed = (timed_begin..timed_begin + timed_count)
+            .find(|group| !served(*group))
+            .map_or(groups.timed_end % LANES, |group| first[group].lane % LANES);
+        self.turns().set(&claim.ty, next_ready, next_timed);
+        let chosen = first.into_iter().zip(shares);
+        chosen
+            .flat_map(|(group, share)| choose(group.due, share, claim, attempt))
+            .collect()
+    }
+}
+
+/// True when a claim needs no other lanes: it has jobs for all its locks, of some lanes.
+fn enough(groups: &[Group], known: usize, wanted: usize) -> bool {
+    let jobs: usize = groups.iter().map(|group| group.due.len()).sum();
+    jobs >= wanted && known + groups.len() >= wanted.min(LANES_MAX)
+}
+
+/// Divides what is wanted among groups of these sizes, as evenly as they allow; the first ones get
+/// what is left over.
+fn shares(sizes: &[usize], wanted: usize) -> Vec<usize> {
+    let mut shares = vec![0; sizes.len()];
+    let mut left = wanted;
+    loop {
+        let before = left;
+        for (share, size) in shares.iter_mut().zip(sizes) {
+            if left > 0 && *share < *size {
+                *share += 1;
+                left -= 1;
+            }
+        }
+        if left == before || left == 0 {
+            return shares;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shares;
+
+    #[test]
+    fn jobs_are_shared_out_evenly() {
+        assert_eq!(shares(&[10_000, 1], 4), [3, 1]);
+        assert_eq!(shares(&[10_000, 1], 1), [1, 0]);
+        assert_eq!(shares(&[2, 0, 5, 5], 9), [2, 0, 4, 3]);
+        assert_eq!(shares(&[1, 1], 9), [1, 1]);
+        assert!(shares(&[], 9).is_empty());
+    }
+}

@@ -1,0 +1,193 @@
+//! How many jobs there are, and how long they have waited.
+
+use std::collections::BTreeMap;
+
+use futures::future::{try_join_all, try_join4};
+use store::{Call, KeyRange, RangeOptions, Transaction};
+
+use crate::model::header::State;
+use crate::model::ids::{BUCKETS, LANES};
+use crate::model::keys::{Keys, Kind, Position, edge, edge_adds, edge_ends, edge_of_states};
+use crate::operations::claim::since;
+use crate::{Error, JobType, Jobs, Result};
+
+/// The jobs of a type, by state, and every transition ever made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs that wait.
+    pub pending: u64,
+    /// Jobs that are held.
+    pub running: u64,
+    /// Jobs that have finished and are not forgotten.
+    pub finished: u64,
+    /// Jobs that were made.
+    pub created_total: u64,
+    /// Runs that were started.
+    pub accepted_total: u64,
+    /// Runs after which the job was finished.
+    pub finished_total: u64,
+    /// Runs after which the job was pending again, by its holder's will or for its silence.
+    pub again_total: u64,
+    /// Finished jobs that were made pending again.
+    pub revived_total: u64,
+    /// Jobs that were removed or forgotten.
+    pub removed_total: u64,
+}
+
+/// The jobs of a type that wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Jobs that are due.
+    pub due: u64,
+    /// There are more due jobs than were counted.
+    pub due_at_least: bool,
+    /// Jobs that will be due. Too many by what is missing in `due`.
+    pub future: u64,
+    /// Since when the oldest due job that was counted has been due.
+    pub oldest_due_ms: Option<i64>,
+}
+
+impl Jobs {
+    /// The jobs of a type, by state. Costs the same however many there are.
+    pub async fn counts(&self, ty: &JobType) -> Result<Counts> {
+        self.read(Call::batch("counts"), |tx| async move {
+            self.counts_in(&tx, ty).await
+        })
+        .await
+    }
+
+    /// [`Self::counts`] in the caller's transaction, by a snapshot read.
+    pub async fn counts_in(&self, tx: &Transaction, ty: &JobType) -> Result<Counts> {
+        let edges = self.edges(tx, ty).await?;
+        let jobs = |state| {
+            let sum = (0..16)
+                .zip(edges)
+                .map(|(edge, times)| edge_adds(edge, state) * times);
+            unsigned(sum.sum())
+        };
+        let times = |from, to| unsigned(edges[usize::from(edge(from, to))]);
+        let (pending, running, finished): (Kind, Kind, Kind) = (
+            Some((State::Pending, 0)),
+            Some((State::Running, 0)),
+            Some((State::Finished, 0)),
+        );
+        Ok(Counts {
+            pending: jobs(State::Pending),
+            running: jobs(State::Running),
+            finished: jobs(State::Finished),
+            created_total: times(None, pending),
+            accepted_total: times(pending, running),
+            finished_total: times(running, finished),
+            again_total: times(running, pending),
+            revived_total: times(finished, pending),
+            removed_total: times(pending, None) + times(running, None) + times(finished, None),
+        })
+    }
+
+    /// The jobs of a type by state and [label](Self::labelled); none of which there are none.
+    pub async fn counts_by_label(&self, ty: &JobType) -> Result<BTreeMap<(State, u8), u64>> {
+        let sums = self
+            .read(Call::batch("counts"), |tx| async move {
+                let mut sums: BTreeMap<(State, u8), i64> = BTreeMap::new();
+                let add = |edge, times: i64| {
+                    let [old, new] = edge_ends(edge);
+                    for (kind, times) in [(old, -times), (new, times)] {
+                        if let Some(kind) = kind {
+                            *sums.entry(kind).or_default() += times;
+                        }
+                    }
+                };
+                self.each_edge(&tx, ty, add).await?;
+                Ok(sums)
+            })
+            .await?;
+        let counts = sums.into_iter().filter(|(_, sum)| *sum != 0);
+        Ok(counts.map(|(kind, sum)| (kind, unsigned(sum))).collect())
+    }
+
+    /// How often each transition was made, whatever the labels were.
+    async fn edges(&self, tx: &Transaction, ty: &JobType) -> Result<[i64; 16]> {
+        let mut edges = [0; 16];
+        let add = |edge, times| edges[edge_of_states(edge)] += times;
+        self.each_edge(tx, ty, add).await?;
+        Ok(edges)
+    }
+
+    async fn each_edge(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        mut add: impl FnMut(u16, i64),
+    ) -> Result<()> {
+        let range = self.keys().counts(ty);
+        let mut rows = tx
+            .snapshot()
+            .get_range(range.clone(), RangeOptions::default());
+        while let Some(row) = rows.next().await? {
+            let edge = Keys::count_edge(&range, &row.key)?;
+            let times = (*row.value).try_into().map(i64::from_le_bytes);
+            let times = times.map_err(|_| Error::corrupt("a counter cannot be decoded"))?;
+            add(edge, times);
+        }
+        Ok(())
+    }
+
+    /// The jobs of a type that wait, counting up to about `limit` due ones.
+    pub async fn backlog(&self, ty: &JobType, now_ms: i64, limit: usize) -> Result<Backlog> {
+        self.read(Call::batch("backlog"), |tx| async move {
+            let (ready, _) = self.keys().ready(ty, 0);
+            let share = limit.div_ceil(usize::from(BUCKETS));
+            let timed = (0..BUCKETS).map(|bucket| self.keys().due(ty, bucket, now_ms));
+            let timed = timed.map(|range| self.waiting(&tx, ty, range, now_ms, share));
+            // Of lanes so many rows are looked at, due or not.
+            let lanes = self.keys().timed_lanes(ty, 0..LANES);
+            let (ready, lanes, timed, counts) = try_join4(
+                self.waiting(&tx, ty, ready, now_ms, limit),
+                self.waiting(&tx, ty, lanes, now_ms, limit),
+                try_join_all(timed),
+                self.counts_in(&tx, ty),
+            )
+            .await?;
+            let parts = || timed.iter().chain([&ready, &lanes]);
+            let due = parts().map(|(due, _)| *due as u64).sum();
+            Ok(Backlog {
+                due,
+                due_at_least: ready.0 == limit
+                    || lanes.0 == limit
+                    || timed.iter().any(|(due, _)| *due == share),
+                future: counts.pending.saturating_sub(due),
+                oldest_due_ms: parts().filter_map(|(_, oldest)| *oldest).min(),
+            })
+        })
+        .await
+    }
+
+    /// How many due jobs wait in a range, up to a limit, and since when the oldest of them is due.
+    async fn waiting(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        range: KeyRange,
+        now_ms: i64,
+        limit: usize,
+    ) -> Result<(usize, Option<i64>)> {
+        let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
+        let rows = rows.collect().await?;
+        let (mut due, mut oldest) = (0, None::<i64>);
+        for row in &rows {
+            let since_ms = match self.keys().position(ty, State::Pending, &row.key)? {
+                (Position::Timed(_, due_ms), _) if due_ms > now_ms => continue,
+                (Position::Timed(_, due_ms), _) => due_ms,
+                _ => since(&row.value)?,
+            };
+            due += 1;
+            oldest = Some(oldest.map_or(since_ms, |oldest| oldest.min(since_ms)));
+        }
+        Ok((due, oldest))
+    }
+}
+
+/// Counters are never negative when nobody reads half a transaction.
+fn unsigned(count: i64) -> u64 {
+    u64::try_from(count).unwrap_or(0)
+}

@@ -1,0 +1,496 @@
+//! The queue: a handle on it, and what creators of jobs do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use store::{Call, Store, Transaction};
+
+use crate::model::header::{Header, State, check_data};
+use crate::model::keys::{Keys, LABELS};
+use crate::model::machine::{Create, Event, Reply};
+use crate::operations::claim::Turns;
+use crate::services::keep_alive::Beats;
+use crate::testing::planted::{Bug, Planted};
+use crate::{Clock, Entropy, Error, JobId, JobType, Lane, Op, Result};
+
+/// What one transaction of a batch holds at most: jobs, and bytes of data.
+const BATCH_JOBS_MAX: usize = 500;
+const BATCH_BYTES_MAX: usize = 1_000_000;
+
+/// A handle on the queue, cheap to clone.
+///
+/// Every operation has two forms. `foo_in` takes part in the caller's transaction: what else is
+/// written there is committed with it or not at all. It takes an [`Op`], drawn before the
+/// transaction. `foo` is a transaction of its own.
+#[derive(Debug, Clone)]
+pub struct Jobs(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    keys: Keys,
+    clock: Clock,
+    entropy: Entropy,
+    planted: Planted,
+    beats: Beats,
+    turns: Turns,
+    label: Label,
+}
+
+/// Says what data is counted as.
+type Label = fn(&JobType, &[u8]) -> u8;
+
+/// A job to be added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Add {
+    /// Its id: there is never more than one job of an id.
+    pub id: JobId,
+    /// Its data, up to [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX).
+    pub data: Bytes,
+    /// When it is due; 0 and everything before is as soon as possible, first come, first served.
+    pub due_ms: i64,
+    /// How long it is kept after it has finished.
+    pub retention: Retention,
+    /// Whose jobs it takes turns with: `None` with those that have none.
+    pub lane: Option<Lane>,
+}
+
+/// How long a job is kept after it has finished.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Retention {
+    /// As its type says.
+    #[default]
+    OfType,
+    /// Until it is removed.
+    Forever,
+    /// So many milliseconds.
+    Ms(u64),
+}
+
+/// What adding a job did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// There was no such job, and now it is pending.
+    Created,
+    /// It was pending; now it has this time and data.
+    Replaced,
+    /// It is running; it will run again, at this time, with this data.
+    Deferred,
+    /// It was finished; now it is pending.
+    Revived,
+    /// It was to run like this anyway. Nothing was written.
+    Unchanged,
+    /// This very call had done it before. Nothing was written.
+    Repeated,
+}
+
+impl Add {
+    /// A job to be run as soon as possible.
+    pub fn new(id: JobId, data: impl Into<Bytes>) -> Self {
+        Self {
+            id,
+            data: data.into(),
+            due_ms: 0,
+            retention: Retention::OfType,
+            lane: None,
+        }
+    }
+
+    /// The same job, due at a time.
+    #[must_use]
+    pub fn due_ms(self, due_ms: i64) -> Self {
+        Self { due_ms, ..self }
+    }
+
+    /// The same job, kept for so long after it has finished.
+    #[must_use]
+    pub fn retention(self, retention: Retention) -> Self {
+        Self { retention, ..self }
+    }
+
+    /// The same job, in the lane of its owner: however many jobs others have, it is claimed when the
+    /// other lanes have had their turn.
+    #[must_use]
+    pub fn lane(self, lane: Lane) -> Self {
+        let lane = Some(lane);
+        Self { lane, ..self }
+    }
+}
+
+impl Jobs {
+    /// The queue in `store`.
+    pub fn new(store: Store, clock: Clock, entropy: Entropy) -> Self {
+        Self::planted_with(store, clock, entropy, Planted::default())
+    }
+
+    /// The queue, with a bug to be found.
+    pub(crate) fn planted_with(
+        store: Store,
+        clock: Clock,
+        entropy: Entropy,
+        planted: Planted,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            store,
+            keys: Keys::new(),
+            clock,
+            entropy,
+            planted,
+            beats: Beats::default(),
+            turns: Turns::default(),
+            label: |_, _| 0,
+        }))
+    }
+
+    /// The same queue, whose jobs are counted by what their data says: by labels from 1 to 15, and 0 for none. Every handle
+    /// that gives jobs data has to be labelled alike. Whoever holds a job changes its label with its data.
+    #[must_use]
+    pub fn labelled(&self, label: fn(&JobType, &[u8]) -> u8) -> Self {
+        let Inner {
+            store,
+            keys,
+            clock,
+            entropy,
+            planted,
+            ..
+        } = &*self.0;
+        Self(Arc::new(Inner {
+            store: store.clone(),
+            keys: keys.clone(),
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            planted: *planted,
+            beats: Beats::default(),
+            turns: Turns::default(),
+            label,
+        }))
+    }
+
+    pub(crate) fn label(&self, ty: &JobType, data: &[u8]) -> u8 {
+        (self.0.label)(ty, data).min(LABELS - 1)
+    }
+
+    /// The store the queue lives in.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// The clock that plain operations and loops read.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// The source of locks, operation ids and jitter.
+    pub fn entropy(&self) -> &Entropy {
+        &self.0.entropy
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
+    pub(crate) fn beats(&self) -> &Beats {
+        &self.0.beats
+    }
+
+    /// What an operation in the caller's transaction needs; draw it before the transaction.
+    pub fn op(&self) -> Op {
+        Op {
+            now_ms: self.0.clock.now_ms(),
+            bits: self.0.entropy.bits(),
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.0.keys
+    }
+
+    pub(crate) fn planted(&self) -> Planted {
+        self.0.planted
+    }
+
+    /// Adds a job, or asks for another run of one that exists. The newest data wins: it replaces
+    /// that of a pending job, and is delivered at the next run of a running one.
+    ///
+    /// It is done once, also when the store cannot say whether it was: a job remembers who asked.
+    /// Only one that is removed, or forgotten, before the next try remembers nothing, and is made
+    /// again.
+    pub async fn add(&self, ty: &JobType, add: Add) -> Result<Added> {
+        let (op, adds) = (self.op(), [add]);
+        let added = (self.0.store)
+            .transact("add", |tx| {
+                let adds = &adds;
+                async move { self.add_many_in(&tx, &op, ty, adds).await }
+            })
+            .await?;
+        Ok(added[0])
+    }
+
+    /// Adds jobs, in as few transactions as they fit into: each job is added or not, but an error
+    /// may leave the first of them added and the last not.
+    pub async fn add_many(&self, ty: &JobType, adds: &[Add]) -> Result<Vec<Added>> {
+        let mut added = Vec::with_capacity(adds.len());
+        let mut rest = adds;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fitting = rest.iter().take(BATCH_JOBS_MAX).take_while(|add| {
+                let first = bytes == 0;
+                bytes += add.data.len() + 1;
+                first || bytes <= BATCH_BYTES_MAX
+            });
+            let (batch, later) = rest.split_at(fitting.count());
+            let op = self.op();
+            added.extend(
+                (self.0.store)
+                    .transact("add", |tx| async move {
+                        self.add_many_in(&tx, &op, ty, batch).await
+                    })
+                    .await?,
+            );
+            rest = later;
+        }
+        Ok(added)
+    }
+
+    /// [`Self::add`] in the caller's transaction. Of several calls about one job in it, each has an
+    /// [`Op`] of its own.
+    pub async fn add_in(&self, tx: &Transaction, op: &Op, ty: &JobType, add: Add) -> Result<Added> {
+        Ok(self.add_many_in(tx, op, ty, &[add]).await?[0])
+    }
+
+    /// Adds jobs in the caller's transaction, which has to have room for them: some 500 jobs, and
+    /// a megabyte of data.
+    pub async fn add_many_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        adds: &[Add],
+    ) -> Result<Vec<Added>> {
+        for add in adds {
+            check_data(Some(&add.data))?;
+        }
+        let config = self.type_config_in(tx, ty);
+        let headers = self.headers(tx, ty, adds.iter().map(|add| &add.id));
+        let (config, mut headers) = futures::future::try_join(config, headers).await?;
+        let config = config.ok_or_else(|| Error::NoTypeTimeout(ty.clone()))?;
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let mut added = Vec::with_capacity(adds.len());
+        let done = self.done_before(op, adds, &headers);
+        for (nth, add) in adds.iter().enumerate() {
+            if done.get(&add.id).is_some_and(|last| nth <= *last) {
+                added.push(Added::Repeated);
+                continue;
+            }
+            let header = headers.entry(add.id.clone()).or_default();
+            let event = Event::Ask {
+                op: op.id(nth),
+                due_ms: Some(add.due_ms),
+                same: self
+                    .same_data(tx, ty, &add.id, header.as_ref(), &add.data)
+                    .await?,
+                data: Some(add.data.clone()),
+                create: Some(Create {
+                    retention_ms: match add.retention {
+                        Retention::OfType => config.retention_ms,
+                        Retention::Forever => None,
+                        Retention::Ms(ms) => Some(ms),
+                    },
+                    lane: add.lane,
+                }),
+            };
+            let reply = effects.run(ty, &add.id, header, event)?;
+            added.push(Added::from(reply));
+        }
+        effects.flush(op).await?;
+        Ok(added)
+    }
+
+    /// The last of these adds for each job that an earlier try of this call has done, if any. Those
+    /// before it are done too: a job remembers a few at most, and not those that changed nothing.
+    fn done_before<'a>(
+        &self,
+        op: &Op,
+        adds: &'a [Add],
+        headers: &BTreeMap<JobId, Option<Arc<Header>>>,
+    ) -> BTreeMap<&'a JobId, usize> {
+        let remembered = adds.iter().enumerate().filter(|(nth, add)| {
+            let header = headers.get(&add.id).and_then(Option::as_ref);
+            header.is_some_and(|header| header.ops.contains(&op.id(*nth)))
+                && !self.0.planted.is(Bug::AddNotIdempotent)
+        });
+        remembered.map(|(nth, add)| (&add.id, nth)).collect()
+    }
+
+    /// Asks for a run of a job that exists, whoever holds it: at another time, with other data, or
+    /// with what it has. The creator's form of `couch_jobs`' resubmit.
+    pub async fn resubmit(
+        &self,
+        ty: &JobType,
+        id: &JobId,
+        due_ms: Option<i64>,
+        data: Option<Bytes>,
+    ) -> Result<Added> {
+        let (op, data) = (self.op(), data.as_ref());
+        (self.0.store)
+            .transact("resubmit", |tx| async move {
+                (self.resubmit_in(&tx, &op, ty, id, due_ms, data.cloned())).await
+            })
+            .await
+    }
+
+    /// [`Self::resubmit`] in the caller's transaction.
+    pub async fn resubmit_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        id: &JobId,
+        due_ms: Option<i64>,
+        data: Option<Bytes>,
+    ) -> Result<Added> {
+        check_data(data.as_ref())?;
+        let mut header = self.header(tx, ty, id).await?;
+        let same = match &data {
+            Some(data) => self.same_data(tx, ty, id, header.as_ref(), data).await?,
+            None => false,
+        };
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let event = Event::Ask {
+            op: op.id(0),
+            due_ms,
+            data,
+            same,
+            create: None,
+        };
+        let reply = effects.run(ty, id, &mut header, event)?;
+        effects.flush(op).await?;
+        Ok(Added::from(reply))
+    }
+
+    /// Removes a job in whatever state. Its holder hears of it as [`Error::Halt`].
+    pub async fn remove(&self, ty: &JobType, id: &JobId) -> Result<()> {
+        let op = self.op();
+        // Which job an attempt was about to remove: not one that is added again meanwhile.
+        let victim = &Mutex::new(None);
+        (self.0.store)
+            .transact("remove", |tx| async move {
+                let header = self.header(&tx, ty, id).await?;
+                let born = header.as_ref().map(|header| header.born);
+                let before = {
+                    let mut victim = victim.lock().unwrap_or_else(PoisonError::into_inner);
+                    match *victim {
+                        Some(before) if tx.maybe_committed() => before,
+                        _ => *victim.insert(born),
+                    }
+                };
+                if before.is_some() && before != born {
+                    return Ok(());
+                }
+                self.remove_this(&tx, &op, ty, id, header).await
+            })
+            .await
+    }
+
+    /// [`Self::remove`] in the caller's transaction.
+    pub async fn remove_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<()> {
+        let header = self.header(tx, ty, id).await?;
+        self.remove_this(tx, op, ty, id, header).await
+    }
+
+    async fn remove_this(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        id: &JobId,
+        mut header: Option<Arc<Header>>,
+    ) -> Result<()> {
+        if header.is_none() && tx.maybe_committed() {
+            // An earlier try that saw no job would have said so: it has removed it.
+            return Ok(());
+        }
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        effects.run(ty, id, &mut header, Event::Remove)?;
+        effects.flush(op).await
+    }
+
+    pub(crate) async fn header(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Option<Arc<Header>>> {
+        let value = tx.get(&self.0.keys.job(ty, id)).await?;
+        Ok(value.map(Header::decode).transpose()?.map(Arc::new))
+    }
+
+    /// The headers of several jobs, read at once.
+    pub(crate) async fn headers(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        ids: impl Iterator<Item = &JobId>,
+    ) -> Result<BTreeMap<JobId, Option<Arc<Header>>>> {
+        let read = ids
+            .map(|id| async move { Ok::<_, Error>((id.clone(), self.header(tx, ty, id).await?)) });
+        Ok(try_join_all(read).await?.into_iter().collect())
+    }
+
+    /// True when the next run gets this data anyway.
+    async fn same_data(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        header: Option<&Arc<Header>>,
+        data: &Bytes,
+    ) -> Result<bool> {
+        let Some(header) = header else {
+            return Ok(false);
+        };
+        let blob = match header.state() {
+            State::Running => header.next.as_ref().and_then(|next| next.data.as_ref()),
+            State::Pending | State::Finished => Some(&header.data),
+        };
+        match blob {
+            Some(blob) if blob.len as usize == data.len() => {
+                Ok(self.read_blob(tx, ty, id, blob).await? == *data)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// A read-only transaction that somebody waits for.
+    pub(crate) async fn read<T, Fut>(
+        &self,
+        call: impl Into<Call>,
+        body: impl Fn(Transaction) -> Fut,
+    ) -> Result<T>
+    where
+        Fut: Future<Output = Result<T>>,
+    {
+        self.0.store.transact(call, body).await
+    }
+}
+
+impl From<Reply> for Added {
+    fn from(reply: Reply) -> Self {
+        match reply {
+            Reply::Created => Self::Created,
+            Reply::Replaced => Self::Replaced,
+            Reply::Deferred => Self::Deferred,
+            Reply::Revived => Self::Revived,
+            Reply::Unchanged => Self::Unchanged,
+            Reply::Repeated | Reply::Done { .. } => Self::Repeated,
+        }
+    }
+}

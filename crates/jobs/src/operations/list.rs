@@ -1,0 +1,228 @@
+//! Listings, page by page: by type, by state, by range of ids.
+//!
+//! A listing by id is in the order of ids. A listing by state follows the index of the state, whose
+//! order is that of a hash: the same on every page, and of no other meaning. Each page is a
+//! transaction of its own, so jobs that change between two pages may be missed or seen twice.
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use store::{KeyRange, KeyValue, RangeOptions, Transaction};
+
+use crate::model::header::Header;
+use crate::model::keys::{Keys, after_stamp};
+use crate::{Error, JobId, JobInfo, JobType, Jobs, Result, State};
+
+/// The largest page.
+pub const PAGE_JOBS_MAX: usize = 1_000;
+/// About how much data a page takes along.
+const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What is listed.
+#[derive(Debug, Clone, Default)]
+pub struct Query {
+    /// Jobs in this state; `None` in any, by id.
+    pub state: Option<State>,
+    /// Only ids from this one on. Only without a state.
+    pub from: Option<JobId>,
+    /// Only ids before this one. Only without a state.
+    pub to: Option<JobId>,
+    /// From the last to the first.
+    pub reverse: bool,
+    /// With the jobs' data.
+    pub data: bool,
+}
+
+/// Where a listing goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(Bytes);
+
+impl Cursor {
+    /// A cursor from what [`Self::as_bytes`] gave for the same query.
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Self {
+        Self(bytes.into())
+    }
+
+    fn after(key: &Bytes, all: &KeyRange) -> Self {
+        Self(key.slice(all.begin.len()..))
+    }
+
+    /// The cursor as an opaque page token.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A job in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The job.
+    pub info: JobInfo,
+    /// Its data, if the query asked for it.
+    pub data: Option<Bytes>,
+    /// When its holder was heard of last, by the holder's clock. Only in a listing of running jobs.
+    pub beat_ms: Option<i64>,
+}
+
+/// A part of a listing.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// The jobs; may be fewer than asked for although more follow: with data, some 8 MB of it.
+    pub jobs: Vec<Listed>,
+    /// Where to go on; `None` at the end.
+    pub cursor: Option<Cursor>,
+}
+
+impl Jobs {
+    /// A page of up to `limit` jobs, at most [`PAGE_JOBS_MAX`].
+    pub async fn list(
+        &self,
+        ty: &JobType,
+        query: &Query,
+        cursor: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page> {
+        if query.state.is_some() && (query.from.is_some() || query.to.is_some()) {
+            return Err(Error::Invalid(
+                "a listing is by state or by a range of ids, not both",
+            ));
+        }
+        let limit = limit.clamp(1, PAGE_JOBS_MAX);
+        self.read("list", |tx| async move {
+            match query.state {
+                Some(state) => (self.list_state(&tx, ty, state, query, cursor, limit)).await,
+                None => self.list_ids(&tx, ty, query, cursor, limit).await,
+            }
+        })
+        .await
+    }
+
+    async fn list_ids(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        query: &Query,
+        cursor: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page> {
+        let all = self.keys().jobs(ty);
+        let mut range = all.clone();
+        if let Some(from) = &query.from {
+            range.begin = self.keys().job(ty, from).into();
+        }
+        if let Some(to) = &query.to {
+            range.end = self.keys().job(ty, to).into();
+        }
+        let (rows, cursor) = page(tx, range, &all, query, cursor, limit).await?;
+        let found = rows.into_iter().map(|row| {
+            let (id, header) = (Keys::id(&all, &row.key)?, Header::decode(row.value)?);
+            let job = Some((id, header, None));
+            Ok(Found { key: row.key, job })
+        });
+        let found = found.collect::<Result<_>>()?;
+        self.page_of(tx, ty, &all, query, found, cursor).await
+    }
+
+    async fn list_state(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        state: State,
+        query: &Query,
+        cursor: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page> {
+        let all = self.keys().state(ty, state);
+        let (rows, cursor) = page(tx, all.clone(), &all, query, cursor, limit).await?;
+        let found = rows.into_iter().map(|row| async move {
+            let (_, id) = self.keys().position(ty, state, &row.key)?;
+            let beat_ms = match state {
+                State::Running => after_stamp(&row.value).first_chunk().copied(),
+                _ => None,
+            };
+            let value = tx.snapshot().get(&self.keys().job(ty, &id)).await?;
+            let header = value.map(Header::decode).transpose()?;
+            let job = header.map(|header| (id, header, beat_ms.map(i64::from_be_bytes)));
+            Ok::<_, Error>(Found { key: row.key, job })
+        });
+        let found = try_join_all(found).await?;
+        self.page_of(tx, ty, &all, query, found, cursor).await
+    }
+
+    /// The page of what was found: as much of it as fits, if it is to have its data.
+    async fn page_of(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        all: &KeyRange,
+        query: &Query,
+        mut found: Vec<Found>,
+        mut cursor: Option<Cursor>,
+    ) -> Result<Page> {
+        let mut bytes = 0;
+        let fitting = found.iter().take_while(|found| {
+            let first = bytes == 0;
+            bytes += found
+                .job
+                .as_ref()
+                .map_or(0, |(_, header, _)| header.data.len as usize);
+            first || bytes <= PAGE_BYTES_MAX
+        });
+        let fitting = fitting.count();
+        if query.data && fitting < found.len() {
+            found.truncate(fitting);
+            cursor = found.last().map(|last| Cursor::after(&last.key, all));
+        }
+        let jobs = found.into_iter().filter_map(|found| found.job);
+        let jobs = jobs.map(|(id, header, beat_ms)| async move {
+            let data = if query.data {
+                Some(self.read_blob(tx, ty, &id, &header.data).await?)
+            } else {
+                None
+            };
+            Ok::<_, Error>(Listed {
+                info: JobInfo::of(id, &header),
+                data,
+                beat_ms,
+            })
+        });
+        let jobs = try_join_all(jobs).await?;
+        Ok(Page { jobs, cursor })
+    }
+}
+
+/// A row of an index, and the job that stands behind it: id, header, last heart-beat.
+struct Found {
+    key: Bytes,
+    job: Option<(JobId, Header, Option<i64>)>,
+}
+
+/// The rows of a page, and where the next one begins.
+async fn page(
+    tx: &Transaction,
+    mut range: KeyRange,
+    all: &KeyRange,
+    query: &Query,
+    cursor: Option<&Cursor>,
+    limit: usize,
+) -> Result<(Vec<KeyValue>, Option<Cursor>)> {
+    if let Some(Cursor(suffix)) = cursor {
+        let mut key = [&*all.begin, suffix].concat();
+        if query.reverse {
+            range.end = range.end.min(key.into());
+        } else {
+            key.push(0);
+            range.begin = range.begin.max(key.into());
+        }
+    }
+    if range.is_empty() {
+        return Ok((Vec::new(), None));
+    }
+    let options = RangeOptions {
+        limit: Some(limit),
+        reverse: query.reverse,
+    };
+    let rows = tx.snapshot().get_range(range, options).collect().await?;
+    let last = rows.last().filter(|_| rows.len() == limit);
+    let cursor = last.map(|row| Cursor::after(&row.key, all));
+    Ok((rows, cursor))
+}

@@ -1,0 +1,337 @@
+//! What the holder of a job does: heart-beats, progress, finishing, running again.
+//!
+//! Each reads the job's header, so that whoever takes the job away conflicts with it, and answers
+//! [`Error::Halt`] when the lock is not the job's any more. A holder that calls one of them in the
+//! transaction of its own writes gets them exactly once, if it leaves them out when the answer says
+//! `repeated`: then an earlier try of this very transaction was committed, although the store could
+//! not say so. Several calls about one job in one transaction share an [`Op`], by which all of them
+//! are recognised.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{try_join, try_join_all};
+use store::Transaction;
+
+use crate::model::header::{Header, check_data};
+use crate::model::keys::{Position, after_stamp};
+use crate::model::machine::{Event, How, Reply};
+use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
+
+/// The most jobs that one transaction accepts.
+pub(crate) const CLAIM_JOBS_MAX: usize = 500;
+
+/// How a run ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Finish {
+    /// The data the job is left with; `None` as it was. Newer data of a creator wins.
+    pub data: Option<Bytes>,
+    /// Run the job again at this time instead of finishing it; 0 is as soon as possible.
+    pub again_ms: Option<i64>,
+    /// The run failed: said by the history, nothing else follows from it.
+    pub failed: bool,
+    /// Why it ended like this, for the history.
+    pub reason: Option<String>,
+}
+
+impl Finish {
+    /// The job is finished, with the data it has.
+    pub fn done() -> Self {
+        Self::default()
+    }
+
+    /// The job is finished, and this is why it could not be done.
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self {
+            failed: true,
+            reason: Some(reason.into()),
+            ..Self::default()
+        }
+    }
+
+    /// The job is to be run again at this time.
+    pub fn again(due_ms: i64) -> Self {
+        Self {
+            again_ms: Some(due_ms),
+            ..Self::default()
+        }
+    }
+
+    /// The same end, with data.
+    #[must_use]
+    pub fn data(self, data: impl Into<Bytes>) -> Self {
+        Self {
+            data: Some(data.into()),
+            ..self
+        }
+    }
+
+    fn how(&self) -> How {
+        match self.again_ms {
+            Some(due_ms) => How::Again { due_ms },
+            None if self.failed => How::Failed,
+            None => How::Done,
+        }
+    }
+}
+
+/// The answer to a holder.
+#[must_use = "leave your own writes out of a transaction that is repeated"]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The job runs again after this run, or is pending already if this call ended it.
+    pub again: bool,
+    /// An earlier try of this very transaction was committed; this one changes nothing.
+    pub repeated: bool,
+}
+
+impl Jobs {
+    /// A heart-beat, with new data if there is any. To be sent at least every third of the type's
+    /// timeout; says whether the job was asked to run again.
+    pub async fn update(&self, job: &Job, data: Option<Bytes>) -> Result<Held> {
+        let (op, data) = (self.op(), data.as_ref());
+        (self.store())
+            .transact("update", |tx| async move {
+                self.update_in(&tx, &op, job, data.cloned()).await
+            })
+            .await
+    }
+
+    /// [`Self::update`] in the caller's transaction.
+    pub async fn update_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        data: Option<Bytes>,
+    ) -> Result<Held> {
+        let event = |data, repeated| Event::Update {
+            lock: job.lock,
+            data,
+            repeated,
+        };
+        self.hold_in(tx, op, job, data, event).await
+    }
+
+    /// A step of the holder after which it goes on: a heart-beat too.
+    async fn hold_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        data: Option<Bytes>,
+        event: impl FnOnce(Option<Bytes>, bool) -> Event,
+    ) -> Result<Held> {
+        check_data(data.as_ref())?;
+        let mut header = self.header(tx, &job.ty, &job.id).await?;
+        if let Some(held) = self.was_done(tx, job, header.as_deref()).await? {
+            return Ok(held);
+        }
+        let repeated = tx.maybe_committed() && self.has_beat(tx, &job.ty, &job.id, op).await?;
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let reply = effects.run(&job.ty, &job.id, &mut header, event(data, repeated))?;
+        if reply != Reply::Repeated {
+            effects.beat(&job.ty, &job.id, op.id(0));
+        }
+        effects.flush(op).await?;
+        Ok(held(reply, header.as_deref(), job.lock))
+    }
+
+    /// A heart-beat beside which nothing else is written, so that nobody has to recognise it. It
+    /// leaves the name of an [`update_in`](Self::update_in) that was there before in its place: the
+    /// worker may just be trying that again. That row is its fence too: whoever takes the job away
+    /// clears it. So whoever only writes to the header, for another run or for a subscriber, does not
+    /// get in the way.
+    pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
+        let key = self.keys().index(&job.ty, &job.id, Position::Active);
+        let row = self.keys().job(&job.ty, &job.id);
+        let snapshot = tx.snapshot();
+        let (header, beat) = try_join(snapshot.get(&row), tx.get(&key)).await?;
+        let mut header = header.map(Header::decode).transpose()?.map(Arc::new);
+        let event = Event::Update {
+            lock: job.lock,
+            data: None,
+            repeated: false,
+        };
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
+        if reply != Reply::Repeated {
+            let named = beat.and_then(|row| beat_name(&row));
+            effects.beat(&job.ty, &job.id, named.unwrap_or(op.id(0)));
+        }
+        effects.flush(op).await?;
+        Ok(held(reply, header.as_deref(), job.lock))
+    }
+
+    /// Asks for another run after this one, at a time: a heart-beat too. Unlike
+    /// [`resubmit`](Self::resubmit), only the holder can.
+    pub async fn run_again_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        due_ms: i64,
+        data: Option<Bytes>,
+    ) -> Result<Held> {
+        let event = |data, repeated| Event::Resubmit {
+            lock: job.lock,
+            due_ms,
+            data,
+            repeated,
+        };
+        self.hold_in(tx, op, job, data, event).await
+    }
+
+    /// [`Self::run_again_in`] in a transaction of its own.
+    pub async fn run_again(&self, job: &Job, due_ms: i64, data: Option<Bytes>) -> Result<Held> {
+        let (op, data) = (self.op(), data.as_ref());
+        (self.store())
+            .transact("run_again", |tx| async move {
+                self.run_again_in(&tx, &op, job, due_ms, data.cloned())
+                    .await
+            })
+            .await
+    }
+
+    /// Ends the run of a job. Saying so again with the same lock is no error.
+    pub async fn finish(&self, job: &Job, finish: Finish) -> Result<Held> {
+        let (op, finish) = (self.op(), &finish);
+        (self.store())
+            .transact("finish", |tx| async move {
+                self.finish_in(&tx, &op, job, finish.clone()).await
+            })
+            .await
+    }
+
+    /// [`Self::finish`] in the caller's transaction.
+    pub async fn finish_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        finish: Finish,
+    ) -> Result<Held> {
+        let mut answers = self
+            .finish_many_in(tx, op, &[(job.clone(), finish)])
+            .await?;
+        answers.pop().unwrap_or(Err(Error::Halt))
+    }
+
+    /// Ends several runs in one transaction. Each has its own answer: one that is lost does not
+    /// keep the others from being finished.
+    pub async fn finish_many(&self, jobs: &[(Job, Finish)]) -> Result<Vec<Result<Held>>> {
+        let op = self.op();
+        (self.store())
+            .transact("finish", |tx| async move {
+                self.finish_many_in(&tx, &op, jobs).await
+            })
+            .await
+    }
+
+    /// [`Self::finish_many`] in the caller's transaction.
+    pub async fn finish_many_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        jobs: &[(Job, Finish)],
+    ) -> Result<Vec<Result<Held>>> {
+        for (_, finish) in jobs {
+            check_data(finish.data.as_ref())?;
+        }
+        let read = jobs.iter().map(|(job, _)| async move {
+            let header = self.header(tx, &job.ty, &job.id).await?;
+            Ok::<_, Error>(((&job.ty, &job.id), header))
+        });
+        let mut headers: BTreeMap<(&JobType, &JobId), Option<Arc<Header>>> =
+            try_join_all(read).await?.into_iter().collect();
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let mut answers = Vec::with_capacity(jobs.len());
+        for (job, finish) in jobs {
+            let header = headers.entry((&job.ty, &job.id)).or_default();
+            let event = Event::Finish {
+                lock: job.lock,
+                data: finish.data.clone(),
+                how: finish.how(),
+                reason: finish.reason.clone(),
+                repeated: tx.maybe_committed() && self.has_ended(tx, job).await?,
+            };
+            answers.push(match effects.run(&job.ty, &job.id, header, event) {
+                Ok(reply) => Ok(held(reply, header.as_deref(), job.lock)),
+                Err(Error::Halt) => Err(Error::Halt),
+                Err(error) => return Err(error),
+            });
+        }
+        effects.flush(op).await?;
+        Ok(answers)
+    }
+
+    /// True when this very call has written its heart-beat before. By a snapshot read: what an
+    /// earlier try has done or not stays so, and the header is the fence.
+    async fn has_beat(&self, tx: &Transaction, ty: &JobType, id: &JobId, op: &Op) -> Result<bool> {
+        let key = self.keys().index(ty, id, Position::Active);
+        match tx.snapshot().get(&key).await {
+            Ok(row) => Ok(row.and_then(|row| beat_name(&row)) == Some(op.id(0))),
+            // This transaction has accepted the job, or beaten before: it cannot read the stamp
+            // that it writes, and has not been committed, or it would not have written again.
+            Err(store::Error::Misuse(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The answer, when an earlier try of this very transaction was committed and ended the run:
+    /// since then somebody else may have accepted the job.
+    async fn was_done(
+        &self,
+        tx: &Transaction,
+        job: &Job,
+        header: Option<&Header>,
+    ) -> Result<Option<Held>> {
+        let held_by = header.and_then(Header::lock);
+        if !tx.maybe_committed() || held_by == Some(job.lock) || !self.has_ended(tx, job).await? {
+            return Ok(None);
+        }
+        Ok(Some(held(Reply::Repeated, header, job.lock)))
+    }
+
+    /// True when the run of this lock is in the history, ended. That stays so: a snapshot read.
+    async fn has_ended(&self, tx: &Transaction, job: &Job) -> Result<bool> {
+        let key = self.keys().attempt(&job.ty, &job.id, job.attempt);
+        let Some(row) = tx.snapshot().get(&key).await? else {
+            return Ok(false);
+        };
+        let attempt = Attempt::decode(row)?;
+        Ok(attempt.lock == job.lock && attempt.end.is_some_and(|end| end.outcome.by_holder()))
+    }
+}
+
+/// The name of the operation that wrote a heart-beat.
+fn beat_name(row: &Bytes) -> Option<u64> {
+    let rest = after_stamp(row);
+    let name = rest.get(8..)?.try_into().ok()?;
+    Some(u64::from_be_bytes(name))
+}
+
+fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {
+    let again = match (reply, header) {
+        (Reply::Done { again }, _) => again,
+        (_, Some(header)) => match header.state() {
+            State::Running if header.lock() == Some(lock) => header.next.is_some(),
+            state => state != State::Finished,
+        },
+        (_, None) => false,
+    };
+    Held {
+        again,
+        repeated: reply == Reply::Repeated,
+    }
+}
+
+impl JobLock {
+    /// Locks of one call: independent random bits, one for each job that it may accept.
+    pub(crate) fn draw(entropy: &crate::Entropy, count: usize) -> Vec<Self> {
+        (0..count.min(CLAIM_JOBS_MAX))
+            .map(|_| Self::from_bits(entropy.bits()))
+            .collect()
+    }
+}

@@ -1,0 +1,299 @@
+//! The notifier: tells the subscribers of one process about jobs of one type.
+//!
+//! A subscriber registers here, then puts the notifier's number into the job's header, looking at
+//! the job in the same transaction. The next transaction that changes the job takes the number out
+//! again, leaves a note with the job's id and rings the notifier's bell; the notifier reads its
+//! notes, looks at those jobs, and puts its number back where there is more to hear. So a change
+//! costs something only if somebody follows the job, and what was noted cannot be lost: a bell that
+//! is not heard only delays it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use store::{Call, RangeOptions, Transaction, Watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::model::effects::POLL_MS;
+use crate::model::keys::{Keys, stamp_template};
+use crate::model::machine::Event;
+use crate::services::pause::{Pause, sleep};
+use crate::services::subscription::{Notice, Subscription, Table};
+use crate::services::sweep::BELL_AGE_MAX;
+use crate::services::type_watcher::{changed_or_never, watch_or_poll};
+use crate::testing::planted::Bug;
+use crate::{Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, State};
+
+/// How many notes one transaction takes, and about how much data it looks at.
+const NOTES: usize = 100;
+const NOTES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How often the bell is touched, so that nobody takes it for one of a process that is gone.
+const REFRESH: Duration = Duration::from_mins(1);
+
+/// The service: one for a process and type.
+#[derive(Debug)]
+pub struct Notifier {
+    jobs: Jobs,
+    ty: JobType,
+    options: Options,
+    table: Closing,
+    /// The jobs that are still to be looked at. When it is not known whether a look was committed,
+    /// its notes may be gone, and nothing else tells of them.
+    owed: BTreeSet<JobId>,
+    /// When the bell was touched last.
+    refreshed: Option<Instant>,
+}
+
+/// A handle on the service, cheap to clone.
+#[derive(Debug, Clone)]
+pub struct NotifierHandle {
+    jobs: Jobs,
+    ty: JobType,
+    table: Arc<Table>,
+}
+
+/// Ends the subscriptions when the service ends, in whatever way.
+#[derive(Debug)]
+struct Closing(Arc<Table>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl NotifierHandle {
+    /// Follows a job. The subscription knows how the job is now; if it is finished, that is all.
+    pub async fn subscribe(&self, id: &JobId) -> Result<Subscription> {
+        // Registered first: what happens from here on is either seen below, or delivered.
+        let mut subscription = self.table.register(id).ok_or(Error::Stopped)?;
+        let op = self.jobs.op();
+        let (version, notice) = (self.jobs.store())
+            .transact("subscribe", |tx| async move {
+                if (self.jobs.type_config_in(&tx, &self.ty).await?).is_none() {
+                    return Err(Error::NoTypeTimeout(self.ty.clone()));
+                }
+                let watched = !self.jobs.planted().is(Bug::SubscribeWithoutLooking);
+                let nonce = watched.then_some(self.table.nonce);
+                let notice = look(&self.jobs, &tx, &op, &self.ty, id, nonce).await?;
+                Ok((tx.read_version().await?, notice))
+            })
+            .await?;
+        if notice == Notice::Removed {
+            return Err(Error::NotFound);
+        }
+        if self.jobs.planted().is(Bug::SubscribeWithoutLooking) {
+            (self.jobs.store())
+                .transact("subscribe", |tx| async move {
+                    look(&self.jobs, &tx, &op, &self.ty, id, Some(self.table.nonce)).await
+                })
+                .await?;
+        }
+        self.table.deliver(id, version, &notice);
+        self.table.begin(&mut subscription);
+        self.table.made.notify_one();
+        Ok(subscription)
+    }
+}
+
+impl Notifier {
+    /// The service for jobs of a type.
+    pub fn new(jobs: Jobs, ty: JobType, options: Options) -> (Self, NotifierHandle) {
+        let table = Arc::new(Table::new(jobs.op().seed()));
+        let handle = NotifierHandle {
+            jobs: jobs.clone(),
+            ty: ty.clone(),
+            table: Arc::clone(&table),
+        };
+        let notifier = Self {
+            jobs,
+            ty,
+            options,
+            table: Closing(table),
+            owed: BTreeSet::new(),
+            refreshed: None,
+        };
+        (notifier, handle)
+    }
+
+    /// Works until the token is cancelled. Costs nothing while there are no subscriptions.
+    pub async fn run(mut self, token: CancellationToken) {
+        let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
+        loop {
+            if self.table().is_empty() {
+                let table = Arc::clone(self.table());
+                tokio::select! {
+                    biased;
+                    () = token.cancelled() => break,
+                    () = table.made.notified() => continue,
+                }
+            }
+            let watch = match self.pass().await {
+                Ok(watch) => watch,
+                Err(error) => {
+                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "follow jobs");
+                    if pause.wait(&token).await {
+                        continue;
+                    }
+                    break;
+                }
+            };
+            pause.reset();
+            if let Some(watch) = watch {
+                let poll = Duration::from_millis(POLL_MS.unsigned_abs());
+                let poll = poll / 2 + self.jobs.entropy().up_to(poll / 2);
+                tokio::select! {
+                    biased;
+                    () = token.cancelled() => break,
+                    () = changed_or_never(watch) => {}
+                    () = tokio::time::sleep(poll) => {}
+                }
+            }
+            if !sleep(self.options.holdoff(), &token).await {
+                break;
+            }
+        }
+        self.table().close();
+        let nonce = self.table().nonce;
+        let (jobs, ty) = (&self.jobs, &self.ty);
+        let cleared: Result<()> = (jobs.store())
+            .transact(Call::batch("stop_notifier"), |tx| async move {
+                tx.clear(&jobs.keys().notifier(ty, nonce));
+                tx.clear_range(jobs.keys().notes(ty, nonce));
+                Ok(())
+            })
+            .await;
+        if let Err(error) = cleared {
+            tracing::debug!(job.ty = %self.ty, error = %error.chain(), "stop following jobs");
+        }
+    }
+
+    fn table(&self) -> &Arc<Table> {
+        &self.table.0
+    }
+
+    /// Looks at what was noted; when there was nothing, what to wait for.
+    async fn pass(&mut self) -> Result<Option<Option<Watch>>> {
+        let age = self.refreshed.map(|at| at.elapsed());
+        if age.is_none_or(|age| age >= REFRESH) {
+            let now = Instant::now();
+            self.refresh().await?;
+            if age.is_none_or(|age| age >= BELL_AGE_MAX / 2) {
+                // Somebody may have taken this notifier for gone, and cleared its notes.
+                let followed = self.table().ids();
+                self.owed.extend(followed);
+            }
+            self.refreshed = Some(now);
+        }
+        let (registered, noted, watch) = self.listen().await?;
+        if !registered {
+            self.table().end_all(&Notice::TypeCleared);
+        }
+        self.owed.extend(noted);
+        if self.owed.is_empty() {
+            return Ok(Some(watch));
+        }
+        while !self.owed.is_empty() {
+            self.look_at_some().await?;
+        }
+        Ok(None)
+    }
+
+    async fn refresh(&self) -> Result<()> {
+        let key = self.jobs.keys().notifier(&self.ty, self.table().nonce);
+        let value = stamp_template(self.jobs.store().incarnation(), &[]);
+        let (key, value) = (&key, &value);
+        (self.jobs.store())
+            .transact(Call::batch("refresh_notifier"), |tx| async move {
+                tx.set_versionstamped_value(key, value);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Whether the type is registered, some notes, and a watch for more.
+    async fn listen(&self) -> Result<(bool, Vec<JobId>, Option<Watch>)> {
+        let (jobs, ty, nonce) = (&self.jobs, &self.ty, self.table().nonce);
+        let notes = &jobs.keys().notes(ty, nonce);
+        jobs.read("listen", |tx| async move {
+            let registered = jobs.type_config_in(&tx, ty).await?.is_some();
+            let rows = (tx.snapshot()).get_range(notes.clone(), RangeOptions::limit(NOTES));
+            let ids = (rows.collect().await?.iter())
+                .map(|row| Keys::id(notes, &row.key))
+                .collect::<Result<Vec<_>>>()?;
+            let watch = watch_or_poll(tx.watch(&jobs.keys().notifier(ty, nonce)).await)?;
+            Ok((registered, ids, watch))
+        })
+        .await
+    }
+
+    /// Looks at some of the jobs that are owed, asks to be told of their next changes, and tells the
+    /// subscribers.
+    async fn look_at_some(&mut self) -> Result<()> {
+        let (jobs, ty, table) = (&self.jobs, &self.ty, &self.table.0);
+        let ids: Vec<_> = self.owed.iter().take(NOTES).cloned().collect();
+        let (op, ids) = (jobs.op(), &ids);
+        let (version, looked, seen) = (jobs.store())
+            .transact("notice", |tx| async move {
+                // Before the table is asked: a job may be followed, and noted, from then on.
+                let version = tx.read_version().await?;
+                let (mut looked, mut seen, mut bytes) = (0, Vec::new(), 0);
+                for id in ids {
+                    if bytes > NOTES_BYTES_MAX {
+                        break;
+                    }
+                    looked += 1;
+                    let (note, follows) =
+                        (jobs.keys().note(ty, table.nonce, id), table.follows(id));
+                    if !follows {
+                        // A note that is left before this is committed is not to be cleared.
+                        tx.get(&note).await?;
+                    }
+                    tx.clear(&note);
+                    if follows {
+                        let nonce = Some(table.nonce);
+                        let notice = look(jobs, &tx, &op, ty, id, nonce).await?;
+                        if let Notice::Job(_, data) = &notice {
+                            bytes += data.len();
+                        }
+                        seen.push((id.clone(), notice));
+                    }
+                }
+                Ok::<_, Error>((version, looked, seen))
+            })
+            .await?;
+        for (id, notice) in seen {
+            table.deliver(&id, version, &notice);
+        }
+        for id in &ids[..looked] {
+            self.owed.remove(id);
+        }
+        Ok(())
+    }
+}
+
+/// How a job is. With a number, that notifier is told of its next change.
+async fn look(
+    jobs: &Jobs,
+    tx: &Transaction,
+    op: &Op,
+    ty: &JobType,
+    id: &JobId,
+    nonce: Option<u64>,
+) -> Result<Notice> {
+    let mut header = jobs.header(tx, ty, id).await?;
+    let Some(found) = header.clone() else {
+        return Ok(Notice::Removed);
+    };
+    if let Some(nonce) = nonce.filter(|_| found.state() != State::Finished) {
+        let mut effects = jobs.effects(tx, op.now_ms).await?;
+        effects.run(ty, id, &mut header, Event::Watch { nonce })?;
+    }
+    let data = jobs.data_of(tx, ty, id, &found).await?;
+    let info = JobInfo::of(id.clone(), &found);
+    Ok(Notice::Job(Arc::new(info), data))
+}

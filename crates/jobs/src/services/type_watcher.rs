@@ -1,0 +1,124 @@
+//! Which types are registered, as they change: on this node or another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use store::{Call, Watch};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::services::pause::{Pause, sleep};
+use crate::testing::planted::Bug;
+use crate::{Error, JobType, Jobs, Options, Result, TypeConfig};
+
+/// The types that are registered.
+pub type TypeMap = Arc<BTreeMap<JobType, TypeConfig>>;
+
+/// The service that reads the types: one for a process.
+#[derive(Debug)]
+pub struct TypeWatcher {
+    jobs: Jobs,
+    options: Options,
+    types: watch::Sender<TypeMap>,
+}
+
+/// The types as the watcher knows them. When they cannot be read, they stay as they were.
+#[derive(Debug, Clone)]
+pub struct Types(watch::Receiver<TypeMap>);
+
+impl Types {
+    /// The types as they are known now; empty until they were read first.
+    pub fn current(&self) -> TypeMap {
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Waits until they are other types than those this was last told of.
+    pub async fn changed(&mut self) -> Result<TypeMap> {
+        self.0.changed().await.map_err(|_| Error::Stopped)?;
+        Ok(Arc::clone(&self.0.borrow_and_update()))
+    }
+}
+
+impl TypeWatcher {
+    /// A watcher, and what it finds.
+    pub fn new(jobs: Jobs, options: Options) -> (Self, Types) {
+        let (types, seen) = watch::channel(TypeMap::default());
+        let watcher = Self {
+            jobs,
+            options,
+            types,
+        };
+        (watcher, Types(seen))
+    }
+
+    /// Reads the types when they change, and now and then in case that was not noticed.
+    pub async fn run(self, token: CancellationToken) {
+        let planted = self.jobs.planted();
+        let mut pause = Pause::new(self.jobs.entropy(), planted);
+        loop {
+            let (types, changed) = match self.read().await {
+                Ok(read) => read,
+                Err(error) => {
+                    tracing::warn!(error = %error.chain(), "read job types");
+                    if planted.is(Bug::NoTypesOnError) {
+                        self.types.send_replace(TypeMap::default());
+                    }
+                    if pause.wait(&token).await {
+                        continue;
+                    }
+                    return;
+                }
+            };
+            pause.reset();
+            self.types.send_if_modified(|known| {
+                let new = **known != types;
+                if new {
+                    *known = Arc::new(types);
+                }
+                new
+            });
+            let jitter = (self.jobs.entropy()).up_to(self.options.type_check_jitter_max());
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return,
+                () = changed_or_never(changed) => {}
+                () = tokio::time::sleep(self.options.type_check() + jitter) => {}
+            }
+            // Someone who registers types one by one is not followed one by one.
+            if !sleep(self.options.holdoff(), &token).await {
+                return;
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<(BTreeMap<JobType, TypeConfig>, Option<Watch>)> {
+        (self.jobs)
+            .read(Call::batch("watch_types"), |tx| async move {
+                let types = self.jobs.types_in(&tx).await?;
+                let watch = watch_or_poll(tx.watch(&self.jobs.keys().types()).await)?;
+                Ok((types, watch))
+            })
+            .await
+    }
+}
+
+/// A store that has no watch left is polled.
+pub(crate) fn watch_or_poll(watch: store::Result<Watch>) -> Result<Option<Watch>> {
+    match watch {
+        Ok(watch) => Ok(Some(watch)),
+        Err(store::Error::TooManyWatches { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns when the watch fires or fails: either way, it is time to look.
+pub(crate) async fn changed_or_never(watch: Option<Watch>) {
+    match watch {
+        Some(watch) => {
+            if let Err(error) = watch.changed().await {
+                tracing::debug!(error = %error, "watch");
+            }
+        }
+        None => std::future::pending().await,
+    }
+}

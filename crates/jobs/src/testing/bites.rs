@@ -1,0 +1,207 @@
+//! The mistakes that tests plant, to show that the simulation, the model and the races find each:
+//! known bugs, and conflicting reads that do not conflict any more.
+//!
+//! A read is named by its transaction and by the table it reads. What reads there are is found out
+//! by running, see [`every_conflicting_read_is_tried`].
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use store::{ReadLog, Reads, Weaken, Weakened};
+
+use crate::model::keys::Table;
+use crate::testing::planted::{Bug, Planted};
+use crate::testing::{model_bites, races, simulation};
+
+/// A mistake to be found.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mistake {
+    pub(crate) planted: Planted,
+    pub(crate) weaken: Option<Weaken>,
+    /// Not a mistake: notes what was read.
+    pub(crate) log: Option<ReadLog>,
+}
+
+impl Mistake {
+    pub(crate) fn bug(bug: Bug) -> Self {
+        Self {
+            planted: Planted::bug(bug),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn weakened(weaken: Weaken) -> Self {
+        Self {
+            weaken: Some(weaken),
+            ..Self::default()
+        }
+    }
+}
+
+/// How the keys of each table begin.
+const PREFIXES: [[u8; 4]; 14] = {
+    let mut prefixes = [[0x15, 51, 0x15, 0]; 14];
+    let mut table = 1;
+    while table < 14 {
+        prefixes[table as usize][3] = table;
+        table += 1;
+    }
+    prefixes
+};
+
+/// Reads of rows of one table in one transaction: which of them, and only in tries that cannot know
+/// whether an earlier one was committed?
+pub(crate) const fn reads(
+    transaction: &'static str,
+    table: Table,
+    reads: Weakened,
+    unsure: bool,
+) -> Weaken {
+    Weaken {
+        transaction,
+        prefix: &PREFIXES[table as usize],
+        unsure,
+        reads,
+    }
+}
+
+/// A test for each bug.
+macro_rules! planted {
+    ($($test:ident: $bug:ident,)*) => {
+        mod planted {
+            $(#[test]
+            fn $test() {
+                let bug = $crate::testing::planted::Bug::$bug;
+                super::is_found(stringify!($bug), &$crate::testing::bites::Mistake::bug(bug));
+            })*
+        }
+    };
+}
+
+/// A test for the reads of each transaction in each table that do not conflict any more, and the
+/// list of them. `First` and `Later` are for transactions about several jobs, `unsure` is for tries
+/// that cannot know whether an earlier one was committed.
+macro_rules! weakened {
+    ($($test:ident: $transaction:ident $table:ident $reads:ident $($unsure:ident)?,)*) => {
+        mod weakened {
+            use $crate::testing::bites::{Mistake, reads};
+            use $crate::model::keys::Table;
+            use store::{Weaken, Weakened};
+
+            $(#[test]
+            fn $test() {
+                let weaken = reads(
+                    stringify!($transaction),
+                    Table::$table,
+                    Weakened::$reads,
+                    !stringify!($($unsure)?).is_empty(),
+                );
+                super::is_found(stringify!($test), &Mistake::weakened(weaken));
+            })*
+
+            pub(crate) const ALL: &[Weaken] = &[$(reads(
+                stringify!($transaction),
+                Table::$table,
+                Weakened::$reads,
+                !stringify!($($unsure)?).is_empty(),
+            ),)*];
+        }
+    };
+}
+
+pub(crate) use planted;
+pub(crate) use weakened;
+
+/// Reads whose conflict nothing depends on, and which cannot be snapshot reads.
+const REDUNDANT: &[(Weaken, &str)] = &[
+    (
+        reads("accept", Table::Sleeper, Weakened::All, false),
+        "watching a row is a read of it. The watch fires for whatever comes after that read, \
+         whether or not the transaction, which may end runs as well, is tried again for it",
+    ),
+    (
+        reads("clear_bells", Table::Sleeper, Weakened::All, false),
+        "a sleeper hangs no bell twice, so that a stale one only ever goes away. It is the read \
+         of clear_bells in NOTIFIER, where a bell may be touched again",
+    ),
+];
+
+/// What a read is called in the list of them.
+type Named = (String, u8);
+
+fn named(weaken: &Weaken) -> Named {
+    (weaken.transaction.to_owned(), weaken.prefix[3])
+}
+
+/// The number of the table that a row of the queue is in.
+fn table_of(key: &Bytes) -> Option<u8> {
+    key.strip_prefix(&PREFIXES[0][..3])?.first().copied()
+}
+
+/// The reads of the queue's rows in what was noted.
+fn seen(log: &[Reads]) -> BTreeSet<Named> {
+    (log.iter())
+        .flat_map(|reads| reads.keys.iter().map(|key| (reads.transaction, key)))
+        .filter_map(|(transaction, key)| Some((transaction.to_owned(), table_of(key)?)))
+        .collect()
+}
+
+/// Transactions that read rows of a table several times, for several jobs.
+fn seen_several(log: &[Reads]) -> BTreeSet<Named> {
+    let one = |reads: &Reads| {
+        let mut keys: Vec<_> = reads.keys.clone();
+        keys.sort();
+        keys.dedup();
+        // Sorted by key, rows of one table lie side by side.
+        let tables: Vec<u8> = keys.iter().filter_map(table_of).collect();
+        let several = tables.windows(2).filter(|pair| pair[0] == pair[1]);
+        let name = |pair: &[u8]| (reads.transaction.to_owned(), pair[0]);
+        several.map(name).collect::<Vec<_>>()
+    };
+    log.iter().flat_map(one).collect()
+}
+
+/// Every conflicting read of every transaction that writes is in one of the lists, and every read in
+/// a list is there.
+#[test]
+fn every_conflicting_read_is_tried() {
+    let log = ReadLog::default();
+    let mistake = Mistake {
+        log: Some(log.clone()),
+        ..Mistake::default()
+    };
+    simulation::log(&mistake);
+    model_bites::log(&mistake);
+    races::log(&mistake);
+    let mut log = log.take();
+    // A caller's transaction, of whose parts each is one of the others.
+    log.retain(|reads| reads.transaction != "together");
+    let tried: Vec<&Weaken> = (simulation::weakened().iter())
+        .chain(model_bites::weakened())
+        .chain(races::weakened())
+        .chain(REDUNDANT.iter().map(|(weaken, _)| weaken))
+        .collect();
+    let tried_names: BTreeSet<_> = tried.iter().map(|weaken| named(weaken)).collect();
+    assert_eq!(seen(&log), tried_names);
+    for name in seen_several(&log) {
+        let of_name = || tried.iter().filter(|weaken| named(weaken) == name);
+        let has = |reads| of_name().any(|weaken| weaken.reads == reads);
+        assert!(
+            has(Weakened::First) && has(Weakened::Later),
+            "{name:?} reads several rows, and each of them matters"
+        );
+    }
+}
+
+#[test]
+fn tables_begin_as_they_are_thought_to() {
+    let keys = crate::model::keys::Keys::new();
+    let ty = crate::JobType::new("t").unwrap();
+    for (key, table) in [
+        (keys.type_row(&ty), Table::Type),
+        (keys.sleeper(&ty, 1), Table::Sleeper),
+        (keys.lease(&ty, 1), Table::Lease),
+    ] {
+        assert!(key.starts_with(&PREFIXES[table as usize]), "{table:?}");
+    }
+}

@@ -1,0 +1,450 @@
+//! Races that are made to happen: for conflicting reads that matter where the simulation seldom
+//! comes, or only to what a caller writes beside the queue.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use rand::RngExt;
+use rand::rngs::SmallRng;
+use store::{CommitFate, FaultControl, Faults, Store, Weaken};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::model::keys::stamp_template;
+use crate::operations::leases::{Leases, buckets};
+use crate::services::monitor::TypeMonitor;
+use crate::services::sweep::{BELL_AGE_MAX, Sweeper};
+use crate::testing::bites::{self, Mistake};
+use crate::testing::simulation::actor_rng;
+use crate::{
+    Acceptor, Add, ByPolicy, Clock, Entropy, Error, Finish, Holder, Job, JobId, JobType, Jobs,
+    Notice, Notifier, Options, Retention, State, TypeConfig,
+};
+
+/// How many seeds a mistake may survive.
+const SEEDS: u64 = 200;
+/// The longest that a read or a commit takes, and how much later than one side the other may begin.
+const DELAY: Duration = Duration::from_millis(10);
+const LATE: Duration = Duration::from_millis(40);
+
+/// A queue to which things happen, and one on the same rows that gets in its way.
+struct World {
+    jobs: Jobs,
+    control: FaultControl,
+    calm: Jobs,
+    ty: JobType,
+    late: Duration,
+    /// One of two things.
+    either: usize,
+    beats: bool,
+}
+
+impl World {
+    async fn new(rng: &mut SmallRng, mistake: &Mistake) -> Self {
+        let store = Store::open("memory:").await.unwrap();
+        let (faulty, control) = store.with_faults(Faults {
+            seed: rng.random(),
+            delay: 1.0,
+            delay_max: DELAY,
+            weaken: mistake.weaken,
+            log: mistake.log.clone(),
+            ..Faults::default()
+        });
+        let clock = Clock::simulated(1_700_000_000_000);
+        let jobs = Jobs::new(faulty, clock.clone(), Entropy::seeded(rng.random()));
+        let calm = Jobs::new(store, clock, Entropy::seeded(rng.random()));
+        let ty = JobType::new("mail").unwrap();
+        calm.set_type(&ty, TypeConfig::new(60_000)).await.unwrap();
+        Self {
+            jobs,
+            control,
+            calm,
+            ty,
+            late: LATE.mul_f64(rng.random()),
+            either: rng.random_range(0..2),
+            beats: rng.random(),
+        }
+    }
+
+    async fn add(&self, id: &JobId, data: &'static str) {
+        let add = Add::new(id.clone(), data);
+        self.calm.add(&self.ty, add).await.unwrap();
+    }
+
+    async fn value(&self, key: &[u8]) -> Option<Bytes> {
+        let store = self.calm.store();
+        let look = store.transact("look", |tx| async move { tx.snapshot().get(key).await });
+        look.await.unwrap()
+    }
+
+    /// Whatever is written beside a claim is written for jobs that are held: also when the claim was
+    /// committed by an earlier try, and the jobs are gone since.
+    async fn recall(&self) -> Option<String> {
+        let id = JobId::try_from("a").unwrap();
+        self.add(&id, "").await;
+        let claim = &(self.jobs).claim(&self.ty, &Holder::new("me").unwrap(), 1);
+        self.control.set_next_commit(CommitFate::UnknownApplied);
+        let id = &id;
+        let held = self.jobs.transact_claim(claim, true, |tx| async move {
+            let held = self.jobs.accept_in(&tx, claim).await?.jobs.len();
+            if tx.attempt() == 2 {
+                self.calm.remove(&self.ty, id).await?;
+            }
+            tx.set(b"held", held.to_string().as_bytes());
+            Ok(())
+        });
+        held.await.unwrap();
+        let held = self.value(b"held").await;
+        (held.as_deref() != Some(b"0")).then(|| format!("a claim of removed jobs: {held:?}"))
+    }
+
+    /// A type is as somebody wrote down who registered it.
+    async fn register(&self) -> Option<String> {
+        let set = |jobs: &'static str, timeout_ms| (jobs, TypeConfig::new(timeout_ms));
+        let (mine, other) = (set("mine", 60_000), set("other", 5_000));
+        let (jobs, calm, ty) = (&self.jobs, &self.calm, &self.ty);
+        let registered = jobs.store().transact("set_type", |tx| async move {
+            jobs.set_type_in(&tx, ty, mine.1).await?;
+            if tx.attempt() == 1 {
+                let meanwhile = calm.store().transact("set_type", |tx| async move {
+                    calm.set_type_in(&tx, ty, other.1).await?;
+                    tx.set(b"chosen", other.0.as_bytes());
+                    Ok::<_, Error>(())
+                });
+                meanwhile.await?;
+            }
+            tx.set(b"chosen", mine.0.as_bytes());
+            Ok::<_, Error>(())
+        });
+        registered.await.unwrap();
+        let (config, chosen) = (calm.type_config(ty).await.unwrap(), self.value(b"chosen"));
+        let chosen = chosen.await;
+        let same = (config == Some(mine.1)) == (chosen.as_deref() == Some(b"mine"));
+        (!same).then(|| format!("{chosen:?} is registered as {config:?}"))
+    }
+
+    /// Two jobs that the node which has the first lease looks after.
+    fn neighbours() -> [JobId; 2] {
+        let ids = (0..).map(|n: u32| JobId::try_from(&*format!("{n}")).unwrap());
+        let mut of_first = ids.filter(|id| buckets(0).any(|bucket| bucket == id.bucket()));
+        [(); 2].map(|()| of_first.next().unwrap())
+    }
+
+    /// Accepts all that is due.
+    async fn accept_all(&self) -> Vec<Job> {
+        let me = Holder::new("me").unwrap();
+        let claimed = self.calm.accept(&self.ty, &me, 10).await.unwrap();
+        claimed
+            .jobs
+            .into_iter()
+            .map(|accepted| accepted.job)
+            .collect()
+    }
+
+    /// What is wrong with the rows in the end.
+    async fn problems(&self) -> Option<String> {
+        let check = self.calm.check(&self.ty).await.unwrap();
+        check.problems.into_iter().next()
+    }
+
+    /// A job that is added again just when it is to be forgotten stays.
+    async fn expire(&self) -> Option<String> {
+        let ids = Self::neighbours();
+        for id in &ids {
+            let add = Add::new(id.clone(), "").retention(Retention::Ms(0));
+            self.calm.add(&self.ty, add).await.unwrap();
+        }
+        for job in self.accept_all().await {
+            let _ = self.calm.finish(&job, Finish::done()).await.unwrap();
+        }
+        sleep(LATE).await;
+        let (mut leases, mut sweeper) = (Leases::new(1), Sweeper::default());
+        let (timeout, again) = (Duration::from_secs(20), &ids[self.either]);
+        leases.turn(&self.jobs, &self.ty, timeout).await.unwrap();
+        let lease = leases.held()[0];
+        let add = async {
+            sleep(self.late).await;
+            self.add(again, "again").await;
+        };
+        let forget = sweeper.forget_expired(&self.jobs, &self.ty, &lease, timeout);
+        let (forgotten, ()) = tokio::join!(forget, add);
+        forgotten.unwrap();
+        let info = self.calm.info(&self.ty, again).await.unwrap();
+        match info.map(|info| info.state) {
+            Some(State::Pending) => self.problems().await,
+            other => Some(format!("a job that was added again is {other:?}")),
+        }
+    }
+
+    /// A holder that is heard of just when it is to be taken for silent keeps its job, and what a
+    /// creator asks for at that moment is not lost.
+    async fn stall(&self) -> Option<String> {
+        let (calm, ty) = (&self.calm, &self.ty);
+        let ids = Self::neighbours();
+        for id in &ids {
+            self.add(id, "old").await;
+        }
+        let held = self.accept_all().await;
+        let job = &held[self.either];
+        let mut leases = Leases::new(1);
+        let timeout = Duration::from_secs(20);
+        let before = leases.turn(&self.jobs, ty, timeout).await.unwrap();
+        let (options, config) = (Options::default(), TypeConfig::new(60_000));
+        let monitor = TypeMonitor::new(&self.jobs, ty, &ByPolicy, &options);
+        let meanwhile = async {
+            sleep(self.late).await;
+            if self.beats {
+                return calm.update(job, None).await.is_ok();
+            }
+            let asked = calm.resubmit(ty, &job.id, None, Some("new".into()));
+            asked.await.unwrap();
+            false
+        };
+        let ids: Vec<JobId> = held.iter().map(|job| job.id.clone()).collect();
+        let stalled = monitor.stall(&leases.held()[0], &ids, before, &config);
+        let (stalled, heard) = tokio::join!(stalled, meanwhile);
+        assert!(stalled.unwrap(), "the lease is held");
+        let (info, data) = calm.get(ty, &job.id).await.unwrap()?;
+        if heard && info.state != State::Running {
+            return Some("a holder was taken for silent and had just been heard of".into());
+        }
+        if !self.beats && info.state == State::Pending && *data != *b"new" {
+            return Some("what was asked for meanwhile was lost".into());
+        }
+        self.problems().await
+    }
+
+    /// Heart-beats that go out together leave nothing behind for a job whose run has just ended.
+    async fn keep(&self) -> Option<String> {
+        for id in Self::neighbours() {
+            self.add(&id, "").await;
+        }
+        let held = &self.accept_all().await;
+        let op = self.jobs.op();
+        let kept = self.jobs.store().transact("keep", |tx| async move {
+            for job in held {
+                match self.jobs.keep_in(&tx, &op, job).await {
+                    Ok(_) | Err(Error::Halt) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if tx.attempt() == 1 {
+                let _ = self.calm.finish(&held[self.either], Finish::done()).await?;
+            }
+            Ok(())
+        });
+        kept.await.unwrap();
+        self.problems().await
+    }
+
+    /// Whoever stops to follow a job and begins again hears of what comes after that, although the
+    /// notifier is about to throw away what it was told before.
+    async fn follow(&self) -> Option<String> {
+        let id = |n: usize| JobId::try_from(&*format!("{n:02}")).unwrap();
+        let ids: Vec<JobId> = (0..12).map(id).collect();
+        let all = |data: &'static str| -> Vec<Add> {
+            ids.iter().map(|id| Add::new(id.clone(), data)).collect()
+        };
+        let (calm, ty) = (&self.calm, &self.ty);
+        calm.add_many(ty, &all("1")).await.unwrap();
+        let options = Options::default();
+        let (service, notifier) = Notifier::new(self.jobs.clone(), ty.clone(), options);
+        let stop = CancellationToken::new();
+        let follow = async {
+            let following = ids.iter().map(|id| notifier.subscribe(id));
+            let mut following = try_join_all(following).await.unwrap();
+            calm.add_many(ty, &all("2")).await.unwrap();
+            drop(following.drain(..2));
+            sleep(self.late * 8).await;
+            let again = &ids[self.either];
+            let mut again = notifier.subscribe(again).await.unwrap();
+            self.add(again.id(), "3").await;
+            let newest =
+                |notice: &Notice| matches!(notice, Notice::Job(_, data) if **data == *b"3");
+            let told = newest(again.now()) || {
+                let told = again.wait(Duration::from_mins(1), newest).await;
+                told.is_some()
+            };
+            stop.cancel();
+            told
+        };
+        let (told, ()) = tokio::join!(follow, service.run(stop.clone()));
+        (!told).then(|| "a subscriber was not told".into())
+    }
+
+    /// An acceptor ends runs while it goes to sleep for want of others.
+    async fn end_asleep(&self) -> Option<String> {
+        let (jobs, ty, long) = (&self.jobs, &self.ty, Duration::from_mins(1));
+        let me = Holder::new("me").unwrap();
+        let (service, acceptor) = Acceptor::new(jobs.clone(), ty.clone(), me);
+        let stop = CancellationToken::new();
+        let work = async {
+            for n in 0..6 {
+                self.add(&JobId::try_from(&*format!("{n}")).unwrap(), "")
+                    .await;
+                let job = acceptor.accept(1, long).await.unwrap().remove(0).job;
+                let ended = async {
+                    sleep(self.late * n).await;
+                    acceptor.finish(&job, Finish::done()).await
+                };
+                let (ended, none) = tokio::join!(ended, acceptor.accept(1, LATE * 10));
+                assert!(!ended.unwrap().again && none.unwrap().is_empty());
+            }
+            stop.cancel();
+        };
+        tokio::join!(work, service.run(stop.clone()));
+        let counts = self.calm.counts(ty).await.unwrap();
+        (counts.finished != 6).then(|| format!("not all runs were ended: {counts:?}"))
+    }
+
+    /// Data that is rewritten is not older than what somebody has just given the job.
+    async fn rewrite(&self) -> Option<String> {
+        let ids = ["a", "b"].map(|id| JobId::try_from(id).unwrap());
+        for id in &ids {
+            self.add(id, "old").await;
+        }
+        let newer = &ids[self.either];
+        let rewrite = |_: &JobId, data: &Bytes| (**data == *b"old").then(|| "same".into());
+        let rewritten = self.jobs.store().transact("rewrite", |tx| async move {
+            let page = (self.jobs)
+                .rewrite_in(&tx, &self.ty, None, &rewrite)
+                .await?;
+            if tx.attempt() == 1 {
+                self.add(newer, "new").await;
+            }
+            Ok::<_, Error>(page)
+        });
+        rewritten.await.unwrap();
+        let (_, data) = self.calm.get(&self.ty, newer).await.unwrap()?;
+        (*data != *b"new").then(|| format!("newer data was lost: {data:?}"))
+    }
+
+    /// An acceptor that was woken just when it did not want to sleep any more wakes another one.
+    async fn take_bell_down(&self) -> Option<String> {
+        let (mine, other) = (1, 2);
+        let (calm, ty) = (&self.calm, &self.ty);
+        let hang = calm.store().transact("hang", |tx| async move {
+            calm.hang_bell_in(&tx, ty, mine);
+            calm.hang_bell_in(&tx, ty, other);
+            Ok::<_, Error>(())
+        });
+        hang.await.unwrap();
+        let (mine_key, other_key) = (
+            calm.keys().sleeper(ty, mine),
+            calm.keys().sleeper(ty, other),
+        );
+        let ring = async {
+            sleep(self.late).await;
+            let before = self.value(&mine_key).await;
+            self.add(&JobId::try_from("a").unwrap(), "").await;
+            before.is_some() && self.value(&mine_key).await.is_none()
+        };
+        let (taken, rung) = tokio::join!(self.jobs.take_bell_down(ty, mine), ring);
+        taken.unwrap();
+        (rung && self.value(&other_key).await.is_some()).then(|| "nobody heard the bell".into())
+    }
+
+    /// A notifier that comes back after a long time keeps its bell and its notes.
+    async fn clear_bells(&self) -> Option<String> {
+        let (nonce, id) = (7, JobId::try_from("a").unwrap());
+        let (calm, jobs, ty) = (&self.calm, &self.jobs, &self.ty);
+        let (bell, note) = (
+            &calm.keys().notifier(ty, nonce),
+            &calm.keys().note(ty, nonce, &id),
+        );
+        let touch = || async move {
+            let touched = calm.store().transact("touch", |tx| async move {
+                let value = stamp_template(calm.store().incarnation(), &[]);
+                tx.set_versionstamped_value(bell, &value);
+                tx.set(note, &[]);
+                calm.hang_bell_in(&tx, ty, 3);
+                Ok::<_, Error>(())
+            });
+            touched.await.unwrap();
+        };
+        touch().await;
+        let (mut leases, mut sweeper) = (Leases::new(1), Sweeper::default());
+        let expiry = Duration::from_secs(20);
+        let order = leases.turn(jobs, ty, expiry).await.unwrap();
+        let lease = leases.held()[0];
+        (sweeper.clear_bells(jobs, ty, &lease, order))
+            .await
+            .unwrap();
+        sleep(BELL_AGE_MAX).await;
+        let order = leases.turn(jobs, ty, expiry).await.unwrap();
+        let back = async {
+            sleep(self.late).await;
+            touch().await;
+        };
+        let (cleared, ()) = tokio::join!(sweeper.clear_bells(jobs, ty, &lease, order), back);
+        cleared.unwrap();
+        let (bell, note) = (self.value(bell).await, self.value(note).await);
+        (bell.is_none() || note.is_none()).then(|| "what a notifier had is gone".into())
+    }
+}
+
+/// Runs all races; what went wrong, if anything did.
+fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let rng = &mut actor_rng(seed, &[0]);
+        None.or(World::new(rng, mistake).await.recall().await)
+            .or(World::new(rng, mistake).await.register().await)
+            .or(World::new(rng, mistake).await.rewrite().await)
+            .or(World::new(rng, mistake).await.take_bell_down().await)
+            .or(World::new(rng, mistake).await.clear_bells().await)
+            .or(World::new(rng, mistake).await.expire().await)
+            .or(World::new(rng, mistake).await.stall().await)
+            .or(World::new(rng, mistake).await.keep().await)
+            .or(World::new(rng, mistake).await.follow().await)
+            .or(World::new(rng, mistake).await.end_asleep().await)
+    })
+}
+
+fn is_found(what: &str, mistake: &Mistake) {
+    let found = (1..=SEEDS).find_map(|seed| Some((seed, simulate(seed, mistake)?)));
+    let (seed, problem) = found.unwrap_or_else(|| panic!("{what}: survived {SEEDS} seeds"));
+    println!("{what}: found by seed {seed}: {problem}");
+}
+
+#[test]
+fn nobody_is_run_over() {
+    for seed in 1..=SEEDS {
+        assert_eq!(simulate(seed, &Mistake::default()), None, "seed {seed}");
+    }
+}
+
+bites::weakened! {
+    clear_bells: clear_bells Notifier All,
+    expire_first: expire Job First,
+    expire_later: expire Job Later,
+    keep_first: keep Activity First,
+    keep_later: keep Activity Later,
+    notes_first: notice Note First,
+    notes_later: notice Note Later,
+    recall: accept Job All unsure,
+    rewrite_first: rewrite Job First,
+    rewrite_later: rewrite Job Later,
+    stall_first: stall Job First,
+    stall_later: stall Job Later,
+    stall_beat_first: stall Activity First,
+    stall_beat_later: stall Activity Later,
+    set_type: set_type Type All,
+    take_bell_down: take_bell_down Sleeper All,
+}
+
+pub(crate) fn weakened() -> &'static [Weaken] {
+    weakened::ALL
+}
+
+/// Runs what is to be noted.
+pub(crate) fn log(mistake: &Mistake) {
+    for seed in 1..=4 {
+        simulate(seed, mistake);
+    }
+}

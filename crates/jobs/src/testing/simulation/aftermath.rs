@@ -1,0 +1,265 @@
+//! What has to be true when everything works again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::unconstrained;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::fleet::{Fleet, Member, START_MS, attempts};
+use super::history::{Glimpse, Told, token_of};
+use super::judge::Judge;
+use super::node::{Hook, Node};
+use crate::model::header::Header;
+use crate::model::keys::Keys;
+use crate::{Holder, JobId, Maintenance, State};
+
+/// What a run came to.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) problems: Vec<String>,
+    /// All that is known of the job of the first problem.
+    pub(super) story: Vec<String>,
+    pub(super) digest: u64,
+    /// How many transactions of actors were committed.
+    pub(super) transactions: usize,
+    /// How often a job was run.
+    pub(super) runs: usize,
+    /// How long it took, by the simulated clock.
+    pub(super) lasted: Duration,
+}
+
+impl Fleet {
+    /// Whether any job of a type is held, or due and not held.
+    async fn busy(&self, ty: usize) -> bool {
+        let (name, now_ms) = (&self.world.types[ty], self.calm.clock().now_ms());
+        let running = self.calm.counts(name).await.unwrap().running;
+        let backlog = self.calm.backlog(name, now_ms, 100).await.unwrap();
+        running > 0 || backlog.due > 0
+    }
+
+    /// Everything that is due is done.
+    pub(super) async fn drain(&mut self) {
+        let begin = Instant::now();
+        let patience = self.world.plan.healed_within();
+        for ty in 0..self.world.types.len() {
+            while unconstrained(self.busy(ty)).await {
+                if begin.elapsed() > patience {
+                    let name = &self.world.types[ty];
+                    let counts = self.calm.counts(name).await.unwrap();
+                    let problem = format!("due {name} jobs are still not done: {counts:?}");
+                    return self.world.history.problem(problem);
+                }
+                sleep(Duration::from_millis(500)).await;
+            }
+        }
+        // Creators end the call they are in, and what they made is done too.
+        sleep(Duration::from_secs(40)).await;
+        self.audit().await;
+    }
+
+    /// Every subscriber who still listens has heard how its job is now, or hears of it in a moment:
+    /// scheduled jobs may have been run just now, and who has lost a watch looks every few seconds.
+    pub(super) async fn hear_the_last(&mut self) {
+        let mut before = BTreeMap::new();
+        for _ in 0..4 {
+            let late = self.not_heard().await;
+            for (follower, (told, is)) in &late {
+                if before.get(follower) == Some(&(told.clone(), is.clone())) {
+                    let problem =
+                        format!("subscriber {follower} last heard {told:?}, and it is {is:?}");
+                    self.world.history.problem(problem);
+                }
+            }
+            if late.is_empty() || self.world.history.has_problems() {
+                return;
+            }
+            before = late;
+            sleep(Duration::from_secs(15)).await;
+        }
+    }
+
+    /// The subscribers who have not heard how their job is: what they heard last, and what it is.
+    async fn not_heard(&self) -> BTreeMap<usize, (Option<Told>, Told)> {
+        let open: Vec<_> = {
+            let record = self.world.history.record();
+            let open = (record.followed.iter().enumerate()).filter(|(_, followed)| followed.open);
+            open.map(|(follower, followed)| {
+                let told = followed.told.last().cloned();
+                (follower, followed.ty, followed.id.clone(), told)
+            })
+            .collect()
+        };
+        let mut late = BTreeMap::new();
+        for (follower, ty, id, told) in open {
+            let ended = match &told {
+                Some(Told::Job { state, .. }) => *state == State::Finished,
+                _ => true,
+            };
+            if ended {
+                continue;
+            }
+            let got = self.calm.get(&self.world.types[ty], &id).await.unwrap();
+            let is = got.map_or(Told::Removed, |(info, data)| Told::Job {
+                state: info.state,
+                attempts: info.attempts,
+                data: token_of(&data),
+            });
+            if told.as_ref() != Some(&is) {
+                late.insert(follower, (told, is));
+            }
+        }
+        late
+    }
+
+    /// With nothing to do, little is done.
+    pub(super) async fn idle(&mut self) {
+        let tried = |members: &[Member]| -> u64 {
+            let up = members.iter().filter_map(|member| member.process.as_ref());
+            up.map(|process| attempts(&process.services)).sum()
+        };
+        let before = tried(&self.members);
+        sleep(Duration::from_mins(1)).await;
+        let tried = tried(&self.members) - before;
+        let (nodes, plan) = (self.members.len() as u64, &self.world.plan);
+        // Of each type: a poll every 2.5 s, of acceptor and notifier, and the turns of a monitor,
+        // each of which looks at leases, heart-beats and expired jobs.
+        let turns = |timeout_ms: u64| 60_000 / (timeout_ms / 3).min(20_000) + 1;
+        let types = plan.types.iter();
+        let of_types: u64 = types
+            .map(|ty| 60 + sweeps(turns(ty.config.timeout_ms)))
+            .sum();
+        if tried > nodes * (60 + of_types) {
+            let problem = format!("{nodes} nodes tried {tried} transactions in an idle minute");
+            self.world.history.problem(problem);
+        }
+    }
+
+    /// One node stays, long enough to forget what is to be forgotten.
+    pub(super) async fn clean_up(&mut self) {
+        let node = Node {
+            index: 0,
+            world: Arc::clone(&self.world),
+            jobs: self.calm.clone(),
+            holder: Holder::new("the last one").unwrap(),
+        };
+        let options = self.world.plan.options.clone();
+        let service = Maintenance::with_hook(self.calm.clone(), options, Hook(node));
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(service.run(stop.clone()));
+        sleep(Duration::from_mins(25)).await;
+        stop.cancel();
+        running.await.unwrap();
+        self.audit().await;
+        self.look_for_orphans().await;
+    }
+
+    /// Rows that belong to nobody, and jobs that should be forgotten.
+    async fn look_for_orphans(&self) {
+        let history = &self.world.history;
+        let now_ms = self.calm.clock().now_ms();
+        for ty in &self.world.types {
+            let keys = self.calm.keys();
+            let headers = self.headers(ty).await;
+            for (id, header) in &headers {
+                if let crate::model::header::Place::Finished { expires_ms, .. } = header.place
+                    && expires_ms < now_ms - 120_000
+                {
+                    history.problem(format!("job {id} should have been forgotten"));
+                }
+                let attempts = self.calm.history(ty, id).await.unwrap();
+                if attempts.len() != header.attempts.min(11) as usize {
+                    history.problem(format!("job {id} has the history {attempts:?}"));
+                }
+            }
+            let mut orphans = Vec::new();
+            for range in [keys.sleepers(ty), keys.notifiers(ty), keys.all_notes(ty)] {
+                orphans.extend(self.calm.rows(range).await.unwrap());
+            }
+            let runs = keys.all_attempts(ty);
+            for row in self.calm.rows(runs.clone()).await.unwrap() {
+                if !headers.contains_key(&Keys::first_id(&runs, &row.key).unwrap()) {
+                    orphans.push(row);
+                }
+            }
+            for row in orphans {
+                history.problem(format!("a row of nobody: {}", row.key.escape_ascii()));
+            }
+        }
+    }
+
+    async fn headers(&self, ty: &crate::JobType) -> BTreeMap<JobId, Header> {
+        let range = self.calm.keys().jobs(ty);
+        let rows = self.calm.rows(range.clone()).await.unwrap();
+        let header = |row: store::KeyValue| {
+            let id = Keys::id(&range, &row.key).unwrap();
+            (id, Header::decode(row.value).unwrap())
+        };
+        rows.into_iter().map(header).collect()
+    }
+
+    /// Indexes, counters and chunks agree with the headers, at this very version.
+    pub(super) async fn audit(&self) {
+        for ty in &self.world.types {
+            let check = unconstrained(self.calm.check(ty)).await.unwrap();
+            for problem in check.problems {
+                self.world.history.problem(problem);
+            }
+        }
+    }
+
+    pub(super) async fn judge(&mut self) -> Outcome {
+        let world = &self.world;
+        let committed = world.history.committed(&world.store).await;
+        let digest = world.history.digest(&committed);
+        let (mut last, mut counts) = (BTreeMap::new(), Vec::new());
+        for (number, ty) in world.types.iter().enumerate() {
+            for (id, header) in self.headers(ty).await {
+                last.insert((number, id), Glimpse::of(Some(&header)));
+            }
+            counts.push(self.calm.counts(ty).await.unwrap());
+        }
+        let record = world.history.record();
+        let mut problems = record.problems.clone();
+        for delivered in &record.delivered {
+            let accepted = &delivered.accepted;
+            let now_ms = self.clock_at(delivered.node, accepted.claimed_at);
+            if accepted.due_ms > now_ms {
+                problems.push(format!(
+                    "job {} was due at {} and given to node {} when it was {now_ms} there",
+                    accepted.job.id, accepted.due_ms, delivered.node,
+                ));
+            }
+        }
+        let verdict = Judge::new(&world.plan, &record).judge(&committed, &last, &counts);
+        problems.extend(verdict.problems);
+        Outcome {
+            problems,
+            story: verdict.story,
+            digest,
+            transactions: committed.len(),
+            runs: record.delivered.len(),
+            lasted: world.history.now(),
+        }
+    }
+
+    /// What a node's clock said at a moment; if it was set just then, the later of the two.
+    fn clock_at(&self, node: usize, at: Instant) -> i64 {
+        let skews = &self.members[node].skews;
+        let last = skews
+            .iter()
+            .rposition(|(since, _)| *since < at)
+            .unwrap_or(0);
+        let moments = skews[last..].iter().take_while(|(since, _)| *since <= at);
+        let skew_ms = moments.map(|(_, skew_ms)| *skew_ms).max().unwrap_or(0);
+        let since = at - skews[0].0;
+        START_MS + i64::try_from(since.as_millis()).unwrap() + skew_ms
+    }
+}
+
+/// What a node's monitor tries in so many turns: its leases, and two sweeps of each partition.
+fn sweeps(turns: u64) -> u64 {
+    turns * (2 + 2 * 8)
+}

@@ -1,0 +1,391 @@
+//! What was done, as seen from outside.
+//!
+//! Every transaction of an actor writes a row of its own beside what the queue writes, under a
+//! versionstamp: so what was committed is known exactly, in order, although the store often does not
+//! say. What was only read is put in order by the version it was read at.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use store::{KeyRange, RangeOptions, Store, Transaction};
+use tokio::time::Instant;
+
+use crate::model::header::Header;
+use crate::{
+    Accepted, Added, Error, JobId, JobLock, JobType, Jobs, Notice, Result, State, Verdict,
+};
+
+/// Where the rows are.
+const LOG: &[u8] = b"simulation/";
+
+/// Names one call of an actor.
+pub(super) type CallId = usize;
+
+#[derive(Debug)]
+pub(super) struct History {
+    start: Instant,
+    inner: Mutex<Record>,
+}
+
+/// All that was seen.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    pub(super) calls: Vec<Called>,
+    /// What attempts of transactions would have done.
+    pub(super) entries: Vec<Entry>,
+    /// What was read at which version.
+    pub(super) seen: Vec<(u64, Entry)>,
+    pub(super) delivered: Vec<Delivered>,
+    pub(super) followed: Vec<Followed>,
+    pub(super) problems: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Called {
+    pub(super) name: &'static str,
+    #[allow(dead_code, reason = "shown in reports")]
+    pub(super) node: usize,
+    /// An attempt was told that an earlier one may have been committed.
+    pub(super) unsure: bool,
+    /// What the caller was told; `None` if it did not live to hear it.
+    pub(super) answer: Option<Answer>,
+}
+
+/// What a caller was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Done, by this attempt or an earlier one.
+    Done,
+    /// There was nothing to do.
+    Nothing,
+    Halt,
+    NotFound,
+    /// Perhaps it was done, and perhaps not.
+    Unknown,
+    /// It was not done.
+    Failed,
+}
+
+/// Something that was done to a job, or seen of it.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) call: Option<CallId>,
+    pub(super) at: Duration,
+    pub(super) ty: usize,
+    pub(super) id: JobId,
+    /// How the job was before the transaction; `None` for what the transaction does to it later on.
+    pub(super) before: Option<Glimpse>,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    Ask(Ask, Added),
+    Remove,
+    Accept,
+    Beat {
+        lock: JobLock,
+        data: Option<u64>,
+        again: bool,
+    },
+    RunAgain {
+        lock: JobLock,
+        due_ms: i64,
+        data: Option<u64>,
+    },
+    Finish {
+        lock: JobLock,
+        again_ms: Option<i64>,
+        data: Option<u64>,
+        again: bool,
+    },
+    Stall(Verdict),
+    /// Only seen.
+    Look,
+    /// This lock was refused.
+    Halt(JobLock),
+}
+
+/// What a creator asks for.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    /// The job is made if there is none; then, how long it is kept.
+    pub(super) create: Option<Kept>,
+    pub(super) due_ms: Option<i64>,
+    pub(super) data: Option<u64>,
+}
+
+/// How many milliseconds a finished job is kept; `None` for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kept(pub(super) Option<u64>);
+
+/// Which data a job has; `None` if nobody gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Token(pub(super) Option<u64>);
+
+impl Token {
+    pub(super) fn of(data: &Bytes) -> Self {
+        Self(token_of(data))
+    }
+}
+
+/// How a job is at one version.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Glimpse {
+    /// `None` if there is no such job.
+    pub(super) state: Option<State>,
+    pub(super) attempts: u32,
+    /// The lock of the last run.
+    pub(super) lock: Option<JobLock>,
+    pub(super) due_ms: i64,
+    /// What data it has, if that can be seen without looking far.
+    pub(super) data: Option<Token>,
+}
+
+/// Jobs that a worker got.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    pub(super) node: usize,
+    pub(super) ty: usize,
+    pub(super) accepted: Accepted,
+}
+
+/// What one subscriber was told.
+#[derive(Debug)]
+pub(super) struct Followed {
+    pub(super) node: usize,
+    pub(super) ty: usize,
+    pub(super) id: JobId,
+    pub(super) told: Vec<Told>,
+    /// It still wants to hear more.
+    pub(super) open: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Told {
+    Job {
+        state: State,
+        attempts: u32,
+        data: Option<u64>,
+    },
+    Removed,
+    /// Nobody tells it any more.
+    End,
+}
+
+impl History {
+    pub(super) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            inner: Mutex::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something is not as it should be.
+    pub(super) fn problem(&self, problem: impl Into<String>) {
+        let at = self.now();
+        let problem = format!("{:>9.3} s: {}", at.as_secs_f64(), problem.into());
+        self.record().problems.push(problem);
+    }
+
+    pub(super) fn has_problems(&self) -> bool {
+        !self.record().problems.is_empty()
+    }
+
+    /// A call begins.
+    pub(super) fn call(&self, name: &'static str, node: usize) -> CallId {
+        let mut record = self.record();
+        record.calls.push(Called {
+            name,
+            node,
+            unsure: false,
+            answer: None,
+        });
+        record.calls.len() - 1
+    }
+
+    /// An attempt of a call begins.
+    pub(super) fn attempt(&self, call: CallId, tx: &Transaction) {
+        self.record().calls[call].unsure |= tx.maybe_committed();
+    }
+
+    /// A call ends. `did` tells whether its result means that something was done.
+    pub(super) fn end<T>(&self, call: CallId, result: &Result<T>, did: impl FnOnce(&T) -> bool) {
+        let answer = match result {
+            Ok(value) if did(value) => Answer::Done,
+            Ok(_) => Answer::Nothing,
+            Err(Error::Halt) => Answer::Halt,
+            Err(Error::NotFound) => Answer::NotFound,
+            Err(Error::Store(store::Error::MaybeCommitted)) => Answer::Unknown,
+            Err(_) => Answer::Failed,
+        };
+        if let Err(Error::Store(error @ (store::Error::Corrupt { .. } | store::Error::Misuse(_)))) =
+            result
+        {
+            self.problem(format!("a call failed: {error}"));
+        }
+        self.record().calls[call].answer = Some(answer);
+    }
+
+    /// Something that is done if the transaction is committed.
+    pub(super) fn done(&self, tx: &Transaction, entry: Entry) {
+        let mut record = self.record();
+        record.entries.push(entry);
+        let number = record.entries.len() as u64 - 1;
+        // The offset of the versionstamp, then what tells rows of one transaction apart, in order.
+        let offset = u32::try_from(LOG.len()).unwrap();
+        let mut key = LOG.to_vec();
+        key.extend([0; 10]);
+        key.extend(number.to_be_bytes());
+        key.extend(offset.to_le_bytes());
+        tx.set_versionstamped_key(&key, &[]);
+    }
+
+    /// Something that was read.
+    pub(super) fn saw(&self, version: u64, entry: Entry) {
+        self.record().seen.push((version, entry));
+    }
+
+    pub(super) fn delivered(&self, node: usize, ty: usize, accepted: &Accepted) {
+        self.record().delivered.push(Delivered {
+            node,
+            ty,
+            accepted: accepted.clone(),
+        });
+    }
+
+    pub(super) fn follow(&self, node: usize, ty: usize, id: &JobId, now: &Notice) -> usize {
+        let mut record = self.record();
+        record.followed.push(Followed {
+            node,
+            ty,
+            id: id.clone(),
+            told: vec![Told::of(now)],
+            open: true,
+        });
+        record.followed.len() - 1
+    }
+
+    pub(super) fn told(&self, follower: usize, notice: &Notice) {
+        self.record().followed[follower].told.push(Told::of(notice));
+    }
+
+    pub(super) fn unfollow(&self, follower: usize) {
+        self.record().followed[follower].open = false;
+    }
+
+    /// What was committed, in order: version and entry.
+    pub(super) async fn committed(&self, store: &Store) -> Vec<(u64, usize)> {
+        let mut range = KeyRange::prefix(LOG);
+        let mut rows = Vec::new();
+        loop {
+            let from = &range;
+            let page = store
+                .transact("log", |tx| async move {
+                    let rows = tx
+                        .snapshot()
+                        .get_range(from.clone(), RangeOptions::limit(5_000));
+                    rows.collect().await
+                })
+                .await
+                .unwrap();
+            let Some(last) = page.last() else {
+                return rows;
+            };
+            range.begin = [&*last.key, &[0]].concat().into();
+            for row in &page {
+                let rest = &row.key[LOG.len()..];
+                let version = u64::from_be_bytes(rest[..8].try_into().unwrap());
+                let number = u64::from_be_bytes(rest[10..].try_into().unwrap());
+                rows.push((version, usize::try_from(number).unwrap()));
+            }
+        }
+    }
+
+    /// A number that two runs only share if they are the same.
+    pub(super) fn digest(&self, committed: &[(u64, usize)]) -> u64 {
+        let record = self.record();
+        let mut hasher = DefaultHasher::new();
+        for (version, entry) in committed {
+            (version, format!("{:?}", record.entries[*entry])).hash(&mut hasher);
+        }
+        for (version, entry) in &record.seen {
+            (version, format!("{entry:?}")).hash(&mut hasher);
+        }
+        format!("{:?} {:?}", record.calls, record.followed).hash(&mut hasher);
+        for delivered in &record.delivered {
+            (delivered.node, delivered.accepted.job.lock.bits()).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+impl Glimpse {
+    pub(super) fn of(header: Option<&Header>) -> Self {
+        let Some(header) = header else {
+            return Self::default();
+        };
+        Self {
+            state: Some(header.state()),
+            attempts: header.attempts,
+            lock: header.last.as_ref().map(|last| last.lock),
+            due_ms: header.due_ms,
+            data: header.data.bytes.as_ref().map(Token::of),
+        }
+    }
+
+    /// How a job is, without conflicting with anybody.
+    pub(super) async fn take(
+        jobs: &Jobs,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Self> {
+        let value = tx.snapshot().get(&jobs.keys().job(ty, id)).await?;
+        let header = value.map(Header::decode).transpose()?;
+        Ok(Self::of(header.as_ref()))
+    }
+}
+
+impl Told {
+    fn of(notice: &Notice) -> Self {
+        match notice {
+            Notice::Job(info, data) => Self::Job {
+                state: info.state,
+                attempts: info.attempts,
+                data: token_of(data),
+            },
+            Notice::Removed => Self::Removed,
+            Notice::TypeCleared | Notice::Stopped => Self::End,
+        }
+    }
+}
+
+/// The data that a number stands for: mostly short, now and then in several chunks.
+pub(super) fn data_of(token: u64) -> Bytes {
+    let size = match token {
+        token if token % 499 == 0 => 100_000,
+        token if token % 61 == 0 => 700,
+        _ => 24,
+    };
+    let digits = token.to_string();
+    (" ".repeat(size - digits.len()) + &digits).into()
+}
+
+/// The number that data stands for, if it does.
+pub(super) fn token_of(data: &Bytes) -> Option<u64> {
+    let text = std::str::from_utf8(data).ok()?;
+    let token = text.trim_start().parse().ok()?;
+    (data_of(token) == *data).then_some(token)
+}

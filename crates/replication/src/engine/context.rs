@@ -1,0 +1,345 @@
+//! What the parts of a run share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use couch::{ChangesFilter, ChangesRequest, Database, DocId, Document, Idle, Rev, Seq};
+use document::matching;
+use tokio::time::Instant;
+
+use super::progress::FailedDoc;
+use super::ratio::Ratio;
+use super::write_size::WriteSize;
+use super::{Mistake, Settings};
+use crate::error::Error;
+use crate::params::{Filter, FilterWhere, OnWriteFailure, Options};
+use crate::stats::Stats;
+
+/// Bytes of documents in one `_bulk_docs`, and in one answer of `_bulk_get`.
+pub(super) const GROUP_BYTES_MAX: usize = 1 << 20;
+/// The same where the bytes are mostly attachments inside of documents. Reading and writing 2,000 of 20 kB takes CouchDB a
+/// sixth less processor time than with half as much in a request, and hardly less with more.
+pub(super) const INLINE_GROUP_BYTES_MAX: usize = 2 << 20;
+/// Documents in one `_bulk_docs`. CouchDB's work on a write grows faster than the number of revisions in it: 5,000 leaves of
+/// 1,000 documents take it 1.7 times as long in writes of 2,500 as in writes of 500, and small documents gain nothing.
+pub(super) const GROUP_DOCS_MAX: usize = 500;
+pub(super) struct Context {
+    pub(super) source: Database,
+    pub(super) target: Database,
+    pub(super) options: Options,
+    pub(super) settings: Settings,
+    pub(super) planted: Option<Mistake>,
+    state: Mutex<State>,
+}
+
+/// What is learnt on the way.
+struct State {
+    stats: Stats,
+    failures: Vec<FailedDoc>,
+    revs_diff: Ratio,
+    bulk_get: Ratio,
+    /// Whether `_bulk_get` gives all leaves of a document that is asked for without a revision.
+    gives_leaves: bool,
+    /// The share of changes whose documents could be taken from the feed.
+    feed_docs: FeedDocs,
+    /// Bytes of a document, lately.
+    doc_bytes: usize,
+    write_size: WriteSize,
+}
+
+#[derive(Clone, Copy)]
+struct FeedDocs {
+    share: f64,
+    observed: bool,
+    wanted: bool,
+}
+
+impl Context {
+    pub(super) fn new(
+        (source, target): (Database, Database),
+        options: Options,
+        settings: Settings,
+        stats: Stats,
+        target_is_empty: bool,
+    ) -> Self {
+        let now = Instant::now();
+        // An empty target needs not be asked what it lacks.
+        let unknown = if target_is_empty { 1.0 } else { 0.0 };
+        let learnt = State {
+            stats,
+            failures: Vec::new(),
+            revs_diff: Ratio::new(unknown, 0.4, 0.95, now),
+            bulk_get: Ratio::new(0.0, 0.25, 0.5, now),
+            gives_leaves: true,
+            feed_docs: FeedDocs {
+                share: unknown,
+                observed: false,
+                wanted: target_is_empty && options.use_bulk_get,
+            },
+            doc_bytes: 4096,
+            write_size: WriteSize::new(),
+        };
+        Self {
+            source,
+            target,
+            options,
+            settings,
+            planted: None,
+            state: Mutex::new(learnt),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the counters.
+    pub(super) fn count(&self, change: impl FnOnce(&mut Stats)) {
+        change(&mut self.state().stats);
+    }
+
+    /// The counters; bytes are those of both endpoints' requests, feeds included.
+    pub(super) fn stats(&self) -> Stats {
+        let mut stats = self.state().stats;
+        stats.bytes_read += self.source.traffic().bytes_read;
+        stats.bytes_written += self.target.traffic().bytes_written;
+        stats
+    }
+
+    /// Every byte that was moved, to see whether anything moves.
+    pub(super) fn bytes_moved(&self) -> u64 {
+        let (source, target) = (self.source.traffic(), self.target.traffic());
+        source.bytes_read + source.bytes_written + target.bytes_read + target.bytes_written
+    }
+
+    pub(super) fn take_failures(&self) -> Vec<FailedDoc> {
+        std::mem::take(&mut self.state().failures)
+    }
+
+    /// Counts and remembers a document that is passed over. An error when the run may not go on without it.
+    pub(super) fn fail_doc(
+        &self,
+        id: &DocId,
+        rev: Option<&Rev>,
+        error: &str,
+        reason: &str,
+    ) -> Result<(), Error> {
+        tracing::warn!(doc.id = %id, error, reason, "document is not taken");
+        let failed = FailedDoc {
+            id: id.as_str().to_owned(),
+            rev: rev.map(|rev| rev.as_str().to_owned()),
+            error: error.to_owned(),
+            reason: reason.to_owned(),
+            time: jiff::Timestamp::now(),
+        };
+        let mut state = self.state();
+        state.stats.doc_write_failures += 1;
+        state.failures.push(failed);
+        match self.options.on_write_failure {
+            OnWriteFailure::Skip => Ok(()),
+            OnWriteFailure::Stop => Err(Error::DocWrite(format!(
+                "{error}: {reason} (document `{id}`)"
+            ))),
+        }
+    }
+
+    pub(super) fn asks_revs_diff(&self) -> bool {
+        self.state().revs_diff.is_worthwhile(Instant::now())
+    }
+
+    /// Takes note of how many of the asked revisions the target, or an ancestor of them, had.
+    pub(super) fn observe_revs_diff(&self, on_target: usize, asked: usize) {
+        self.state()
+            .revs_diff
+            .observe(on_target, asked, Instant::now());
+    }
+
+    pub(super) fn asks_bulk_get(&self) -> bool {
+        self.options.use_bulk_get && self.state().bulk_get.is_worthwhile(Instant::now())
+    }
+
+    pub(super) fn observe_bulk_get(&self, successes: usize, attempts: usize) {
+        let mut state = self.state();
+        state.bulk_get.observe(successes, attempts, Instant::now());
+        state.stats.bulk_get_docs += successes as u64;
+        state.stats.bulk_get_attempts += attempts as u64;
+    }
+
+    /// Whether a document with all its leaves is asked for at once, which spares the source a search for each.
+    pub(super) fn asks_leaves(&self) -> bool {
+        self.state().gives_leaves
+    }
+
+    /// Takes note of how many leaves came of those that were asked for by their document.
+    pub(super) fn observe_leaves(&self, found: usize, wanted: usize) {
+        if found < wanted.div_ceil(2) {
+            self.state().gives_leaves = false;
+        }
+    }
+
+    /// How many documents to ask for at once.
+    pub(super) fn fetch_docs_max(&self) -> usize {
+        (GROUP_BYTES_MAX / self.state().doc_bytes.max(1)).clamp(1, 10_000)
+    }
+
+    pub(super) fn observe_doc(&self, bytes: usize) {
+        let mut state = self.state();
+        // Growth is noticed at once, so that many large documents are never asked for together.
+        state.doc_bytes = if bytes > state.doc_bytes {
+            bytes
+        } else {
+            (state.doc_bytes * 15 + bytes) / 16
+        };
+    }
+
+    /// Bytes of one write of documents, with attachments inside of them or without.
+    pub(super) fn write_bytes_max(&self, inline: bool) -> usize {
+        self.state().write_size.bytes_max(inline)
+    }
+
+    /// Takes note of how long a write took.
+    pub(super) fn observe_write(&self, bytes: usize, took: Duration) {
+        self.state().write_size.took(bytes, took);
+    }
+
+    /// Takes note that a write was too large.
+    pub(super) fn observe_too_large(&self, bytes: usize) {
+        self.state().write_size.too_large(bytes);
+    }
+
+    /// Whether the feed should come with documents. It is cheaper than fetching them apart when most of them are new
+    /// and of the first generation: only those are whole without their ancestry.
+    pub(super) fn wants_feed_docs(&self) -> bool {
+        let mut state = self.state();
+        let docs = &mut state.feed_docs;
+        if docs.observed {
+            docs.wanted = docs.share > if docs.wanted { 0.4 } else { 0.6 };
+        }
+        docs.wanted && self.options.use_bulk_get
+    }
+
+    /// Takes note of how many documents of a feed could be used at most, before any of them was.
+    pub(super) fn expect_feed_docs(&self, usable: usize, changes: usize) {
+        if !self.state().feed_docs.observed && usable * 10 < changes * 4 {
+            self.observe_feed_docs(usable, changes);
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of a batch are small")]
+    pub(super) fn observe_feed_docs(&self, usable: usize, changes: usize) {
+        if changes == 0 {
+            return;
+        }
+        let share = usable as f64 / changes as f64;
+        let docs = &mut self.state().feed_docs;
+        let weight = if docs.observed {
+            (changes as f64 / 1000.0).min(0.5)
+        } else {
+            1.0
+        };
+        docs.share += weight * (share - docs.share);
+        docs.observed = true;
+    }
+
+    /// Whether documents are let through here instead of at the source.
+    pub(super) fn filters_here(&self) -> bool {
+        filters_here(&self.options)
+    }
+
+    /// Whether a local list of ids lets a change through.
+    pub(super) fn admits_id(&self, id: &DocId) -> bool {
+        match &self.options.filter {
+            Filter::DocIds(ids) if self.filters_here() => ids
+                .binary_search_by(|known| known.as_str().cmp(id.as_str()))
+                .is_ok(),
+            _ => true,
+        }
+    }
+
+    /// Whether a local selector lets a document through.
+    pub(super) async fn admits(&self, document: &Document) -> Result<bool, Error> {
+        match &self.options.filter {
+            Filter::Selector(selector) if self.filters_here() => {
+                let matched = matching::matches(selector.compiled(), document.json().clone());
+                matched.await.map_err(|cause| Error::FilterTooExpensive {
+                    id: document.id.to_string(),
+                    cause,
+                })
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// What is asked of every feed.
+    pub(super) fn changes_request(&self) -> ChangesRequest {
+        changes_request(&self.options)
+    }
+
+    /// What the source shall do when it has nothing to tell: an empty line keeps a connection alive, but only an end
+    /// tells how far a filtered feed is.
+    pub(super) fn idle(&self, heartbeat: bool) -> Idle {
+        let patience =
+            u64::try_from(self.options.connection_timeout.as_millis()).unwrap_or(u64::MAX);
+        // A third of what a connection may be silent, but not less than a second unless that would be too late.
+        let ms = (patience / 3)
+            .max(1000)
+            .min((patience / 3).saturating_mul(2))
+            .max(1);
+        if heartbeat {
+            Idle::HeartbeatMs(ms)
+        } else {
+            Idle::TimeoutMs(ms)
+        }
+    }
+}
+
+fn filters_here(options: &Options) -> bool {
+    options.filter_where == FilterWhere::Replicator
+        && matches!(options.filter, Filter::DocIds(_) | Filter::Selector(_))
+}
+
+/// What is asked of every feed of a replication.
+fn changes_request(options: &Options) -> ChangesRequest {
+    let filter = match &options.filter {
+        _ if filters_here(options) => ChangesFilter::None,
+        Filter::None => ChangesFilter::None,
+        Filter::BuiltIn { name, query_params } => {
+            ChangesFilter::Named(name.clone(), members(query_params))
+        }
+        Filter::User {
+            design_doc,
+            name,
+            query_params,
+        } => ChangesFilter::Named(format!("{design_doc}/{name}"), members(query_params)),
+        Filter::DocIds(ids) => {
+            ChangesFilter::DocIds(ids.iter().map(|id| DocId::from(id.as_str())).collect())
+        }
+        Filter::Selector(selector) => ChangesFilter::Selector(selector.given().to_string()),
+    };
+    ChangesRequest {
+        filter,
+        all_leaves: !options.winning_revs_only,
+        ..ChangesRequest::default()
+    }
+}
+
+/// Whether a source has something after a sequence that its feed would tell.
+pub(super) async fn has_after(
+    source: &Database,
+    options: &Options,
+    since: &Seq,
+) -> Result<bool, couch::Error> {
+    let request = ChangesRequest {
+        since: since.clone(),
+        limit: Some(1),
+        ..changes_request(options)
+    };
+    Ok(source.changes(&request).await?.next().await?.is_some())
+}
+
+fn members(params: &document::json::Json) -> serde_json::Map<String, serde_json::Value> {
+    match params.to_value() {
+        serde_json::Value::Object(members) => members,
+        _ => serde_json::Map::new(),
+    }
+}

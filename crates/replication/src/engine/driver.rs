@@ -1,0 +1,296 @@
+//! The life of a run after it has opened its endpoints: passes over the feed, pauses, checkpoints, the end.
+
+mod pass;
+mod watchdog;
+
+use std::time::Duration;
+
+use couch::Seq;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout};
+
+use super::concurrency::Concurrency;
+use super::context::Context;
+use super::handles::{Checkpoint, Gate, Handles};
+use super::open::Opened;
+use super::progress::{Phase, Rates, StartedFrom};
+use super::through::Through;
+use super::{Ending, Outcome, Run};
+use crate::checkpoint::Checkpointer;
+use crate::error::Error;
+use crate::metrics;
+use crate::stats::Stats;
+use pass::{Pass, Passed};
+
+/// The last checkpoint of a run that stops or fails may take so long.
+const LAST_CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result<Outcome, Error> {
+    let Opened {
+        source,
+        target,
+        checkpointer,
+        start,
+        started_from,
+        stats,
+        target_is_empty,
+        last_result,
+    } = opened;
+    let options = run.replication.options.clone();
+    let mut cx = Context::new(
+        (source, target),
+        options,
+        run.settings.clone(),
+        stats,
+        target_is_empty,
+    );
+    cx.planted = run.planted();
+    let mut driver = Driver::new(&cx, run, handles, checkpointer, start, last_result);
+    driver.handles.progress.send_modify(|progress| {
+        progress.start_seq = Some(driver.through.through().clone());
+        progress.started_from = started_from;
+        progress.checkpointed_seq =
+            (started_from == StartedFrom::Checkpoint).then(|| driver.committed.clone());
+    });
+    driver.publish(Phase::CatchingUp);
+    let ended = Box::pin(driver.live()).await;
+    Box::pin(driver.conclude(ended)).await
+}
+
+/// The state of a run.
+struct Driver<'a> {
+    cx: &'a Context,
+    run: &'a Run,
+    handles: Handles,
+    through: Through,
+    concurrency: Concurrency,
+    /// Absent while it writes a checkpoint.
+    checkpointer: Option<Box<Checkpointer>>,
+    committed: Seq,
+    checkpoint_at: Instant,
+    /// The body of the last checkpoint.
+    result: Map<String, Value>,
+    rates: Rates,
+    /// Changes that were pending when the source was last asked, and how many had been read then.
+    pending: Option<(u64, u64)>,
+    changes_read: u64,
+    /// What moved when something last did, and when that was.
+    moved: (u64, Instant),
+    filter_failures: u32,
+}
+
+impl<'a> Driver<'a> {
+    fn new(
+        cx: &'a Context,
+        run: &'a Run,
+        handles: Handles,
+        checkpointer: Checkpointer,
+        start: Seq,
+        mut last_result: Map<String, Value>,
+    ) -> Self {
+        let now = Instant::now();
+        // Unless something happens, the result is the one of the last time.
+        last_result.shift_insert(0, "no_changes".to_owned(), Value::Bool(true));
+        let stats = cx.stats();
+        Self {
+            cx,
+            run,
+            handles,
+            committed: start.clone(),
+            through: Through::new(start, run.planted()),
+            concurrency: Concurrency::new(cx.options.worker_processes, now),
+            checkpointer: Some(Box::new(checkpointer)),
+            checkpoint_at: now + cx.options.checkpoint_interval,
+            result: last_result,
+            rates: Rates::new(
+                stats.docs_written,
+                stats.bytes_read + stats.bytes_written,
+                now,
+            ),
+            pending: None,
+            changes_read: 0,
+            moved: (cx.bytes_moved(), now),
+            filter_failures: 0,
+        }
+    }
+
+    /// Passes over the feed until the run is over.
+    async fn live(&mut self) -> Result<Ending, Error> {
+        loop {
+            match Pass::new(self).run().await? {
+                Passed::Done => return Ok(Ending::Completed),
+                Passed::Stopped => return Ok(Ending::Stopped),
+                Passed::FilterChanged => return Ok(Ending::FilterChanged),
+                Passed::Paused => {
+                    Box::pin(self.checkpoint_now()).await?;
+                    self.publish(Phase::Paused);
+                    let go_on = self.handles.paused.wait_for(|paused| !paused);
+                    tokio::select! {
+                        biased;
+                        () = self.handles.stop.cancelled() => return Ok(Ending::Stopped),
+                        // Without anybody who could end the pause there is none.
+                        _ = go_on => {}
+                    }
+                    self.moved.1 = Instant::now();
+                    self.publish(Phase::CatchingUp);
+                }
+            }
+        }
+    }
+
+    /// Writes the last checkpoint and sums up.
+    async fn conclude(mut self, ended: Result<Ending, Error>) -> Result<Outcome, Error> {
+        let ending = match ended {
+            Ok(ending) => ending,
+            Err(error) => {
+                if !error.is_about_checkpoints() {
+                    self.last_checkpoint().await;
+                }
+                self.publish(Phase::Ended);
+                return Err(error);
+            }
+        };
+        if ending == Ending::Completed {
+            // What a filter has held back was counted as pending, too.
+            self.pending = Some((0, self.changes_read));
+            if let Err(error) = self.checkpoint_now().await {
+                self.publish(Phase::Ended);
+                return Err(error);
+            }
+        } else {
+            self.last_checkpoint().await;
+        }
+        if !self.cx.options.use_checkpoints && self.through.highest_done().is_some() {
+            self.result = [("use_checkpoints".to_owned(), Value::Bool(false))]
+                .into_iter()
+                .collect();
+        }
+        self.publish(Phase::Ended);
+        let progress = self.handles.progress.borrow().clone();
+        Ok(Outcome {
+            ending,
+            result: self.result,
+            progress,
+        })
+    }
+
+    /// Whether a checkpoint would say something new.
+    fn is_dirty(&self) -> bool {
+        self.cx.options.use_checkpoints && *self.through.through() != self.committed
+    }
+
+    async fn checkpoint_now(&mut self) -> Result<(), Error> {
+        if !self.is_dirty() {
+            return Ok(());
+        }
+        let Some(checkpointer) = self.checkpointer.take() else {
+            return Ok(());
+        };
+        let through = self.through.through().clone();
+        let (checkpointer, written) =
+            write_checkpoint(checkpointer, &self.handles.gate, through, self.cx.stats()).await;
+        self.checkpointed(checkpointer, written)
+    }
+
+    /// The same for a run that ends anyway: failing is no harm, only work to be done again.
+    async fn last_checkpoint(&mut self) {
+        match timeout(LAST_CHECKPOINT_TIMEOUT, self.checkpoint_now()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "last checkpoint is not written"),
+            Err(_) => tracing::warn!("last checkpoint is not written in time"),
+        }
+    }
+
+    fn checkpointed(
+        &mut self,
+        checkpointer: Box<Checkpointer>,
+        written: Result<Map<String, Value>, Error>,
+    ) -> Result<(), Error> {
+        metrics::checkpoint(written.is_ok());
+        self.committed = checkpointer.committed.clone();
+        self.checkpointer = Some(checkpointer);
+        self.checkpoint_at = Instant::now() + self.checkpoint_interval();
+        self.result = written?;
+        if let Some(observer) = &self.run.observer {
+            let replication = self.run.identity.replication.as_str();
+            observer.checkpoint_written(replication, &self.run.session_id);
+        }
+        let committed = self.committed.clone();
+        self.handles.progress.send_modify(|progress| {
+            progress.checkpointed_seq = Some(committed);
+            progress.last_checkpoint = Some(Timestamp::now());
+        });
+        Ok(())
+    }
+
+    /// Three quarters to all of the interval, so that runs that began together do not stay together.
+    fn checkpoint_interval(&self) -> Duration {
+        let random = self
+            .run
+            .session_id
+            .bytes()
+            .fold(0_u32, |sum, byte| sum.wrapping_mul(31) + u32::from(byte));
+        self.cx.options.checkpoint_interval * (768 + random % 257) / 1024
+    }
+
+    /// Tells the world how far the run is.
+    fn publish(&mut self, phase: Phase) {
+        let now = Timestamp::now();
+        let stats = self.cx.stats();
+        self.rates.update(
+            stats.docs_written,
+            stats.bytes_read + stats.bytes_written,
+            Instant::now(),
+        );
+        let is_working = phase == Phase::CatchingUp;
+        let (docs, bytes) = if is_working {
+            (self.rates.docs, self.rates.bytes)
+        } else {
+            (0.0, 0.0)
+        };
+        let pending = match phase {
+            Phase::CaughtUp => Some(0),
+            _ => self
+                .pending
+                .map(|(pending, read)| pending.saturating_sub(self.changes_read - read)),
+        };
+        let failures = self.cx.take_failures();
+        self.handles.progress.send_modify(|progress| {
+            let moved = progress.stats != stats;
+            progress.phase = phase;
+            progress.stats = stats;
+            let through = self.through.through();
+            progress.source_seq = Some(self.through.highest_done().unwrap_or(through).clone());
+            progress.through_seq = Some(through.clone());
+            progress.changes_pending = pending;
+            progress.behind_since = match phase {
+                Phase::CaughtUp => None,
+                _ => progress.behind_since.or(Some(now)),
+            };
+            if moved || progress.last_progress.is_none() {
+                progress.last_progress = Some(now);
+            }
+            (progress.docs_per_second, progress.bytes_per_second) = (docs, bytes);
+            progress.add_failures(failures);
+        });
+    }
+}
+
+/// Writes a checkpoint if the gate lets it through.
+async fn write_checkpoint(
+    mut checkpointer: Box<Checkpointer>,
+    gate: &Gate,
+    through: Seq,
+    stats: Stats,
+) -> (Box<Checkpointer>, Result<Map<String, Value>, Error>) {
+    let checkpoint = Checkpoint {
+        through: through.clone(),
+        stats,
+    };
+    if gate.pass(checkpoint).await.is_err() {
+        return (checkpointer, Err(Error::Halted));
+    }
+    let written = checkpointer.write(&through, &stats, Timestamp::now()).await;
+    (checkpointer, written)
+}

@@ -1,0 +1,304 @@
+//! Reads missing revisions from the source, in the cheapest way that each of them allows.
+//!
+//! What one way cannot do is left to the next: documents that came with the feed, `_bulk_get` without attachments,
+//! `_bulk_get` with small ones, one request for one revision.
+
+use couch::{Attachments, BulkGet, Document, Fetched, WantedRev};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+
+use super::Mistake;
+use super::attachments::inline_bytes;
+use super::context::{Context, INLINE_GROUP_BYTES_MAX};
+use super::single::{Wanted, copy};
+use super::work::Plan;
+use super::write::{Outbox, Single, write_all};
+use crate::error::{Error, Step};
+
+/// Reads all that is planned.
+pub(super) async fn read_all(
+    cx: &Context,
+    plan: Plan,
+    mut outbox: Outbox<'_>,
+) -> Result<(), Error> {
+    let Plan {
+        here,
+        bulk,
+        mut inline,
+        mut singles,
+    } = plan;
+    // Design documents come first: they say what else the target takes.
+    let (design, others): (Vec<_>, Vec<_>) = singles
+        .into_iter()
+        .partition(|wanted| wanted.id.is_design());
+    copy_all(cx, design, &mut outbox).await?;
+    singles = others;
+    for document in here {
+        outbox.push(document).await?;
+    }
+    read_bulk(cx, bulk, &mut inline, &mut singles, &mut outbox).await?;
+    read_inline(cx, inline, &mut singles, &mut outbox).await?;
+    copy_all(cx, singles, &mut outbox).await?;
+    outbox.flush().await;
+    Ok(())
+}
+
+/// Reads revisions without attachments; those that have some are left to other ways.
+async fn read_bulk(
+    cx: &Context,
+    mut wanted: Vec<Wanted>,
+    inline: &mut Vec<(Wanted, u64)>,
+    singles: &mut Vec<Wanted>,
+    outbox: &mut Outbox<'_>,
+) -> Result<(), Error> {
+    while !wanted.is_empty() {
+        let rest = wanted.split_off(whole_documents(&wanted, cx.fetch_docs_max()));
+        let group = std::mem::replace(&mut wanted, rest);
+        let mut successes = 0;
+        let attempts = group.len();
+        let mut answer = BulkRead::open(cx, group, false).await?;
+        while let Some((wanted, document)) = answer.next().await? {
+            if document.attachments == Attachments::None {
+                successes += 1;
+                outbox.push(document).await?;
+            } else if let Some(bytes) = inline_bytes(&document, &wanted.ancestors) {
+                successes += 1;
+                inline.push((wanted, bytes));
+            } else {
+                singles.push(wanted);
+            }
+        }
+        let (again, left) = answer.left();
+        cx.observe_bulk_get(successes, attempts - again.len());
+        if cx.planted != Some(Mistake::ForgetsRevisions) {
+            wanted.extend(again);
+            singles.extend(left);
+        }
+    }
+    Ok(())
+}
+
+/// Reads revisions with small attachments inside.
+async fn read_inline(
+    cx: &Context,
+    inline: Vec<(Wanted, u64)>,
+    singles: &mut Vec<Wanted>,
+    outbox: &mut Outbox<'_>,
+) -> Result<(), Error> {
+    let mut inline = inline.into_iter().peekable();
+    while inline.peek().is_some() {
+        let mut room = INLINE_GROUP_BYTES_MAX as u64;
+        let mut group = Vec::new();
+        while let Some((wanted, bytes)) =
+            inline.next_if(|(_, bytes)| group.is_empty() || *bytes * 4 / 3 <= room)
+        {
+            room = room.saturating_sub(bytes * 4 / 3 + 512);
+            group.push(wanted);
+        }
+        let mut answer = BulkRead::open(cx, group, true).await?;
+        while let Some((_, document)) = answer.next().await? {
+            outbox.push(document).await?;
+        }
+        if cx.planted != Some(Mistake::ForgetsRevisions) {
+            singles.extend(answer.left().1);
+        }
+    }
+    Ok(())
+}
+
+/// How many revisions a request has, about `max`, so that leaves of one document stay together.
+fn whole_documents(wanted: &[Wanted], max: usize) -> usize {
+    let Some(last) = max.checked_sub(1).and_then(|last| wanted.get(last)) else {
+        return wanted.len();
+    };
+    let more = wanted[max..].iter().take_while(|next| next.id == last.id);
+    max + more.count()
+}
+
+/// An answer of `_bulk_get`. Whatever goes wrong with it concerns only what did not come.
+struct BulkRead<'a> {
+    cx: &'a Context,
+    answer: Option<BulkGet>,
+    parts: Vec<Part>,
+    /// Leaves that were asked for by their document, and those that came.
+    leaves: (usize, usize),
+}
+
+/// What a part of a request is for: one revision, or all leaves of a document.
+struct Part {
+    wanted: Vec<Wanted>,
+    is_all_leaves: bool,
+}
+
+impl<'a> BulkRead<'a> {
+    async fn open(cx: &'a Context, wanted: Vec<Wanted>, attachments: bool) -> Result<Self, Error> {
+        let gathers = !attachments && cx.asks_leaves();
+        let mut parts: Vec<Part> = Vec::with_capacity(wanted.len());
+        for wanted in wanted {
+            match parts.last_mut() {
+                Some(part) if gathers && wanted.is_one_of_all && part.wanted[0].id == wanted.id => {
+                    part.is_all_leaves = true;
+                    part.wanted.push(wanted);
+                }
+                _ => parts.push(Part {
+                    wanted: vec![wanted],
+                    is_all_leaves: false,
+                }),
+            }
+        }
+        let request: Vec<WantedRev> = parts
+            .iter()
+            .map(|part| WantedRev {
+                id: part.wanted[0].id.clone(),
+                rev: (!part.is_all_leaves).then(|| part.wanted[0].rev.clone()),
+                // With this CouchDB sends attachments whether they are wanted or not.
+                atts_since: if attachments {
+                    part.wanted[0].ancestors.clone()
+                } else {
+                    Vec::new()
+                },
+            })
+            .collect();
+        let gathered = parts.iter().filter(|part| part.is_all_leaves);
+        let mut read = Self {
+            cx,
+            answer: None,
+            leaves: (gathered.map(|part| part.wanted.len()).sum(), 0),
+            parts,
+        };
+        match cx.source.bulk_get(&request, attachments).await {
+            Ok(answer) => read.answer = Some(answer),
+            Err(error) => read.fail(error)?,
+        }
+        Ok(read)
+    }
+
+    /// The next document, `None` when there are no more.
+    async fn next(&mut self) -> Result<Option<(Wanted, Document)>, Error> {
+        while let Some(answer) = &mut self.answer {
+            let fetched = match answer.next().await {
+                Ok(fetched) => fetched,
+                Err(error) => {
+                    self.fail(error)?;
+                    continue;
+                }
+            };
+            let Some(Fetched { index, result }) = fetched else {
+                self.answer = None;
+                self.cx.observe_leaves(self.leaves.1, self.leaves.0);
+                break;
+            };
+            match result {
+                Ok(document) => {
+                    if let Some(wanted) = self.take(index, &document) {
+                        self.cx.observe_doc(document.json().len());
+                        return Ok(Some((wanted, document)));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(error = error.error, "a revision cannot be read in bulk");
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a document was wanted for. In place of one revision a newer one will do, an older one not; of leaves that came
+    /// together it is not known which of them a newer one replaces.
+    fn take(&mut self, index: usize, document: &Document) -> Option<Wanted> {
+        let rev = document.rev.as_ref()?;
+        let part = self.parts.get_mut(index)?;
+        let newer_will_do = !part.is_all_leaves;
+        let fits = |wanted: &Wanted| {
+            document.id == wanted.id
+                && (*rev == wanted.rev
+                    || newer_will_do && rev.generation() >= wanted.rev.generation())
+        };
+        let place = part.wanted.iter().position(fits)?;
+        self.leaves.1 += usize::from(part.is_all_leaves);
+        Some(part.wanted.swap_remove(place))
+    }
+
+    fn fail(&mut self, error: couch::Error) -> Result<(), Error> {
+        self.answer = None;
+        if is_fatal(&error) {
+            return Err(Error::at(Step::BulkGet)(error));
+        }
+        tracing::debug!(%error, "_bulk_get failed, going on document by document");
+        Ok(())
+    }
+
+    /// The revisions that did not come: those that can be asked for in bulk again, one by one, and the others.
+    fn left(self) -> (Vec<Wanted>, Vec<Wanted>) {
+        let (leaves, others): (Vec<_>, Vec<_>) =
+            (self.parts.into_iter()).partition(|part| part.is_all_leaves);
+        let again = |mut wanted: Wanted| {
+            wanted.is_one_of_all = false;
+            wanted
+        };
+        let wanted = |part: Part| part.wanted;
+        (
+            leaves.into_iter().flat_map(wanted).map(again).collect(),
+            others.into_iter().flat_map(wanted).collect(),
+        )
+    }
+}
+
+/// What other ways of reading would meet as well.
+fn is_fatal(error: &couch::Error) -> bool {
+    matches!(
+        error,
+        couch::Error::MaxBackoff { .. }
+            | couch::Error::Auth { .. }
+            | couch::Error::Egress { .. }
+            | couch::Error::Unresolvable { .. }
+            | couch::Error::Config(_)
+    )
+}
+
+/// Copies revisions one by one, several at a time.
+async fn copy_all(cx: &Context, wanted: Vec<Wanted>, outbox: &mut Outbox<'_>) -> Result<(), Error> {
+    // Another half of the connections is for the feed and for other batches.
+    let at_once = (cx.options.http_connections / 2).max(1);
+    let mut wanted = wanted.into_iter();
+    let mut running = FuturesUnordered::new();
+    loop {
+        while running.len() < at_once
+            && let Some(wanted) = wanted.next()
+        {
+            running.push(copy(cx, wanted));
+        }
+        let Some(copied) = running.next().await else {
+            return Ok(());
+        };
+        if let Some(document) = copied? {
+            outbox.push(document).await?;
+        }
+    }
+}
+
+/// Copies what a bulk write could not write, with all attachments.
+pub(super) async fn copy_again(cx: &Context, singles: Vec<Single>) -> Result<(), Error> {
+    if singles.is_empty() {
+        return Ok(());
+    }
+    let wanted = singles
+        .into_iter()
+        .map(|(id, rev)| Wanted {
+            id,
+            rev,
+            ancestors: Vec::new(),
+            is_one_of_all: false,
+        })
+        .collect();
+    let (out, groups) = mpsc::channel(1);
+    let mut outbox = Outbox::new(cx, out);
+    let copy = async {
+        copy_all(cx, wanted, &mut outbox).await?;
+        outbox.flush().await;
+        drop(outbox);
+        Ok(())
+    };
+    tokio::try_join!(copy, write_all(cx, groups)).map(drop)
+}

@@ -1,0 +1,170 @@
+//! What a replication is: the fields of a `_replicator` document or of the body of `POST /_replicate`.
+//!
+//! One parser serves both. Fields that it does not know are none of its business. Whatever is wrong is reported in
+//! CouchDB's words, as one [`Invalid`]: the API answers it with 403 for a document and 400 for a request.
+
+mod fields;
+mod filter;
+pub mod names;
+mod options;
+
+use couch::Endpoint;
+use document::json::Json;
+
+use crate::id::ReplicationId;
+use fields::Fields;
+pub use filter::{Filter, SelectorFilter};
+pub use names::Grant;
+pub use options::{Checkpoints, Defaults, FilterWhere, OnWriteFailure, Options, SocketOptions};
+
+/// Why a body describes no replication, for the user to read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub(crate) String);
+
+impl Invalid {
+    /// What is wrong with a body, for its author.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl From<couch::InvalidEndpoint> for Invalid {
+    fn from(error: couch::InvalidEndpoint) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A valid replication. Two are equal when CouchDB takes them for the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replication {
+    /// Where documents come from.
+    pub source: Endpoint,
+    /// Where they go.
+    pub target: Endpoint,
+    /// How.
+    pub options: Options,
+}
+
+/// What a `POST /_replicate` asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Run it.
+    Start(Box<Replication>),
+    /// Stop the one that this describes.
+    Cancel(Box<Replication>),
+    /// Stop the one of this replication id or job id.
+    CancelId(ReplicationId),
+}
+
+impl Replication {
+    /// Reads a `_replicator` document without plain names.
+    pub fn from_document(body: &Json, defaults: &Defaults) -> Result<Self, Invalid> {
+        Self::granted(body, None, defaults)
+    }
+
+    /// Reads a `_replicator` document whose plain names mean what is granted.
+    pub fn granted(
+        body: &Json,
+        grant: Option<&Grant>,
+        defaults: &Defaults,
+    ) -> Result<Self, Invalid> {
+        let fields = Fields::new(body)?;
+        let proxies = Proxies::read(&fields)?;
+        let options = Options::read(&fields, defaults)?;
+        Self::build(&fields, proxies, grant, options, defaults)
+    }
+
+    /// Reads the body of a `POST /_replicate`.
+    pub fn from_request(
+        body: &Json,
+        grant: Option<&Grant>,
+        defaults: &Defaults,
+    ) -> Result<Request, Invalid> {
+        let fields = Fields::new(body)?;
+        let proxies = Proxies::read(&fields)?;
+        let options = Options::read(&fields, defaults)?;
+        let cancels = fields.boolean("cancel")?.unwrap_or(false);
+        if let (true, Some(id)) = (cancels, fields.cancel_id()?) {
+            return Ok(Request::CancelId(id));
+        }
+        if let Some(Json::Object(params)) = fields.get("query_params")
+            && let Some((key, _)) = params.iter().find(|(_, value)| value.as_str().is_none())
+        {
+            return Err(Invalid(format!("{key} value must be a string.")));
+        }
+        let replication = Box::new(Self::build(&fields, proxies, grant, options, defaults)?);
+        Ok(if cancels {
+            Request::Cancel(replication)
+        } else {
+            Request::Start(replication)
+        })
+    }
+
+    fn build(
+        fields: &Fields<'_>,
+        proxies: Proxies<'_>,
+        grant: Option<&Grant>,
+        options: Options,
+        defaults: &Defaults,
+    ) -> Result<Self, Invalid> {
+        let source = fields
+            .get("source")
+            .ok_or_else(|| Invalid::new("Missing `source` field"))?;
+        let target = fields
+            .get("target")
+            .ok_or_else(|| Invalid::new("Missing `target` field"))?;
+        let source = names::endpoint(source, grant, proxies.source, &defaults.schemes)?;
+        let target = names::endpoint(target, grant, proxies.target, &defaults.schemes)?;
+        // Filters are judged after endpoints; the others were among the options.
+        options.filter.check()?;
+        Ok(Self {
+            source,
+            target,
+            options,
+        })
+    }
+
+    /// Whether only a server administrator may set it up: it changes TLS rules, reads files of the node, or uses a secret of
+    /// the configuration.
+    pub fn is_privileged(&self) -> bool {
+        self.source.is_privileged() || self.target.is_privileged()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Proxies<'a> {
+    source: Option<&'a str>,
+    target: Option<&'a str>,
+}
+
+impl<'a> Proxies<'a> {
+    fn read(fields: &Fields<'a>) -> Result<Self, Invalid> {
+        let proxy = |name| match fields.get(name) {
+            None => Ok(None),
+            Some(Json::String(url)) => Ok(Some(url.as_str()).filter(|url| !url.is_empty())),
+            Some(_) => Err(Invalid::new("Invalid proxy url")),
+        };
+        let (both, source, target) = (
+            proxy("proxy")?,
+            proxy("source_proxy")?,
+            proxy("target_proxy")?,
+        );
+        match (both, source, target) {
+            (Some(_), Some(_), _) => Err(Invalid::new(
+                "`proxy` is mutually exclusive with `source_proxy`",
+            )),
+            (Some(_), _, Some(_)) => Err(Invalid::new(
+                "`proxy` is mutually exclusive with `target_proxy`",
+            )),
+            (Some(both), None, None) => Ok(Self {
+                source: Some(both),
+                target: Some(both),
+            }),
+            (None, source, target) => Ok(Self { source, target }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

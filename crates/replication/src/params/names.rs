@@ -1,0 +1,200 @@
+//! Plain names of databases in place of URLs: `"source": "mail"`, or `"source": {"url": "mail"}`.
+//!
+//! A name stays what a body says. What the service knows beside it, a [`Grant`], is kept apart from the body, sealed, and shown
+//! to no reader, whatever their rights: it is made of what has proven the caller to the server, and nobody wrote it.
+
+use couch::{Endpoint, Schemes};
+use document::json::Json;
+use serde_json::{Map, Value};
+
+use super::Invalid;
+
+/// Where plain names are, and the rights they are used with.
+#[derive(Clone, PartialEq)]
+pub struct Grant {
+    base: String,
+    rights: Map<String, Value>,
+    expires: bool,
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grant")
+            .field("base", &self.base)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Grant {
+    /// Databases of the server at `base`, with the members `headers` and `auth` of an endpoint. What `expires` is good for a
+    /// replication that ends, and for no document.
+    pub fn new(base: &str, rights: Map<String, Value>, expires: bool) -> Self {
+        Self {
+            base: base.trim_end_matches('/').to_owned(),
+            rights,
+            expires,
+        }
+    }
+
+    /// Whether what it is made of is good for a while only.
+    pub fn expires(&self) -> bool {
+        self.expires
+    }
+
+    /// What [`Self::from_json`] reads.
+    pub fn to_json(&self) -> Json {
+        let members = [
+            ("base", Value::String(self.base.clone())),
+            ("rights", Value::Object(self.rights.clone())),
+        ];
+        let members = members.map(|(name, value)| (name.to_owned(), Json::from(&value)));
+        Json::Object(members.into())
+    }
+
+    /// Reads what [`Self::to_json`] made.
+    pub fn from_json(json: &Json) -> Option<Self> {
+        let rights = json.get("rights")?.to_value();
+        Some(Self::new(
+            json.get("base")?.as_str()?,
+            rights.as_object()?.clone(),
+            false,
+        ))
+    }
+
+    /// The endpoint of a name. Credentials that stand beside it are used in place of the caller's.
+    fn endpoint(
+        &self,
+        name: &str,
+        mut value: Value,
+        proxy: Option<&str>,
+        schemes: &Schemes,
+    ) -> Result<Endpoint, Invalid> {
+        let url = Value::String(format!("{}/{}", self.base, escaped(name)));
+        match &mut value {
+            Value::Object(members) => drop(members.insert("url".to_owned(), url)),
+            other => *other = url,
+        }
+        let endpoint = Endpoint::parse(&value, proxy, schemes)?;
+        if endpoint.has_credentials() {
+            return Ok(endpoint);
+        }
+        Ok(endpoint.with_rights(&self.rights)?)
+    }
+}
+
+/// Reads `source` or `target`.
+pub(super) fn endpoint(
+    json: &Json,
+    grant: Option<&Grant>,
+    proxy: Option<&str>,
+    schemes: &Schemes,
+) -> Result<Endpoint, Invalid> {
+    match (grant, name(json)) {
+        (Some(grant), Some(name)) => grant.endpoint(name, json.to_value(), proxy, schemes),
+        _ => Ok(Endpoint::parse(&json.to_value(), proxy, schemes)?),
+    }
+}
+
+/// Whether a body has a plain name.
+pub fn has_names(body: &Json) -> bool {
+    let mut endpoints = ["source", "target"].into_iter();
+    endpoints.any(|member| body.get(member).and_then(name).is_some())
+}
+
+/// The name that stands where a URL might. Only what can be the name of a database is one: anything else, as a URL without its
+/// scheme, may hold a password.
+fn name(endpoint: &Json) -> Option<&str> {
+    let text = match endpoint {
+        Json::Object(_) => endpoint.get("url")?.as_str()?,
+        _ => endpoint.as_str()?,
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_$()+/-".contains(&byte);
+    let is_name = text.bytes().all(is_plain)
+        && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    is_name.then_some(text)
+}
+
+/// The name as a part of a path.
+fn escaped(name: &str) -> String {
+    use std::fmt::Write as _;
+    name.bytes().fold(String::new(), |mut text, byte| {
+        if byte.is_ascii_alphanumeric() || b"_-".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::params::{Defaults, Replication};
+
+    fn grant() -> Grant {
+        let rights = json!({"headers": {"Authorization": "Basic YTpzZWNyZXQ="}});
+        Grant::new(
+            "http://db:5984/",
+            rights.as_object().unwrap().clone(),
+            false,
+        )
+    }
+
+    fn source(source: &Value) -> Result<Endpoint, String> {
+        let body = json!({"source": source, "target": "http://t/"});
+        let read = Replication::granted(&Json::from(&body), Some(&grant()), &Defaults::default());
+        read.map(|read| read.source)
+            .map_err(|invalid| invalid.to_string())
+    }
+
+    #[test]
+    fn names_become_urls_with_rights() {
+        for value in [json!("a/b+(c)"), json!({"url": "a/b+(c)"})] {
+            let body = Json::from(&json!({"source": value, "target": "http://t/"}));
+            assert!(has_names(&body));
+            let endpoint = source(&value).unwrap();
+            assert_eq!(endpoint.url_text(), "http://db:5984/a%2Fb%2B%28c%29/");
+            assert_eq!(endpoint.username(), Some("a"));
+        }
+        let own = json!({"url": "a", "auth": {"bearer": "mine"}, "headers": {"x": "1"}});
+        let own = source(&own).unwrap();
+        assert_eq!((own.username(), own.headers().len()), (None, 1));
+        let more = source(&json!({"url": "a", "headers": {"x": "1"}})).unwrap();
+        assert_eq!((more.username(), more.headers().len()), (Some("a"), 1));
+        let forged = source(&json!({"url": "a", "headers": {"X-Auth-CouchDB-Roles": "_admin"}}));
+        assert!(forged.unwrap_err().contains("x-auth-couchdb-roles"));
+    }
+
+    #[test]
+    fn what_may_be_a_url_is_no_name() {
+        for value in [
+            json!("http://s/"),
+            json!({"url": "http://s/"}),
+            json!("user:secret@src.example"),
+            json!("src.example:5984"),
+            json!(".."),
+            json!(""),
+            json!("a?x"),
+            json!(7),
+            json!({}),
+        ] {
+            let body = Json::from(&json!({"source": value, "target": "http://t/"}));
+            assert!(!has_names(&body), "{value}");
+        }
+        assert_eq!(
+            source(&json!("u:p@h")).unwrap_err(),
+            "local_endpoints_not_supported"
+        );
+    }
+
+    #[test]
+    fn a_grant_is_read_back_and_not_printed() {
+        let grant = grant();
+        assert_eq!(Grant::from_json(&grant.to_json()), Some(grant.clone()));
+        assert!(!format!("{grant:?}").contains("YTpz"));
+        assert_eq!(Grant::from_json(&Json::Null), None);
+    }
+}

@@ -1,0 +1,277 @@
+//! `POST /_replicate`: starting, cancelling, waiting.
+
+use std::sync::{Mutex, PoisonError};
+
+use document::json::Json;
+use jobs::{JobId, Notice, NotifierHandle, Op, State};
+use serde_json::{Map, Value};
+use store::Transaction;
+
+use super::Replications;
+use super::owner::{OUTLIVED, Rank};
+use crate::data::{JobData, JobState, Origin, job_text};
+use crate::fault::ServiceError;
+use replication::id::{ReplicationId, transient_job_id};
+use replication::params::{Grant, Invalid, Replication, Request, names};
+
+const COLLISION: &str = "Persistent replication collision";
+const NOT_ADMIN: &str = "You are not a server admin.";
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The name; an anonymous administrator has none.
+    pub name: Option<String>,
+    /// An administrator of the server.
+    pub is_admin: bool,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Started {
+    /// The job runs or will run; [`Replications::wait`] waits for it.
+    Job {
+        /// Its id, for `X-Couch-Replication-Job`.
+        job: String,
+        /// Whether it is answered as soon as it runs.
+        continuous: bool,
+    },
+    /// The job is gone: `{"ok":true,"_local_id":…}`.
+    Cancelled {
+        /// The replication id, or the job's if it never got one.
+        local_id: String,
+    },
+}
+
+/// What a waiting client is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// 202: the continuous replication runs.
+    Running {
+        /// The replication id.
+        local_id: String,
+    },
+    /// 200: the result, without `ok`.
+    Completed {
+        /// `session_id`, `history` and so on.
+        result: Map<String, Value>,
+    },
+    /// It failed.
+    Failed(Failure),
+    /// Somebody cancelled it: 404.
+    Removed,
+}
+
+/// A failed replication, as an HTTP answer has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The HTTP status.
+    pub status: u16,
+    /// The value of `error`.
+    pub error: String,
+    /// The value of `reason`.
+    pub reason: String,
+}
+
+impl Failure {
+    fn of(info: Option<&Value>) -> Self {
+        let part = |name| info?.get(name)?.as_str();
+        let (error, reason) = match (part("error"), part("reason")) {
+            (Some(error), Some(reason)) => (error, reason),
+            (Some(text), None) | (None, Some(text)) => ("error", text),
+            (None, None) => ("error", "unknown"),
+        };
+        let (status, error) = match error {
+            "unauthorized" => (401, error),
+            "forbidden" => (403, error),
+            "filter_fetch_error" => (404, "not_found"),
+            "invalid_replication" => (400, error),
+            _ => (500, error),
+        };
+        Self {
+            status,
+            error: error.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+impl Replications {
+    /// [`Self::request_granted`] without plain names.
+    pub async fn request(&self, body: &Json, caller: &Caller) -> Result<Started, ServiceError> {
+        self.request_granted(body, caller, None).await
+    }
+
+    /// Does what the body of a `POST /_replicate` says, without waiting for it. The same request again is the same job. Plain
+    /// names of databases mean what is granted to the caller.
+    pub async fn request_granted(
+        &self,
+        body: &Json,
+        caller: &Caller,
+        grant: Option<&Grant>,
+    ) -> Result<Started, ServiceError> {
+        let grant = grant.filter(|_| names::has_names(body));
+        let wanted = match Replication::from_request(body, grant, &self.defaults())? {
+            Request::CancelId(id) => return self.cancel(&id, caller).await,
+            Request::Cancel(wanted) => {
+                let id = self.transient_id(&wanted, caller);
+                return self.cancel(&ReplicationId::from_client(&id), caller).await;
+            }
+            Request::Start(wanted) => wanted,
+        };
+        if wanted.options.continuous && grant.is_some_and(Grant::expires) {
+            return Err(Invalid::new(OUTLIVED).into());
+        }
+        let rank = if caller.is_admin {
+            Rank::ServerAdmin
+        } else {
+            Rank::Member
+        };
+        self.check_privileges(&wanted, rank)?;
+        let id = self.transient_id(&wanted, caller);
+        let op = self.0.jobs.op();
+        let wanted = &*wanted;
+        let job = (self.0.jobs.store())
+            .transact("start_transient", |tx| {
+                let id = &id;
+                async move { (self.start_in(&tx, &op, id, (body, grant), wanted, caller)).await }
+            })
+            .await?;
+        Ok(Started::Job {
+            job: job_text(&job),
+            continuous: wanted.options.continuous,
+        })
+    }
+
+    fn transient_id(&self, wanted: &Replication, caller: &Caller) -> String {
+        transient_job_id(wanted, &self.0.service, caller.name.as_deref())
+    }
+
+    async fn start_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        id: &str,
+        asked: (&Json, Option<&Grant>),
+        wanted: &Replication,
+        caller: &Caller,
+    ) -> Result<JobId, ServiceError> {
+        let job = self.find_in(tx, id).await?;
+        if let Some((info, old)) = self.job_in(tx, &job).await? {
+            authorize(&old, caller)?;
+            let old = old.replication(&self.0.sealer, &job, &self.defaults());
+            let same = matches!(old, Ok(Ok(old)) if old == *wanted);
+            if same && info.state != State::Finished {
+                return Ok(job);
+            }
+            self.drop_job_in(tx, op, &job).await?;
+        }
+        let origin = Origin::Request {
+            user: caller.name.clone(),
+        };
+        let mut data = JobData::new(&self.0.sealer, &job, origin, asked, Ok(wanted), op.now_ms);
+        data.paused = false;
+        let owner = caller.name.as_deref();
+        self.put_job_in(tx, op, &job, &data, owner).await?;
+        Ok(job)
+    }
+
+    /// Removes the transient job of this replication id or job id. Its run stops.
+    pub async fn cancel(
+        &self,
+        id: &ReplicationId,
+        caller: &Caller,
+    ) -> Result<Started, ServiceError> {
+        let op = self.0.jobs.op();
+        // What an earlier try of this very transaction may have removed.
+        let before: &Mutex<Option<String>> = &Mutex::new(None);
+        let local_id = (self.0.jobs.store())
+            .transact("cancel", |tx| async move {
+                let job = self.find_in(&tx, id.as_str()).await?;
+                let memo = || before.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some((_, data)) = self.job_in(&tx, &job).await? else {
+                    let removed = memo().clone().filter(|_| tx.maybe_committed());
+                    return removed.ok_or(ServiceError::Missing);
+                };
+                authorize(&data, caller)?;
+                self.drop_job_in(&tx, &op, &job).await?;
+                let local_id = data.rep_id.unwrap_or_else(|| job_text(&job));
+                *memo() = Some(local_id.clone());
+                Ok(local_id)
+            })
+            .await?;
+        Ok(Started::Cancelled { local_id })
+    }
+
+    /// The job of a replication id or job id as clients name it.
+    pub async fn find(&self, id: &ReplicationId) -> Result<JobId, ServiceError> {
+        (self.0.jobs.store())
+            .transact("find_job", |tx| async move {
+                self.find_in(&tx, id.as_str()).await
+            })
+            .await
+    }
+
+    /// The job that has this replication id, or else the one of this job id, whether there is one or not.
+    pub(crate) async fn find_in(&self, tx: &Transaction, id: &str) -> Result<JobId, ServiceError> {
+        let too_long = id.len() > jobs::ID_BYTES_MAX;
+        if too_long {
+            return Err(ServiceError::Missing);
+        }
+        match self.owner_in(tx, id).await? {
+            Some(job) => Ok(job),
+            None => Ok(JobId::new(id.to_owned())?),
+        }
+    }
+
+    /// Waits until a continuous job runs, or any other has ended. Takes as long as it takes; dropping it stops nothing.
+    pub async fn wait(&self, follow: &NotifierHandle, job: &str) -> Result<Answer, ServiceError> {
+        let job = JobId::new(job.to_owned())?;
+        let mut followed = match follow.subscribe(&job).await {
+            Ok(followed) => followed,
+            Err(jobs::Error::NotFound) => return Ok(Answer::Removed),
+            Err(jobs::Error::Stopped) => return Err(ServiceError::Stopped),
+            Err(error) => return Err(error.into()),
+        };
+        let mut notice = Some(followed.now().clone());
+        loop {
+            match notice {
+                Some(Notice::Job(info, data)) => {
+                    let data = JobData::decode(&data)?;
+                    if let Some(answer) = answer(info.state, data) {
+                        return Ok(answer);
+                    }
+                }
+                Some(Notice::Removed) => return Ok(Answer::Removed),
+                Some(Notice::TypeCleared | Notice::Stopped) | None => {
+                    return Err(ServiceError::Stopped);
+                }
+            }
+            notice = followed.next().await;
+        }
+    }
+}
+
+/// Whether a caller may replace or remove a transient job.
+fn authorize(data: &JobData, caller: &Caller) -> Result<(), ServiceError> {
+    match &data.origin {
+        Origin::Document { .. } => Err(ServiceError::Unauthorized(COLLISION)),
+        Origin::Request { user } if *user == caller.name || caller.is_admin => Ok(()),
+        Origin::Request { .. } => Err(ServiceError::Unauthorized(NOT_ADMIN)),
+    }
+}
+
+/// What a job's state means for whoever waits; `None` to wait on.
+fn answer(state: State, data: JobData) -> Option<Answer> {
+    match (state, data.state) {
+        // An accepted job whose data still says something else has not begun.
+        (State::Running, JobState::Running) if data.shown.continuous => Some(Answer::Running {
+            local_id: data.rep_id.unwrap_or_default(),
+        }),
+        (State::Finished, JobState::Completed) => Some(Answer::Completed {
+            result: data.result.unwrap_or_default(),
+        }),
+        (State::Finished, _) => Some(Answer::Failed(Failure::of(data.info.as_ref()))),
+        _ => None,
+    }
+}

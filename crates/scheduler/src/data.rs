@@ -1,0 +1,402 @@
+//! What a job knows: the data of its row in the queue, as JSON. Its progress, which changes often, has a row of its own.
+
+mod asked;
+mod label;
+
+use docstore::{Db, InstanceId};
+use document::json::Json;
+use jiff::Timestamp;
+use jobs::JobId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::fault::ServiceError;
+use crate::seal::{Sealer, Unreadable};
+use crate::traces;
+pub(crate) use asked::{Shown, Spec};
+pub(crate) use label::{Census, counted, label};
+use replication::params::{Defaults, Grant, Invalid, Replication};
+
+/// How much of a document's id a job id holds; longer ones end with a hash.
+const DOC_ID_BYTES_MAX: usize = 150;
+
+/// What a job is doing, as its user sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// It waits for its turn.
+    Pending,
+    /// It runs.
+    Running,
+    /// It failed, and waits until it is tried again.
+    Crashing,
+    /// It is done.
+    Completed,
+    /// It cannot be done.
+    Failed,
+}
+
+impl JobState {
+    /// CouchDB's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Crashing => "crashing",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Nothing more will happen by itself.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed)
+    }
+}
+
+/// Where a job comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Origin {
+    Document {
+        db: String,
+        instance: String,
+        doc_id: String,
+    },
+    Request {
+        user: Option<String>,
+    },
+}
+
+/// An event of a job's history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Happened {
+    #[serde(rename = "type")]
+    pub(crate) kind: Kind,
+    pub(crate) timestamp: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Added,
+    Started,
+    Stopped,
+    Pending,
+    Crashed,
+}
+
+impl Kind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Started => "started",
+            Self::Stopped => "stopped",
+            Self::Pending => "pending",
+            Self::Crashed => "crashed",
+        }
+    }
+}
+
+/// The data of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JobData {
+    pub(crate) origin: Origin,
+    pub(crate) state: JobState,
+    /// `None` when the document could not be parsed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) spec: Option<Spec>,
+    #[serde(default)]
+    pub(crate) shown: Shown,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) rep_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) base_id: Option<String>,
+    /// The error of a crashing or failed job, the statistics of a completed one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) info: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) doc_state: Option<String>,
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub(crate) paused: bool,
+    /// It runs, has caught up and waits for changes.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub(crate) idle: bool,
+    #[serde(default)]
+    pub(crate) error_count: u32,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) last_error: Option<String>,
+    pub(crate) last_updated: i64,
+    #[serde(default)]
+    pub(crate) last_start: i64,
+    /// When the replication was parsed.
+    pub(crate) start_time: i64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) pid: Option<String>,
+    /// The span that asked for it, until it has been run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) trace: Option<String>,
+    /// Newest first.
+    pub(crate) history: Vec<Happened>,
+    /// What `POST /_replicate` answers.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) result: Option<Map<String, Value>>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+pub(crate) fn is_false(truth: &bool) -> bool {
+    !truth
+}
+
+/// The job of a document: computed without asking anybody, and another one after the database was made anew.
+pub(crate) fn document_job_id(instance: InstanceId, doc_id: &str) -> JobId {
+    // Clients name jobs in URLs, where a blank is taken for a plus.
+    let doc_id = &doc_id.replace('%', "%25").replace(' ', "%20");
+    let id = if doc_id.len() <= DOC_ID_BYTES_MAX {
+        format!("{instance}|{doc_id}")
+    } else {
+        let hash = Sha256::digest(doc_id);
+        let (head, _) = hash.split_at(16);
+        let hash = u128::from_be_bytes(head.try_into().expect("sixteen bytes are sixteen bytes"));
+        let end = doc_id.floor_char_boundary(DOC_ID_BYTES_MAX);
+        format!("{instance}|{}|{hash:032x}", &doc_id[..end])
+    };
+    JobId::new(id).expect("a job id has room for a cut document id")
+}
+
+/// A job id as clients see it.
+pub(crate) fn job_text(job: &JobId) -> String {
+    String::from_utf8_lossy(job.as_bytes()).into_owned()
+}
+
+impl JobData {
+    /// The data of a new job.
+    pub(crate) fn new(
+        sealer: &Sealer,
+        job: &JobId,
+        origin: Origin,
+        (body, grant): (&Json, Option<&Grant>),
+        wanted: Result<&Replication, &Invalid>,
+        now_ms: i64,
+    ) -> Self {
+        let now = now_ms.div_euclid(1000);
+        let (state, info) = match wanted {
+            Ok(_) => (JobState::Pending, None),
+            Err(invalid) => (
+                JobState::Failed,
+                Some(json!({"error": invalid.to_string()})),
+            ),
+        };
+        Self {
+            origin,
+            state,
+            spec: wanted.ok().map(|_| Spec::new(sealer, job, body, grant)),
+            shown: wanted.map(Shown::of).unwrap_or_default(),
+            rep_id: None,
+            base_id: None,
+            info,
+            doc_state: text(body, "_replication_state"),
+            paused: body.get("paused").and_then(Json::as_bool) == Some(true),
+            idle: false,
+            error_count: u32::from(state == JobState::Failed),
+            last_error: None,
+            last_updated: now,
+            last_start: 0,
+            start_time: now,
+            node: None,
+            pid: None,
+            trace: traces::current(),
+            history: vec![Happened {
+                kind: Kind::Added,
+                timestamp: now,
+                reason: None,
+            }],
+            result: None,
+        }
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ServiceError> {
+        serde_json::from_slice(bytes)
+            .map_err(|_| ServiceError::corrupt("the data of a job cannot be decoded"))
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("job data is JSON")
+    }
+
+    /// What the user asked for, with the service's defaults of now.
+    pub(crate) fn replication(
+        &self,
+        sealer: &Sealer,
+        job: &JobId,
+        defaults: &Defaults,
+    ) -> Result<Result<Replication, Invalid>, ServiceError> {
+        let text = match &self.spec {
+            None => return Ok(Err(Invalid::new(self.error_text()))),
+            Some(spec) => spec.open(sealer, job)?,
+        };
+        let body = Json::parse(&text)
+            .map_err(|_| ServiceError::corrupt("the replication of a job cannot be decoded"))?;
+        let grant = body.get(asked::GRANT).and_then(Grant::from_json);
+        Ok(Replication::granted(&body, grant.as_ref(), defaults))
+    }
+
+    /// What the user asked for, if it is sealed.
+    pub(crate) fn sealed(&self) -> Option<&str> {
+        match &self.spec {
+            Some(Spec::Sealed(sealed)) => Some(sealed),
+            Some(Spec::Plain(_)) | None => None,
+        }
+    }
+
+    /// Seals it anew if that would be with another key now. Whether it was.
+    pub(crate) fn reseal(&mut self, sealer: &Sealer, job: &JobId) -> Result<bool, Unreadable> {
+        match &mut self.spec {
+            Some(spec) => spec.reseal(sealer, job),
+            None => Ok(false),
+        }
+    }
+
+    /// The error as one text.
+    pub(crate) fn error_text(&self) -> String {
+        let part = |name| self.info.as_ref()?.get(name)?.as_str();
+        match (part("error"), part("reason")) {
+            (Some(error), Some(reason)) => format!("{error}: {reason}"),
+            (Some(text), None) | (None, Some(text)) => text.to_owned(),
+            (None, None) => String::new(),
+        }
+    }
+
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self.origin, Origin::Request { .. })
+    }
+
+    /// Notes events, the newest last, and forgets the oldest beyond `max`.
+    pub(crate) fn note(&mut self, now: i64, kinds: &[(Kind, Option<&str>)], max: usize) {
+        for (kind, reason) in kinds {
+            self.history.insert(
+                0,
+                Happened {
+                    kind: *kind,
+                    timestamp: now,
+                    reason: reason.map(str::to_owned),
+                },
+            );
+        }
+        self.history.truncate(max.max(1));
+    }
+}
+
+impl Origin {
+    pub(crate) fn document(db: &Db, doc_id: &str) -> Self {
+        Self::Document {
+            db: db.name().as_str().to_owned(),
+            instance: db.instance().to_string(),
+            doc_id: doc_id.to_owned(),
+        }
+    }
+}
+
+pub(crate) fn text(body: &Json, name: &str) -> Option<String> {
+    body.get(name).and_then(Json::as_str).map(str::to_owned)
+}
+
+/// Seconds since 1970 as CouchDB writes times: `2024-02-29T12:00:00Z`.
+pub(crate) fn iso(seconds: i64) -> String {
+    Timestamp::from_second(seconds)
+        .unwrap_or_default()
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_ids_are_short_and_their_own() {
+        let instance = InstanceId([0xab; 16]);
+        let id = document_job_id(instance, "my doc");
+        assert_eq!(job_text(&id), format!("{}|my%20doc", "ab".repeat(16)));
+        let long = "é".repeat(300);
+        let (a, b) = (format!("{long}a"), format!("{long}b"));
+        let (a, b) = (document_job_id(instance, &a), document_job_id(instance, &b));
+        assert_ne!(a, b);
+        assert_eq!(job_text(&a).len(), 33 + 150 + 33);
+        assert!(!job_text(&a).contains('\u{fffd}'));
+    }
+
+    #[test]
+    fn what_was_asked_for_comes_back() {
+        let sealer = Sealer::new(vec![("k".into(), [1; 32])]).unwrap();
+        let body = Json::parse(
+            r#"{"source":"http://u:secret@a/x","target":"http://b/y","junk":1,"since_seq":1.0,"_id":"z","paused":true,"continuous":true}"#,
+        )
+        .unwrap();
+        let defaults = Defaults::default();
+        let wanted = Replication::from_document(&body, &defaults).unwrap();
+        let job: JobId = "j".try_into().unwrap();
+        let origin = Origin::Request { user: None };
+        for sealer in [&sealer, &Sealer::plain()] {
+            let data = JobData::new(
+                sealer,
+                &job,
+                origin.clone(),
+                (&body, None),
+                Ok(&wanted),
+                5_999,
+            );
+            let bytes = data.encode();
+            let shown = String::from_utf8(bytes.clone()).unwrap();
+            assert_eq!(shown.contains("secret"), !sealer.seals());
+            let data = JobData::decode(&bytes).unwrap();
+            assert_eq!(
+                data.replication(sealer, &job, &defaults).unwrap().unwrap(),
+                wanted
+            );
+            assert_eq!(data.shown.source.as_deref(), Some("http://a/x/"));
+            assert_eq!(
+                (data.start_time, data.paused, data.state),
+                (5, true, JobState::Pending)
+            );
+            assert!(
+                sealer.seals()
+                    == data
+                        .replication(sealer, &"k".try_into().unwrap(), &defaults)
+                        .is_err()
+            );
+        }
+        let invalid = Invalid::new("no");
+        let data = JobData::new(&sealer, &job, origin, (&body, None), Err(&invalid), 0);
+        assert_eq!(
+            (data.state, data.error_text().as_str()),
+            (JobState::Failed, "no")
+        );
+        assert!(JobData::decode(b"{}").is_err());
+    }
+
+    #[test]
+    fn a_history_is_bounded_and_newest_first() {
+        let body = Json::Object(Vec::new());
+        let job: JobId = "j".try_into().unwrap();
+        let origin = Origin::Request { user: None };
+        let invalid = Invalid::new("no");
+        let mut data = JobData::new(
+            &Sealer::plain(),
+            &job,
+            origin,
+            (&body, None),
+            Err(&invalid),
+            0,
+        );
+        data.note(7, &[(Kind::Crashed, Some("x")), (Kind::Pending, None)], 2);
+        let kinds: Vec<_> = data.history.iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [Kind::Pending, Kind::Crashed]);
+        assert_eq!(data.history[1].reason.as_deref(), Some("x"));
+        assert_eq!(iso(1_709_208_000), "2024-02-29T12:00:00Z");
+    }
+}

@@ -1,0 +1,165 @@
+//! What a user asked for, as a job keeps it: the members of the body that the parser reads, sealed as a whole, so that defaults
+//! are those of the service at the time of a run. What is shown of it stands beside it in plain.
+
+use couch::Endpoint;
+use document::json::Json;
+use jobs::JobId;
+use serde::{Deserialize, Serialize};
+
+use super::{is_false, job_text};
+use crate::seal::{Sealer, Unreadable};
+use replication::params::{Grant, Replication};
+
+/// The members of a body that describe a replication.
+const MEMBERS: [&str; 27] = [
+    "source",
+    "target",
+    "proxy",
+    "source_proxy",
+    "target_proxy",
+    "continuous",
+    "create_target",
+    "create_target_params",
+    "doc_ids",
+    "filter",
+    "query_params",
+    "selector",
+    "since_seq",
+    "use_checkpoints",
+    "checkpoint_interval",
+    "worker_processes",
+    "worker_batch_size",
+    "http_connections",
+    "connection_timeout",
+    "retries_per_request",
+    "socket_options",
+    "use_bulk_get",
+    "winning_revs_only",
+    "skip_deleted",
+    "skip_design_docs",
+    "on_write_failure",
+    "filter_where",
+];
+const MEMBER_CHECKPOINTS: &str = "checkpoints";
+/// What the service has added: no client can write such a member.
+pub(super) const GRANT: &str = "_grant";
+
+/// What is shown of a replication.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Shown {
+    pub(crate) source: Option<String>,
+    pub(crate) target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) source_proxy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target_proxy: Option<String>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) continuous: bool,
+    pub(crate) checkpoint_interval: u64,
+}
+
+/// What the user asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Spec {
+    Sealed(String),
+    Plain(String),
+}
+
+fn place(job: &JobId) -> String {
+    format!("job/{}", job_text(job))
+}
+
+impl Spec {
+    pub(super) fn new(sealer: &Sealer, job: &JobId, body: &Json, grant: Option<&Grant>) -> Self {
+        let members = body.as_object().unwrap_or_default().iter();
+        let known = |name: &str| MEMBERS.contains(&name) || name == MEMBER_CHECKPOINTS;
+        let members = members.filter(|(name, _)| known(name)).cloned();
+        let granted = grant.map(|grant| (GRANT.to_owned(), grant.to_json()));
+        let members = members.chain(granted).collect();
+        let text = Json::Object(members).to_string();
+        match sealer.seal(&place(job), &text) {
+            Some(sealed) => Self::Sealed(sealed),
+            None => Self::Plain(text),
+        }
+    }
+
+    pub(super) fn reseal(&mut self, sealer: &Sealer, job: &JobId) -> Result<bool, Unreadable> {
+        let Self::Sealed(sealed) = self else {
+            return Ok(false);
+        };
+        let new = sealer.reseal(&place(job), sealed)?;
+        let changed = new.is_some();
+        if let Some(new) = new {
+            *sealed = new;
+        }
+        Ok(changed)
+    }
+
+    /// The members as JSON text.
+    pub(super) fn open(&self, sealer: &Sealer, job: &JobId) -> Result<String, Unreadable> {
+        match self {
+            Self::Plain(text) => Ok(text.clone()),
+            Self::Sealed(sealed) => sealer.open(&place(job), sealed),
+        }
+    }
+}
+
+impl Shown {
+    pub(super) fn of(replication: &Replication) -> Self {
+        let proxy = |endpoint: &Endpoint| endpoint.proxy().map(ToString::to_string);
+        let options = &replication.options;
+        Self {
+            source: Some(replication.source.to_string()),
+            target: Some(replication.target.to_string()),
+            source_proxy: proxy(&replication.source),
+            target_proxy: proxy(&replication.target),
+            continuous: options.continuous,
+            checkpoint_interval: u64::try_from(options.checkpoint_interval.as_millis())
+                .unwrap_or(u64::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parser_reads_no_member_that_is_not_kept() {
+        let sources = [
+            include_str!("../../../replication/src/params.rs"),
+            include_str!("../../../replication/src/params/options.rs"),
+            include_str!("../../../replication/src/params/filter.rs"),
+        ];
+        let readers = [
+            "get(\"",
+            "get_unless_null(\"",
+            "boolean(\"",
+            "integer(\"",
+            "word(\"",
+            "flag(\"",
+            "number(\n                \"",
+            "interval(\"",
+            "proxy(\"",
+        ];
+        // Not part of what a replication is, or members of members.
+        let others = ["cancel", "view"];
+        let mut seen = 0;
+        for source in sources {
+            let code = source.split("#[cfg(test)]").next().unwrap();
+            for reader in readers {
+                for rest in code.split(reader).skip(1) {
+                    let name = rest.split('"').next().unwrap();
+                    let known = MEMBERS.contains(&name)
+                        || others.contains(&name)
+                        || name == MEMBER_CHECKPOINTS;
+                    assert!(known, "`{name}` is read and not kept");
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen >= MEMBERS.len(), "{seen}");
+    }
+}

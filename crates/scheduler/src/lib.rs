@@ -1,0 +1,51 @@
+//! Replications as jobs: documents and requests become jobs, nodes run them, and clients see how they are doing.
+//!
+//! It must not know HTTP: `api` puts these calls behind CouchDB's routes, and [`replication::engine`] does the copying.
+//!
+//! Start reading in `create.rs` (documents become jobs), then `server.rs` (a node claims them), then `run.rs` (one run).
+//!
+//! | what | how |
+//! |---|---|
+//! | the service | [`Replications::open`] on a queue and databases, with a [`Setup`]; settings are [`Options`] |
+//! | documents | [`Replications::prepare`] an edit, write it with [`Replications::hook`] for a [`Writer`]; [`strip::for_reader`] on every read |
+//! | databases | [`Replications::create_database`], [`delete_database`](Replications::delete_database), [`rescan`](Replications::rescan); [`work_a_little`](Replications::work_a_little) in the background |
+//! | `_replicate` | [`Replications::request`] for a [`Caller`], then [`Replications::wait`] for its [`Answer`] |
+//! | steering | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel) of what [`find`](Replications::find) finds |
+//! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
+//! | running | a [`Server`] for each node that replicates |
+//! | spans that jobs carry on | [`traces`] |
+//! | credentials at rest | a [`Sealer`] with keys that are not in the store; [`keys_in_use`], and [`Replications::reseal_a_little`] when keys change |
+
+mod create;
+mod data;
+mod fault;
+mod idle;
+mod keys;
+mod live;
+mod metrics;
+mod options;
+mod quarantine;
+mod run;
+mod seal;
+mod server;
+#[cfg(test)]
+mod simulation;
+mod slots;
+mod starts;
+pub mod strip;
+pub mod traces;
+mod view;
+mod witness;
+mod writeback;
+
+pub use create::{
+    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT, JOB_TYPE, KeysInUse, Rank, Replications,
+    Resealing, Scanned, Sealed, Setup, Started, Writer, count_seals, keys_in_use,
+};
+pub use data::JobState;
+pub use fault::ServiceError;
+pub use options::Options;
+pub use run::Secrets;
+pub use seal::{InvalidRing, Sealer, Unreadable};
+pub use server::{Load, Server, ServerSetup};
+pub use view::{DocsPage, DocsQuery, JobsPage, JobsQuery, SummaryMemory, VISITS_MAX};

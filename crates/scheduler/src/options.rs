@@ -1,0 +1,296 @@
+//! What an operator can set, under the names of CouchDB's `[replicator]` section.
+
+use std::time::Duration;
+
+use couch::{ProxyScheme, Schemes};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use replication::engine::{Budget, Settings};
+use replication::params::{Defaults, Invalid, SocketOptions};
+
+const BACKOFF_MAX_S: u64 = 30 * 24 * 3600;
+const BACKOFF_MIN_S: u64 = 2;
+
+/// Settings of jobs and of the service that runs them. How servers are reached is set by [`couch::NetworkOptions`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Jobs that run at a time on a node.
+    pub max_jobs: usize,
+    /// Runs that begin at a time at one server, on a node; the others wait for their turn, which lasts some seconds at most. 0
+    /// lets any number begin.
+    pub max_starts_per_server: usize,
+    /// Seconds between two turns of the scheduler; jobs that were stopped wait so long.
+    pub interval_sec: u64,
+    /// Jobs that one turn starts beyond `max_jobs`, so that waiting ones get their turn.
+    pub max_churn: usize,
+    /// Taken for CouchDB's sake, to no effect: one request waits for all.
+    pub max_acceptors: usize,
+    /// Taken for CouchDB's sake, to no effect: jobs are accepted when they fall due, by nobody else.
+    pub startup_jitter: u64,
+    /// Another name of `startup_jitter` in CouchDB's own configuration.
+    pub accept_jitter: Option<u64>,
+    /// Seconds that a job runs at least before it makes room for another one.
+    pub min_run_time_sec: u64,
+    /// Seconds after which a continuous job that has caught up gives up its place until its source has changed, if the
+    /// source tells; sooner when others wait. 0 is never.
+    pub park_after_sec: u64,
+    /// Seconds after which a run counts as healthy: its errors are forgotten.
+    pub health_threshold_sec: u64,
+    /// Seconds that a job waits after its first error, half of it.
+    pub min_backoff_penalty_sec: u64,
+    /// Seconds that it waits at most.
+    pub max_backoff_penalty_sec: u64,
+    /// Events that a job's history remembers.
+    pub max_history: usize,
+    /// Seconds between two updates of a running job's statistics.
+    pub stats_update_interval_sec: u64,
+    /// Seconds that the result of a transient job is kept.
+    pub transient_job_max_age_sec: u64,
+    /// Whether `_replicator` is created at the start.
+    pub create_replicator_db: bool,
+    /// Default of a replication's own `worker_processes`.
+    pub worker_processes: u64,
+    /// Default of a replication's own `worker_batch_size`.
+    pub worker_batch_size: u64,
+    /// Default of a replication's own `http_connections`.
+    pub http_connections: u64,
+    /// The most of these that a replication gets.
+    pub worker_processes_max: u64,
+    /// The most of these that a replication gets.
+    pub worker_batch_size_max: u64,
+    /// The most of these that a replication gets.
+    pub http_connections_max: u64,
+    /// Default of a replication's own `connection_timeout`, in milliseconds.
+    pub connection_timeout: u64,
+    /// Milliseconds that a request may take that is no stream; 0 is for ever.
+    pub request_timeout: u64,
+    /// Default of a replication's own `retries_per_request`.
+    pub retries_per_request: u64,
+    /// Default of a replication's own `socket_options`, in CouchDB's form. Connections are shared between replications, so
+    /// that each has `keepalive` and `nodelay` whatever this says.
+    pub socket_options: String,
+    /// Default of a replication's own `use_checkpoints`.
+    pub use_checkpoints: bool,
+    /// Default of a replication's own `checkpoint_interval`, in milliseconds.
+    pub checkpoint_interval: u64,
+    /// Default of a replication's own `use_bulk_get`.
+    pub use_bulk_get: bool,
+    /// Protocols that endpoints may have.
+    pub valid_endpoint_protocols: Vec<String>,
+    /// Protocols that proxies may have.
+    pub valid_proxy_protocols: Vec<String>,
+    /// Bytes of the longest document id that is copied; 0 is any.
+    pub max_document_id_length: usize,
+    /// Milliseconds before a revision is asked for again that the source announced and did not have.
+    pub missing_doc_retry_msec: u64,
+    /// Seconds without progress, although there is something to do, after which a run is begun anew; 0 is never.
+    pub no_progress_timeout_sec: u64,
+    /// How often in a row a node may stop while it starts a job whose node has stopped before; the job is then set aside as
+    /// failed. 0 is any number of times.
+    pub set_aside_after: u32,
+    /// Where names without `http://` are; empty refuses them.
+    pub local_endpoint_base_url: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            max_jobs: 500,
+            max_starts_per_server: 32,
+            interval_sec: 15,
+            max_churn: 100,
+            max_acceptors: 2,
+            startup_jitter: 5_000,
+            accept_jitter: None,
+            min_run_time_sec: 60,
+            park_after_sec: 10,
+            health_threshold_sec: 120,
+            min_backoff_penalty_sec: 32,
+            max_backoff_penalty_sec: 172_800,
+            max_history: 20,
+            stats_update_interval_sec: 10,
+            transient_job_max_age_sec: 86_400,
+            create_replicator_db: false,
+            worker_processes: 4,
+            worker_batch_size: 500,
+            http_connections: 20,
+            worker_processes_max: 32,
+            worker_batch_size_max: 10_000,
+            http_connections_max: 100,
+            connection_timeout: 30_000,
+            request_timeout: 0,
+            retries_per_request: 5,
+            socket_options: "[{keepalive, true}, {nodelay, false}]".to_owned(),
+            use_checkpoints: true,
+            checkpoint_interval: 30_000,
+            use_bulk_get: true,
+            valid_endpoint_protocols: texts(&["http", "https"]),
+            valid_proxy_protocols: texts(&["http", "https", "socks5"]),
+            max_document_id_length: 0,
+            missing_doc_retry_msec: 2_000,
+            no_progress_timeout_sec: 600,
+            set_aside_after: 2,
+            local_endpoint_base_url: String::new(),
+        }
+    }
+}
+
+impl Options {
+    /// Whether the values can be worked with.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let positive = [
+            ("interval_sec", self.interval_sec),
+            ("worker_processes", self.worker_processes),
+            ("worker_batch_size", self.worker_batch_size),
+            ("http_connections", self.http_connections),
+            ("checkpoint_interval", self.checkpoint_interval),
+            ("connection_timeout", self.connection_timeout),
+            ("max_history", self.max_history as u64),
+        ];
+        for (name, value) in positive {
+            if value == 0 {
+                return Err(Invalid::new(format!("`{name}` must be at least 1")));
+            }
+        }
+        SocketOptions::parse(&self.socket_options)?;
+        for name in &self.valid_proxy_protocols {
+            if ProxyScheme::from_name(name).is_none() {
+                return Err(Invalid::new(format!(
+                    "`valid_proxy_protocols`: `{name}` is not known"
+                )));
+            }
+        }
+        for name in &self.valid_endpoint_protocols {
+            if !matches!(name.as_str(), "http" | "https") {
+                return Err(Invalid::new(format!(
+                    "`valid_endpoint_protocols`: `{name}` is not known"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What replications get that say nothing.
+    pub fn defaults(&self) -> Defaults {
+        let proxies = self.valid_proxy_protocols.iter();
+        Defaults {
+            use_checkpoints: self.use_checkpoints,
+            checkpoint_interval: Duration::from_millis(self.checkpoint_interval),
+            worker_processes: self.worker_processes,
+            worker_batch_size: self.worker_batch_size,
+            http_connections: self.http_connections,
+            connection_timeout: Duration::from_millis(self.connection_timeout),
+            retries_per_request: self.retries_per_request,
+            socket_options: SocketOptions::parse(&self.socket_options).unwrap_or_default(),
+            use_bulk_get: self.use_bulk_get,
+            worker_processes_max: self.worker_processes_max,
+            worker_batch_size_max: self.worker_batch_size_max,
+            http_connections_max: self.http_connections_max,
+            schemes: Schemes {
+                endpoint: self.valid_endpoint_protocols.clone(),
+                proxy: proxies
+                    .filter_map(|name| ProxyScheme::from_name(name))
+                    .collect(),
+            },
+        }
+    }
+
+    /// What every run gets.
+    pub fn settings(&self, budget: Budget) -> Settings {
+        let some = |number: u64| (number > 0).then_some(number);
+        Settings {
+            missing_doc_retry: Duration::from_millis(self.missing_doc_retry_msec),
+            document_id_bytes_max: Some(self.max_document_id_length).filter(|max| *max > 0),
+            no_progress_timeout: some(self.no_progress_timeout_sec).map(Duration::from_secs),
+            retry_window: Duration::from_secs(self.health_threshold_sec) / 2,
+            request_timeout: some(self.request_timeout).map(Duration::from_millis),
+            budget,
+            ..Settings::default()
+        }
+    }
+
+    /// How many seconds a job waits after its `error_count`th error in a row; `random` are any bits.
+    pub(crate) fn backoff_s(&self, error_count: u32, random: u128) -> i64 {
+        let max = self.max_backoff_penalty_sec.min(BACKOFF_MAX_S);
+        let min = self.min_backoff_penalty_sec.max(BACKOFF_MIN_S);
+        let wait = min.saturating_mul(1 << error_count.min(32)).min(max);
+        let part = 1 + random % u128::from(wait / 4 + 1);
+        i64::try_from(u128::from(wait * 3 / 4) + part).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_sec.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_is_couchdbs() {
+        let options = Options::default();
+        let range = |count: u32| {
+            let waits = (0..200_000).map(|random| options.backoff_s(count, random));
+            waits.fold((i64::MAX, 0), |(min, max), wait| {
+                (wait.min(min), wait.max(max))
+            })
+        };
+        // wait = min(32 * 2^n, 172800); floor(0.75 * wait + random(1..floor(wait / 4) + 1))
+        assert_eq!(range(0), (25, 33));
+        assert_eq!(range(1), (49, 65));
+        assert_eq!(range(2), (97, 129));
+        assert_eq!(range(10), (24_577, 32_769));
+        assert_eq!(range(12), (98_305, 131_073));
+        assert_eq!(range(13), (129_601, 172_801));
+        assert_eq!(range(u32::MAX), range(13));
+        let fast = Options {
+            min_backoff_penalty_sec: 0,
+            max_backoff_penalty_sec: u64::MAX,
+            ..Options::default()
+        };
+        assert_eq!(fast.backoff_s(1, 0), 4);
+        assert_eq!(fast.backoff_s(99, 0), 30 * 24 * 3600 / 4 * 3 + 1);
+        let odd = Options {
+            min_backoff_penalty_sec: 100,
+            max_backoff_penalty_sec: 10,
+            ..Options::default()
+        };
+        assert_eq!(odd.backoff_s(5, 0), 8);
+    }
+
+    #[test]
+    fn values_are_checked() {
+        assert_eq!(Options::default().validate(), Ok(()));
+        let parse = |json| serde_json::from_str::<Options>(json).unwrap();
+        for (json, name) in [
+            (r#"{"interval_sec":0}"#, "interval_sec"),
+            (r#"{"valid_proxy_protocols":["ftp"]}"#, "ftp"),
+            (r#"{"valid_endpoint_protocols":["ftp"]}"#, "ftp"),
+            (r#"{"socket_options":"junk"}"#, "socket_options"),
+        ] {
+            assert!(
+                parse(json)
+                    .validate()
+                    .unwrap_err()
+                    .to_string()
+                    .contains(name)
+            );
+        }
+        assert!(serde_json::from_str::<Options>(r#"{"max_job":1}"#).is_err());
+        let options = parse(
+            r#"{"worker_processes":2,"valid_endpoint_protocols":["https"],"accept_jitter":3}"#,
+        );
+        assert_eq!(options.defaults().worker_processes, 2);
+        assert_eq!(options.defaults().schemes.endpoint, ["https"]);
+        assert_eq!(options.accept_jitter, Some(3));
+        let default = options.defaults().socket_options;
+        assert!(default.keepalive && !default.nodelay);
+        let settings = options.settings(Budget::default());
+        assert_eq!(settings.request_timeout, None);
+        assert_eq!(settings.retry_window, Duration::from_mins(1));
+    }
+}

@@ -1,0 +1,209 @@
+//! Jobs whose node stopped while it ran them: perhaps because of them.
+//!
+//! A job whose holder went silent is a suspect. A node starts few suspects at a time, and writes down before each what it is
+//! about to do. If it stops, too, before the job has shown that it runs, that is a strike, and the job is started alone from
+//! then on. At the second strike it is set aside: it fails for good instead of stopping one node after the other. Ten
+//! thousand jobs of a node that was killed are suspects as well, and are so for the few moments that each takes to start.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use jobs::Job;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use store::Transaction;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+
+use crate::create::Replications;
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::run::{Shown, chain};
+use replication::engine::{Phase, Progress};
+
+/// Suspects without a strike that a node starts at a time.
+const TOGETHER: u32 = 16;
+/// A job that runs for so long has shown that it does.
+const START_MAX: Duration = Duration::from_secs(20);
+/// A run that does not give its thread back for so long is stuck.
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
+/// The error of a job that is set aside, and of the run before that.
+pub(crate) const SET_ASIDE: &str = "set_aside";
+pub(crate) const PANICKED: &str = "run_panicked";
+
+/// What a node has written down before it starts a suspect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Mark {
+    /// The run that is started.
+    attempt: u32,
+    /// How often nodes have stopped at this before.
+    strikes: u32,
+}
+
+/// The suspects that a node starts.
+#[derive(Clone, Debug)]
+pub(crate) struct Quarantine(Arc<Semaphore>);
+
+/// A suspect that is being started.
+#[derive(Debug)]
+pub(crate) struct Suspect {
+    #[expect(dead_code, reason = "held for its drop")]
+    place: OwnedSemaphorePermit,
+    job: Job,
+}
+
+/// What becomes of a job before it runs.
+pub(crate) enum Verdict {
+    /// Nothing is known against it.
+    Innocent,
+    Suspect(Suspect),
+    /// It stopped its node too often.
+    SetAside {
+        strikes: u32,
+    },
+}
+
+impl Default for Quarantine {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(TOGETHER as usize)))
+    }
+}
+
+impl Quarantine {
+    /// Waits until a job may be started of whose last holders so many went silent.
+    pub(crate) async fn admit(
+        &self,
+        of: &Replications,
+        job: &Job,
+        stalls: u32,
+    ) -> Result<Verdict, ServiceError> {
+        if stalls == 0 {
+            return Ok(Verdict::Innocent);
+        }
+        let read = |tx: Transaction| async move { strikes_in(&tx, job).await };
+        let strikes = (of.0.jobs.store()).transact("read_suspect", read).await?;
+        let max = of.options().set_aside_after;
+        if max > 0 && strikes >= max {
+            return Ok(Verdict::SetAside { strikes });
+        }
+        let places = if strikes == 0 { 1 } else { TOGETHER };
+        let place = Arc::clone(&self.0).acquire_many_owned(places).await;
+        let Ok(place) = place else {
+            return Err(ServiceError::Stopped);
+        };
+        of.mark(job, strikes).await?;
+        let job = job.clone();
+        Ok(Verdict::Suspect(Suspect { place, job }))
+    }
+}
+
+impl Suspect {
+    /// Waits until the run has shown that it does no harm, and says so.
+    pub(crate) async fn cleared(self, of: &Replications, progress: watch::Receiver<Progress>) {
+        let mut progress = progress;
+        let before = progress.borrow().last_checkpoint;
+        let runs = |now: &Progress| now.phase == Phase::CaughtUp || now.last_checkpoint != before;
+        drop(timeout(START_MAX, progress.wait_for(runs)).await);
+        let job = &self.job;
+        let clear = |tx: Transaction| async move {
+            // Another node may have begun to start it.
+            if mark_in(&tx, job)
+                .await?
+                .is_some_and(|mark| mark.attempt == job.attempt)
+            {
+                tx.clear(&keys::suspect(&job.id));
+            }
+            Ok::<_, ServiceError>(())
+        };
+        if let Err(error) = (of.0.jobs.store()).transact("clear_suspect", clear).await {
+            tracing::debug!(job.id = %job.id, error = %chain(&error), "clear a suspect");
+        }
+    }
+}
+
+impl Replications {
+    async fn mark(&self, job: &Job, strikes: u32) -> Result<(), ServiceError> {
+        let mark = Mark {
+            attempt: job.attempt,
+            strikes,
+        };
+        let mark = &serde_json::to_vec(&mark).expect("numbers can be written");
+        let write = |tx: Transaction| async move {
+            tx.set(&keys::suspect(&job.id), mark);
+            Ok::<_, ServiceError>(())
+        };
+        self.0.jobs.store().transact("mark_suspect", write).await
+    }
+
+    /// Writes down that a run is stuck, so that whoever runs the job next knows.
+    pub(crate) async fn mark_stuck(&self, job: &Job) {
+        let write = async {
+            let read = |tx: Transaction| async move { mark_in(&tx, job).await };
+            let mark = (self.0.jobs.store()).transact("read_suspect", read).await?;
+            self.mark(job, mark.map_or(0, |mark| mark.strikes)).await
+        };
+        tracing::error!(
+            job.id = %job.id,
+            stuck_s = STUCK.as_secs(),
+            "a run does not give its thread back; the job goes to another node, and this one should be restarted"
+        );
+        if let Err(error) = write.await {
+            tracing::debug!(job.id = %job.id, error = %chain(&error), "mark a stuck run");
+        }
+    }
+}
+
+async fn mark_in(tx: &Transaction, job: &Job) -> Result<Option<Mark>, ServiceError> {
+    let row = tx.get(&keys::suspect(&job.id)).await?;
+    Ok(row.and_then(|row| serde_json::from_slice(&row).ok()))
+}
+
+/// How often nodes have stopped while they started a job.
+async fn strikes_in(tx: &Transaction, job: &Job) -> Result<u32, ServiceError> {
+    Ok(match mark_in(tx, job).await? {
+        Some(mark) if mark.attempt.checked_add(1) == Some(job.attempt) => {
+            mark.strikes.saturating_add(1)
+        }
+        // Its node stopped while the job waited for its turn: that was not this job.
+        Some(mark) => mark.strikes,
+        None => 0,
+    })
+}
+
+/// What the user of a job hears that is set aside.
+pub(crate) fn set_aside(what: &str) -> Value {
+    let reason = format!(
+        "this replication was set aside because {what}; report it with the log of the node, and run it again with \
+         `davenport jobs restart`"
+    );
+    json!({"error": SET_ASIDE, "reason": reason})
+}
+
+/// The same for a run that panicked, the first time. What it said is in the log of the node, and may be about data.
+pub(crate) fn panicked() -> Value {
+    let reason = "the run ended with a panic, which is a defect of this service; the log of the node says where";
+    json!({"error": PANICKED, "reason": reason})
+}
+
+/// Polls a run, and shows for how long a poll lasts.
+pub(crate) async fn watched<F: Future>(run: F, shown: Arc<Shown>) -> F::Output {
+    let mut run = std::pin::pin!(run);
+    std::future::poll_fn(|cx| {
+        shown.poll_began_ms.store(now_ms(), Ordering::Relaxed);
+        let polled = run.as_mut().poll(cx);
+        shown.poll_began_ms.store(0, Ordering::Relaxed);
+        polled
+    })
+    .await
+}
+
+/// Milliseconds of a clock that only differences are taken of.
+pub(crate) fn now_ms() -> u64 {
+    static BEGAN: std::sync::OnceLock<tokio::time::Instant> = std::sync::OnceLock::new();
+    let began = BEGAN.get_or_init(tokio::time::Instant::now);
+    // 0 says that nothing is polled.
+    u64::try_from(began.elapsed().as_millis())
+        .unwrap_or(u64::MAX)
+        .max(1)
+}

@@ -1,0 +1,464 @@
+//! One run of one job, from being accepted to being put back or finished.
+//!
+//! While it works, heart-beats go out on a timer of their own, and every checkpoint asks the queue first. When the lock is
+//! lost, or no heart-beat gets through for three quarters of the timeout, the engine is dropped where it is, long before
+//! anybody else may begin. Every end is one transaction: queue, document, and the rows of the replication id together.
+
+mod end;
+mod park;
+mod start;
+mod suspect;
+mod watch;
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use couch::{Endpoint, Network};
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use jobs::{Accepted, Holder};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::create::Replications;
+use crate::data::JobData;
+use crate::fault::ServiceError;
+use crate::idle::{Ear, Sources};
+use crate::keys;
+use crate::live::Live;
+use crate::quarantine::{self, Quarantine, Suspect};
+use crate::slots::{Seat, Slots};
+use crate::starts::{self, Starts, Turn};
+use crate::witness::{self, Bug};
+use replication::engine::{self, Budget, Ending, Handles, Outcome, Phase, Progress, Run, Settings};
+use replication::id::Identity;
+use replication::params::Replication;
+use replication::{Error, Stats};
+
+use end::End;
+use start::Begun;
+
+/// How long a run may take to stop when the node does.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// What `auth.secret_ref` names.
+pub type Secrets = HashMap<String, couch::NamedSecret>;
+
+/// What all runs of a node share.
+pub(crate) struct Runner {
+    pub(crate) of: Replications,
+    pub(crate) network: Network,
+    pub(crate) budget: Budget,
+    pub(crate) sources: Sources,
+    pub(crate) slots: Slots,
+    pub(crate) starts: Starts,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) node: Holder,
+    /// Tells this process from those of the same name before.
+    pub(crate) process: String,
+    pub(crate) serial: AtomicU64,
+    /// How many wait for changes and take no seat.
+    pub(crate) parked: AtomicUsize,
+}
+
+/// How a run is told to stop.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stops {
+    /// Others want to run, too.
+    pub(crate) rotate: CancellationToken,
+    /// The node stops.
+    pub(crate) shutdown: CancellationToken,
+    /// A creator wants another run: this one is to stop.
+    pub(crate) again: CancellationToken,
+    /// The job is somebody else's: nothing more may be written.
+    pub(crate) lost: CancellationToken,
+    pub(crate) shown: Arc<Shown>,
+}
+
+/// What a run shows its node.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    /// Whether it waits for changes and takes no seat.
+    parked: AtomicBool,
+    /// Since when it has been behind its source, in milliseconds; 0 when it is not.
+    behind_since_ms: AtomicI64,
+    /// Since when it has not given its thread back; 0 when it has.
+    pub(crate) poll_began_ms: AtomicU64,
+    told_stuck: AtomicBool,
+}
+
+impl Shown {
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is found to be stuck, for the first time.
+    pub(crate) fn gets_stuck(&self) -> bool {
+        let began_ms = self.poll_began_ms.load(Ordering::Relaxed);
+        let lasts_ms = quarantine::now_ms().saturating_sub(began_ms);
+        began_ms > 0
+            && Duration::from_millis(lasts_ms) > quarantine::STUCK
+            && !self.told_stuck.swap(true, Ordering::Relaxed)
+    }
+
+    /// How far behind its source it is.
+    pub(crate) fn lag(&self, now_ms: i64) -> Duration {
+        let since_ms = match self.behind_since_ms.load(Ordering::Relaxed) {
+            0 => now_ms,
+            since_ms => since_ms,
+        };
+        Duration::from_millis(u64::try_from(now_ms.saturating_sub(since_ms)).unwrap_or(0))
+    }
+
+    fn set_behind(&self, since: Option<Timestamp>) {
+        let since_ms = since.map_or(0, Timestamp::as_millisecond);
+        self.behind_since_ms.store(since_ms, Ordering::Relaxed);
+    }
+}
+
+/// How a run ended, for counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Completed,
+    Failed,
+    Crashed,
+    Rescheduled,
+    /// The lock was lost; whatever becomes of the job is somebody else's.
+    Halted,
+}
+
+/// What became of a run of the engine.
+enum Driven {
+    Ended(End),
+    /// It has caught up and was stopped; changes will be heard.
+    Idle(Box<Progress>, Ear),
+}
+
+/// A job in work.
+struct Work<'a> {
+    runner: &'a Runner,
+    accepted: &'a Accepted,
+    stops: &'a Stops,
+    /// While the run has still to show that it does no harm.
+    suspect: Mutex<Option<Suspect>>,
+}
+
+impl Runner {
+    /// Runs an accepted job until it has ended in whatever way.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        accepted: Accepted,
+        stops: Stops,
+        seat: Seat,
+    ) -> Ended {
+        let work = Work {
+            runner: &self,
+            accepted: &accepted,
+            stops: &stops,
+            suspect: Mutex::default(),
+        };
+        let run = AssertUnwindSafe(Box::pin(work.run(seat))).catch_unwind();
+        let ended = if let Ok(ended) = run.await {
+            ended
+        } else {
+            // What it says is on standard error, and may be about data.
+            tracing::error!(job.id = %accepted.job.id, "a run panicked");
+            work.end_panicked().await
+        };
+        match ended {
+            Ok(Ended::Halted) => {
+                crate::metrics::ended(Ended::Halted);
+                tracing::info!(job.id = %accepted.job.id, "the job is no longer this node's");
+                Ended::Halted
+            }
+            Ok(ended) => ended,
+            Err(error) => {
+                let id = &accepted.job.id;
+                tracing::warn!(job.id = %id, error = %chain(&error), "a run was lost");
+                Ended::Halted
+            }
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.of.0.jobs.clock().now_ms()
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        self.of.options().settings(self.budget.clone())
+    }
+}
+
+impl Work<'_> {
+    async fn run(&self, seat: Seat) -> Result<Ended, ServiceError> {
+        let mut data = JobData::decode(&self.accepted.data)?;
+        // A run may last long, and is not to bring back what was sealed anew meanwhile. What cannot be opened is told below.
+        let job = &self.accepted.job.id;
+        drop(data.reseal(&self.runner.of.0.sealer, job));
+        let timeout = self.runner.of.0.job_timeout;
+        let jobs = &self.runner.of.0.jobs;
+        let beats = jobs.keep_alive(self.accepted, timeout, |held| {
+            if held.again {
+                self.stops.again.cancel();
+            }
+        });
+        let end = tokio::select! {
+            biased;
+            _ = beats, if !witness::has(Bug::IgnoresLock) => return Ok(Ended::Halted),
+            () = self.stops.lost.cancelled(), if !witness::has(Bug::IgnoresLock) => return Ok(Ended::Halted),
+            end = self.work(&mut data, seat) => end?,
+        };
+        if end == End::Halted {
+            return Ok(Ended::Halted);
+        }
+        // Nothing is written elsewhere any more: if the lock is lost from here on, this transaction says so.
+        match Box::pin(self.end(data, end)).await {
+            Err(error) if error.is_halt() => Ok(Ended::Halted),
+            ended => ended,
+        }
+    }
+
+    /// Everything that may take long. What is over soon is boxed, so that a job that waits for changes keeps no room for it.
+    async fn work(&self, data: &mut JobData, seat: Seat) -> Result<End, ServiceError> {
+        if let Some(end) = Box::pin(self.suspected()).await? {
+            return Ok(end);
+        }
+        let replication = match self.replication(data)? {
+            Ok(replication) => replication,
+            Err(end) => return Ok(end),
+        };
+        // The first run goes with what asked for the job; those that come later would only bury it.
+        let asked = data.trace.take();
+        let turn = tokio::select! {
+            biased;
+            () = self.stopped() => return Ok(self.stop_end()),
+            turn = Box::pin(self.turn(&replication)) => turn,
+        };
+        let settings = self.runner.settings();
+        let service = &self.runner.of.0.service;
+        let identify = engine::identify(&replication, service, &self.runner.network, &settings);
+        let identified = tokio::select! {
+            biased;
+            () = self.stopped() => return Ok(self.stop_end()),
+            identified = Box::pin(identify) => identified,
+        };
+        let (identity, filter_code) = match identified {
+            Ok(identified) => identified,
+            Err(error) => return Ok(End::of_error(&error)),
+        };
+        let stats = match Box::pin(self.begin(data, &identity)).await {
+            Ok(Begun::Run(stats)) => stats,
+            Ok(Begun::Again) => return Ok(End::Reschedule { due_ms: 0 }),
+            Ok(Begun::Duplicate) => {
+                return Ok(End::Duplicate {
+                    identity: Box::new(identity),
+                });
+            }
+            Err(error) if error.is_halt() => return Ok(End::Halted),
+            Err(error) => return Err(error),
+        };
+        crate::metrics::started();
+        let run = Run {
+            replication,
+            identity,
+            filter_code,
+            stats,
+            session_id: format!("{:032x}", self.runner.of.entropy().bits()),
+            network: self.runner.network.clone(),
+            settings,
+            observer: witness::observer(),
+        };
+        Ok(self.keep_running(run, data, (seat, turn), asked).await)
+    }
+
+    /// What the user asked for, ready to run.
+    fn replication(&self, data: &JobData) -> Result<Result<Replication, End>, ServiceError> {
+        let of = &self.runner.of;
+        let job = &self.accepted.job.id;
+        let wanted = data.replication(&of.0.sealer, job, &of.defaults())?;
+        let mut replication = match wanted {
+            Ok(replication) => replication,
+            Err(invalid) => return Ok(Err(End::Fail(text_info(&invalid.to_string())))),
+        };
+        for endpoint in [&mut replication.source, &mut replication.target] {
+            match self.resolve(endpoint) {
+                Ok(None) => {}
+                Ok(Some(resolved)) => *endpoint = resolved,
+                Err(text) => {
+                    let info =
+                        serde_json::json!({"error": "replication_auth_error", "reason": text});
+                    return Ok(Err(End::Crash(info)));
+                }
+            }
+        }
+        if data.last_error.as_deref() == Some("max_backoff") {
+            let options = &mut replication.options;
+            let interval = &mut options.checkpoint_interval;
+            *interval = (*interval).min(Duration::from_secs(5));
+            options.worker_processes = options.worker_processes.min(2);
+            options.worker_batch_size = options.worker_batch_size.min(100);
+            options.http_connections = options.http_connections.min(2);
+        }
+        Ok(Ok(replication))
+    }
+
+    fn resolve(&self, endpoint: &Endpoint) -> Result<Option<Endpoint>, String> {
+        let Some(name) = endpoint.secret_ref() else {
+            return Ok(None);
+        };
+        let secret = self.runner.of.0.secrets.get(name);
+        let secret = secret.ok_or_else(|| format!("there is no secret `{name}`"))?;
+        endpoint
+            .with_secret(secret)
+            .map(Some)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Waits until it may begin at its servers.
+    async fn turn(&self, replication: &Replication) -> Turn {
+        let max = self.runner.of.options().max_starts_per_server;
+        self.runner.starts.turn(replication, max).await
+    }
+
+    /// Runs the engine until it has ended, or has nothing to do and somebody else listens for changes.
+    async fn drive(&self, run: Run, data: &mut JobData, turn: Turn) -> Driven {
+        let (control, handles) = Handles::new(self.gate());
+        let _copying = witness::copying(run.identity.replication.as_str(), self.accepted);
+        let progress = control.progress();
+        let settled = self.settled(&run.replication, progress.clone());
+        let engine = engine::run(run.clone(), handles);
+        let watching = self.watch(progress.clone(), data);
+        let mut progressing = progress.clone();
+        let begun = async {
+            let caught_up = progressing.wait_for(|now| now.phase == Phase::CaughtUp);
+            drop(tokio::time::timeout(starts::TURN_MAX, caught_up).await);
+        };
+        let cleared = self.clear_suspect(progress.clone());
+        let mut suspected = true;
+        let mut turn = Some(turn);
+        tokio::pin!(begun, engine, watching, settled, cleared);
+        let mut watched = false;
+        let mut ear = None;
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut engine => break Some(outcome),
+                () = &mut begun, if turn.is_some() => turn = None,
+                () = &mut cleared, if suspected => suspected = false,
+                lost = &mut watching, if !watched => {
+                    watched = true;
+                    if lost && !witness::has(Bug::IgnoresLock) {
+                        return Driven::Ended(End::Halted);
+                    }
+                }
+                () = self.stopped() => {
+                    ear = None;
+                    control.stop();
+                    // A stop waits for batches in work, and one checkpoint.
+                    break tokio::time::timeout(STOP_MAX, &mut engine).await.ok();
+                }
+                heard = &mut settled, if ear.is_none() => {
+                    ear = Some(heard);
+                    control.stop();
+                }
+            }
+        };
+        let last = progress.borrow().clone();
+        Driven::Ended(match outcome {
+            None => {
+                control.abort();
+                self.stop_end().with(last)
+            }
+            Some(Err(Error::Halted)) => End::Halted,
+            Some(Err(error)) => End::of_error(&error).with(last),
+            Some(Ok(Outcome {
+                ending,
+                result,
+                progress,
+            })) => match (ending, ear) {
+                (Ending::Stopped, Some(ear)) => return Driven::Idle(Box::new(progress), ear),
+                (Ending::Completed, _) => End::Complete {
+                    result,
+                    progress: Box::new(progress),
+                },
+                (Ending::Stopped, None) => self.stop_end().with(progress),
+                (Ending::FilterChanged, _) => self.another_filter().with(progress),
+            },
+        })
+    }
+
+    /// The replication has another id now.
+    fn another_filter(&self) -> End {
+        let wait = self.runner.of.options().interval();
+        let due_ms = self.runner.now_ms().saturating_add(millis(wait));
+        End::Reschedule { due_ms }
+    }
+
+    /// Somebody wants the run to stop.
+    async fn stopped(&self) {
+        tokio::select! {
+            biased;
+            () = self.stops.rotate.cancelled() => {}
+            () = self.stops.shutdown.cancelled() => {}
+            () = self.stops.again.cancelled() => {}
+        }
+    }
+
+    /// Where a job goes that was stopped: back at once if it is not for others that it was.
+    fn stop_end(&self) -> End {
+        if self.stops.shutdown.is_cancelled() || self.stops.again.is_cancelled() {
+            return End::Reschedule { due_ms: 0 };
+        }
+        let wait = self.runner.of.options().interval();
+        End::Reschedule {
+            due_ms: self.runner.now_ms().saturating_add(millis(wait)),
+        }
+    }
+
+    fn pid(&self) -> String {
+        let serial = self.runner.serial.fetch_add(1, Ordering::Relaxed);
+        format!("{}.{serial}", self.runner.process)
+    }
+
+    /// What earlier runs of this replication counted.
+    async fn seed_in(
+        &self,
+        tx: &store::Transaction,
+        old_id: Option<&str>,
+        identity: &Identity,
+    ) -> Result<Stats, ServiceError> {
+        let key = keys::live(&self.accepted.job.id);
+        if old_id != Some(identity.replication.as_str()) {
+            tx.clear(&key);
+            return Ok(Stats::default());
+        }
+        let live = tx
+            .get(&key)
+            .await?
+            .map(|row| Live::decode(&row))
+            .unwrap_or_default();
+        Ok(Stats::from_info(&Value::Object(live.info)))
+    }
+}
+
+pub(crate) fn text_info(text: &str) -> Value {
+    serde_json::json!({"error": text})
+}
+
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn timestamp(ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(ms).unwrap_or_default()
+}
+
+/// An error and its causes, for logs.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    let causes: Vec<_> = causes.map(|cause| format!(": {cause}")).collect();
+    format!("{error}{}", causes.concat())
+}

@@ -1,0 +1,344 @@
+//! How runs end: each end is one transaction on the job, its document, and the rows of its replication id.
+
+use jobs::{Finish, Op};
+use serde_json::{Map, Value};
+use store::Transaction;
+
+use super::{Ended, Work, text_info};
+use crate::create::PARKED_MS;
+use crate::data::{JobData, JobState, Kind, job_text};
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::witness::{self, Bug};
+use crate::writeback::{self, Patch};
+use replication::Error;
+use replication::engine::{Phase, Progress};
+use replication::id::Identity;
+
+/// Figures of the moment, which say nothing about what is done.
+const OF_THE_MOMENT: [&str; 4] = [
+    "lag_seconds",
+    "last_progress_time",
+    "docs_per_second",
+    "bytes_per_second",
+];
+
+/// Why a run is over.
+#[derive(Clone, Debug)]
+pub(super) enum End {
+    /// The lock was lost.
+    Halted,
+    /// Everything is copied.
+    Complete {
+        result: Map<String, Value>,
+        progress: Box<Progress>,
+    },
+    /// To be run again, for no fault of its own.
+    Reschedule { due_ms: i64 },
+    /// It failed, and may succeed later.
+    Crash(Value),
+    /// It failed for good.
+    Fail(Value),
+    /// Another job does the same.
+    Duplicate { identity: Box<Identity> },
+    /// One of the others, after a run that came so far.
+    After(Box<End>, Box<Progress>),
+}
+
+impl PartialEq for End {
+    fn eq(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Halted, Self::Halted))
+    }
+}
+
+impl End {
+    pub(super) fn of_error(error: &Error) -> Self {
+        match error {
+            Error::Halted => Self::Halted,
+            error if error.is_max_backoff() => Self::Crash(text_info("max_backoff")),
+            // It would fail on any node, and keep each from other work.
+            error @ Error::FilterTooExpensive { .. } => Self::Fail(error.to_info()),
+            error => Self::Crash(error.to_info()),
+        }
+    }
+
+    /// The same end, with the last news of the run.
+    pub(super) fn with(self, last: Progress) -> Self {
+        if last.phase == Phase::Starting || self == Self::Halted {
+            return self;
+        }
+        Self::After(Box::new(self), Box::new(last))
+    }
+}
+
+/// What an end means for queue and document.
+struct Plan {
+    data: JobData,
+    finish: Finish,
+    patch: Option<Patch>,
+    /// It failed because another job has this id.
+    duplicate_of: Option<String>,
+    ended: Ended,
+}
+
+impl Work<'_> {
+    pub(super) async fn end(&self, data: JobData, end: End) -> Result<Ended, ServiceError> {
+        let (end, last) = match end {
+            End::After(end, last) => (*end, Some(last)),
+            End::Complete { result, progress } => {
+                let last = Some(progress.clone());
+                (End::Complete { result, progress }, last)
+            }
+            end => (end, None),
+        };
+        let jobs = &self.runner.of.0.jobs;
+        let op = jobs.op();
+        let random = self.runner.of.entropy().bits();
+        let (data, end, last) = (&data, &end, last.as_deref());
+        let ended = (jobs.store())
+            .transact("end_run", |tx| async move {
+                self.end_in(&tx, &op, random, data, end, last).await
+            })
+            .await?;
+        crate::metrics::ended(ended);
+        let id = &self.accepted.job.id;
+        tracing::info!(job.id = %id, ended = ?ended, "run ended");
+        Ok(ended)
+    }
+
+    async fn end_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        random: u128,
+        data: &JobData,
+        end: &End,
+        last: Option<&Progress>,
+    ) -> Result<Ended, ServiceError> {
+        let of = &self.runner.of;
+        let (jobs, job) = (&of.0.jobs, &self.accepted.job);
+        let info = jobs.info_in(tx, &of.0.ty, &job.id).await?;
+        let next_due_ms = info.and_then(|info| info.next_due_ms);
+        let plan = match (end, next_due_ms) {
+            // Whatever came of this run, a creator wants another one, and says when: never, if the job is to be parked.
+            (_, Some(due_ms)) => self.reschedule(data, due_ms, op),
+            (End::Duplicate { identity }, None) => {
+                self.duplicate_in(tx, op, random, data, identity).await?
+            }
+            (end, None) => self.plan(op, random, data, end),
+        };
+        let old_id = data.rep_id.as_deref();
+        let finish = plan.finish.clone().data(plan.data.encode());
+        let finished = finish.again_ms.is_none();
+        let held = jobs.finish_in(tx, op, job, finish).await?;
+        if held.repeated {
+            return Ok(plan.ended);
+        }
+        of.seals_job_in(tx, &plan.data).await?;
+        if self.accepted.stalls > 0 {
+            tx.clear(&keys::suspect(&job.id));
+        }
+        if let Some(last) = last {
+            self.tell_in(tx, op, last);
+        }
+        if finished {
+            if !witness::has(Bug::DoneStaysListed) {
+                tx.clear(&keys::active(old_id, &job.id));
+            }
+        } else if plan.data.rep_id.as_deref() != old_id {
+            tx.clear(&keys::active(old_id, &job.id));
+            tx.set(&keys::active(plan.data.rep_id.as_deref(), &job.id), b"");
+        }
+        if let Some(id) = &plan.duplicate_of {
+            tx.set(&keys::duplicate(id, &job.id), b"");
+        }
+        if finished && let Some(id) = &plan.data.rep_id {
+            let owner = of.owner_in(tx, id).await?;
+            if owner.as_ref() == Some(&job.id) {
+                // The row stays, so that the job is found by its id: whoever comes takes it over.
+                of.release_in(tx, op, id).await?;
+            }
+        }
+        if let Some(patch) = &plan.patch
+            && !witness::has(Bug::EndWithoutDocument)
+        {
+            writeback::write_in(of, tx, op, &plan.data.origin, patch).await?;
+        }
+        Ok(plan.ended)
+    }
+
+    fn plan(&self, op: &Op, random: u128, data: &JobData, end: &End) -> Plan {
+        match end {
+            End::Complete { result, progress } => self.complete(data, op, result, progress),
+            End::Reschedule { due_ms } => self.reschedule(data, *due_ms, op),
+            End::Crash(info) => self.crash(data, op, random, info.clone()),
+            End::Fail(info) => self.fail(data, op, info.clone()),
+            // Unwrapped or answered before.
+            End::After(end, _) => self.plan(op, random, data, end),
+            End::Halted | End::Duplicate { .. } => self.reschedule(data, 0, op),
+        }
+    }
+
+    fn complete(
+        &self,
+        data: &JobData,
+        op: &Op,
+        result: &Map<String, Value>,
+        progress: &Progress,
+    ) -> Plan {
+        let mut data = Self::left(data, op);
+        let mut stats = progress.to_info(super::timestamp(op.now_ms));
+        for name in OF_THE_MOMENT {
+            stats.remove(name);
+        }
+        if progress.stats.doc_write_failures > 0 {
+            stats.insert("completed_with_failures".to_owned(), true.into());
+        }
+        data.state = JobState::Completed;
+        data.info = Some(Value::Object(stats.clone()));
+        data.result = Some(result.clone());
+        (data.error_count, data.last_error) = (0, None);
+        self.note(&mut data, op, &[(Kind::Stopped, None)]);
+        let start_time = data.start_time;
+        Plan {
+            patch: Some(Patch::Completed { stats, start_time }),
+            data,
+            finish: Finish::done(),
+            duplicate_of: None,
+            ended: Ended::Completed,
+        }
+    }
+
+    fn reschedule(&self, data: &JobData, due_ms: i64, op: &Op) -> Plan {
+        let mut data = Self::left(data, op);
+        data.state = JobState::Pending;
+        (data.info, data.last_error) = (None, None);
+        self.note(
+            &mut data,
+            op,
+            &[(Kind::Stopped, None), (Kind::Pending, None)],
+        );
+        Plan {
+            data,
+            finish: Finish::again(due_ms),
+            patch: None,
+            duplicate_of: None,
+            ended: Ended::Rescheduled,
+        }
+    }
+
+    fn crash(&self, data: &JobData, op: &Op, random: u128, info: Value) -> Plan {
+        let tag = info
+            .get("error")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        if data.is_transient() && tag != "max_backoff" {
+            return self.fail(data, op, info);
+        }
+        let mut data = Self::left(data, op);
+        if data.state == JobState::Running {
+            self.heal(&mut data);
+        }
+        data.state = JobState::Crashing;
+        data.error_count = data.error_count.saturating_add(1);
+        data.last_error = Some(tag);
+        let reason = short_reason(&info);
+        data.info = Some(info);
+        self.note(
+            &mut data,
+            op,
+            &[(Kind::Crashed, Some(&reason)), (Kind::Pending, None)],
+        );
+        let wait_s = self.runner.of.options().backoff_s(data.error_count, random);
+        let due_ms = if witness::has(Bug::CrashWithoutRetry) {
+            PARKED_MS
+        } else {
+            op.now_ms.saturating_add(wait_s.saturating_mul(1000))
+        };
+        Plan {
+            finish: Finish {
+                reason: Some(data.error_text()),
+                ..Finish::again(due_ms)
+            },
+            data,
+            patch: None,
+            duplicate_of: None,
+            ended: Ended::Crashed,
+        }
+    }
+
+    fn fail(&self, data: &JobData, op: &Op, info: Value) -> Plan {
+        let mut data = Self::left(data, op);
+        // A job that was made as failed has counted that already.
+        if data.state != JobState::Failed {
+            data.error_count = data.error_count.saturating_add(1);
+            let reason = short_reason(&info);
+            self.note(&mut data, op, &[(Kind::Crashed, Some(&reason))]);
+        }
+        data.state = JobState::Failed;
+        data.last_error = info.get("error").and_then(Value::as_str).map(str::to_owned);
+        data.info = Some(info);
+        let reason = data.error_text();
+        Plan {
+            data,
+            finish: Finish::failed(reason.clone()),
+            patch: Some(Patch::Failed { reason }),
+            duplicate_of: None,
+            ended: Ended::Failed,
+        }
+    }
+
+    /// The rival is looked at again, in this transaction: if it is gone there is nothing to fail for.
+    async fn duplicate_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        random: u128,
+        data: &JobData,
+        identity: &Identity,
+    ) -> Result<Plan, ServiceError> {
+        let id = identity.replication.as_str();
+        let Some(rival) = self
+            .runner
+            .of
+            .rival_in(tx, id, &self.accepted.job.id)
+            .await?
+        else {
+            return Ok(self.reschedule(data, 0, op));
+        };
+        let info = text_info(&format!("Duplicate job running: {}", job_text(&rival.job)));
+        if rival.is_transient && !data.is_transient() {
+            return Ok(self.crash(data, op, random, info));
+        }
+        let mut plan = self.fail(data, op, info);
+        if !data.is_transient() {
+            plan.data.rep_id = Some(id.to_owned());
+            plan.data.base_id = Some(identity.base.to_string());
+            plan.duplicate_of = Some(id.to_owned());
+        }
+        Ok(plan)
+    }
+
+    /// The data of a job that nobody runs.
+    fn left(data: &JobData, op: &Op) -> JobData {
+        let mut left = data.clone();
+        (left.node, left.pid, left.idle) = (None, None, false);
+        left.last_updated = op.now_ms.div_euclid(1000);
+        left
+    }
+
+    fn note(&self, data: &mut JobData, op: &Op, events: &[(Kind, Option<&str>)]) {
+        let max = self.runner.of.options().max_history;
+        data.note(op.now_ms.div_euclid(1000), events, max);
+    }
+}
+
+/// Of a pair the reason only, as CouchDB's histories have it.
+fn short_reason(info: &Value) -> String {
+    let part = |name| info.get(name).and_then(Value::as_str);
+    part("reason")
+        .or_else(|| part("error"))
+        .unwrap_or("unknown")
+        .to_owned()
+}

@@ -1,0 +1,141 @@
+//! The transaction that begins a run: whose the replication id is, and that the job runs.
+
+use jobs::{JobId, Op, State};
+use store::Transaction;
+
+use super::Work;
+use crate::create::Replications;
+use crate::data::{JobData, JobState, Kind};
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::writeback::{self, Patch};
+use replication::Stats;
+use replication::id::Identity;
+
+/// How it went.
+pub(super) enum Begun {
+    /// The run may copy, counting on from here.
+    Run(Stats),
+    /// A creator wants something else meanwhile.
+    Again,
+    /// Another job does this.
+    Duplicate,
+}
+
+/// Another job that has the replication id, and works or will.
+pub(super) struct Rival {
+    pub(super) job: JobId,
+    pub(super) is_transient: bool,
+}
+
+impl Replications {
+    /// The job that keeps this one from running for a replication id. Whoever waits after an error, is done or is not there
+    /// any more does not.
+    pub(super) async fn rival_in(
+        &self,
+        tx: &Transaction,
+        replication_id: &str,
+        job: &JobId,
+    ) -> Result<Option<Rival>, ServiceError> {
+        let Some(other) = self.owner_in(tx, replication_id).await? else {
+            return Ok(None);
+        };
+        if other == *job {
+            return Ok(None);
+        }
+        let Some((info, data)) = self.job_in(tx, &other).await? else {
+            return Ok(None);
+        };
+        let works = matches!(data.state, JobState::Pending | JobState::Running);
+        // The row may be left of another life of that job.
+        let is_its = data.rep_id.as_deref() == Some(replication_id);
+        if info.state == State::Finished || !works || !is_its {
+            return Ok(None);
+        }
+        Ok(Some(Rival {
+            job: other,
+            is_transient: data.is_transient(),
+        }))
+    }
+}
+
+impl Work<'_> {
+    pub(super) async fn begin(
+        &self,
+        data: &mut JobData,
+        identity: &Identity,
+    ) -> Result<Begun, ServiceError> {
+        let of = &self.runner.of;
+        let op = of.0.jobs.op();
+        let mut begun = data.clone();
+        begun.pid = Some(self.pid());
+        begun.node = Some(self.runner.node.to_string());
+        let (old, new) = (&*data, &self.begun(begun, identity, op.now_ms));
+        let answer = (of.0.jobs.store())
+            .transact("begin_run", |tx| async move {
+                self.begin_in(&tx, &op, old, new, identity).await
+            })
+            .await?;
+        if matches!(answer, Begun::Run(_)) {
+            *data = new.clone();
+        }
+        Ok(answer)
+    }
+
+    /// The data of the job while it runs.
+    fn begun(&self, mut data: JobData, identity: &Identity, now_ms: i64) -> JobData {
+        let now = now_ms.div_euclid(1000);
+        let id = identity.replication.to_string();
+        if data.rep_id.as_ref().is_some_and(|old| *old != id) {
+            data.history.clear();
+        }
+        data.rep_id = Some(id);
+        data.base_id = Some(identity.base.to_string());
+        data.state = JobState::Running;
+        data.idle = false;
+        (data.info, data.result) = (None, None);
+        (data.last_start, data.last_updated) = (now, now);
+        data.note(
+            now,
+            &[(Kind::Started, None)],
+            self.runner.of.options().max_history,
+        );
+        data
+    }
+
+    async fn begin_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        old: &JobData,
+        new: &JobData,
+        identity: &Identity,
+    ) -> Result<Begun, ServiceError> {
+        let of = &self.runner.of;
+        let (jobs, job) = (&of.0.jobs, &self.accepted.job);
+        let id = identity.replication.as_str();
+        let info = jobs.info_in(tx, &of.0.ty, &job.id).await?;
+        if info.is_some_and(|info| info.next_due_ms.is_some()) {
+            return Ok(Begun::Again);
+        }
+        if of.rival_in(tx, id, &job.id).await?.is_some() {
+            return Ok(Begun::Duplicate);
+        }
+        let bytes = new.encode();
+        let held = jobs.update_in(tx, op, job, Some(bytes.into())).await?;
+        if !held.repeated {
+            of.seals_job_in(tx, new).await?;
+            if let Some(before) = old.rep_id.as_deref().filter(|before| *before != id) {
+                tx.clear(&keys::duplicate(before, &job.id));
+                of.disown_in(tx, op, before, &job.id).await?;
+            }
+            tx.clear(&keys::active(old.rep_id.as_deref(), &job.id));
+            tx.set(&keys::active(Some(id), &job.id), b"");
+            tx.clear(&keys::duplicate(id, &job.id));
+            tx.set(&keys::owner(id), job.id.as_bytes());
+            writeback::write_in(of, tx, op, &new.origin, &Patch::Started).await?;
+        }
+        let stats = self.seed_in(tx, old.rep_id.as_deref(), identity).await?;
+        Ok(Begun::Run(stats))
+    }
+}

@@ -1,0 +1,166 @@
+//! While a run lasts: what it has done is kept where readers find it, and no checkpoint is written without the lock.
+
+use std::time::Duration;
+
+use jobs::Op;
+use serde_json::json;
+use store::Transaction;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{Work, timestamp};
+use crate::data::JobData;
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::live::Live;
+use crate::witness::{self, Bug};
+use replication::engine::{Gate, Halt, Phase, Progress, StartedFrom};
+
+/// A change of phase is told this soon after the last news.
+const PHASE_PAUSE: Duration = Duration::from_secs(1);
+/// After the store has failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+impl Work<'_> {
+    /// Asks the queue before each checkpoint. A store that does not answer is asked again: when that takes too long, the
+    /// missing heart-beats end the run.
+    pub(super) fn gate(&self) -> Gate {
+        let (jobs, job, again) = (
+            self.runner.of.0.jobs.clone(),
+            self.accepted.job.clone(),
+            self.stops.again.clone(),
+        );
+        Gate::new(move |_| {
+            let (jobs, job, again) = (jobs.clone(), job.clone(), again.clone());
+            async move {
+                loop {
+                    match jobs.update(&job, None).await {
+                        Ok(held) => {
+                            if held.again {
+                                again.cancel();
+                            }
+                            return Ok(());
+                        }
+                        Err(jobs::Error::Halt) if witness::has(Bug::IgnoresLock) => return Ok(()),
+                        Err(jobs::Error::Halt) => return Err(Halt),
+                        Err(error) => {
+                            tracing::warn!(job.id = %job.id, error = %super::chain(&error), "ask for a checkpoint");
+                            sleep(RETRY_PAUSE).await;
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    /// Keeps progress until the run has ended; true when the lock was lost.
+    pub(super) async fn watch(
+        &self,
+        mut progress: watch::Receiver<Progress>,
+        data: &mut JobData,
+    ) -> bool {
+        let mut told = Instant::now();
+        let mut phase = Phase::Starting;
+        loop {
+            if progress.changed().await.is_err() {
+                return false;
+            }
+            let options = self.runner.of.options();
+            let pause = Duration::from_secs(options.stats_update_interval_sec);
+            let due = told + pause;
+            // A change of phase is worth an early look.
+            let mut phases = progress.clone();
+            let changed = async { drop(phases.wait_for(|now| now.phase != phase).await) };
+            tokio::select! {
+                biased;
+                () = sleep_until(due) => {}
+                () = changed => sleep_until(due.min(told + PHASE_PAUSE)).await,
+            }
+            let now = progress.borrow_and_update().clone();
+            if now.phase == Phase::Ended {
+                return false;
+            }
+            phase = now.phase;
+            told = Instant::now();
+            self.stops.shown.set_behind(now.behind_since);
+            let healed = self.heal(data);
+            let idle = now.phase == Phase::CaughtUp;
+            let turned = std::mem::replace(&mut data.idle, idle) != idle;
+            match self.tell(&now, (healed || turned).then_some(&*data)).await {
+                Ok(()) => {}
+                Err(error) if error.is_halt() => return true,
+                Err(error) => {
+                    let id = &self.accepted.job.id;
+                    tracing::warn!(job.id = %id, error = %super::chain(&error), "keep progress");
+                    // To be told with the next news.
+                    data.idle = idle != turned;
+                }
+            }
+        }
+    }
+
+    /// A run that has lasted is healthy: its errors are forgotten. True if there were any.
+    pub(super) fn heal(&self, data: &mut JobData) -> bool {
+        let now = self.runner.now_ms().div_euclid(1000);
+        let threshold = self.runner.of.options().health_threshold_sec;
+        let lasted = u64::try_from(now.saturating_sub(data.last_start)).unwrap_or(0);
+        let healed = data.last_start > 0 && lasted > threshold;
+        let sick = data.error_count > 0 || data.last_error.is_some();
+        if healed {
+            (data.error_count, data.last_error) = (0, None);
+        }
+        healed && sick
+    }
+
+    pub(super) async fn tell(
+        &self,
+        now: &Progress,
+        data: Option<&JobData>,
+    ) -> Result<(), ServiceError> {
+        let jobs = &self.runner.of.0.jobs;
+        let op = jobs.op();
+        let live = &live(now, op.now_ms).encode();
+        let held = (jobs.store())
+            .transact("keep_progress", |tx| async move {
+                if let Some(data) = data {
+                    self.runner.of.seals_job_in(&tx, data).await?;
+                }
+                let data = data.map(|data| data.encode().into());
+                let held = jobs.update_in(&tx, &op, &self.accepted.job, data).await?;
+                tx.set(&keys::live(&self.accepted.job.id), live);
+                Ok::<_, ServiceError>(held)
+            })
+            .await?;
+        if held.again {
+            self.stops.again.cancel();
+        }
+        Ok(())
+    }
+
+    /// The last news of a run, written with its end.
+    pub(super) fn tell_in(&self, tx: &Transaction, op: &Op, last: &Progress) {
+        let live = live(last, op.now_ms);
+        tx.set(&keys::live(&self.accepted.job.id), &live.encode());
+    }
+}
+
+fn live(now: &Progress, now_ms: i64) -> Live {
+    let failures = now.failures.iter().map(|failed| {
+        json!({
+            "id": failed.id, "rev": failed.rev, "error": failed.error,
+            "reason": failed.reason, "time": failed.time.to_string(),
+        })
+    });
+    let from = match now.started_from {
+        StartedFrom::Zero => "none",
+        StartedFrom::Checkpoint => "checkpoint",
+        StartedFrom::SinceSeq => "since_seq",
+    };
+    Live {
+        info: now.to_info(timestamp(now_ms)),
+        updated: now_ms.div_euclid(1000),
+        start_seq: now.start_seq.as_ref().map(|seq| json!(seq)),
+        started_from: Some(from.to_owned()),
+        failures: failures.collect(),
+    }
+}

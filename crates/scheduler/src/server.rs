@@ -1,0 +1,488 @@
+//! The jobs of a node: which are accepted, which have to make room, and what is tidied up.
+//!
+//! As many jobs as there is room for are accepted as they fall due. At each turn of the scheduler the continuous jobs that
+//! have run longest make room if there are more than `max_jobs`, and then some more may be accepted than there is room for,
+//! if others wait: the next turn trims again, and so all get their turn. One-shot jobs are never stopped for others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use couch::Network;
+use futures::future::{BoxFuture, OptionFuture, join_all};
+use jobs::{Accepted, AcceptorHandle, Holder, Job, Query, State};
+use store::Call;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::create::{Replications, Scanned};
+use crate::data::{Census, JobData, counted};
+use crate::fault::ServiceError;
+use crate::idle::Sources;
+use crate::keys;
+use crate::metrics;
+use crate::quarantine::{self, Quarantine};
+use crate::run::{Ended, Runner, Stops, chain};
+use crate::slots::Slots;
+use crate::starts::Starts;
+use crate::witness::{self, Bug};
+use replication::engine::Budget;
+
+/// Jobs that are asked for at a time.
+const ACCEPT_MAX: usize = 64;
+/// How long one request for jobs stands.
+const ACCEPT_WAIT: Duration = Duration::from_secs(30);
+/// How long a stop takes at most: runs stop within half of it.
+const STOP_MAX: Duration = Duration::from_secs(10);
+/// Background work is looked for so often.
+const TIDY_PAUSE: Duration = Duration::from_secs(5);
+/// Nobody looks for lost jobs more often.
+const BELL_PAUSE: Duration = Duration::from_millis(100);
+/// A watch may be lost: heart-beats tell as soon as this.
+const BELL_POLL: Duration = Duration::from_mins(1);
+/// Jobs that are looked at at a time.
+const LOOKS: usize = 32;
+/// Finished jobs that one transaction looks at.
+const EXPIRED: usize = 50;
+
+/// What a server needs besides the service.
+pub struct ServerSetup {
+    /// The node's name, as users see it.
+    pub node: Holder,
+    /// How endpoints are reached.
+    pub network: Network,
+    /// Memory of all runs.
+    pub budget: Budget,
+}
+
+/// How many jobs a server runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Jobs that were accepted and have not ended.
+    pub running: usize,
+    /// Those of them that never end by themselves.
+    pub continuous: usize,
+    /// Those of these that wait for changes, and take no place.
+    pub parked: usize,
+}
+
+/// Runs jobs.
+pub struct Server {
+    runner: Arc<Runner>,
+    acceptor: AcceptorHandle,
+    load: watch::Sender<Load>,
+    workers: HashMap<Id, Worker>,
+    /// Those of them that never end by themselves.
+    continuous: usize,
+    tasks: JoinSet<Ended>,
+    shutdown: CancellationToken,
+    /// Starts and stops since the last turn.
+    churn: usize,
+    /// Jobs that may be accepted beyond `max_jobs` until the next turn.
+    excess: usize,
+}
+
+struct Worker {
+    job: Job,
+    created_ms: i64,
+    continuous: bool,
+    since: Instant,
+    stops: Stops,
+}
+
+impl Worker {
+    /// Whether the job is still this run's.
+    async fn look(&self, of: &Replications) {
+        let info = match of.0.jobs.info(&of.0.ty, &self.job.id).await {
+            Ok(info) => info,
+            Err(error) => {
+                tracing::debug!(error = %chain(&error), "look for lost jobs");
+                return;
+            }
+        };
+        let held = info.filter(|info| {
+            let attempt = info.last.as_ref().map(|last| last.number);
+            info.state == State::Running
+                && info.created_ms == self.created_ms
+                && attempt == Some(self.job.attempt)
+        });
+        match held {
+            None => self.stops.lost.cancel(),
+            Some(info) if info.next_due_ms.is_some() => self.stops.again.cancel(),
+            Some(_) => {}
+        }
+    }
+}
+
+impl Server {
+    /// A server that accepts by `acceptor`, which has to be made for [`Replications::job_type`]; and its load.
+    pub fn new(
+        of: Replications,
+        acceptor: AcceptorHandle,
+        setup: ServerSetup,
+    ) -> (Self, watch::Receiver<Load>) {
+        let (load, loaded) = watch::channel(Load::default());
+        let process = format!("{:08x}", of.entropy().bits() >> 96);
+        let runner = Runner {
+            sources: Sources::new(setup.network.clone()),
+            slots: Slots::new(of.options().max_jobs),
+            starts: Starts::default(),
+            quarantine: Quarantine::default(),
+            of,
+            network: setup.network,
+            budget: setup.budget,
+            node: setup.node,
+            process,
+            serial: AtomicU64::new(1),
+            parked: AtomicUsize::new(0),
+        };
+        let server = Self {
+            runner: Arc::new(runner),
+            acceptor,
+            load,
+            workers: HashMap::new(),
+            continuous: 0,
+            tasks: JoinSet::new(),
+            shutdown: CancellationToken::new(),
+            churn: 0,
+            excess: 0,
+        };
+        (server, loaded)
+    }
+
+    /// Works until the token is cancelled; then every run writes a checkpoint and hands its job back.
+    pub async fn run(mut self, token: CancellationToken) {
+        let tidying: BoxFuture<'static, ()> = Box::pin(tidy(self.runner.of.clone()));
+        tokio::select! {
+            biased;
+            () = self.work(token) => {}
+            () = tidying => {}
+        }
+        self.stop().await;
+    }
+
+    async fn work(&mut self, token: CancellationToken) {
+        let mut options = self.runner.of.watch_options();
+        let mut accepting: OptionFuture<BoxFuture<'static, jobs::Result<Vec<Accepted>>>> =
+            None.into();
+        let mut waits = false;
+        let mut turn = self.next_turn();
+        let mut room = self.runner.slots.room();
+        let of = self.runner.of.clone();
+        let mut bell: BoxFuture<'static, Option<Bytes>> = Box::pin(rung(of.clone(), None));
+        loop {
+            let wanted = self.wanted();
+            if wanted > 0 && !waits {
+                let acceptor = self.acceptor.clone();
+                let request = async move { acceptor.accept(wanted, ACCEPT_WAIT).await };
+                accepting = Some(Box::pin(request) as BoxFuture<'static, _>).into();
+                waits = true;
+            }
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return,
+                Some(done) = self.tasks.join_next_with_id() => self.worker_done(done),
+                Some(accepted) = &mut accepting, if waits => {
+                    waits = false;
+                    match accepted {
+                        Ok(accepted) => self.start(accepted),
+                        Err(jobs::Error::Stopped) => {
+                            // Whoever stopped the acceptor stops this, too.
+                            token.cancelled().await;
+                            return;
+                        }
+                        Err(error) => {
+                            tracing::warn!(error = %chain(&error), "accept jobs");
+                            sleep(Duration::from_secs(1)).await;
+                        }
+                    }
+                }
+                heard = &mut bell => {
+                    bell = Box::pin(rung(of.clone(), heard));
+                    self.look_for_lost().await;
+                }
+                () = sleep_until(turn) => {
+                    // Another number may be wanted now. Jobs that are on their way go back.
+                    waits = false;
+                    accepting = None.into();
+                    self.turn().await;
+                    turn = self.next_turn();
+                }
+                // Somebody waits for changes now, or does not any more.
+                Ok(()) = room.changed() => self.show_load(),
+                Ok(()) = options.changed() => {
+                    self.runner.slots.set_max(self.runner.of.options().max_jobs);
+                    turn = turn.min(self.next_turn());
+                }
+            }
+        }
+    }
+
+    fn next_turn(&self) -> Instant {
+        let interval = self.runner.of.options().interval();
+        Instant::now() + interval + self.runner.of.entropy().up_to(interval / 3)
+    }
+
+    /// How many jobs to ask for.
+    fn wanted(&self) -> usize {
+        let room = *self.runner.slots.room().borrow();
+        room.max(self.excess).min(ACCEPT_MAX)
+    }
+
+    fn start(&mut self, accepted: Vec<Accepted>) {
+        metrics::accepted(accepted.len());
+        self.churn += accepted.len();
+        self.excess = self.excess.saturating_sub(accepted.len());
+        for accepted in accepted {
+            let data = JobData::decode(&accepted.data);
+            let continuous = data.is_ok_and(|data| data.shown.continuous);
+            let stops = Stops {
+                shutdown: self.shutdown.clone(),
+                ..Stops::default()
+            };
+            let (job, created_ms) = (accepted.job.clone(), accepted.created_ms);
+            let seat = self.runner.slots.take();
+            let run = Arc::clone(&self.runner).run(accepted, stops.clone(), seat);
+            let run = quarantine::watched(run, Arc::clone(&stops.shown));
+            let task = self.tasks.spawn(witness::spawned(run));
+            let since = Instant::now();
+            let worker = Worker {
+                job,
+                created_ms,
+                continuous,
+                since,
+                stops,
+            };
+            self.continuous += usize::from(continuous);
+            self.workers.insert(task.id(), worker);
+        }
+        self.show_load();
+    }
+
+    fn worker_done(&mut self, done: Result<(Id, Ended), tokio::task::JoinError>) {
+        let id = match done {
+            Ok((id, _)) => id,
+            Err(error) => {
+                // A bug. Its job comes back when its heart-beats are missed.
+                tracing::error!(error = %error, "a run ended badly");
+                error.id()
+            }
+        };
+        if let Some(worker) = self.workers.remove(&id) {
+            self.continuous -= usize::from(worker.continuous);
+        }
+        self.show_load();
+    }
+
+    fn show_load(&self) {
+        let new = Load {
+            running: self.workers.len(),
+            continuous: self.continuous,
+            parked: self.runner.parked.load(Ordering::Relaxed),
+        };
+        metrics::load(&new);
+        let changes = |load: &mut Load| std::mem::replace(load, new) != new;
+        self.load.send_if_modified(changes);
+    }
+
+    /// One turn of the scheduler.
+    async fn turn(&mut self) {
+        for worker in self.workers.values() {
+            if worker.stops.shown.gets_stuck() {
+                self.runner.of.mark_stuck(&worker.job).await;
+            }
+        }
+        let options = self.runner.of.options();
+        let min_run_time = Duration::from_secs(options.min_run_time_sec);
+        self.runner.slots.set_max(options.max_jobs);
+        let working = self.runner.slots.taken();
+        let surplus = working.saturating_sub(options.max_jobs);
+        let mut stopped = self.trim(surplus, min_run_time);
+        if options.max_jobs == 0 {
+            stopped += self.trim_parked();
+        }
+        self.churn += stopped;
+        metrics::stopped(stopped);
+        let waiting = match self.waiting(options.max_churn).await {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "count waiting jobs");
+                0
+            }
+        };
+        let budget = options.max_churn.saturating_sub(self.churn);
+        let room = (options.max_jobs + options.max_churn).saturating_sub(working);
+        self.excess = budget.min(waiting).min(room);
+        self.churn = 0;
+    }
+
+    /// Stops the continuous jobs that have run longest, up to `surplus` of those that have had their time.
+    fn trim(&mut self, surplus: usize, min_run_time: Duration) -> usize {
+        let mut workers: Vec<&Worker> = (self.workers.values())
+            .filter(|worker| worker.continuous && !worker.stops.shown.is_parked())
+            .filter(|worker| worker.since.elapsed() >= min_run_time)
+            .collect();
+        workers.sort_by(|one, other| (one.since, &one.job.id).cmp(&(other.since, &other.job.id)));
+        let victims = workers.into_iter().take(surplus);
+        let mut stopped = 0;
+        for worker in victims {
+            if !worker.stops.rotate.is_cancelled() {
+                stopped += 1;
+            }
+            worker.stops.rotate.cancel();
+        }
+        stopped
+    }
+
+    /// A node that is to run nothing gives back what waits for changes, too.
+    fn trim_parked(&self) -> usize {
+        let parked = (self.workers.values())
+            .filter(|worker| worker.stops.shown.is_parked())
+            .filter(|worker| !worker.stops.rotate.is_cancelled());
+        parked.map(|worker| worker.stops.rotate.cancel()).count()
+    }
+
+    /// Jobs that are due, counting no more than needed.
+    async fn waiting(&self, limit: usize) -> jobs::Result<usize> {
+        let of = &self.runner.of.0;
+        let now_ms = of.jobs.clock().now_ms();
+        let counts = of.jobs.counts_by_label(&of.ty).await?;
+        let pending = counted(&counts, State::Pending);
+        metrics::queue(pending, pending + counted(&counts, State::Running));
+        if let Some(census) = Census::of(&counts) {
+            metrics::replications(&census);
+        }
+        let lags = self.workers.values();
+        let lag = lags.map(|worker| worker.stops.shown.lag(now_ms)).max();
+        metrics::lag(lag.unwrap_or_default());
+        if limit == 0 || pending == 0 {
+            return Ok(0);
+        }
+        let backlog = of.jobs.backlog(&of.ty, now_ms, limit).await?;
+        Ok(usize::try_from(backlog.due).unwrap_or(usize::MAX))
+    }
+
+    /// Stops runs of jobs that were removed or are to run again. Heart-beats would tell them, too, but later.
+    async fn look_for_lost(&self) {
+        let mut workers: Vec<&Worker> = self.workers.values().collect();
+        workers.sort_by(|one, other| one.job.id.cmp(&other.job.id));
+        for some in workers.chunks(LOOKS) {
+            let mut looks: Vec<BoxFuture<'_, ()>> = Vec::with_capacity(some.len());
+            for worker in some {
+                looks.push(Box::pin(worker.look(&self.runner.of)));
+            }
+            join_all(looks).await;
+        }
+    }
+
+    /// Every run stops in order, or is dropped when that takes too long.
+    async fn stop(mut self) {
+        self.shutdown.cancel();
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(STOP_MAX, all).await.is_err() {
+            let left = self.tasks.len();
+            tracing::warn!(jobs = left, "jobs were left to time out");
+            self.tasks.shutdown().await;
+        }
+        self.workers.clear();
+        self.continuous = 0;
+        self.runner.sources.close().await;
+        self.show_load();
+    }
+}
+
+/// Waits until some job was taken from its holder since the bell said what was `heard`; what it says now.
+async fn rung(of: Replications, heard: Option<Bytes>) -> Option<Bytes> {
+    sleep(BELL_PAUSE).await;
+    let armed = (of.0.jobs.store())
+        .transact("watch_jobs", |tx| async move {
+            let said = tx.get(&keys::bell()).await?;
+            Ok::<_, store::Error>((said, tx.watch(&keys::bell()).await?))
+        })
+        .await;
+    match armed {
+        Ok((said, watch)) => {
+            if said == heard {
+                drop(timeout(BELL_POLL, watch.changed()).await);
+            }
+            said
+        }
+        Err(error) => {
+            tracing::debug!(error = %chain(&error), "watch for lost jobs");
+            sleep(TIDY_PAUSE).await;
+            heard
+        }
+    }
+}
+
+/// Background work that any node does: results of transient jobs that nobody asks for any more, databases to be looked at.
+async fn tidy(of: Replications) {
+    loop {
+        let done = async {
+            let expired = of.forget_transient().await?;
+            let scanned = of.work_a_little().await?;
+            Ok::<_, ServiceError>(expired == 0 && scanned == Scanned::Nothing)
+        };
+        match done.await {
+            Ok(false) => {}
+            Ok(true) if witness::has(Bug::BusyTidying) => sleep(Duration::from_millis(200)).await,
+            Ok(true) => sleep(TIDY_PAUSE / 2 + of.entropy().up_to(TIDY_PAUSE)).await,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "tidy up");
+                sleep(TIDY_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Replications {
+    /// Removes some of the transient jobs whose results were kept for long enough. How many it were.
+    pub async fn forget_transient(&self) -> Result<usize, ServiceError> {
+        let age_s = self.options().transient_job_max_age_sec;
+        let age_ms = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
+        let op = self.0.jobs.op();
+        let limit_ms = op.now_ms.saturating_sub(age_ms);
+        // By the time they will be forgotten: transient ones first.
+        let query = Query {
+            state: Some(State::Finished),
+            data: true,
+            ..Query::default()
+        };
+        let page = self.0.jobs.list(&self.0.ty, &query, None, EXPIRED).await?;
+        let mut old = Vec::new();
+        for listed in page.jobs {
+            let data = JobData::decode(&listed.data.unwrap_or_default())?;
+            let finished_ms = listed.info.finished_ms.unwrap_or(i64::MAX);
+            if data.is_transient() && finished_ms <= limit_ms {
+                old.push(listed.info.id);
+            }
+        }
+        let old = &old;
+        (self.0.jobs.store())
+            .transact(Call::batch("forget_transient"), |tx| async move {
+                for job in old {
+                    let Some((info, _)) = self.job_in(&tx, job).await? else {
+                        continue;
+                    };
+                    if info.finished_ms.is_some_and(|at_ms| at_ms <= limit_ms) {
+                        self.drop_job_in(&tx, &op, job).await?;
+                    }
+                }
+                Ok::<_, ServiceError>(())
+            })
+            .await?;
+        Ok(old.len())
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Server")
+            .field("load", &*self.load.borrow())
+            .finish_non_exhaustive()
+    }
+}

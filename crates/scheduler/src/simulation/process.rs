@@ -1,0 +1,177 @@
+//! What runs on a node that is up.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use couch::{EgressOptions, Network, NetworkOptions};
+use docstore::DocStore;
+use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
+use rand::RngExt;
+use store::{FaultControl, Store};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::clients;
+use super::fleet::World;
+use super::plan::actor_rng;
+use crate::create::{Replications, Setup};
+use crate::seal::Sealer;
+use crate::server::{Server, ServerSetup};
+use crate::witness::Process;
+use replication::engine::Budget;
+
+/// A node that is up.
+pub(super) struct Running {
+    pub(super) control: FaultControl,
+    pub(super) store: Store,
+    pub(super) process: Arc<Process>,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+impl Running {
+    /// Starts a node for the nth time.
+    pub(super) fn start(world: &Arc<World>, node: usize, nth: u64, clock: Clock) -> Self {
+        let plan = &world.plan;
+        let mut rng = actor_rng(plan.seed, &[node as u64, nth]);
+        let faults = store::Faults {
+            seed: rng.random(),
+            ..plan.faults.clone()
+        };
+        let (store, control) = world.store.with_faults(faults);
+        control.set_quiet(world.is_healing());
+        let name = format!("node-{node}");
+        let process = Process::new(format!("{name}.{nth}"), world.bug, &world.journal);
+        let started = Node {
+            world: Arc::clone(world),
+            name,
+            does: plan.nodes[node],
+            jobs: Jobs::new(store.clone(), clock, Entropy::seeded(rng.random())),
+            network_seed: rng.random(),
+            clients_seed: rng.random(),
+        };
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&process).run(started.live(stop.clone())));
+        Self {
+            control,
+            store,
+            process,
+            tasks,
+            stop,
+        }
+    }
+
+    /// Ends it at once. What it has sent is on its way.
+    pub(super) async fn crash(mut self) {
+        // Nobody else's task, as those of connections, goes on either.
+        self.process.pause(true);
+        self.tasks.shutdown().await;
+    }
+
+    /// Ends it in order.
+    pub(super) async fn stop(mut self) -> Result<(), String> {
+        self.stop.cancel();
+        let ended = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                ended.map_err(|error| format!("a node broke down: {error}"))?;
+            }
+            Ok(())
+        };
+        let ended = tokio::time::timeout(Duration::from_mins(2), ended).await;
+        ended.unwrap_or_else(|_| Err("a node did not stop within two minutes".to_owned()))
+    }
+}
+
+/// A node as it is made.
+struct Node {
+    world: Arc<World>,
+    name: String,
+    does: super::plan::NodePlan,
+    jobs: Jobs,
+    network_seed: [u8; 32],
+    clients_seed: u64,
+}
+
+impl Node {
+    async fn live(self, stop: CancellationToken) {
+        let Some(of) = stop.run_until_cancelled(self.open()).await else {
+            return;
+        };
+        // What others lean on ends last.
+        let inner = CancellationToken::new();
+        let (mut outer_tasks, mut inner_tasks) = (Vec::new(), Vec::new());
+        let maintenance = Maintenance::new(of.jobs().clone(), jobs::Options::default());
+        inner_tasks.push(spawn(maintenance.run(inner.clone())));
+        let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
+        if self.does.replicates {
+            let holder = Holder::new(&self.name).unwrap();
+            let (acceptor, handle) = Acceptor::new(jobs.clone(), ty.clone(), holder.clone());
+            let network = NetworkOptions {
+                egress: EgressOptions::open(),
+                transport: self.world.servers.transport(),
+                ..NetworkOptions::default()
+            };
+            let setup = ServerSetup {
+                node: holder,
+                network: Network::new(network, self.network_seed).unwrap(),
+                budget: Budget::default(),
+            };
+            let (server, _load) = Server::new(of.clone(), handle, setup);
+            outer_tasks.push(spawn(server.run(stop.clone())));
+            inner_tasks.push(spawn(acceptor.run(inner.clone())));
+        }
+        if self.does.clients > 0 {
+            let (notifier, follow) = Notifier::new(jobs, ty, jobs::Options::default());
+            inner_tasks.push(spawn(notifier.run(inner.clone())));
+            for client in 0..self.does.clients {
+                let rng = actor_rng(self.clients_seed, &[client as u64]);
+                let client = Box::pin(clients::edit(
+                    Arc::clone(&self.world),
+                    of.clone(),
+                    follow.clone(),
+                    rng,
+                ));
+                let stop = stop.clone();
+                outer_tasks.push(spawn(async move {
+                    stop.run_until_cancelled_owned(client).await;
+                }));
+            }
+        }
+        stop.cancelled().await;
+        for task in outer_tasks {
+            task.await.unwrap();
+        }
+        inner.cancel();
+        for task in inner_tasks {
+            task.await.unwrap();
+        }
+    }
+
+    /// A store that is away is tried again.
+    async fn open(&self) -> Replications {
+        loop {
+            let docs = DocStore::new(self.jobs.store().clone(), docstore::Options::default());
+            let setup = Setup {
+                sealer: Sealer::new(vec![("k".to_owned(), [9; 32])]).unwrap(),
+                options: self.world.plan.options.clone(),
+                ..Setup::default()
+            };
+            match Replications::open(self.jobs.clone(), docs, setup).await {
+                Ok(of) => return of,
+                Err(_) => sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+}
+
+/// A task of the same process; it ends with the one that holds it.
+fn spawn(
+    task: impl Future<Output = ()> + Send + 'static,
+) -> tokio_util::task::AbortOnDropHandle<()> {
+    tokio_util::task::AbortOnDropHandle::new(tokio::spawn(crate::witness::spawned(task)))
+}
+
+/// What all processes write down together.
+pub(super) type Journal = Arc<Mutex<crate::witness::Journal>>;

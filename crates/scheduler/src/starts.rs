@@ -1,0 +1,101 @@
+//! Turns to begin: of the runs that reach one server, few begin at a time.
+//!
+//! A server that is asked for a thousand databases at once opens and closes files, and does little else. So a run has its turn
+//! until it has caught up, or for some seconds: by then it is one of those that work, and no reason for others to wait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use couch::Endpoint;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use replication::params::Replication;
+
+/// How long a turn lasts at most.
+pub(crate) const TURN_MAX: Duration = Duration::from_secs(2);
+
+/// A server, and how many may begin there.
+type Key = (String, Option<u16>, usize);
+
+/// The servers that runs of a node begin at.
+#[derive(Debug, Default)]
+pub(crate) struct Starts(Mutex<HashMap<Key, Weak<Semaphore>>>);
+
+/// Given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn(
+    #[expect(dead_code, reason = "held for its drop")] Vec<OwnedSemaphorePermit>,
+);
+
+impl Starts {
+    /// Waits until a replication may begin at both of its servers. 0 lets any number begin.
+    pub(crate) async fn turn(&self, replication: &Replication, max: usize) -> Turn {
+        self.at([&replication.source, &replication.target], max)
+            .await
+    }
+
+    async fn at(&self, endpoints: [&Endpoint; 2], max: usize) -> Turn {
+        let mut permits = Vec::new();
+        if max > 0 {
+            let key = |endpoint: &Endpoint| (endpoint.host().to_owned(), endpoint.port(), max);
+            let mut servers = Vec::from(endpoints.map(key));
+            // All take them in one order, so that no two wait for each other.
+            servers.sort();
+            servers.dedup();
+            for server in servers {
+                let turns = self.turns(server);
+                // Nobody closes it.
+                permits.extend(turns.acquire_owned().await.ok());
+            }
+        }
+        Turn(permits)
+    }
+
+    fn turns(&self, server: Key) -> Arc<Semaphore> {
+        let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turns) = servers.get(&server).and_then(Weak::upgrade) {
+            return turns;
+        }
+        servers.retain(|_, turns| turns.strong_count() > 0);
+        let turns = Arc::new(Semaphore::new(server.2));
+        servers.insert(server, Arc::downgrade(&turns));
+        turns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn endpoint(url: &str) -> Endpoint {
+        Endpoint::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn servers_are_begun_at_in_turns() {
+        let starts = Starts::default();
+        let (a, b, c) = (
+            endpoint("http://a:1/x"),
+            endpoint("http://b:1/x"),
+            endpoint("http://c:1/x"),
+        );
+        let now = |from, to, max| starts.at([from, to], max).now_or_never();
+        let first = now(&a, &b, 2).unwrap();
+        // Within one server it is one turn.
+        let second = now(&b, &b, 2).unwrap();
+        assert!(now(&b, &c, 2).is_none());
+        assert!(now(&c, &b, 2).is_none());
+        let elsewhere = now(&a, &c, 2).unwrap();
+        assert!(now(&b, &b, 0).is_some());
+        drop(second);
+        let third = now(&c, &b, 2).unwrap();
+        assert!(now(&a, &a, 2).is_none());
+        drop((first, elsewhere, third));
+        assert_eq!(starts.0.lock().unwrap().len(), 3);
+        assert!(now(&endpoint("http://a:2/x"), &a, 1).is_some());
+        assert_eq!(starts.0.lock().unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,294 @@
+//! Documents without credentials: for readers who are neither owner nor administrator, and for the store.
+//!
+//! Both take the same members away. What a reader gets has a made-up revision, so that it cannot be written back over the
+//! credentials. What is stored keeps them sealed in a member of its own, `_sealed`, which no client can write; the rest
+//! stays readable for filters and queries. What the service has added to plain names, a [`Grant`], is sealed there as well, and
+//! shown to nobody: without a key to seal with it stands in a member `_grant`.
+
+use docstore::{Db, Document, RevId};
+use document::json::Json;
+use md5::{Digest as _, Md5};
+
+use crate::seal::{Sealer, Unreadable};
+use replication::params::Grant;
+
+const SEALED: &str = "_sealed";
+const GRANT: &str = "_grant";
+const PROXIES: [&str; 3] = ["proxy", "source_proxy", "target_proxy"];
+/// Members of an endpoint that hold credentials, or may.
+const SECRET_MEMBERS: [&str; 3] = ["headers", "auth", "tls"];
+
+/// Who reads a document.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    /// The name, if there is one.
+    pub name: Option<&'a str>,
+    /// An administrator of the database, or of the server.
+    pub is_admin: bool,
+}
+
+/// Where a document's credentials belong.
+fn context(db: &Db, id: &str) -> String {
+    format!("doc/{}/{id}", db.instance())
+}
+
+/// The body as it is stored: `None` when that is as it was sent.
+pub fn seal_body(
+    sealer: &Sealer,
+    db: &Db,
+    id: &str,
+    body: &str,
+    grant: Option<&Grant>,
+) -> Option<String> {
+    if !sealer.seals() && grant.is_none() {
+        return None;
+    }
+    let grant = grant.map(Grant::to_json);
+    let json = Json::parse(body).ok()?;
+    let (members, sealed) = if sealer.seals() {
+        let (members, mut hidden) = strip(json)?;
+        let granted = grant.map(|grant| Json::Array(vec![Json::String(GRANT.to_owned()), grant]));
+        hidden.extend(granted);
+        if hidden.is_empty() {
+            return None;
+        }
+        let sealed = sealer.seal(&context(db, id), &Json::Array(hidden).to_string())?;
+        (members, (SEALED.to_owned(), Json::String(sealed)))
+    } else {
+        (json.as_object()?.to_vec(), (GRANT.to_owned(), grant?))
+    };
+    let members = members.into_iter().chain([sealed]).collect();
+    Some(Json::Object(members).to_string())
+}
+
+/// The body as it was sent.
+pub fn open_body(sealer: &Sealer, db: &Db, id: &str, stored: &str) -> Result<Json, Unreadable> {
+    open_granted(sealer, db, id, stored).map(|(body, _)| body)
+}
+
+/// The body as it was sent, and what the service has added to its plain names.
+pub(crate) fn open_granted(
+    sealer: &Sealer,
+    db: &Db,
+    id: &str,
+    stored: &str,
+) -> Result<(Json, Option<Grant>), Unreadable> {
+    let json = Json::parse(stored).map_err(|_| Unreadable::Changed)?;
+    let Json::Object(mut members) = json else {
+        return Ok((json, None));
+    };
+    let mut grant = take(&mut members, GRANT);
+    let Some(sealed) = take(&mut members, SEALED) else {
+        let grant = grant.as_ref().and_then(Grant::from_json);
+        return Ok((Json::Object(members), grant));
+    };
+    let sealed = sealed.as_str().ok_or(Unreadable::Changed)?;
+    let hidden = sealer.open(&context(db, id), sealed)?;
+    let hidden = Json::parse(&hidden).map_err(|_| Unreadable::Changed)?;
+    for pair in hidden.as_array().unwrap_or_default() {
+        let Some([Json::String(name), value]) = pair.as_array() else {
+            return Err(Unreadable::Changed);
+        };
+        if name == GRANT {
+            grant = Some(value.clone());
+            continue;
+        }
+        let member = members.iter_mut().find(|(given, _)| given == name);
+        member.ok_or(Unreadable::Changed)?.1 = value.clone();
+    }
+    let grant = grant.map(|grant| Grant::from_json(&grant).ok_or(Unreadable::Changed));
+    Ok((Json::Object(members), grant.transpose()?))
+}
+
+fn take(members: &mut Members, name: &str) -> Option<Json> {
+    let at = members.iter().position(|(given, _)| given == name)?;
+    Some(members.remove(at).1)
+}
+
+/// What is sealed in a stored body.
+pub(crate) fn sealed(stored: &str) -> Option<String> {
+    // Cheap to ask: most documents hold nothing of it.
+    if !stored.contains("\"_sealed\"") {
+        return None;
+    }
+    let json = Json::parse(stored).ok()?;
+    json.get(SEALED)?.as_str().map(str::to_owned)
+}
+
+/// The body with its credentials sealed anew; `None` when they would be sealed with the same key now.
+pub(crate) fn reseal_body(
+    sealer: &Sealer,
+    db: &Db,
+    id: &str,
+    stored: &str,
+) -> Result<Option<String>, Unreadable> {
+    let Some(old) = sealed(stored) else {
+        return Ok(None);
+    };
+    let Some(new) = sealer.reseal(&context(db, id), &old)? else {
+        return Ok(None);
+    };
+    let Ok(Json::Object(mut members)) = Json::parse(stored) else {
+        return Err(Unreadable::Changed);
+    };
+    for (name, value) in &mut members {
+        if name == SEALED {
+            *value = Json::String(new.clone());
+        }
+    }
+    Ok(Some(Json::Object(members).to_string()))
+}
+
+/// The document as this reader may see it. Credentials that somebody wrote into it are there for its owner and for
+/// administrators; everybody else gets a document without them, under a made-up revision if something is missing.
+pub fn for_reader(
+    sealer: &Sealer,
+    db: &Db,
+    stored: Document,
+    reader: Reader<'_>,
+) -> Result<Document, Unreadable> {
+    if stored.id.starts_with("_design/") || !may_hold_secrets(&stored.body) {
+        return Ok(stored);
+    }
+    let Ok(json) = Json::parse(&stored.body) else {
+        return Ok(stored);
+    };
+    let is_owner = reader.name.is_some() && json.get("owner").and_then(Json::as_str) == reader.name;
+    let mut shown = stored;
+    if reader.is_admin || is_owner {
+        if json.get(SEALED).is_some() || json.get(GRANT).is_some() {
+            shown.body = open_body(sealer, db, &shown.id, &shown.body)?.to_string();
+        }
+        return Ok(shown);
+    }
+    let Json::Object(mut members) = json else {
+        return Ok(shown);
+    };
+    let before = members.len();
+    members.retain(|(name, _)| name != SEALED && name != GRANT);
+    let was_sealed = members.len() != before;
+    let body = match strip(Json::Object(members)) {
+        Some((members, hidden)) if was_sealed || !hidden.is_empty() => {
+            Json::Object(members).to_string()
+        }
+        _ => return Ok(shown),
+    };
+    let rev = made_up(&shown.rev.id, &body);
+    if let Some(revisions) = &mut shown.meta.revisions
+        && let Some(first) = revisions.ids.first_mut()
+    {
+        *first = rev.clone();
+    }
+    if let Some((first, _)) = shown
+        .meta
+        .revs_info
+        .as_mut()
+        .and_then(|revs| revs.first_mut())
+    {
+        first.id = rev.clone();
+    }
+    shown.rev.id = rev;
+    shown.body = body;
+    Ok(shown)
+}
+
+/// Cheap to ask: most documents of a listing have none.
+fn may_hold_secrets(body: &str) -> bool {
+    const SIGNS: [&str; 9] = [
+        "@",
+        "?",
+        "#",
+        "\"headers\"",
+        "\"auth\"",
+        "\"tls\"",
+        "\"_sealed\"",
+        "\"_grant\"",
+        "\\u",
+    ];
+    SIGNS.iter().any(|sign| body.contains(sign))
+}
+
+fn made_up(id: &RevId, body: &str) -> RevId {
+    let mut hash = Md5::new();
+    hash.update(b"stripped");
+    hash.update(id.as_bytes());
+    hash.update(body);
+    RevId::Md5(hash.finalize().into())
+}
+
+type Members = Vec<(String, Json)>;
+
+/// The members without credentials, and pairs of name and value of those that were changed.
+fn strip(json: Json) -> Option<(Members, Vec<Json>)> {
+    let Json::Object(mut members) = json else {
+        return None;
+    };
+    let mut hidden = Vec::new();
+    for (name, value) in &mut members {
+        let stripped = match name.as_str() {
+            "source" | "target" => strip_endpoint(value),
+            name if PROXIES.contains(&name) => strip_text(value),
+            _ => None,
+        };
+        if let Some(stripped) = stripped {
+            let value = std::mem::replace(value, stripped);
+            hidden.push(Json::Array(vec![Json::String(name.clone()), value]));
+        }
+    }
+    Some((members, hidden))
+}
+
+fn strip_endpoint(value: &Json) -> Option<Json> {
+    let Json::Object(members) = value else {
+        return strip_text(value);
+    };
+    let mut changed = false;
+    let mut kept = Vec::with_capacity(members.len());
+    for (name, value) in members {
+        if SECRET_MEMBERS.contains(&name.as_str()) {
+            changed = true;
+            continue;
+        }
+        let stripped = strip_text(value);
+        changed |= stripped.is_some();
+        kept.push((name.clone(), stripped.unwrap_or_else(|| value.clone())));
+    }
+    changed.then_some(Json::Object(kept))
+}
+
+fn strip_text(value: &Json) -> Option<Json> {
+    let text = value.as_str()?;
+    let stripped = without_credentials(text);
+    (stripped != text).then_some(Json::String(stripped))
+}
+
+/// A URL without userinfo, query and fragment, all of which may hold credentials.
+pub(crate) fn without_credentials(text: &str) -> String {
+    let mut text = without_userinfo(text);
+    text.truncate(text.find(['?', '#']).unwrap_or(text.len()));
+    text
+}
+
+/// A URL without userinfo. What is no usable URL loses everything before the last `@`: who knows what that is.
+fn without_userinfo(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text
+            .rsplit_once('@')
+            .map_or(text, |(_, host)| host)
+            .to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    let stripped = format!("{scheme}://{host}{path}");
+    if path.contains('@') && url::Url::parse(&stripped).is_err() {
+        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+        return format!("{scheme}://{host}");
+    }
+    stripped
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,425 @@
+//! What `_scheduler/jobs`, `_scheduler/docs` and `_active_tasks` show, as JSON and without credentials.
+//!
+//! Every listing walks an index, some rows in a transaction: jobs that are not finished by replication id, documents by
+//! their id. Nothing is read that is not shown, skipped or filtered, and one call looks at [`VISITS_MAX`] rows at most.
+
+mod docs;
+mod summary;
+
+use std::collections::HashSet;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use bytes::Bytes;
+use futures::future::try_join_all;
+use jobs::{Cursor, JobId, JobInfo, Query, State};
+use serde_json::{Map, Value, json};
+use store::{RangeOptions, Transaction};
+
+pub use docs::{DocsPage, DocsQuery};
+pub use summary::SummaryMemory;
+
+use crate::create::Replications;
+use crate::data::{JobData, JobState, Origin, iso};
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::live::Live;
+use replication::id::ReplicationId;
+
+/// How many rows one call looks at.
+pub const VISITS_MAX: u64 = 10_000;
+/// How many jobs one transaction reads.
+const ROWS: usize = 100;
+/// How many rows one transaction skips.
+const SKIPS: u64 = 2_000;
+
+/// What to list of the jobs that are not finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobsQuery {
+    /// Only jobs in these states; none is all.
+    pub states: Vec<JobState>,
+    /// Only jobs of documents of this database.
+    pub database: Option<String>,
+    /// Only jobs whose source or target contains this.
+    pub endpoint: Option<String>,
+    /// How many to leave out.
+    pub skip: u64,
+    /// How many to list.
+    pub limit: u64,
+    /// Where the last page ended.
+    pub bookmark: Option<String>,
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobsPage {
+    /// How many there are, without filters.
+    pub total_rows: u64,
+    /// How many were left out.
+    pub offset: u64,
+    /// The rows.
+    pub jobs: Vec<Value>,
+    /// Where to go on; `None` at the end.
+    pub bookmark: Option<String>,
+}
+
+/// A job as all views see it.
+pub(crate) struct Seen {
+    pub(crate) job: JobId,
+    pub(crate) info: JobInfo,
+    pub(crate) data: JobData,
+    pub(crate) live: Live,
+}
+
+impl Replications {
+    /// `GET /_scheduler/jobs`
+    pub async fn scheduler_jobs(&self, query: &JobsQuery) -> Result<JobsPage, ServiceError> {
+        let counts = self.0.jobs.counts(&self.0.ty).await?;
+        let total_rows = counts.pending + counts.running;
+        let mut page = JobsPage {
+            total_rows,
+            offset: query.skip.min(total_rows),
+            ..JobsPage::default()
+        };
+        let mut skip = query.skip;
+        let mut visits = 0;
+        let mut after = query.bookmark.as_deref().map(decode_bookmark).transpose()?;
+        while (page.jobs.len() as u64) < query.limit && visits < VISITS_MAX.max(query.skip) {
+            let skips = if query.is_filtered() {
+                0
+            } else {
+                skip.min(SKIPS)
+            };
+            let wanted = if skips > 0 {
+                usize::try_from(skips).unwrap_or(ROWS)
+            } else {
+                ROWS.min(usize::try_from(query.limit).unwrap_or(ROWS))
+                    .max(1)
+            };
+            let (keys, seen) = self.active_page(after.as_ref(), wanted, skips == 0).await?;
+            visits += keys.len() as u64;
+            let done = keys.len() < wanted;
+            if skips > 0 {
+                skip -= keys.len() as u64;
+            }
+            after = keys.last().cloned().or(after);
+            for (key, seen) in keys.iter().zip(seen) {
+                let Some(seen) = seen.filter(|seen| query.matches(seen)) else {
+                    continue;
+                };
+                if skip > 0 {
+                    skip -= 1;
+                    continue;
+                }
+                page.jobs.push(seen.scheduler_job());
+                after = Some(key.clone());
+                if page.jobs.len() as u64 >= query.limit {
+                    page.bookmark = Some(encode_bookmark(key));
+                    return Ok(page);
+                }
+            }
+            if done {
+                return Ok(page);
+            }
+        }
+        page.bookmark = after.as_ref().map(encode_bookmark);
+        Ok(page)
+    }
+
+    /// Keys of the listing, and their jobs.
+    async fn active_page(
+        &self,
+        after: Option<&Bytes>,
+        limit: usize,
+        read: bool,
+    ) -> Result<(Vec<Bytes>, Vec<Option<Seen>>), ServiceError> {
+        (self.0.jobs.store())
+            .transact("list_jobs", |tx| async move {
+                let mut range = keys::all_active();
+                if let Some(after) = after.filter(|after| range.contains(after)) {
+                    range.begin = [after, &b"\0"[..]].concat().into();
+                }
+                let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
+                let keys: Vec<_> = rows
+                    .collect()
+                    .await?
+                    .into_iter()
+                    .map(|row| row.key)
+                    .collect();
+                let mut seen = Vec::new();
+                if read {
+                    let jobs = keys.iter().map(|key| keys::last_job(key));
+                    let jobs = jobs.collect::<Result<Vec<_>, _>>()?;
+                    seen = try_join_all(jobs.into_iter().map(|job| self.see_in(&tx, job))).await?;
+                }
+                Ok((keys, seen))
+            })
+            .await
+    }
+
+    /// `GET /_scheduler/jobs/{id}`: by replication id or job id, finished ones too.
+    pub async fn scheduler_job(&self, id: &ReplicationId) -> Result<Value, ServiceError> {
+        Ok(self.see(id).await?.scheduler_job())
+    }
+
+    /// The last documents that a job could not write, oldest first, each with `id`, `rev`, `error`, `reason` and `time`.
+    pub async fn job_failures(&self, id: &ReplicationId) -> Result<Vec<Value>, ServiceError> {
+        Ok(self.see(id).await?.live.failures)
+    }
+
+    async fn see(&self, id: &ReplicationId) -> Result<Seen, ServiceError> {
+        let seen = (self.0.jobs.store())
+            .transact("show_job", |tx| async move {
+                let job = self.find_in(&tx, id.as_str()).await?;
+                self.see_in(&tx, job).await
+            })
+            .await?;
+        seen.ok_or(ServiceError::Missing)
+    }
+
+    pub(crate) async fn see_in(
+        &self,
+        tx: &Transaction,
+        job: JobId,
+    ) -> Result<Option<Seen>, ServiceError> {
+        let Some((info, data)) = self.job_in(tx, &job).await? else {
+            return Ok(None);
+        };
+        let live = tx.snapshot().get(&keys::live(&job)).await?;
+        let live = live.map(|row| Live::decode(&row)).unwrap_or_default();
+        Ok(Some(Seen {
+            job,
+            info,
+            data,
+            live,
+        }))
+    }
+
+    /// `GET /_active_tasks`: a page of it, and where to go on.
+    pub async fn active_tasks(
+        &self,
+        cursor: Option<&Cursor>,
+    ) -> Result<(Vec<Value>, Option<Cursor>), ServiceError> {
+        let (seen, cursor) = self.state_page(State::Running, cursor).await?;
+        Ok((seen.iter().filter_map(Seen::active_task).collect(), cursor))
+    }
+
+    /// A page of the jobs that are in a state of the queue.
+    async fn state_page(
+        &self,
+        state: State,
+        cursor: Option<&Cursor>,
+    ) -> Result<(Vec<Seen>, Option<Cursor>), ServiceError> {
+        let query = Query {
+            state: Some(state),
+            data: true,
+            ..Query::default()
+        };
+        let page = self.0.jobs.list(&self.0.ty, &query, cursor, ROWS).await?;
+        let mut rows = Vec::with_capacity(page.jobs.len());
+        for listed in page.jobs {
+            let data = JobData::decode(&listed.data.unwrap_or_default())?;
+            rows.push((listed.info, data));
+        }
+        let rows = &rows;
+        let seen = (self.0.jobs.store())
+            .transact("see_jobs", |tx| async move {
+                let read = rows.iter().map(|(info, data)| {
+                    let tx = &tx;
+                    async move {
+                        let live = tx.snapshot().get(&keys::live(&info.id)).await?;
+                        Ok::<_, ServiceError>(Seen {
+                            job: info.id.clone(),
+                            info: info.clone(),
+                            data: data.clone(),
+                            live: live.map(|row| Live::decode(&row)).unwrap_or_default(),
+                        })
+                    }
+                });
+                try_join_all(read).await
+            })
+            .await?;
+        Ok((seen, page.cursor))
+    }
+}
+
+impl JobsQuery {
+    fn is_filtered(&self) -> bool {
+        !self.states.is_empty() || self.database.is_some() || self.endpoint.is_some()
+    }
+
+    fn matches(&self, seen: &Seen) -> bool {
+        let states: HashSet<_> = self.states.iter().copied().collect();
+        let shown = [&seen.data.shown.source, &seen.data.shown.target];
+        (states.is_empty() || states.contains(&seen.state()))
+            && (self.database.as_deref()).is_none_or(|db| seen.database() == Some(db))
+            && (self.endpoint.as_deref()).is_none_or(|part| {
+                shown
+                    .iter()
+                    .any(|url| url.as_deref().is_some_and(|url| url.contains(part)))
+            })
+    }
+}
+
+impl Seen {
+    /// A job whose node died says that it runs until it is accepted again; the queue knows better.
+    pub(crate) fn state(&self) -> JobState {
+        match (self.info.state, self.data.state) {
+            (State::Pending, JobState::Running) => JobState::Pending,
+            (_, state) => state,
+        }
+    }
+
+    /// It has caught up and waits for changes.
+    fn is_idle(&self) -> bool {
+        self.data.idle && self.state() == JobState::Running
+    }
+
+    fn database(&self) -> Option<&str> {
+        match &self.data.origin {
+            Origin::Document { db, .. } => Some(db),
+            Origin::Request { .. } => None,
+        }
+    }
+
+    fn doc_id(&self) -> Option<&str> {
+        match &self.data.origin {
+            Origin::Document { doc_id, .. } => Some(doc_id),
+            Origin::Request { .. } => None,
+        }
+    }
+
+    fn user(&self) -> Option<&str> {
+        match &self.data.origin {
+            Origin::Document { .. } => None,
+            Origin::Request { user } => user.as_deref(),
+        }
+    }
+
+    fn info(&self) -> Value {
+        let mut info = match self.state() {
+            JobState::Pending | JobState::Running => self.live.info.clone(),
+            JobState::Crashing | JobState::Failed | JobState::Completed => {
+                return self.data.info.clone().unwrap_or(Value::Null);
+            }
+        };
+        if self.state() == JobState::Running {
+            if self.data.idle {
+                info.insert("idle".to_owned(), true.into());
+            }
+            let started = [
+                ("start_seq", self.live.start_seq.clone()),
+                (
+                    "started_from",
+                    self.live.started_from.clone().map(Value::from),
+                ),
+            ];
+            info.extend(
+                (started.into_iter()).filter_map(|(name, value)| Some((name.to_owned(), value?))),
+            );
+        }
+        if self.data.paused {
+            info.insert("paused".to_owned(), true.into());
+        }
+        if info.is_empty() {
+            return Value::Null;
+        }
+        Value::Object(info)
+    }
+
+    fn node(&self) -> (Option<&str>, Option<&str>) {
+        match self.state() {
+            JobState::Running => (self.data.node.as_deref(), self.data.pid.as_deref()),
+            _ => (None, None),
+        }
+    }
+
+    fn history(&self) -> Vec<Value> {
+        let event = |event: &crate::data::Happened| {
+            let mut shown = json!({"timestamp": iso(event.timestamp), "type": event.kind.as_str()});
+            if let Some(reason) = &event.reason {
+                shown["reason"] = reason.as_str().into();
+            }
+            shown
+        };
+        self.data.history.iter().map(event).collect()
+    }
+
+    pub(crate) fn scheduler_job(&self) -> Value {
+        let (node, pid) = self.node();
+        json!({
+            "database": self.database(),
+            "id": self.data.rep_id,
+            "pid": pid,
+            "source": self.data.shown.source,
+            "target": self.data.shown.target,
+            "user": self.user(),
+            "doc_id": self.doc_id(),
+            "info": self.info(),
+            "history": self.history(),
+            "node": node,
+            "start_time": iso(self.data.start_time),
+            "state": self.state().as_str(),
+            "job_id": crate::data::job_text(&self.job),
+        })
+    }
+
+    pub(crate) fn scheduler_doc(&self) -> Value {
+        let (node, pid) = self.node();
+        let shown = &self.data.shown;
+        json!({
+            "database": self.database(),
+            "doc_id": self.doc_id(),
+            "id": self.data.rep_id,
+            "node": node,
+            "pid": pid,
+            "source": shown.source,
+            "target": shown.target,
+            "source_proxy": shown.source_proxy,
+            "target_proxy": shown.target_proxy,
+            "state": self.state().as_str(),
+            "info": self.info(),
+            "error_count": self.data.error_count,
+            "last_updated": iso(self.data.last_updated.max(self.live.updated)),
+            "start_time": iso(self.data.start_time),
+            "job_id": crate::data::job_text(&self.job),
+        })
+    }
+
+    /// `None` for a job that has been accepted and does not run yet.
+    fn active_task(&self) -> Option<Value> {
+        if self.info.state != State::Running || self.data.state != JobState::Running {
+            return None;
+        }
+        let shown = &self.data.shown;
+        let mut task = json!({
+            "type": "replication",
+            "user": self.user(),
+            "replication_id": self.data.rep_id,
+            "database": self.database(),
+            "doc_id": self.doc_id(),
+            "source": shown.source,
+            "target": shown.target,
+            "continuous": shown.continuous,
+            "source_seq": 0,
+            "checkpoint_interval": shown.checkpoint_interval,
+            "node": self.data.node,
+            "pid": self.data.pid,
+            "started_on": self.data.last_start,
+            "updated_on": self.live.updated.max(self.data.last_updated),
+        });
+        let members: &mut Map<String, Value> = task.as_object_mut()?;
+        members.extend(self.live.info.clone());
+        Some(task)
+    }
+}
+
+fn encode_bookmark(key: &Bytes) -> String {
+    BASE64.encode(key)
+}
+
+fn decode_bookmark(text: &str) -> Result<Bytes, ServiceError> {
+    let bytes = BASE64.decode(text).ok().map(Bytes::from);
+    let key = bytes.filter(|key| keys::all_active().contains(key));
+    key.ok_or_else(|| replication::params::Invalid::new("`bookmark` is not valid").into())
+}

@@ -1,0 +1,202 @@
+//! What the replicator writes into documents: that a replication is done, or cannot be done, and nothing before.
+
+use docstore::{Db, Document, Edit, EditMode, NewAttachment, ReadOptions, Revisions};
+use document::json::Json;
+use jobs::Op;
+use serde_json::{Map, Value};
+use store::{AsStoreError, Transaction};
+
+use crate::create::Replications;
+use crate::data::{self, Origin};
+use crate::fault::ServiceError;
+use crate::strip;
+use replication::params::Grant;
+
+const STATE: &str = "_replication_state";
+const TIME: &str = "_replication_state_time";
+const REASON: &str = "_replication_state_reason";
+const ID: &str = "_replication_id";
+const STATS: &str = "_replication_stats";
+
+/// What a document is to say.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Patch {
+    /// Nothing: the replication has begun.
+    Started,
+    /// It is done.
+    Completed {
+        stats: Map<String, Value>,
+        start_time: i64,
+    },
+    /// It cannot be done.
+    Failed { reason: String },
+}
+
+/// The document of a job.
+pub(crate) struct Read {
+    pub(crate) db: Db,
+    pub(crate) doc: Document,
+    /// As it was sent.
+    pub(crate) body: Json,
+    /// What was added to its plain names.
+    pub(crate) grant: Option<Grant>,
+}
+
+/// The document of a job, if there still is one.
+pub(crate) async fn read_in(
+    of: &Replications,
+    tx: &Transaction,
+    origin: &Origin,
+) -> Result<Option<Read>, ServiceError> {
+    let Origin::Document {
+        db: name,
+        instance,
+        doc_id,
+    } = origin
+    else {
+        return Ok(None);
+    };
+    let docs = &of.0.docs;
+    let name = docs.name(name)?;
+    let db = match docs.open_in(tx, &name).await {
+        Ok(db) if db.instance().to_string() == *instance => db,
+        Ok(_) | Err(docstore::Error::NoDatabase) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let doc = match docs.get_in(tx, &db, doc_id, &ReadOptions::default()).await {
+        Ok(doc) => doc,
+        Err(docstore::Error::Missing | docstore::Error::Deleted) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let (body, grant) = strip::open_granted(&of.0.sealer, &db, doc_id, &doc.body)?;
+    Ok(Some(Read {
+        db,
+        doc,
+        body,
+        grant,
+    }))
+}
+
+/// The edit that gives a document these members.
+pub(crate) fn edit(of: &Replications, read: Read, members: Vec<(String, Json)>) -> Edit {
+    let Read { db, doc, grant, .. } = read;
+    let body = Json::Object(members).to_string();
+    let stub = |attachment: docstore::Attachment| NewAttachment {
+        name: attachment.name,
+        revpos: Some(attachment.revpos),
+        content: None,
+    };
+    Edit {
+        sealed: strip::seal_body(&of.0.sealer, &db, &doc.id, &body, grant.as_ref()),
+        id: doc.id,
+        revisions: Some(Revisions::from(doc.rev)),
+        deleted: false,
+        body,
+        attachments: doc.attachments.into_iter().map(stub).collect(),
+    }
+}
+
+/// Writes what a document is to say, in the transaction that says it to the job. False when it says so already, or there
+/// is no document, or it does not take it.
+pub(crate) async fn write_in(
+    of: &Replications,
+    tx: &Transaction,
+    op: &Op,
+    origin: &Origin,
+    patch: &Patch,
+) -> Result<bool, ServiceError> {
+    let Some(read) = read_in(of, tx, origin).await? else {
+        return Ok(false);
+    };
+    let before = read.body.as_object().unwrap_or_default();
+    let after = patched(before, patch, op.now_ms.div_euclid(1000));
+    if after == before {
+        return Ok(false);
+    }
+    let db = read.db.clone();
+    let edit = edit(of, read, after);
+    let hook = of.replicators_hook(*op);
+    match of
+        .0
+        .docs
+        .put_in(tx, &db, &edit, EditMode::NewEdits, &hook)
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(error) if error.as_store_error().is_some() => Err(error),
+        Err(error) => {
+            tracing::warn!(db = %db.name(), doc.id = %edit.id, error = %error, "write the state of a replication");
+            Ok(false)
+        }
+    }
+}
+
+fn patched(before: &[(String, Json)], patch: &Patch, now: i64) -> Vec<(String, Json)> {
+    let old = |name: &str| before.iter().find(|(member, _)| member == name);
+    let mut after: Vec<_> = (before.iter())
+        .filter(|(name, _)| ![STATE, TIME, REASON, ID, STATS].contains(&name.as_str()))
+        .cloned()
+        .collect();
+    let mut put = |name: &str, value: Json| after.push((name.to_owned(), value));
+    let text = |text: &str| Json::String(text.to_owned());
+    let mut put_state = |state: &str| {
+        put(STATE, text(state));
+        let unchanged = old(STATE).and_then(|(_, value)| value.as_str()) == Some(state);
+        let time = old(TIME)
+            .filter(|_| unchanged)
+            .map(|(_, time)| time.clone());
+        put(TIME, time.unwrap_or_else(|| text(&data::iso(now))));
+    };
+    match patch {
+        Patch::Started => {}
+        Patch::Completed { stats, start_time } => {
+            put_state("completed");
+            let mut stats = stats.clone();
+            stats.insert("start_time".to_owned(), data::iso(*start_time).into());
+            put(STATS, Json::from(&Value::Object(stats)));
+        }
+        Patch::Failed { reason } => {
+            put_state("failed");
+            put(REASON, text(reason));
+        }
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn after(before: &str, patch: &Patch) -> String {
+        let before = Json::parse(before).unwrap();
+        let members = patched(before.as_object().unwrap(), patch, 1_709_208_000);
+        Json::Object(members).to_string()
+    }
+
+    #[test]
+    fn documents_say_how_it_ended() {
+        let stats = json!({"docs_read": 1}).as_object().unwrap().clone();
+        let completed = Patch::Completed {
+            stats,
+            start_time: 0,
+        };
+        let failed = Patch::Failed {
+            reason: "no: way".to_owned(),
+        };
+        let bogus = r#"{"source":1,"_replication_state":"triggered","_replication_state_reason":"x","_replication_id":"y","n":1.0}"#;
+        assert_eq!(after(bogus, &Patch::Started), r#"{"source":1,"n":1.0}"#);
+        let done = after(bogus, &completed);
+        assert_eq!(
+            done,
+            r#"{"source":1,"n":1.0,"_replication_state":"completed","_replication_state_time":"2024-02-29T12:00:00Z","_replication_stats":{"docs_read":1,"start_time":"1970-01-01T00:00:00Z"}}"#
+        );
+        assert_eq!(
+            after(&done, &failed),
+            r#"{"source":1,"n":1.0,"_replication_state":"failed","_replication_state_time":"2024-02-29T12:00:00Z","_replication_state_reason":"no: way"}"#
+        );
+        let again = done.replace("2024", "2023");
+        assert_eq!(after(&again, &completed), again);
+    }
+}

@@ -1,0 +1,220 @@
+//! Jobs of documents.
+
+use serde_json::{Value, json};
+
+use crate::fixture::World;
+
+#[tokio::test]
+async fn a_document_is_done_and_says_so() {
+    let world = World::new().await;
+    for n in 0..3 {
+        world
+            .peer
+            .put("a", &json!({"_id": format!("d{n}")}).to_string())
+            .unwrap();
+    }
+    world
+        .put(
+            "one",
+            &json!({"_replication_state": "triggered", "extra": 1.5}),
+        )
+        .await;
+    let row = world.until_state("one", "pending").await;
+    assert_eq!(
+        (&row["id"], &row["info"], &row["doc_id"]),
+        (&Value::Null, &Value::Null, &json!("one"))
+    );
+    let _node = world.node("n1").await;
+    let row = world.until_state("one", "completed").await;
+    assert_eq!(row["info"]["docs_written"], 3);
+    assert_eq!(row["info"]["missing_revisions_found"], 3);
+    assert_eq!(row["info"].get("completed_with_failures"), None);
+    assert_eq!(
+        (&row["node"], &row["error_count"]),
+        (&Value::Null, &json!(0))
+    );
+    let doc = world.read("one").await.unwrap();
+    assert_eq!(doc["_replication_state"], "completed");
+    assert_eq!(doc["_replication_stats"]["docs_written"], 3);
+    assert!(doc["_replication_stats"]["start_time"].is_string());
+    assert!(
+        doc["_replication_state_time"]
+            .as_str()
+            .unwrap()
+            .ends_with('Z')
+    );
+    assert_eq!((&doc["extra"], &doc["owner"]), (&json!(1.5), &json!("joe")));
+    // Done jobs are not listed, and found by either id.
+    let page = world
+        .of
+        .scheduler_jobs(&scheduler::JobsQuery {
+            limit: 10,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    assert_eq!((page.total_rows, page.jobs.len()), (0, 0));
+    let id = row["id"].as_str().unwrap();
+    let job = world.scheduler_job(id).await.unwrap();
+    assert_eq!(job["state"], "completed");
+    let kinds: Vec<_> = job["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["type"].clone())
+        .collect();
+    assert_eq!(kinds, ["stopped", "started", "added"]);
+    world.delete("one").await;
+    assert_eq!(world.scheduler_job(id).await, None);
+    assert!(world.of.scheduler_doc(&world.db, "one").await.is_err());
+}
+
+#[tokio::test]
+async fn what_the_target_refused_is_no_secret() {
+    let world = World::new().await;
+    let large = json!({"_id": "large", "text": "x".repeat(2_000)});
+    let documents = [json!({"_id": "small"}), large].map(|doc| doc.to_string());
+    world.peer.put_all("a", documents).unwrap();
+    world.peer.set_limits(peer::Limits {
+        document_bytes_max: 1_000,
+        ..peer::Limits::default()
+    });
+    world.put("one", &json!({})).await;
+    let _node = world.node("n1").await;
+    let row = world.until_state("one", "completed").await;
+    assert_eq!(
+        (
+            &row["info"]["docs_written"],
+            &row["info"]["doc_write_failures"]
+        ),
+        (&json!(1), &json!(1))
+    );
+    assert_eq!(row["info"]["completed_with_failures"], true);
+    let doc = world.read("one").await.unwrap();
+    assert_eq!(doc["_replication_stats"]["completed_with_failures"], true);
+}
+
+#[tokio::test]
+async fn a_failure_is_tried_again_later() {
+    let world = World::new().await;
+    let _node = world.node("n1").await;
+    world
+        .put("x", &json!({"source": world.peer.database_url("none")}))
+        .await;
+    let row = world.until_state("x", "crashing").await;
+    assert_eq!(row["error_count"], 1);
+    assert_eq!(row["info"]["error"], "db_not_found");
+    assert!(
+        world
+            .read("x")
+            .await
+            .unwrap()
+            .get("_replication_state")
+            .is_none()
+    );
+    let job = world
+        .scheduler_job(&world.job("x").to_string())
+        .await
+        .unwrap();
+    let kinds: Vec<_> = job["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["type"].clone())
+        .collect();
+    assert_eq!(kinds[..3], ["pending", "crashed", "started"]);
+    let reason = job["history"][1]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("could not open http"), "{reason}");
+    world.peer.create_database("none").unwrap();
+    world.of.restart(&world.job("x")).await.unwrap();
+    let row = world.until_state("x", "completed").await;
+    assert_eq!(row["error_count"], 0);
+    // And once more, for whoever asks.
+    world.of.restart(&world.job("x")).await.unwrap();
+    world.until("x", |row| row["state"] != "completed").await;
+    world.until_state("x", "completed").await;
+}
+
+#[tokio::test]
+async fn one_of_two_same_documents_fails_and_takes_over_when_the_other_goes() {
+    let world = World::new().await;
+    let _node = world.node("n1").await;
+    world.put("one", &json!({"continuous": true})).await;
+    let one = world.until_state("one", "running").await;
+    world.put("two", &json!({"continuous": true})).await;
+    let two = world.until_state("two", "failed").await;
+    assert_eq!(one["id"], two["id"]);
+    let text = format!("Duplicate job running: {}", world.job("one"));
+    assert_eq!(two["info"]["error"], text);
+    let doc = world.read("two").await.unwrap();
+    assert_eq!(doc["_replication_state"], "failed");
+    assert_eq!(doc["_replication_state_reason"], text);
+    world.until_state("one", "running").await;
+    world.delete("one").await;
+    world.until_state("two", "running").await;
+    assert!(
+        world
+            .read("two")
+            .await
+            .unwrap()
+            .get("_replication_state")
+            .is_none()
+    );
+    world.peer.put("a", r#"{"_id":"later"}"#).unwrap();
+    world.until_copied("later").await;
+}
+
+#[tokio::test]
+async fn a_changed_or_paused_document_stops_its_run() {
+    let world = World::new().await;
+    let mut node = world.node("n1").await;
+    world.put("x", &json!({"continuous": true})).await;
+    let first = world.until_state("x", "running").await;
+    world.of.set_paused(&world.job("x"), true).await.unwrap();
+    node.until_running(0).await;
+    let row = world.until_state("x", "pending").await;
+    assert_eq!(row["info"]["paused"], true);
+    assert_eq!(world.read("x").await.unwrap()["paused"], true);
+    world.of.set_paused(&world.job("x"), false).await.unwrap();
+    let again = world.until_state("x", "running").await;
+    assert_eq!(again["id"], first["id"]);
+    assert_ne!(again["pid"], first["pid"]);
+    world
+        .put("x", &json!({"continuous": true, "doc_ids": ["only"]}))
+        .await;
+    let other = world
+        .until("x", |row| {
+            row["state"] == "running" && row["id"] != first["id"]
+        })
+        .await;
+    assert!(other["id"].as_str().unwrap().ends_with("+continuous"));
+    node.until_running(1).await;
+    world
+        .peer
+        .put_all("a", [r#"{"_id":"other"}"#, r#"{"_id":"only"}"#])
+        .unwrap();
+    world.until_copied("only").await;
+    assert!(world.peer.get("b", "other").unwrap().is_none());
+    world.delete("x").await;
+    node.until_running(0).await;
+}
+
+#[tokio::test]
+async fn secrets_are_nowhere_in_the_store() {
+    let world = World::new().await;
+    let _node = world.node("n1").await;
+    world.peer.add_user("adm", "hunter2", &["_admin"]).unwrap();
+    let with = |name: &str| {
+        world
+            .peer
+            .database_url(name)
+            .replace("http://", "http://adm:hunter2@")
+    };
+    world.put("x", &json!({"source": with("a"), "target": {"url": with("b"), "headers": {"X-Key": "hunter2"}}})).await;
+    world.until_state("x", "completed").await;
+    world
+        .put("y", &json!({"source": with("none"), "target": with("b")}))
+        .await;
+    world.until_state("y", "crashing").await;
+    assert!(!world.dump().await.contains("hunter2"));
+}

@@ -1,0 +1,211 @@
+//! Continuous jobs that have caught up.
+
+use peer::{Fault, Faults, On};
+use scheduler::Options;
+use serde_json::{Value, json};
+
+use crate::fixture::{Node, World};
+
+const PAIRS: usize = 5;
+
+/// Where one job can work at a time, and nobody is ever stopped for others.
+fn one_seat() -> Options {
+    Options {
+        max_jobs: 1,
+        max_churn: 0,
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    }
+}
+
+async fn pairs(world: &World) {
+    for n in 0..PAIRS {
+        let (source, target) = (format!("s{n}"), format!("t{n}"));
+        world.peer.create_database(&source).unwrap();
+        world.peer.create_database(&target).unwrap();
+        world.peer.put(&source, r#"{"_id":"early"}"#).unwrap();
+        let endpoints = json!({
+            "source": world.peer.database_url(&source),
+            "target": world.peer.database_url(&target),
+            "continuous": true,
+        });
+        world.put(&format!("x{n}"), &endpoints).await;
+    }
+}
+
+/// Waits until all have copied so many documents and wait for more; their rows.
+async fn until_idle(world: &World, docs: u64) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for n in 0..PAIRS {
+        let idle = |row: &Value| row["info"]["docs_written"] == docs && row["info"]["idle"] == true;
+        rows.push(world.until(&format!("x{n}"), idle).await);
+    }
+    rows
+}
+
+async fn all_get_through_one_seat(world: &World, node: &mut Node) {
+    pairs(world).await;
+    let rows = until_idle(world, 1).await;
+    assert!(
+        rows.iter().all(|row| row["state"] == "running"),
+        "{rows:#?}"
+    );
+    node.until_parked(PAIRS).await;
+    for n in 0..PAIRS {
+        world
+            .peer
+            .put(&format!("s{n}"), r#"{"_id":"late"}"#)
+            .unwrap();
+    }
+    until_idle(world, 2).await;
+    for n in 0..PAIRS {
+        assert!(world.peer.get(&format!("t{n}"), "late").unwrap().is_some());
+        // Nothing has happened to the job itself.
+        let row = world
+            .of
+            .scheduler_doc(&world.db, &format!("x{n}"))
+            .await
+            .unwrap();
+        let id = row["id"].as_str().unwrap();
+        let job = world.scheduler_job(id).await.unwrap();
+        let events = job["history"].as_array().unwrap();
+        let kinds: Vec<_> = events
+            .iter()
+            .map(|event| event["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(kinds, ["started", "added"], "{job:#}");
+    }
+}
+
+#[tokio::test]
+async fn those_that_wait_take_no_place() {
+    let world = World::new().await;
+    let mut node = world.node_with("n1", one_seat()).await;
+    all_get_through_one_seat(&world, &mut node).await;
+    assert!(
+        world.peer.count("GET", "/_db_updates") <= 2,
+        "one listens for all"
+    );
+    // A node that is to run nothing gives them back.
+    node.of
+        .set_options(Options {
+            max_jobs: 0,
+            interval_sec: 1,
+            ..one_seat()
+        })
+        .unwrap();
+    node.until_running(0).await;
+    let row = world.until_state("x0", "pending").await;
+    assert_eq!(
+        (&row["error_count"], &row["info"]["idle"]),
+        (&json!(0), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn sequences_are_asked_for_where_there_is_no_feed_of_updates() {
+    let world = World::new().await;
+    let missing = Fault::Status {
+        status: 404,
+        retry_after: None,
+    };
+    world
+        .peer
+        .set_faults(Faults::script([(On::any("/_db_updates"), missing)]));
+    let mut node = world.node_with("n1", one_seat()).await;
+    all_get_through_one_seat(&world, &mut node).await;
+    assert!(world.peer.count("POST", "/_dbs_info") >= 2);
+}
+
+/// Who cannot be listened to keeps its feed.
+#[tokio::test]
+async fn servers_that_tell_nothing_are_not_waited_for() {
+    let world = World::new().await;
+    let forbidden = || Fault::Status {
+        status: 403,
+        retry_after: None,
+    };
+    world.peer.set_faults(Faults::script([
+        (On::any("/_db_updates"), forbidden()),
+        (On::any("/_dbs_info"), forbidden()),
+    ]));
+    let options = Options {
+        park_after_sec: 1,
+        ..one_seat()
+    };
+    let _node = world.node_with("n1", options).await;
+    world.put("x", &json!({"continuous": true})).await;
+    world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
+    world.until_copied("early").await;
+    let asked = async {
+        while world.peer.count("POST", "/_dbs_info") == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_mins(1), asked)
+        .await
+        .unwrap();
+    let feeds = || world.peer.count("GET", "/a/_changes");
+    let before = feeds();
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
+    assert_eq!(feeds(), before, "it has run all the time");
+}
+
+/// A change of which half a row came is heard when the feed goes on.
+#[tokio::test]
+async fn a_feed_that_was_cut_goes_on_where_it_was() {
+    let world = World::new().await;
+    // The first request asks where the feed stands.
+    let cut = Fault::CutBody { after_bytes: 10 };
+    let feed = On::get("/_db_updates").nth(2);
+    world.peer.set_faults(Faults::script([(feed, cut)]));
+    let mut node = world.node_with("n1", one_seat()).await;
+    world.put("x", &json!({"continuous": true})).await;
+    world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
+    let idle = |row: &Value| row["info"]["docs_written"] == 1 && row["info"]["idle"] == true;
+    world.until("x", idle).await;
+    node.until_parked(1).await;
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
+    assert_eq!(world.peer.injected().len(), 1, "the feed was cut");
+}
+
+/// The feed of updates has told of a change before the job listened to it, and the job's own feed has not.
+#[tokio::test]
+async fn a_change_from_before_the_listening_is_not_missed() {
+    let world = World::new().await;
+    let options = Options {
+        park_after_sec: 1,
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    };
+    let mut node = world.node_with("n1", options).await;
+    // Because of this one the node follows the feed of updates.
+    let endpoints = ["first", "second"].map(|name| {
+        world.peer.create_database(name).unwrap();
+        world.peer.database_url(name)
+    });
+    let [source, target] = endpoints;
+    let other = json!({"source": source, "target": target, "continuous": true});
+    world.put("other", &other).await;
+    node.until_parked(1).await;
+    let feed = On::get("/a/_changes?*feed=continuous*").first(1);
+    let slow = Fault::SlowBody {
+        bytes_per_second: 1,
+    };
+    world.peer.set_faults(Faults::script([(feed, slow)]));
+    world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
+    world.put("x", &json!({"continuous": true})).await;
+    let followed = async {
+        while world.peer.injected().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_mins(1), followed)
+        .await
+        .unwrap();
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
+    node.until_parked(2).await;
+}

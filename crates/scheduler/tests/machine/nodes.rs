@@ -1,0 +1,107 @@
+//! Nodes that come and go.
+
+use peer::{Fault, Faults, On};
+use scheduler::{Options, SummaryMemory};
+use serde_json::{Value, json};
+
+use crate::fixture::World;
+
+#[tokio::test]
+async fn a_node_that_stops_hands_its_jobs_back() {
+    let world = World::new().await;
+    let mut first = world.node("n1").await;
+    world.put("x", &json!({"continuous": true})).await;
+    world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
+    world.until_copied("early").await;
+    world
+        .until("x", |row| row["info"]["docs_written"] == 1)
+        .await;
+    first.until_running(1).await;
+    let summary = world.of.summary(&mut SummaryMemory::default()).await;
+    let summary = summary.unwrap();
+    let at_work = |work: &Value| (work["node"].clone(), work["running"].clone());
+    let nodes: Vec<_> = summary["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(at_work)
+        .collect();
+    assert_eq!(nodes, [(json!("n1"), json!(1))], "{summary:#}");
+    assert_eq!(summary["jobs"]["running"], 1);
+    first.stop().await;
+    let row = world.until_state("x", "pending").await;
+    assert_eq!(
+        (&row["node"], &row["error_count"]),
+        (&Value::Null, &json!(0))
+    );
+    // What it has done is still shown.
+    assert_eq!(row["info"]["docs_written"], 1);
+    let _second = world.node("n2").await;
+    let row = world.until_state("x", "running").await;
+    assert_eq!(row["node"], "n2");
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.until_copied("late").await;
+    world
+        .until("x", |row| row["info"]["docs_written"] == 2)
+        .await;
+}
+
+#[tokio::test]
+async fn the_longest_running_make_room_for_others() {
+    let world = World::new().await;
+    let mut node = world.node("n1").await;
+    let options = |max_jobs| Options {
+        max_jobs,
+        max_churn: 1,
+        interval_sec: 1,
+        // They keep their places, although nothing changes.
+        park_after_sec: 0,
+        min_run_time_sec: 0,
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    };
+    node.of.set_options(options(1)).unwrap();
+    for n in 0..2 {
+        let name = format!("t{n}");
+        world.peer.create_database(&name).unwrap();
+        let target = world.peer.database_url(&name);
+        world
+            .put(&name, &json!({"continuous": true, "target": target}))
+            .await;
+    }
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    // Both have their turn although one may run.
+    world
+        .until("t0", |row| row["info"]["docs_written"] == 1)
+        .await;
+    world
+        .until("t1", |row| row["info"]["docs_written"] == 1)
+        .await;
+    node.of.set_options(options(2)).unwrap();
+    node.until_running(2).await;
+    node.of.set_options(options(0)).unwrap();
+    node.until_running(0).await;
+    assert_eq!(world.until_state("t0", "pending").await["error_count"], 0);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_lets_others_begin() {
+    let world = World::new().await;
+    let node = world.node("n1").await;
+    let options = Options {
+        max_starts_per_server: 1,
+        ..Options::default()
+    };
+    node.of.set_options(options).unwrap();
+    let hangs = (On::any("/hangs/"), Fault::Hang);
+    world.peer.set_faults(Faults::script([hangs]));
+    world.peer.create_database("hangs").unwrap();
+    let target = world.peer.database_url("hangs");
+    world.put("first", &json!({"target": target})).await;
+    world.until_state("first", "running").await;
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    world.put("second", &json!({})).await;
+    world.until_state("second", "completed").await;
+    world.until_copied("x").await;
+    world.until_state("first", "running").await;
+}

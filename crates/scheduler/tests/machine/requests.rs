@@ -1,0 +1,153 @@
+//! Jobs of `POST /_replicate`.
+
+use replication::id::ReplicationId;
+use scheduler::{Answer, Caller, Options, ServiceError, Started};
+use serde_json::json;
+
+use crate::fixture::World;
+
+fn caller(name: &str, is_admin: bool) -> Caller {
+    Caller {
+        name: Some(name.to_owned()),
+        is_admin,
+    }
+}
+
+#[tokio::test]
+async fn a_request_waits_for_its_result() {
+    let world = World::new().await;
+    let _node = world.node("n1").await;
+    let joe = caller("joe", false);
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    let started = world.request(&json!({}), &joe).await.unwrap();
+    let Answer::Completed { result } = world.wait(&started).await else {
+        panic!("it is not completed");
+    };
+    assert_eq!(result["history"][0]["docs_written"], 1);
+    let again = world.request(&json!({}), &joe).await.unwrap();
+    assert_eq!(again, started);
+    let Answer::Completed { result } = world.wait(&again).await else {
+        panic!("it is not completed");
+    };
+    assert_eq!(result["no_changes"], true);
+    // Kept for a while, and then forgotten.
+    let Started::Job { job, .. } = &again else {
+        panic!()
+    };
+    assert_eq!(world.of.forget_transient().await.unwrap(), 0);
+    assert_eq!(world.scheduler_job(job).await.unwrap()["user"], "joe");
+    let options = Options {
+        transient_job_max_age_sec: 0,
+        ..Options::default()
+    };
+    world.of.set_options(options).unwrap();
+    assert_eq!(world.of.forget_transient().await.unwrap(), 1);
+    assert_eq!(world.scheduler_job(job).await, None);
+}
+
+#[tokio::test]
+async fn a_request_fails_once() {
+    let world = World::new().await;
+    let _node = world.node("n1").await;
+    let body = json!({"source": world.peer.database_url("none")});
+    let started = world.request(&body, &caller("joe", false)).await.unwrap();
+    let Answer::Failed(failure) = world.wait(&started).await else {
+        panic!("it has not failed");
+    };
+    assert_eq!(
+        (failure.status, failure.error.as_str()),
+        (500, "db_not_found")
+    );
+    assert!(
+        failure.reason.starts_with("could not open http"),
+        "{}",
+        failure.reason
+    );
+}
+
+#[tokio::test]
+async fn a_continuous_one_runs_until_it_is_cancelled() {
+    let world = World::new().await;
+    let mut node = world.node("n1").await;
+    let joe = caller("joe", false);
+    let body = json!({"continuous": true});
+    let started = world.request(&body, &joe).await.unwrap();
+    let Answer::Running { local_id } = world.wait(&started).await else {
+        panic!("it does not run");
+    };
+    assert!(local_id.ends_with("+continuous"));
+    let (tasks, more) = world.of.active_tasks(None).await.unwrap();
+    assert!(more.is_none());
+    let [task] = &tasks[..] else {
+        panic!("{tasks:?}")
+    };
+    assert_eq!(task["type"], "replication");
+    assert_eq!(
+        (&task["user"], &task["node"]),
+        (&json!("joe"), &json!("n1"))
+    );
+    assert_eq!(task["replication_id"], *local_id);
+    assert_eq!(task["source"], world.peer.database_url("a") + "/");
+    // The same again is the same job.
+    let pid = task["pid"].clone();
+    assert_eq!(world.request(&body, &joe).await.unwrap(), started);
+    world.wait(&started).await;
+    assert_eq!(world.of.active_tasks(None).await.unwrap().0[0]["pid"], pid);
+    // A document that wants the same waits for it.
+    world.put("doc", &body).await;
+    world.until_state("doc", "crashing").await;
+    let page = world
+        .of
+        .scheduler_jobs(&scheduler::JobsQuery {
+            limit: 1,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (page.total_rows, page.jobs[0]["id"].as_str()),
+        (2, Some(&*local_id))
+    );
+    let page = world
+        .of
+        .scheduler_jobs(&scheduler::JobsQuery {
+            limit: 5,
+            bookmark: page.bookmark,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        (page.jobs.len(), &page.jobs[0]["doc_id"]),
+        (1, &json!("doc"))
+    );
+    // Only its user or an administrator cancels it.
+    let id = ReplicationId::from_client(&local_id.replace('+', " "));
+    let refused = world
+        .of
+        .cancel(&id, &caller("eve", false))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        refused,
+        ServiceError::Unauthorized("You are not a server admin.")
+    ));
+    let cancel = json!({"continuous": true, "cancel": true});
+    let cancelled = world.request(&cancel, &joe).await.unwrap();
+    assert_eq!(cancelled, Started::Cancelled { local_id });
+    node.until_running(0).await;
+    let missing = world.request(&cancel, &joe).await.unwrap_err();
+    assert!(matches!(missing, ServiceError::Missing));
+    world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
+    world.of.restart(&world.job("doc")).await.unwrap();
+    world.until_state("doc", "running").await;
+    let collision = world
+        .of
+        .cancel(&id, &caller("adm", true))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        collision,
+        ServiceError::Unauthorized("Persistent replication collision")
+    ));
+}
