@@ -267,6 +267,18 @@ async fn a_proxys_word_is_good_for_one_request_and_never_shown() {
         "{}",
         shown.text
     );
+    // A proxy of the caller's own choice would see them.
+    for member in ["proxy", "source_proxy"] {
+        let mut seen = json!({"source": "mydb", "target": "http://t.example/b"});
+        seen[member] = "http://proxy.example".into();
+        let refused = anna.post("/_replicate?async=true", &seen).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);
+        assert!(
+            refused.text.contains("is reached directly"),
+            "{}",
+            refused.text
+        );
+    }
     // Such headers are for proxies to send, not for documents.
     for name in [
         "X-Auth-CouchDB-UserName",

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 
 use super::Invalid;
 
+const PROXIED: &str = "a plain name in `source` or `target` is reached directly, because a proxy would see the credentials that are \
+                       added to it: leave `proxy` out, or set only `source_proxy` or `target_proxy` of the other side";
+
 /// Where plain names are, and the rights they are used with.
 #[derive(Clone, PartialEq)]
 pub struct Grant {
@@ -66,7 +69,6 @@ impl Grant {
         &self,
         name: &str,
         mut value: Value,
-        proxy: Option<&str>,
         schemes: &Schemes,
     ) -> Result<Endpoint, Invalid> {
         let url = Value::String(format!("{}/{}", self.base, escaped(name)));
@@ -74,7 +76,7 @@ impl Grant {
             Value::Object(members) => drop(members.insert("url".to_owned(), url)),
             other => *other = url,
         }
-        let endpoint = Endpoint::parse(&value, proxy, schemes)?;
+        let endpoint = Endpoint::parse(&value, None, schemes)?;
         if endpoint.has_credentials() {
             return Ok(endpoint);
         }
@@ -90,7 +92,8 @@ pub(super) fn endpoint(
     schemes: &Schemes,
 ) -> Result<Endpoint, Invalid> {
     match (grant, name(json)) {
-        (Some(grant), Some(name)) => grant.endpoint(name, json.to_value(), proxy, schemes),
+        (Some(_), Some(_)) if proxy.is_some() => Err(Invalid::new(PROXIED)),
+        (Some(grant), Some(name)) => grant.endpoint(name, json.to_value(), schemes),
         _ => Ok(Endpoint::parse(&json.to_value(), proxy, schemes)?),
     }
 }
@@ -166,6 +169,30 @@ mod tests {
         assert_eq!((more.username(), more.headers().len()), (Some("a"), 1));
         let forged = source(&json!({"url": "a", "headers": {"X-Auth-CouchDB-Roles": "_admin"}}));
         assert!(forged.unwrap_err().contains("x-auth-couchdb-roles"));
+    }
+
+    #[test]
+    fn rights_do_not_pass_through_a_proxy_of_the_user() {
+        let read = |body: Value| {
+            let body = Json::from(&body);
+            let read = Replication::granted(&body, Some(&grant()), &Defaults::default());
+            read.map(drop).map_err(|invalid| invalid.to_string())
+        };
+        let (own, url) = (json!({"url": "a", "auth": {"bearer": "mine"}}), "http://t/");
+        for proxy in ["http://evil", "https://evil", "socks5://evil"] {
+            for (member, source, target) in [
+                ("source_proxy", json!("a"), json!(url)),
+                ("target_proxy", json!(url), json!("a")),
+                ("proxy", json!("a"), json!(url)),
+                ("source_proxy", json!({"url": "a", "auth": {}}), json!(url)),
+                ("source_proxy", own.clone(), json!(url)),
+            ] {
+                let refused = read(json!({"source": source, "target": target, member: proxy}));
+                assert_eq!(refused.unwrap_err(), PROXIED, "{member} {source}");
+            }
+        }
+        let around = json!({"source": "a", "target": url, "target_proxy": "http://other"});
+        assert_eq!(read(around), Ok(()));
     }
 
     #[test]
