@@ -14,6 +14,8 @@ mod matcher;
 mod normal;
 mod pattern;
 
+use std::fmt;
+
 use serde_json::Value;
 
 use crate::json::{self, Json};
@@ -126,9 +128,36 @@ impl Error {
     pub(crate) fn bad_argument(operator: &str, argument: &Json) -> Self {
         Self::BadArgument {
             operator: operator.to_owned(),
-            argument: argument.as_erlang().to_string(),
+            argument: shown(argument),
         }
     }
+}
+
+/// The most of an argument that an error repeats: as an Erlang term it takes several times its own length.
+const SHOWN_BYTES_MAX: usize = 1024;
+
+/// An argument as an Erlang term, or its beginning.
+fn shown(argument: &Json) -> String {
+    use std::fmt::Write as _;
+
+    struct Beginning(String);
+    impl fmt::Write for Beginning {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.push_str(text);
+            if self.0.len() > SHOWN_BYTES_MAX {
+                return Err(fmt::Error);
+            }
+            Ok(())
+        }
+    }
+
+    let mut beginning = Beginning(String::new());
+    if write!(beginning, "{}", argument.as_erlang()).is_err() {
+        let end = beginning.0.floor_char_boundary(SHOWN_BYTES_MAX);
+        beginning.0.truncate(end);
+        beginning.0.push_str("...");
+    }
+    beginning.0
 }
 
 #[cfg(test)]

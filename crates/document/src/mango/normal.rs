@@ -119,7 +119,7 @@ fn written_bytes(normal: &Normal, path_bytes: usize) -> usize {
 pub(super) fn normalize(selector: &Json) -> Result<Normal, Error> {
     let members = selector
         .as_object()
-        .ok_or_else(|| Error::NotObject(selector.as_erlang().to_string()))?;
+        .ok_or_else(|| Error::NotObject(super::shown(selector)))?;
     if members.is_empty() {
         return Ok(Normal::Everything);
     }

@@ -405,3 +405,17 @@ fn large_selectors_are_refused() {
     let ids: Vec<_> = (0..100_000).map(|n| n.to_string()).collect();
     assert!(Selector::parse(&json!({"_id": {"$in": ids}}).to_string()).is_ok());
 }
+
+#[test]
+fn errors_repeat_the_beginning_of_an_argument() {
+    for selector in [
+        json!("a".repeat(1_000_000)),
+        json!({"x": {"$in": "\u{e9}".repeat(1_000_000)}}),
+        json!({"$or": {"x": vec![1; 100_000]}}),
+        json!({"x": {"$regex": "(".repeat(10_000)}}),
+    ] {
+        let refused = Selector::parse(&selector.to_string()).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.len() < 1200 && text.ends_with("..."), "{text}");
+    }
+}
