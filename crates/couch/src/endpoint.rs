@@ -30,6 +30,9 @@ use text::{Split, with_trailing_slash};
 pub const DEFAULT_HEADERS: [(&str, &str); 2] =
     [("Accept", "application/json"), ("User-Agent", USER_AGENT)];
 
+/// The longest URL. It is searched for in what servers send, piece by piece, and servers take none that is longer.
+const URL_BYTES_MAX: usize = 8 * 1024;
+
 /// How we name ourselves to servers.
 pub const USER_AGENT: &str = concat!("CouchDB-Replicator/", env!("CARGO_PKG_VERSION"));
 
@@ -46,6 +49,9 @@ pub enum InvalidEndpoint {
     /// No URL, or one that we cannot or may not use.
     #[error("endpoint has an invalid url")]
     Url,
+    /// A URL that no server takes.
+    #[error("endpoint has a url of more than {URL_BYTES_MAX} bytes")]
+    LongUrl,
     /// `auth` is something else than an object.
     #[error("if defined, `auth` must be an object")]
     Auth,
@@ -58,6 +64,9 @@ pub enum InvalidEndpoint {
     /// A header that cannot be sent.
     #[error("`headers` must have valid names and string values")]
     Header,
+    /// More headers than a request can have.
+    #[error("`headers` must have at most {} members", headers::HEADERS_MAX)]
+    TooManyHeaders,
     /// A header that the service sets itself, or that only a proxy may send: its name, and what to do.
     #[error("the header `{0}` cannot be set in `headers`: {1}")]
     RefusedHeader(&'static str, &'static str),
@@ -161,6 +170,9 @@ impl Endpoint {
         schemes: &Schemes,
     ) -> Result<Self, InvalidEndpoint> {
         let spelled = with_trailing_slash(url);
+        if spelled.len() > URL_BYTES_MAX {
+            return Err(InvalidEndpoint::LongUrl);
+        }
         let split = Split::of(&spelled).ok_or(InvalidEndpoint::Url)?;
         let known = matches!(split.scheme, "http" | "https");
         if !known || !schemes.endpoint.iter().any(|scheme| scheme == split.scheme) {
@@ -354,7 +366,11 @@ impl Endpoint {
             found.extend(spellings(&Secret::from(&*decoded)));
             found.extend(spellings(&Secret::from(&*spaced)));
         }
-        found.sort_by_key(|secret| std::cmp::Reverse(secret.expose().len()));
+        found.sort_by(|a, b| {
+            let (a, b) = (a.expose(), b.expose());
+            b.len().cmp(&a.len()).then_with(|| a.cmp(b))
+        });
+        found.dedup();
         found
     }
 

@@ -9,6 +9,9 @@ use crate::secret::{Basic, Secret};
 /// Headers by name.
 pub(super) type Headers = Vec<(String, Secret)>;
 
+/// The most headers, which is what common servers take.
+pub(super) const HEADERS_MAX: usize = 100;
+
 const CREDENTIALS: &str = "put credentials into `auth`";
 const URL: &str = "the URL names the host";
 const PROXY: &str = "put the credentials into the URL of the proxy";
@@ -56,6 +59,9 @@ pub(super) fn take(
         Some(Value::Object(given)) => given,
         Some(_) => return Err(InvalidEndpoint::Headers),
     };
+    if given.len() > HEADERS_MAX {
+        return Err(InvalidEndpoint::TooManyHeaders);
+    }
     let mut headers = Vec::with_capacity(given.len());
     let mut basic = None;
     for (name, value) in given {

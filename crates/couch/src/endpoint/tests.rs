@@ -378,6 +378,37 @@ fn a_database_has_a_server() {
 }
 
 #[test]
+fn what_no_server_takes_is_refused() {
+    let long = |bytes: usize| format!("http://h/?{}", "a".repeat(bytes - "http://h/?".len()));
+    let read = Endpoint::from_url(&long(URL_BYTES_MAX)).unwrap();
+    assert!(Endpoint::from_stored(&read.to_stored()).is_ok());
+    let refused = Endpoint::from_url(&long(URL_BYTES_MAX + 1));
+    assert_eq!(refused.unwrap_err(), InvalidEndpoint::LongUrl);
+    let headers = |count: usize| {
+        let headers: Map<_, _> = (0..count).map(|n| (format!("x{n}"), json!("v"))).collect();
+        parse(&json!({"url": "http://h/", "headers": headers}))
+    };
+    assert!(headers(headers::HEADERS_MAX).is_ok());
+    // A map of so many headers panics.
+    for count in [headers::HEADERS_MAX + 1, 40_000] {
+        let refused = headers(count).unwrap_err();
+        assert_eq!(refused, InvalidEndpoint::TooManyHeaders);
+        assert_eq!(
+            refused.to_string(),
+            "`headers` must have at most 100 members"
+        );
+    }
+}
+
+#[test]
+fn what_a_query_repeats_is_looked_for_once() {
+    let endpoint = Endpoint::from_url(&format!("http://h/?{}", "k=same&".repeat(1000))).unwrap();
+    let found = endpoint.query_secrets();
+    let same = found.iter().filter(|found| found.expose() == "same");
+    assert_eq!(same.count(), 1);
+}
+
+#[test]
 fn any_url() {
     let seeds: [&[u8]; 4] = [
         b"https://user:p%40ss@example.org:6984/a%2Fb/?x=y#z",
