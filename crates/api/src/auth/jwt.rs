@@ -382,7 +382,8 @@ mod tests {
     fn any_token() {
         let jwt = jwt(&[("exp", None)]);
         let claims = json!({"sub": "anna", "exp": NOW + 60});
-        let good = token(None, "secret", &claims);
+        let good = token(None, SECRET, &claims);
+        assert!(jwt.identity(&good, NOW).is_ok());
         let stolen = token(None, "wrong", &json!({"sub": "root", "exp": NOW + 60}));
         let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
         let words = [".", "=", "e30", &none, "eyJhbGciOiJSUzI1NiJ9", "\u{0}"];
