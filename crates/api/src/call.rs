@@ -15,7 +15,7 @@ use futures::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
 use crate::auth::Identity;
@@ -197,22 +197,25 @@ impl Call {
         let body = self.body().await?;
         let plain = match self.header(&CONTENT_ENCODING).unwrap_or("identity") {
             "identity" | "" => Vec::from(body),
-            "gzip" => self.gunzip(&body)?,
+            "gzip" => self.gunzip(&body).await?,
             other => {
                 let reason = format!("{other} is not a supported content encoding.");
                 let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
                 return Err(Error::new(status, "bad_content_type", reason));
             }
         };
-        String::from_utf8(plain).map_err(|_| not_json())
+        let text = off_runtime(plain.len(), || String::from_utf8(plain)).await;
+        text.map_err(|_| not_json())
     }
 
-    fn gunzip(&mut self, body: &[u8]) -> Result<Vec<u8>, Error> {
+    async fn gunzip(&mut self, body: &[u8]) -> Result<Vec<u8>, Error> {
         let bytes_max = self.options().request_bytes_max;
         let mut plain = Vec::new();
         let mut decoder = GzDecoder::new(body).take(bytes_max as u64 + 1);
         let mut piece = vec![0; 64 * ROOM_UNIT_BYTES];
         loop {
+            // A few kilobytes may become a large body.
+            yield_now().await;
             let read = decoder
                 .read(&mut piece)
                 .map_err(|_| Error::bad_request("Request body is not properly gzipped."))?;
@@ -235,8 +238,16 @@ impl Call {
         }
     }
 
-    /// What is read from the JSON of the body. Room is taken for the values in it as well: they may take far more memory
-    /// than their text.
+    /// Takes room for the values in the JSON of the body as well: they may take far more memory than their text.
+    pub(crate) async fn weighed(&mut self, text: String) -> Result<String, Error> {
+        let bytes = text.len();
+        let count = move || (json::values(&text).min(json::VALUES_MAX), text);
+        let (values, text) = off_runtime(bytes, count).await;
+        self.make_room(text.len() + values * VALUE_BYTES)?;
+        Ok(text)
+    }
+
+    /// What is read from the JSON of the body.
     pub(crate) async fn parse<T, E>(
         &mut self,
         read: impl FnOnce(&str) -> Result<T, E> + Send + 'static,
@@ -247,8 +258,7 @@ impl Call {
         Error: From<E>,
     {
         let text = self.text().await?;
-        let values = json::values(&text).min(json::VALUES_MAX);
-        self.make_room(text.len() + values * VALUE_BYTES)?;
+        let text = self.weighed(text).await?;
         Ok(aside(text, read).await?)
     }
 }
@@ -258,10 +268,18 @@ pub(crate) async fn aside<T: Send + 'static>(
     text: String,
     read: impl FnOnce(&str) -> T + Send + 'static,
 ) -> T {
-    if text.len() <= QUICK_BYTES_MAX {
-        return read(&text);
+    off_runtime(text.len(), move || read(&text)).await
+}
+
+/// Does work on so many bytes of JSON where it holds up no other request.
+pub(crate) async fn off_runtime<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    if bytes <= QUICK_BYTES_MAX {
+        return work();
     }
-    match spawn_blocking(move || read(&text)).await {
+    match spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
         // The process is stopping, and the request with it.

@@ -37,6 +37,7 @@ pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply,
     call.check_json()?;
     let shared = Arc::clone(&call.shared);
     let text = call.text().await?;
+    let text = call.weighed(text).await?;
     let (edits, mode) = aside(text, move |text| read_docs(text, &shared)).await?;
     let named: Vec<_> = edits
         .iter()

@@ -1,5 +1,7 @@
 //! One document: `/{db}/{docid}`, and `POST /{db}` for one that has no id yet.
 
+use std::sync::Arc;
+
 use docstore::{Attachments, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{Method, StatusCode};
@@ -11,7 +13,7 @@ use super::server::uuid;
 use super::writing::{Writing, edit};
 use crate::Error;
 use crate::access::Opened;
-use crate::call::Call;
+use crate::call::{Call, aside};
 use crate::reply::{self, Reply, quote};
 
 /// `/{db}/{docid}`
@@ -152,7 +154,10 @@ async fn put(call: &mut Call, opened: &Opened, id: &str) -> Result<Reply, Error>
     } else {
         call.text().await?
     };
-    let mut edit = edit(Some(id), &text, String::new)?;
+    let text = call.weighed(text).await?;
+    let name = id.to_owned();
+    let read = move |text: &str| edit(Some(&name), text, String::new);
+    let mut edit = aside(text, read).await?;
     let given = edit.rev();
     if let Some(rev) = named_rev(call, given.as_ref())?
         && given.is_none()
@@ -183,7 +188,10 @@ fn edit_mode(call: &Call) -> Result<EditMode, Error> {
 pub(crate) async fn post(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.check_json()?;
     let text = call.text().await?;
-    let edit = edit(None, &text, || uuid(&call.shared))?;
+    let text = call.weighed(text).await?;
+    let shared = Arc::clone(&call.shared);
+    let read = move |text: &str| edit(None, text, || uuid(&shared));
+    let edit = aside(text, read).await?;
     // Anybody may change the own user, but not as a new document.
     if opened.has_users() && !opened.is_admin {
         return Err(Error::forbidden(

@@ -13,7 +13,7 @@ use super::local;
 use super::users::{self, UserHook};
 use crate::Error;
 use crate::access::{self, Opened};
-use crate::call::Call;
+use crate::call::{Call, off_runtime};
 use crate::service::Shared;
 
 /// Who writes where.
@@ -116,6 +116,7 @@ impl<'a> Writing<'a> {
 
     /// What can be said before the transaction.
     async fn prepare(&self, edit: Edit) -> Result<Edit, Error> {
+        let bytes = edit.body.len();
         self.check_id(&edit.id)?;
         if edit.id.starts_with("_design/") && !edit.deleted {
             check_design(&edit)?;
@@ -123,8 +124,10 @@ impl<'a> Writing<'a> {
         if self.opened.has_users() {
             return users::prepare(&self.shared, edit).await;
         }
-        let (of, db) = (&self.shared.replications, &self.opened.db);
-        Ok(of.prepare_granted(db, edit, &self.writer, self.grant.as_ref())?)
+        let (of, db) = (self.shared.replications.clone(), self.opened.db.clone());
+        let (writer, grant) = (self.writer.clone(), self.grant.clone());
+        let prepare = move || of.prepare_granted(&db, edit, &writer, grant.as_ref());
+        Ok(off_runtime(bytes, prepare).await?)
     }
 
     /// Bulk requests bring documents that are for administrators alone.

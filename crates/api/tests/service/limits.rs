@@ -135,6 +135,20 @@ async fn values_are_counted() {
     let root = fixture.root().with("content-type", "application/json");
     let answer = root.send(Method::POST, "/_dbs_info", many).await;
     answer.refuses(413, "too_large", "the request entity is too large");
+    // A document is parsed, too.
+    let document = format!(
+        "{{\"source\":\"http://s/\",\"target\":\"http://t/\",\"x\":[{}0]}}",
+        "0,".repeat(900_000)
+    );
+    let bulk = format!("{{\"docs\":[{document}]}}");
+    for (method, path, body) in [
+        (Method::PUT, "/_replicator/x", document.clone()),
+        (Method::POST, "/_replicator", document),
+        (Method::POST, "/_replicator/_bulk_docs", bulk),
+    ] {
+        let answer = root.send(method, path, body).await;
+        answer.refuses(413, "too_large", "the request entity is too large");
+    }
     let docs = format!("{{\"docs\":[{}{{}}]}}", "{},".repeat(10_000));
     let answer = root
         .send(Method::POST, "/_replicator/_bulk_docs", docs.clone())
