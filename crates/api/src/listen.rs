@@ -63,7 +63,6 @@ impl Default for ListenOptions {
     }
 }
 
-/// What answers requests.
 pub trait Answer: Clone + Send + Sync + 'static {
     /// The answer; never an error, since errors are answers too.
     fn answer(

@@ -28,7 +28,6 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A request was answered.
 pub(crate) fn answered(method: &Method, status: StatusCode, took: Duration) {
     // Methods are the client's choice: only known ones make a series.
     let method = match method.as_str() {
@@ -59,7 +58,6 @@ pub(crate) fn evicted() {
     counter!("davenport_httpd_evicted_total").increment(1);
 }
 
-/// A request panicked.
 pub(crate) fn panicked() {
     counter!("davenport_httpd_panics_total").increment(1);
 }

@@ -38,7 +38,6 @@ const METHODS: &str = "DELETE,GET,HEAD,OPTIONS,POST,PUT";
 /// The longest path with its query.
 const URI_BYTES_MAX: usize = 32 * 1024;
 
-/// Answers a request.
 pub(crate) async fn answer(
     shared: &Arc<Shared>,
     request: Request<Body>,

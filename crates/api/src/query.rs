@@ -64,7 +64,6 @@ impl Query {
         Ok(Some(digits.parse().unwrap_or(u64::MAX)))
     }
 
-    /// A JSON value.
     pub(crate) fn json(&self, name: &str) -> Result<Option<Json>, Error> {
         let parse = |text| Json::parse(text).map_err(|_| Error::bad_request("invalid UTF-8 JSON"));
         self.get(name).map(parse).transpose()

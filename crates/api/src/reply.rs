@@ -32,7 +32,6 @@ pub(crate) fn ok(value: &impl Serialize) -> Reply {
     json(StatusCode::OK, value)
 }
 
-/// Bytes of any type.
 pub(crate) fn body(status: StatusCode, content_type: &'static str, body: Body) -> Reply {
     let mut reply = Response::new(body);
     *reply.status_mut() = status;

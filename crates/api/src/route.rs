@@ -124,7 +124,6 @@ pub enum Access {
     Member,
     /// Administrators of the database or the server.
     DbAdmin,
-    /// Server administrators.
     Admin,
 }
 

@@ -47,7 +47,6 @@ pub struct Setup {
 #[derive(Clone, Debug)]
 pub struct Service(Arc<Shared>);
 
-/// What all requests share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) replications: Replications,
@@ -137,7 +136,6 @@ impl Service {
         self.0.authenticator.admins.set(admins);
     }
 
-    /// Answers one request.
     pub async fn handle(&self, request: Request<Body>, client: Client) -> Response<Body> {
         pipeline::answer(&self.0, request, client).await
     }

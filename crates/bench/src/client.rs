@@ -169,7 +169,6 @@ impl Client {
     }
 }
 
-/// A kept connection.
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: HeaderValue,

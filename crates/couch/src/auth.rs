@@ -62,7 +62,6 @@ impl Ticket {
 /// What to do with an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It stands.
     Stands,
     /// The request is to be sent again, with a new ticket.
     Again,

@@ -45,7 +45,6 @@ pub struct DatabaseInfo {
     pub instance_start_time: String,
     /// Documents that are not deleted.
     pub doc_count: Option<u64>,
-    /// Deleted documents.
     pub doc_del_count: Option<u64>,
 }
 

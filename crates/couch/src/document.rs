@@ -32,7 +32,6 @@ pub struct Document {
 /// How a document's attachments come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Attachments {
-    /// There are none.
     None,
     /// Only what the receiver is supposed to have.
     Stubs,
@@ -45,9 +44,7 @@ pub enum Attachments {
 /// An attachment that follows its document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attachment {
-    /// Its name.
     pub name: String,
-    /// Its media type.
     pub content_type: String,
     /// Its bytes on the wire: compressed ones stay compressed.
     pub length: u64,

@@ -57,7 +57,6 @@ pub enum Error {
         request: Request,
         /// How often.
         attempts: u32,
-        /// The last failure.
         cause: Failure,
     },
     /// The name of the host does not resolve (`nxdomain`).
@@ -77,7 +76,6 @@ pub enum Error {
         "egress to {host} is not allowed by the rule `{rule}`; an operator lets it through with `network.egress.allow`"
     )]
     Egress {
-        /// Host or address.
         host: String,
         /// The rule that forbids it.
         rule: String,
@@ -180,7 +178,6 @@ impl fmt::Display for Request {
 pub struct Answer {
     /// What was asked.
     pub request: Request,
-    /// The status.
     pub status: u16,
     /// `error` of a JSON body.
     pub error: Option<String>,
@@ -221,7 +218,6 @@ pub enum Failure {
         /// The name.
         host: String,
     },
-    /// No connection.
     #[error("no connection: {0}")]
     Connect(#[source] io::Error),
     /// TLS failed; the tag says how (`unknown_ca`, `hostname_mismatch`, `certificate_expired`,

@@ -2,7 +2,6 @@
 
 use ::metrics::counter;
 
-/// A request was sent.
 pub(crate) fn request() {
     counter!("couchdb_couch_replicator_requests_total").increment(1);
 }
@@ -28,7 +27,6 @@ pub(crate) fn connection_released() {
     counter!("couchdb_couch_replicator_connection_releases_total").increment(1);
 }
 
-/// A connection was made.
 pub(crate) fn connection_created() {
     counter!("couchdb_couch_replicator_connection_creates_total").increment(1);
 }

@@ -48,11 +48,8 @@ impl Part {
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A part begins.
     Part(Part),
-    /// Bytes of the part.
     Data(Bytes),
-    /// The part ends.
     PartEnd,
     /// The closing boundary was seen; what follows means nothing.
     End,

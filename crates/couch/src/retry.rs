@@ -37,7 +37,6 @@ impl Retry {
         }
     }
 
-    /// Attempts so far.
     pub(crate) fn attempts(&self) -> u32 {
         self.attempts
     }

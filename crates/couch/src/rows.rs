@@ -17,7 +17,6 @@ const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
 pub(crate) enum Layout {
     /// Elements of the array that this member of an object has.
     Member(&'static str),
-    /// Elements of an array.
     Array,
     /// Values one after the other.
     Values,
@@ -55,12 +54,15 @@ enum Place {
     /// Before the rows.
     Head,
     /// Between rows; `comma` when the next thing may be one.
-    Between { comma: bool },
+    Between {
+        comma: bool,
+    },
     /// At the beginning of a line of an event stream, so many bytes of `data:` having been there.
-    Line { matched: usize },
+    Line {
+        matched: usize,
+    },
     /// In a line of an event stream that has no row, or none any more.
     Rest,
-    /// Within a row.
     Row,
     /// After the rows.
     Tail,

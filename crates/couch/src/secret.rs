@@ -9,7 +9,6 @@ use std::sync::Arc;
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Wraps a text.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
@@ -48,7 +47,6 @@ impl From<String> for Secret {
 pub struct Basic {
     /// The user name; part of replication ids, so not a secret.
     pub username: String,
-    /// The password.
     pub password: Secret,
 }
 

@@ -25,9 +25,7 @@ pub struct Server {
 pub struct ServerInfo {
     /// `CouchDB`'s welcome.
     pub couchdb: Option<String>,
-    /// Its version.
     pub version: Option<String>,
-    /// Optional features.
     #[serde(default)]
     pub features: Vec<String>,
     /// Who made it.
@@ -38,7 +36,6 @@ pub struct ServerInfo {
 /// Who made a server.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct Vendor {
-    /// The name.
     pub name: Option<String>,
 }
 
@@ -54,14 +51,12 @@ impl ServerInfo {
 pub struct SessionInfo {
     /// The user, `None` for nobody.
     pub name: Option<String>,
-    /// The roles.
     pub roles: Vec<String>,
 }
 
 /// What a server says about one of its databases.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListedDatabase {
-    /// Its name.
     pub name: String,
     /// Its last sequence, `None` when there is no such database.
     pub update_seq: Option<Seq>,
@@ -70,7 +65,6 @@ pub struct ListedDatabase {
 /// Something happened to a database.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct DatabaseUpdate {
-    /// Its name.
     #[serde(alias = "dbname")]
     pub db_name: String,
     /// `created`, `updated` or `deleted`.

@@ -13,7 +13,6 @@ macro_rules! text_id {
         pub struct $name(Box<str>);
 
         impl $name {
-            /// Wraps a text.
             pub fn new(text: impl Into<Box<str>>) -> Self {
                 Self(text.into())
             }
@@ -45,7 +44,6 @@ macro_rules! text_id {
 }
 
 text_id! {
-    /// A document id.
     DocId
 }
 
@@ -97,12 +95,10 @@ impl Seq {
             .map(|raw| Self(raw.get().into()))
     }
 
-    /// From a parsed value.
     pub fn from_value(value: &serde_json::Value) -> Self {
         Self(value.to_string().into())
     }
 
-    /// The JSON text.
     pub fn as_json(&self) -> &str {
         &self.0
     }
@@ -140,7 +136,6 @@ impl<'de> Deserialize<'de> for Seq {
     }
 }
 
-/// A duration in milliseconds.
 pub(crate) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -27,10 +27,8 @@ pub struct AllDocsQuery {
     pub include_docs: Option<ReadOptions>,
 }
 
-/// A page of documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllDocsPage {
-    /// The rows.
     pub rows: Vec<AllDocsRow>,
     /// What to ask for next; `None` at the end.
     pub rest: Option<AllDocsQuery>,
@@ -48,7 +46,6 @@ pub struct AllDocsRow {
 /// What a listing tells of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllDocsValue {
-    /// The revision that wins.
     pub rev: Rev,
     /// The document is deleted, which is told of keys only.
     pub deleted: bool,

@@ -41,10 +41,8 @@ pub struct ChangesQuery {
     pub filter: Filter,
 }
 
-/// A page of changes.
 #[derive(Clone, Debug)]
 pub struct ChangesPage {
-    /// The rows.
     pub rows: Vec<ChangeRow>,
     /// Up to where this page tells all there is to tell: what a client asks for the changes since. It
     /// may be later than the last row.
@@ -53,7 +51,6 @@ pub struct ChangesPage {
     pub rest: Option<ChangesQuery>,
 }
 
-/// A row of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeRow {
     /// The newest write of the document.
@@ -62,7 +59,6 @@ pub struct ChangeRow {
     pub id: String,
     /// The winner, or all leaves, the winner first.
     pub revs: Vec<Rev>,
-    /// The document is deleted.
     pub deleted: bool,
     /// The document, when it was asked for.
     pub doc: Option<Document>,

@@ -11,7 +11,6 @@ use crate::{
 /// Over how many rows a counter is spread.
 pub(crate) const SHARDS: u16 = 8;
 
-/// What a database counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counter {
     Documents = 0,
@@ -22,12 +21,10 @@ pub(crate) enum Counter {
 /// What a database says of itself, as CouchDB's JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DbInfo {
-    /// Its name.
     #[serde(serialize_with = "as_text")]
     pub db_name: DbName,
     /// Documents that are not deleted, design documents among them.
     pub doc_count: u64,
-    /// Documents that are.
     pub doc_del_count: u64,
     /// The newest write.
     pub update_seq: Seq,
@@ -112,14 +109,12 @@ impl DocStore {
         self.0.store.transact("create_database", create).await
     }
 
-    /// Opens a database.
     pub async fn open_in(&self, tx: &Transaction, name: &DbName) -> Result<Db> {
         let row = tx.get(&keys::database(name.as_str())).await?;
         let row = DbRow::decode(&row.ok_or(Error::NoDatabase)?)?;
         Ok(Db::new(name.clone(), row.instance))
     }
 
-    /// Opens a database.
     pub async fn open(&self, name: &DbName) -> Result<Db> {
         let open = |tx| async move { self.open_in(&tx, name).await };
         self.0.store.transact("open_database", open).await

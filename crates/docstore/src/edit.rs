@@ -27,25 +27,21 @@ const EDIT_BYTES_MAX: usize = 9_000_000;
 /// One document to write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// Its id.
     pub id: String,
     /// The revision that is edited; in replication, the revision that is written and its ancestors.
     pub revisions: Option<Revisions>,
-    /// It is a deletion.
     pub deleted: bool,
     /// The client's members, as a JSON object without blanks.
     pub body: String,
     /// What is stored in place of the body, where that is not what was sent: credentials sealed. The
     /// revision is named after `body`, so that it is the one CouchDB would make.
     pub sealed: Option<String>,
-    /// Its attachments.
     pub attachments: Vec<NewAttachment>,
 }
 
 /// An attachment of a document to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewAttachment {
-    /// Its name.
     pub name: String,
     /// The generation that brought it, where the client says so.
     pub revpos: Option<u64>,
@@ -56,9 +52,7 @@ pub struct NewAttachment {
 /// What an attachment is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Its type.
     pub content_type: String,
-    /// Its bytes.
     pub data: Bytes,
 }
 
@@ -99,7 +93,6 @@ impl Edit {
         self.id.starts_with("_local/")
     }
 
-    /// What is stored.
     pub(crate) fn stored_body(&self) -> &str {
         self.sealed.as_ref().unwrap_or(&self.body)
     }

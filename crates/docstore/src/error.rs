@@ -35,7 +35,6 @@ pub enum Error {
     TooLarge {
         /// The document.
         id: String,
-        /// What of it.
         what: &'static str,
         /// How large that is.
         bytes: usize,

@@ -13,7 +13,6 @@ use crate::{Db, DocStore, Document, ReadOptions, Result};
 pub use fields::Fields;
 pub use query::FindQuery;
 
-/// A page of documents.
 #[derive(Clone, Debug)]
 pub struct FindPage {
     /// The documents, or the fields of them that were asked for, as JSON.

@@ -43,7 +43,6 @@ pub trait WriteHook: Sync {
 /// A revision that is about to be added to a document.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// The database.
     pub db: &'a Db,
     /// The document.
     pub id: &'a str,

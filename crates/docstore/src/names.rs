@@ -115,7 +115,6 @@ impl Db {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> &DbName {
         &self.name
     }

@@ -14,7 +14,6 @@ const VISITS_MAX: usize = 10_000;
 pub struct IdRange {
     /// Where to begin.
     pub start: Option<String>,
-    /// Where to end.
     pub end: Option<String>,
     /// The end belongs to the range.
     pub inclusive_end: bool,

@@ -56,12 +56,10 @@ pub enum Attachments {
     Since(Vec<Rev>),
 }
 
-/// Which revisions to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenRevs {
     /// Every leaf, deletions too.
     All,
-    /// These.
     These(Vec<Rev>),
 }
 
@@ -73,7 +71,6 @@ pub type Opened = Result<Document, Rev>;
 pub struct BulkGet {
     /// The document.
     pub id: String,
-    /// Which revisions of it.
     pub revs: OpenRevs,
     /// What to tell beside.
     pub options: ReadOptions,

@@ -90,7 +90,6 @@ pub(crate) fn document(id: &str, rev: &Rev, deleted: bool, leaf: &Leaf, body: St
     }
 }
 
-/// Reads a body.
 pub(crate) async fn body(tx: &Transaction, db: &Db, id: &str, part: u64) -> Result<String> {
     let bytes = read_part(tx, db, id, part).await?;
     if bytes.is_empty() {

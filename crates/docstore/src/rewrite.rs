@@ -22,7 +22,6 @@ pub struct Rewritten {
     pub done: bool,
     /// Documents that were looked at.
     pub looked: u64,
-    /// Bodies that were written.
     pub written: u64,
 }
 

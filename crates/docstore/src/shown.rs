@@ -14,11 +14,8 @@ use crate::Seq;
 /// One revision of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Its id.
     pub id: String,
-    /// Which revision it is.
     pub rev: Rev,
-    /// It is a deletion.
     pub deleted: bool,
     /// The client's members, as a JSON object: what was stored.
     pub body: String,
@@ -46,9 +43,7 @@ pub struct Meta {
 /// An attachment of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its name.
     pub name: String,
-    /// Its content type.
     pub content_type: String,
     /// The MD5 of its bytes.
     pub md5: [u8; 16],

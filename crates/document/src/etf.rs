@@ -65,7 +65,6 @@ impl Encoder {
         self.out.push(NIL);
     }
 
-    /// An atom.
     pub fn atom(&mut self, name: &str) {
         self.out.push(ATOM);
         let length = u16::try_from(name.len()).expect("atoms have at most 255 characters");
@@ -78,7 +77,6 @@ impl Encoder {
         self.atom(if truth { "true" } else { "false" });
     }
 
-    /// A binary.
     pub fn binary(&mut self, bytes: &[u8]) {
         self.out.push(BINARY);
         let length = u32::try_from(bytes.len()).expect("binaries are shorter than 4 GiB");
@@ -109,7 +107,6 @@ impl Encoder {
         self.out.extend(size.to_be_bytes());
     }
 
-    /// An integer.
     pub fn integer(&mut self, integer: i128) {
         if let Ok(byte) = u8::try_from(integer) {
             self.out.extend([SMALL_INTEGER, byte]);
@@ -121,7 +118,6 @@ impl Encoder {
         }
     }
 
-    /// A float.
     pub fn float(&mut self, float: f64) {
         self.out.push(FLOAT);
         self.out.extend(float.to_be_bytes());

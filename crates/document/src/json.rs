@@ -19,7 +19,6 @@ pub const VALUES_MAX: usize = 1_000_000;
 /// Why a text cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is not JSON.
     #[error(transparent)]
     Syntax(#[from] serde_json::Error),
     /// Arrays and objects nest too deep.
@@ -46,7 +45,6 @@ pub fn values(text: &str) -> usize {
     values
 }
 
-/// One JSON value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Json {
     /// `null`
@@ -57,7 +55,6 @@ pub enum Json {
     Number(Box<str>),
     /// A string, unescaped.
     String(String),
-    /// An array.
     Array(Vec<Json>),
     /// An object, its members in the order given.
     Object(Vec<(String, Json)>),

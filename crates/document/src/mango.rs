@@ -86,7 +86,6 @@ pub enum Error {
     /// An operator got an argument of the wrong type.
     #[error("Bad argument for operator {operator}: {argument}")]
     BadArgument {
-        /// The operator.
         operator: String,
         /// Its argument as an Erlang term.
         argument: String,

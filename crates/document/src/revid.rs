@@ -13,9 +13,7 @@ use crate::rev::{Rev, RevId};
 /// An attachment, as far as it is part of a revision's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attachment<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// Its content type.
     pub content_type: &'a str,
     /// MD5 of its bytes as stored: compressed ones are hashed compressed.
     pub md5: [u8; 16],

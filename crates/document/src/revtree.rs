@@ -50,7 +50,6 @@ struct Slot<V> {
 pub struct Node<'a, V> {
     /// Its name.
     pub rev: &'a Rev,
-    /// It deletes the document.
     pub deleted: bool,
     /// Nothing replaced it.
     pub leaf: bool,
@@ -71,7 +70,6 @@ impl<V> Copy for Node<'_, V> {}
 pub enum Status {
     /// Its body is here.
     Available,
-    /// It is a deletion.
     Deleted,
     /// Only its name is known.
     Missing,

@@ -27,6 +27,9 @@
 //! The key space is described at the top of `keys.rs`, the promises and their limits in
 //! `docs/jobs.md`.
 
+// Other programs may embed this crate.
+#![warn(missing_docs)]
+
 mod error;
 mod model;
 mod operations;

@@ -97,7 +97,6 @@ impl KeyRing {
         self.0.iter().map(|(name, _)| &**name)
     }
 
-    /// What seals and opens.
     pub fn sealer(&self) -> anyhow::Result<Sealer> {
         Sealer::new(self.0.clone()).context("read the keys")
     }

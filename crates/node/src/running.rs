@@ -32,7 +32,6 @@ use crate::{admins, random, tls};
 /// How long an orderly stop takes at most.
 pub const STOP_MAX: Duration = Duration::from_secs(15);
 
-/// A node that works.
 #[derive(Debug)]
 pub struct Node {
     replications: Replications,

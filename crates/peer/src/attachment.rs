@@ -17,15 +17,11 @@ use serde_json::value::RawValue;
 use crate::options::Limits;
 use crate::refusal::Refusal;
 
-/// CouchDB's level.
 const COMPRESSION_LEVEL: u32 = 8;
 
-/// A stored attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its name.
     pub name: Arc<str>,
-    /// Its content type.
     pub content_type: Arc<str>,
     /// Generation of the document that it came with; in replication it is what the document says, whatever that is.
     pub revpos: Value,
@@ -58,7 +54,6 @@ pub(crate) enum Content {
     Stub,
     /// It comes after the document, in a part of its own.
     Follows,
-    /// It is here.
     Here(Bytes),
 }
 

@@ -23,10 +23,8 @@ pub struct Contents {
     pub locals: BTreeMap<String, String>,
 }
 
-/// One leaf revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// It deletes the document.
     pub deleted: bool,
     /// Its ancestors, newest first.
     pub ancestors: Vec<Rev>,

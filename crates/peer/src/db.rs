@@ -21,7 +21,6 @@ use crate::security::Security;
 
 pub(crate) use write::{Incoming, Slot, local_rev};
 
-/// A document's id.
 pub(crate) type Id = Arc<str>;
 
 /// What is kept of one revision.
@@ -56,7 +55,6 @@ pub(crate) struct Local {
     pub(crate) body: Box<str>,
 }
 
-/// A database.
 #[derive(Debug)]
 pub(crate) struct Database {
     pub(crate) name: String,

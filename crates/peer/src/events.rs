@@ -6,7 +6,6 @@ use std::sync::{PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-/// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Created,

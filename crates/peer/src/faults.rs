@@ -28,7 +28,6 @@ use serde::{Deserialize, Serialize};
 pub(crate) use apply::Stop;
 pub use draw::Profile;
 
-/// A plan of faults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
@@ -156,29 +155,21 @@ impl On {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
     /// The request is worked on later.
-    Latency {
-        /// Milliseconds.
-        ms: u64,
-    },
+    Latency { ms: u64 },
     /// The request is refused, its body unread.
     Status {
-        /// The status.
         status: u16,
         /// `Retry-After`: seconds, or any other text; `date+N` becomes the date in N seconds.
         retry_after: Option<String>,
     },
     /// Something else is answered, its body unread.
     Answer {
-        /// The status.
         status: u16,
-        /// Its headers.
         headers: Vec<(String, String)>,
-        /// Its body.
         body: String,
     },
     /// The request is refused when some of its body was read, and the connection is closed.
     RefuseEarly {
-        /// The status.
         status: u16,
         /// Bytes read before.
         after_bytes: u64,
@@ -200,10 +191,7 @@ pub enum Fault {
         after_bytes: usize,
     },
     /// The answer's body comes slowly.
-    SlowBody {
-        /// Bytes per second.
-        bytes_per_second: u64,
-    },
+    SlowBody { bytes_per_second: u64 },
     /// The answer's body comes byte by byte.
     Dribble,
     /// `Content-Length` is wrong.
@@ -214,10 +202,7 @@ pub enum Fault {
     /// The answer's body goes on with blanks for ever.
     EndlessBody,
     /// From now on the server's clock is wrong.
-    ClockSkew {
-        /// Seconds it is ahead.
-        seconds: i64,
-    },
+    ClockSkew { seconds: i64 },
     /// The server restarts: all connections and sessions are lost, the data stays.
     Restart {
         /// How long nobody listens.
@@ -225,12 +210,9 @@ pub enum Fault {
     },
 }
 
-/// Faults that were injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injected {
-    /// The request's method.
     pub method: String,
-    /// Its decoded path.
     pub path: String,
     /// What went wrong.
     pub fault: Fault,

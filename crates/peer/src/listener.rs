@@ -49,7 +49,6 @@ impl Door {
     }
 }
 
-/// What listens there.
 #[derive(Debug)]
 pub(crate) enum Listening {
     Port(TcpListener),
@@ -201,7 +200,6 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// Restarts the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Control(pub(crate) mpsc::Sender<Restart>);
 

@@ -68,13 +68,10 @@ pub enum SeqForm {
 /// Sizes above which CouchDB refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A document's body.
     pub document_bytes_max: usize,
     /// One attachment, as sent.
     pub attachment_bytes_max: usize,
-    /// A whole request.
     pub request_bytes_max: usize,
-    /// A document's id.
     pub id_bytes_max: Option<usize>,
     /// The request line's path and query.
     pub uri_bytes_max: usize,

@@ -35,7 +35,6 @@ pub enum Error {
     /// The address cannot be listened on: choose another.
     #[error("listen on {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// Why.
         #[source]
@@ -192,7 +191,6 @@ impl Peer {
             .unwrap_or_else(std::sync::PoisonError::into_inner) = limits;
     }
 
-    /// The requests that came.
     pub fn requests(&self) -> Vec<Recorded> {
         self.server.recorder.all()
     }
@@ -233,7 +231,6 @@ impl Peer {
         self.put("_users", &user.to_string()).map(drop)
     }
 
-    /// Ends all sessions.
     pub fn end_sessions(&self) {
         self.server.auth.end_sessions(self.server.chance.bytes());
     }

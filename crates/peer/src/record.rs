@@ -11,9 +11,7 @@ const REQUESTS_MAX: usize = 200_000;
 /// A request that was answered, or that met a fault which lets it have no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its method.
     pub method: String,
-    /// Its decoded path.
     pub path: String,
     /// Its query, as it was sent.
     pub query: String,

@@ -26,7 +26,6 @@ pub(crate) struct Shown {
     pub(crate) encoding: bool,
 }
 
-/// How attachments are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Attachments {
     /// Without their bytes.
@@ -73,7 +72,6 @@ pub(crate) fn node(out: &mut Vec<u8>, id: &str, node: Node<'_, Arc<Version>>, sh
     document(out, id, node.rev, node.deleted, version, shown);
 }
 
-/// Appends a document.
 pub(crate) fn document(
     out: &mut Vec<u8>,
     id: &str,

@@ -14,7 +14,6 @@ pub(crate) struct Seqs {
 }
 
 impl Seqs {
-    /// The sequence as JSON.
     pub(crate) fn json(self, seq: u64) -> String {
         match self.form {
             SeqForm::Opaque => format!("\"{}\"", self.opaque(seq)),

@@ -23,7 +23,6 @@ pub(crate) struct Log {
 /// Where a replication goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resume {
-    /// After this sequence.
     pub(crate) start: Seq,
     /// What is known of earlier sessions, newest first.
     pub(crate) history: Vec<Value>,

@@ -80,7 +80,6 @@ impl Default for Settings {
     }
 }
 
-/// What is run.
 #[derive(Clone)]
 pub struct Run {
     /// The replication; `auth.secret_ref` is resolved.
@@ -95,7 +94,6 @@ pub struct Run {
     pub session_id: String,
     /// How the endpoints are reached.
     pub network: Network,
-    /// Settings of the service.
     pub settings: Settings,
     /// Hears of checkpoints.
     pub observer: Option<Arc<dyn Observer>>,
@@ -149,7 +147,6 @@ pub enum Ending {
 /// A run that did not fail.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How it ended.
     pub ending: Ending,
     /// The result as `POST /_replicate` answers it, without `ok`.
     pub result: Map<String, Value>,

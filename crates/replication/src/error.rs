@@ -42,7 +42,6 @@ pub enum Error {
     /// A step failed on one exchange with a server.
     #[error("{cause}")]
     Step {
-        /// Which.
         step: Step,
         /// The exchange.
         #[source]
@@ -56,7 +55,6 @@ pub enum Error {
     Missing {
         /// The document.
         id: String,
-        /// Its revision.
         rev: String,
     },
     /// A database is not the one that it was.
@@ -65,7 +63,6 @@ pub enum Error {
     /// A checkpoint could not be written.
     #[error("{what}: {cause}")]
     CheckpointWrite {
-        /// Which.
         what: String,
         /// Why.
         #[source]
@@ -82,7 +79,6 @@ pub enum Error {
 /// What a run was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Opening an endpoint.
     Open,
     /// Reading the changes feed.
     Changes,
@@ -94,7 +90,6 @@ pub enum Step {
     OpenRevs,
     /// Writing documents in bulk.
     BulkDocs,
-    /// Writing one document.
     PutDoc,
     /// Reading or writing checkpoints.
     Checkpoint,

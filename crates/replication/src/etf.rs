@@ -4,7 +4,6 @@ use document::etf::Encoder;
 use document::json::Json;
 use document::mango::{Normal, Path};
 
-/// A term.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Term {
     Atom(&'static str),

@@ -71,7 +71,6 @@ impl fmt::Display for ReplicationId {
 pub struct Identity {
     /// The name of its checkpoints.
     pub base: BaseId,
-    /// Its id.
     pub replication: ReplicationId,
     /// Names under which earlier releases may have left checkpoints, newest first.
     pub older: Vec<BaseId>,

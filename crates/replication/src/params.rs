@@ -42,7 +42,6 @@ pub struct Replication {
     pub source: Endpoint,
     /// Where they go.
     pub target: Endpoint,
-    /// How.
     pub options: Options,
 }
 

@@ -137,7 +137,6 @@ enum Driven {
     Idle(Box<Progress>, Ear),
 }
 
-/// A job in work.
 struct Work<'a> {
     runner: &'a Runner,
     accepted: &'a Accepted,

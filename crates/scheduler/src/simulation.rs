@@ -30,7 +30,6 @@ use crate::witness::Bug;
 /// How many seeds are run when nobody says otherwise.
 const SEEDS: u64 = 12;
 
-/// Runs a seed.
 fn simulate(seed: u64, bug: Option<Bug>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

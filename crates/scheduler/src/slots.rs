@@ -43,7 +43,6 @@ impl Slots {
         self.seat_waiting();
     }
 
-    /// How many are taken.
     pub(crate) fn taken(&self) -> usize {
         self.state().taken
     }

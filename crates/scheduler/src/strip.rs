@@ -18,7 +18,6 @@ const PROXIES: [&str; 3] = ["proxy", "source_proxy", "target_proxy"];
 /// Members of an endpoint that hold credentials, or may.
 const SECRET_MEMBERS: [&str; 3] = ["headers", "auth", "tls"];
 
-/// Who reads a document.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     /// The name, if there is one.

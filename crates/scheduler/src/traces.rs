@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 use tracing::Span;
 
-/// Who collects spans.
 pub trait Collector: fmt::Debug + Send + Sync {
     /// The current span as W3C Trace Context writes it in `traceparent`; `None` when it is not collected.
     fn current(&self) -> Option<String>;

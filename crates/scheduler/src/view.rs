@@ -50,7 +50,6 @@ pub struct JobsQuery {
     pub bookmark: Option<String>,
 }
 
-/// A page of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobsPage {
     /// How many there are, without filters.

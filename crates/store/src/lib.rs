@@ -21,6 +21,9 @@
 //!
 //! Limits are the same on every backend; see [`limits`].
 
+// Other programs may embed this crate.
+#![warn(missing_docs)]
+
 mod call;
 mod error;
 mod faults;

@@ -78,7 +78,6 @@ pub enum Method {
     Cookie,
     /// A JWT.
     Token,
-    /// A trusted proxy.
     Proxy,
 }
 
@@ -98,9 +97,7 @@ impl Method {
 /// A caller with how it was proven, and a cookie to be sent back.
 #[derive(Debug, Clone)]
 pub struct Proven {
-    /// Who.
     pub identity: Identity,
-    /// How.
     pub method: Method,
     /// A fresh value of the `AuthSession` cookie.
     pub cookie: Option<String>,
@@ -153,9 +150,7 @@ impl From<BTreeMap<String, PasswordHash>> for Admins {
 /// What proves callers.
 #[derive(Debug)]
 pub struct Authenticator {
-    /// Administrators of the configuration.
     pub admins: Admins,
-    /// Sessions of browsers.
     pub sessions: Sessions,
     /// Tokens; without keys none is believed.
     pub jwt: Jwt,

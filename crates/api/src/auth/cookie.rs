@@ -29,7 +29,6 @@ pub struct Claim {
     signature: Vec<u8>,
 }
 
-/// A session that holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     /// The cookie should be sent anew with this answer.

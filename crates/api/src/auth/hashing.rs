@@ -16,9 +16,7 @@ pub const QUEUE_MAX: usize = 32;
 /// Who a hash is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// A configured administrator.
     Admins,
-    /// Any other caller.
     Others,
 }
 

@@ -47,7 +47,6 @@ pub struct Question<'a> {
     pub name: &'a str,
     /// What it is compared with; `None` is a user nobody knows.
     pub hash: Option<&'a PasswordHash>,
-    /// The password.
     pub password: &'a str,
     /// The queue to wait in.
     pub lane: Lane,
@@ -65,7 +64,6 @@ impl Verifier {
         }))
     }
 
-    /// The threads that hash.
     pub fn hashing(&self) -> &Hashing {
         &self.0.hashing
     }

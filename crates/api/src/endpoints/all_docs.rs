@@ -22,7 +22,6 @@ use crate::reply::{self, Reply};
 pub(crate) enum Among {
     /// All of them.
     All,
-    /// Design documents.
     Designs,
 }
 
@@ -246,7 +245,6 @@ struct Pages {
 enum At {
     /// What stands before the rows of a listing.
     Head,
-    /// Rows.
     Rows(AllDocsQuery),
     /// What stands behind the rows.
     Foot,

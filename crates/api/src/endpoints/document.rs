@@ -218,7 +218,6 @@ async fn delete(call: &Call, opened: &Opened, id: &str) -> Result<Reply, Error> 
     Ok(written(call, opened, id, &rev, StatusCode::OK, true))
 }
 
-/// Tells of a write.
 pub(crate) fn written(
     call: &Call,
     opened: &Opened,

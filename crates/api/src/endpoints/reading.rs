@@ -92,7 +92,6 @@ pub(crate) fn options(query: &Query) -> Result<ReadOptions, Error> {
     })
 }
 
-/// A list of revisions.
 pub(crate) fn revs_of(json: &Json) -> Result<Vec<Rev>, Error> {
     let invalid = || Error::bad_request("Invalid list of revisions");
     let list = json.as_array().ok_or_else(invalid)?;

@@ -16,7 +16,6 @@ use crate::access::{self, Opened};
 use crate::call::{Call, off_runtime};
 use crate::service::Shared;
 
-/// Who writes where.
 pub(crate) struct Writing<'a> {
     shared: Arc<Shared>,
     opened: &'a Opened,

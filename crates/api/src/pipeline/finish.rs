@@ -82,7 +82,6 @@ pub(super) fn finish(shared: &Shared, seen: &Seen, mut reply: Reply) -> Reply {
     reply
 }
 
-/// The access log.
 pub(super) fn log(seen: &Seen, user: Option<&str>, reply: &Reply, took: Duration) {
     tracing::info!(
         target: "api::access",

@@ -22,7 +22,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// A cluster that is gone without a word is noticed after a few of these, also below a feed that waits for hours.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Makes connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: Option<TlsConnector>,

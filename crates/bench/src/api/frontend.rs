@@ -15,16 +15,13 @@ use crate::random_hex;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A running frontend.
 pub(super) struct Frontend {
     child: Child,
     address: SocketAddr,
     password: String,
 }
 
-/// Megabytes of memory.
 pub(super) struct Memory {
-    /// All that is resident.
     pub(super) resident: f64,
     /// What is the process's own.
     pub(super) own: f64,

@@ -12,7 +12,6 @@ use super::latency::start_all;
 use super::{failed, holder};
 use jobs::{Acceptor, Clock, Entropy, Error, JobType, Jobs, Query, Result, State};
 
-/// A first page.
 const PAGE: usize = 100;
 /// How often each page is read.
 const READS: usize = 21;

@@ -18,10 +18,8 @@ use crate::peer::{Call, Reply};
 use crate::rows::Layout;
 use crate::types::{DocId, Rev};
 
-/// A revision to fetch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct WantedRev {
-    /// The document.
     pub id: DocId,
     /// The revision; a newer one on the same branch will do. `None` is for all leaves, which some
     /// servers take for the winner.

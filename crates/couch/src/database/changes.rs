@@ -64,7 +64,6 @@ const OURS: [&str; 11] = [
     "conflicts",
 ];
 
-/// How a feed ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FeedKind {
     /// After the last change there is now.
@@ -115,10 +114,8 @@ pub enum Idle {
     HeartbeatMs(u64),
 }
 
-/// Which changes are told.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ChangesFilter {
-    /// All.
     #[default]
     None,
     /// Those that a function of the source lets through; its parameters by name.
@@ -138,9 +135,7 @@ pub struct ChangesRequest {
     pub since: Seq,
     /// All leaf revisions (`style=all_docs`) instead of winners only.
     pub all_leaves: bool,
-    /// Which changes.
     pub filter: ChangesFilter,
-    /// With winning documents.
     pub include_docs: bool,
     /// At most so many rows.
     pub limit: Option<u64>,
@@ -172,7 +167,6 @@ pub struct Change {
     pub id: DocId,
     /// The sequence, which [may be null](Seq::is_null).
     pub seq: Seq,
-    /// Leaf revisions.
     pub revs: Vec<Rev>,
     /// Whether the winner is deleted.
     pub deleted: bool,

@@ -24,7 +24,6 @@ const REQUEST_LINE_BYTES_MAX: usize = 7000;
 /// A server that refuses a request line as short as this refuses any.
 const REQUEST_LINE_BYTES_MIN: usize = 200;
 
-/// Which revisions are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WantedRevs<'a> {
     /// All leaves.

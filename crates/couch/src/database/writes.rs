@@ -17,7 +17,6 @@ use crate::types::{DocId, Rev};
 /// Revisions of a document that the target lacks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MissingRevs {
-    /// The document.
     pub id: DocId,
     /// What it lacks.
     pub missing: Vec<Rev>,
@@ -28,7 +27,6 @@ pub struct MissingRevs {
 /// A document that a server did not give or take.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct DocError {
-    /// The document.
     #[serde(default)]
     pub id: Option<DocId>,
     /// Its revision, if the server says.

@@ -34,11 +34,8 @@ pub enum AuthMethod {
 /// Where and how OAuth2 tokens are asked for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ClientCredentials {
-    /// The token endpoint.
     pub token_url: Url,
-    /// The client.
     pub client_id: String,
-    /// Its secret.
     pub client_secret: Secret,
     /// Scopes, separated by blanks.
     pub scope: Option<String>,
@@ -49,9 +46,7 @@ pub struct ClientCredentials {
 /// An API key and where it is exchanged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IamKey {
-    /// The token endpoint.
     pub token_url: Url,
-    /// The key.
     pub api_key: Secret,
 }
 

@@ -6,7 +6,6 @@ use serde_json::Value;
 use super::InvalidEndpoint;
 use crate::secret::{Basic, Secret};
 
-/// Headers by name.
 pub(super) type Headers = Vec<(String, Secret)>;
 
 /// The most headers, which is what common servers take.

@@ -33,10 +33,8 @@ pub type ResolveFn = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<Ve
     + Send
     + Sync;
 
-/// Who resolves names.
 #[derive(Clone, Default)]
 pub enum Resolver {
-    /// The operating system.
     #[default]
     System,
     /// Something else, as a simulation has it.
@@ -57,7 +55,6 @@ pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// Connects to an address.
 pub type ConnectFn = dyn Fn(SocketAddr) -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send>>
     + Send
     + Sync;

@@ -26,7 +26,6 @@ use crate::secret::Secret;
 /// Where the certificates come from that a server's chain must end in.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Roots {
-    /// The operating system's.
     System,
     /// A PEM file of the node.
     File(PathBuf),
@@ -34,7 +33,6 @@ pub(crate) enum Roots {
     Pem(String),
 }
 
-/// The client certificate.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ClientIdentity {
     /// PEM files of the node.

@@ -28,7 +28,6 @@ const IGNORED: [&str; 8] = [
 /// Which documents to find, and what of them.
 #[derive(Clone, Debug)]
 pub struct FindQuery {
-    /// What they match.
     pub(super) matcher: Arc<Matcher>,
     /// What to tell of them.
     pub fields: Fields,

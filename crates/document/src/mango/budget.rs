@@ -22,7 +22,6 @@ impl TooExpensive {
 }
 
 impl Budget {
-    /// For one document.
     pub fn of_document() -> Self {
         Self(DOCUMENT_STEPS)
     }

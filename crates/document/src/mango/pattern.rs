@@ -8,7 +8,6 @@ use regex_automata::meta;
 
 use super::{Budget, TooExpensive};
 
-/// The longest pattern.
 const PATTERN_BYTES_MAX: usize = 16 * 1024;
 /// Sizes of automata, and how much more a byte of text may cost in one of that size.
 const SIZES: [(usize, u64); 3] = [(64 << 10, 1), (512 << 10, 8), (2 << 20, 32)];

@@ -8,7 +8,6 @@ use crate::rev::{Rev, RevId, Revisions};
 pub struct Path<V> {
     /// The revision and its ancestors.
     pub revisions: Revisions,
-    /// It deletes the document.
     pub deleted: bool,
     /// What is kept for it.
     pub value: V,

@@ -15,7 +15,6 @@ pub enum Place {
         /// Line and column, from 1.
         at: Option<(usize, usize)>,
     },
-    /// An environment variable.
     Variable(String),
     /// A flag of the command line.
     Flag(&'static str),

@@ -38,13 +38,10 @@ pub struct Key {
 pub enum Form {
     /// `true` or `false`.
     Boolean,
-    /// A number.
     Number,
     /// A string.
     Text,
-    /// A list of strings.
     List,
-    /// A table.
     Table,
 }
 

@@ -46,7 +46,6 @@ impl fmt::Debug for Validation {
 }
 
 impl Incoming {
-    /// The revision it names.
     pub(crate) fn rev(&self) -> Option<Rev> {
         self.revisions.as_ref().and_then(Revisions::rev)
     }

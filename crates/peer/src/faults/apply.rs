@@ -22,7 +22,6 @@ const TICK: Duration = Duration::from_millis(20);
 pub(crate) enum Stop {
     /// This is answered.
     Reply(Reply),
-    /// The connection is reset.
     Reset,
     /// Nothing happens any more.
     Hang,

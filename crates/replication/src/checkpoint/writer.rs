@@ -17,7 +17,6 @@ const ID_VERSION: u32 = 4;
 pub(crate) struct Side {
     /// `source` or `target`.
     pub(crate) name: &'static str,
-    /// The database.
     pub(crate) database: Database,
     /// Its checkpoint document.
     pub(crate) log: Log,

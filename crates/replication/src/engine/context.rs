@@ -93,7 +93,6 @@ impl Context {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the counters.
     pub(super) fn count(&self, change: impl FnOnce(&mut Stats)) {
         change(&mut self.state().stats);
     }

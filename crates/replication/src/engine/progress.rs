@@ -34,7 +34,6 @@ pub enum StartedFrom {
     /// Nothing was known.
     #[default]
     Zero,
-    /// A checkpoint said so.
     Checkpoint,
     /// The replication says so (`since_seq`).
     SinceSeq,
@@ -43,9 +42,7 @@ pub enum StartedFrom {
 /// A document that the target does not have because it or its id was refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedDoc {
-    /// Its id.
     pub id: String,
-    /// Its revision.
     pub rev: Option<String>,
     /// CouchDB's name for the error.
     pub error: String,

@@ -102,7 +102,6 @@ struct Reader<'a> {
 
 /// Why reading a feed stopped without an error.
 enum Stopped {
-    /// It ended.
     End,
     /// It shall be opened with documents, or without.
     Reopen,

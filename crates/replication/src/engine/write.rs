@@ -10,7 +10,6 @@ use super::attachments::inline_count;
 use super::context::{Context, GROUP_DOCS_MAX};
 use crate::error::{Error, Step};
 
-/// Documents for one request.
 pub(super) type Group = Vec<Document>;
 
 /// A document that cannot be written as it is, to be copied by itself.

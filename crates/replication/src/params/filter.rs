@@ -15,7 +15,6 @@ pub enum Filter {
     None,
     /// A filter whose name starts with an underscore, as `_design` and `_view`.
     BuiltIn {
-        /// The name.
         name: String,
         /// Its parameters, an object.
         query_params: Json,

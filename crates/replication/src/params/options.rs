@@ -23,13 +23,11 @@ pub struct Defaults {
     pub worker_processes: u64,
     /// The largest number of changes in a batch.
     pub worker_batch_size: u64,
-    /// Connections to each endpoint.
     pub http_connections: u64,
     /// How long a connection may be silent.
     pub connection_timeout: Duration,
     /// How often a failed request is repeated.
     pub retries_per_request: u64,
-    /// Options of sockets.
     pub socket_options: SocketOptions,
     /// Whether `_bulk_get` is used.
     pub use_bulk_get: bool,
@@ -178,13 +176,11 @@ pub struct Options {
     pub worker_processes: usize,
     /// The largest number of changes in a batch.
     pub worker_batch_size: usize,
-    /// Connections to each endpoint.
     pub http_connections: usize,
     /// How long a connection may be silent.
     pub connection_timeout: Duration,
     /// How often a failed request is repeated.
     pub retries_per_request: u32,
-    /// Options of sockets.
     pub socket_options: SocketOptions,
     /// Whether `_bulk_get` is used.
     pub use_bulk_get: bool,
@@ -196,7 +192,6 @@ pub struct Options {
     pub skip_design_docs: bool,
     /// What a refused document means.
     pub on_write_failure: OnWriteFailure,
-    /// Who filters.
     pub filter_where: FilterWhere,
     /// Where checkpoints are written.
     pub checkpoints: Checkpoints,

@@ -19,7 +19,6 @@ pub(super) const OUTLIVED: &str = "A session, a token that expires or the word o
                                    send name and password with the request, or give `source` and `target` as URLs with \
                                    credentials of their own.";
 
-/// Who writes a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Writer {
     /// Somebody who asked for it.

@@ -48,7 +48,6 @@ pub enum Started {
 pub enum Answer {
     /// 202: the continuous replication runs.
     Running {
-        /// The replication id.
         local_id: String,
     },
     /// 200: the result, without `ok`.
@@ -56,7 +55,6 @@ pub enum Answer {
         /// `session_id`, `history` and so on.
         result: Map<String, Value>,
     },
-    /// It failed.
     Failed(Failure),
     /// Somebody cancelled it: 404.
     Removed,
@@ -65,7 +63,6 @@ pub enum Answer {
 /// A failed replication, as an HTTP answer has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The HTTP status.
     pub status: u16,
     /// The value of `error`.
     pub error: String,

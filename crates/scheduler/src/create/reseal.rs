@@ -42,7 +42,6 @@ const PAUSE_MS: i64 = 60_000;
 pub struct Resealing {
     /// The key that everything is sealed with.
     pub to: String,
-    /// When it began.
     pub began_ms: i64,
     /// When it ended; `None` while it lasts.
     pub ended_ms: Option<i64>,

@@ -115,7 +115,6 @@ impl Replications {
         }
     }
 
-    /// Creates a database.
     pub async fn create_database(&self, name: &str) -> Result<Db, ServiceError> {
         let name = self.0.docs.name(name)?;
         let instance = InstanceId(self.entropy().bits().to_be_bytes());

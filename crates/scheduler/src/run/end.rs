@@ -34,13 +34,16 @@ pub(super) enum End {
         progress: Box<Progress>,
     },
     /// To be run again, for no fault of its own.
-    Reschedule { due_ms: i64 },
+    Reschedule {
+        due_ms: i64,
+    },
     /// It failed, and may succeed later.
     Crash(Value),
-    /// It failed for good.
     Fail(Value),
     /// Another job does the same.
-    Duplicate { identity: Box<Identity> },
+    Duplicate {
+        identity: Box<Identity>,
+    },
     /// One of the others, after a run that came so far.
     After(Box<End>, Box<Progress>),
 }

@@ -28,7 +28,6 @@ pub(super) struct Plan {
     pub(super) schedule: Vec<(Duration, Act)>,
 }
 
-/// What a node does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodePlan {
     pub(super) replicates: bool,

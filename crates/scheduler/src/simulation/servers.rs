@@ -103,7 +103,6 @@ pub(super) async fn write_for_ever(servers: Arc<Servers>, plan: Plan) {
     }
 }
 
-/// Writes to one database.
 struct Writer {
     database: &'static str,
     serial: usize,

@@ -15,7 +15,6 @@ use crate::strip::without_credentials;
 /// How many documents one transaction looks at.
 const ROWS: u64 = 100;
 
-/// Which documents to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DocsQuery {
     /// Only those in these states; none is all.
@@ -24,7 +23,6 @@ pub struct DocsQuery {
     pub range: IdRange,
 }
 
-/// A page of documents.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DocsPage {
     /// How many there are, design documents not counted, without filters.

@@ -139,7 +139,6 @@ impl Feed {
             }
     }
 
-    /// Tells a page.
     async fn page(&mut self, query: ChangesQuery) -> Result<String, Error> {
         let reading = &self.reading;
         let view = |stored| reading.view(stored);

@@ -28,7 +28,6 @@ pub(super) enum Filter {
     None,
     /// Documents with these ids.
     Ids(HashSet<String>),
-    /// Design documents.
     Design,
     /// Documents for which this is true.
     Content(Box<Check>),

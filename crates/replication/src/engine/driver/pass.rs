@@ -16,7 +16,6 @@ use crate::engine::through::Ticket;
 use crate::engine::work::process;
 use crate::error::Error;
 
-/// How a pass ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
     /// The feed is read to its end and everything is done.

@@ -24,7 +24,6 @@ const FOREVER: Duration = Duration::from_hours(24 * 365);
 pub(super) enum Answer {
     /// Changes after the position, out of how many that had been read then.
     Pending(Option<u64>, u64),
-    /// The filter function.
     Filter(Result<String, Error>),
     /// Whether the source has changes that the feed has not told, out of how many that had been read then.
     Untold(bool, u64),

@@ -16,8 +16,9 @@ pub(super) enum Place {
         db: Option<String>,
         after: Option<String>,
     },
-    /// After a job.
-    Jobs { after: Option<Vec<u8>> },
+    Jobs {
+        after: Option<Vec<u8>>,
+    },
 }
 
 impl Place {
