@@ -237,7 +237,7 @@ async fn believing() -> String {
 
 /// A proxy signs the name alone, and for ever: who sees that once is whoever they say.
 #[tokio::test]
-async fn a_proxys_word_is_good_for_one_request_and_never_shown() {
+async fn the_word_of_a_proxy_is_good_for_one_request_and_never_shown() {
     let world = World::in_front_of(&believing().await).await;
     let of = &world.fixture;
     let security = json!({"members": {"names": ["anna"]}});
