@@ -233,8 +233,8 @@ impl Authenticator {
         let user = self.user(name, users).await?;
         let hash = user.as_ref().and_then(|user| user.password.as_ref());
         let is_admin = self.admins.get(name).is_some();
-        // Guesses at a name must not lock out whoever has been using it, and whoever is using it must
-        // not make up for guesses: what is remembered passes the throttle by.
+        // Guesses at a name must not lock out its user, and that user's requests must not reset the
+        // count of guesses: a remembered password bypasses the throttle.
         let remembered = hash.is_some_and(|hash| self.verifier.remembers(hash, password));
         let lane = if is_admin { Lane::Admins } else { Lane::Others };
         let question = Question {

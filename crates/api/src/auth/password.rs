@@ -87,8 +87,8 @@ impl PasswordHash {
         }
     }
 
-    /// Whether a text is meant to be a hash and is none that can be used. As a password it would let in
-    /// whoever has read it.
+    /// Whether a text looks like a hash but cannot be used as one. Taken for a plain password, it would
+    /// let in any reader of the configuration.
     pub fn is_unusable(text: &str) -> bool {
         ["-pbkdf2", "-hashed-"]
             .iter()

@@ -33,7 +33,7 @@ type Key = [u8; 16];
 pub struct Throttle(Arc<Inner>);
 
 struct Inner {
-    /// Keys the hashes, so that nobody can make names collide.
+    /// Keys the hashes, so that clients cannot make names collide.
     key: hmac::Key,
     failures: Mutex<HashMap<Key, Failures>>,
 }

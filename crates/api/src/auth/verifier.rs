@@ -20,7 +20,7 @@ use super::{AuthError, equal, hex};
 /// How long a password that was right is believed without hashing it again, since it was last used.
 const REMEMBERED: Duration = Duration::from_mins(10);
 const REMEMBERED_MAX: usize = 10_000;
-/// Checks beyond this are looked through for those that nobody waits for any more.
+/// Above this many entries, checks without a waiting request are removed.
 const RUNNING_MAX: usize = 1_000;
 
 type Digest = [u8; 32];
@@ -31,7 +31,7 @@ type Check = BoxFuture<'static, bool>;
 pub struct Verifier(Arc<Inner>);
 
 struct Inner {
-    /// Keys the digests of passwords; nobody else knows it.
+    /// Keys the digests of passwords; it never leaves the process.
     key: hmac::Key,
     /// What an unknown user's password is compared with.
     nobody: PasswordHash,
@@ -45,7 +45,7 @@ struct Inner {
 pub struct Question<'a> {
     /// Whose it is said to be.
     pub name: &'a str,
-    /// What it is compared with; `None` is a user nobody knows.
+    /// What it is compared with; `None` is an unknown user.
     pub hash: Option<&'a PasswordHash>,
     pub password: &'a str,
     /// The queue to wait in.
@@ -68,8 +68,8 @@ impl Verifier {
         &self.0.hashing
     }
 
-    /// True when the password is the one behind the hash. `admit` is asked before a password is hashed
-    /// that nobody else is waiting for.
+    /// True when the password is the one behind the hash. `admit` is asked before hashing, unless
+    /// another request already waits for the same check.
     pub async fn verify(
         &self,
         question: Question<'_>,
