@@ -12,49 +12,54 @@ use crate::listen::ListenOptions;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// What clients see as the name of this node.
+    /// Name of this node as shown to clients.
     pub node_name: String,
-    /// Whether anonymous callers are refused everywhere but at `/`, `/_up` and `/_session`.
+    /// Reject anonymous requests to all paths except `/`, `/_up` and `/_session`.
     pub require_valid_user: bool,
-    /// The largest body of a request, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub request_bytes_max: usize,
-    /// How many bytes of bodies are held at a time, all requests together.
+    /// Maximum total size of all request bodies held in memory, in bytes.
     pub bodies_bytes_max: usize,
-    /// Seconds until a request is given up that waits for nobody.
+    /// Seconds after which a request is abandoned. Does not apply to requests that wait for changes
+    /// or for a replication.
     pub request_timeout_sec: u64,
-    /// Seconds that a client may be silent in the middle of a body it sends or reads.
+    /// Seconds that a client may pause while sending a request body or reading a response.
     pub body_timeout_sec: u64,
-    /// Bytes a second that a body must come with after its first 20 seconds; 0 is none.
+    /// Minimum rate at which a request body must arrive after its first 20 seconds, in bytes per
+    /// second. 0 disables the check.
     pub body_bytes_per_sec_min: u64,
-    /// The most requests that are worked on at a time; more wait a little, and get 503 then.
+    /// Maximum number of requests handled concurrently. Further requests wait briefly, then get
+    /// 503.
     pub requests_max: usize,
-    /// The same for requests of anonymous callers, logins among them, which take no place of others.
+    /// Maximum number of concurrent requests from anonymous callers, including logins. They are
+    /// counted apart from `requests_max`.
     pub anonymous_requests_max: usize,
-    /// The most requests that wait at a time, for changes or for a replication.
+    /// Maximum number of requests waiting concurrently for changes or for a replication.
     pub waits_max: usize,
-    /// The most connections. When there are more, those without a request are closed, the one that is
-    /// idle longest first.
+    /// Maximum number of connections. When it is reached, connections without a request are closed,
+    /// longest idle first.
     pub connections_max: usize,
-    /// Seconds that the head of a request may take, and that a connection may be without a request.
+    /// Seconds that a request head may take to arrive, and that a connection may stay open without
+    /// a request.
     pub head_timeout_sec: u64,
-    /// Seconds that running requests may take to end when the service stops.
+    /// Seconds that requests in progress may take to finish when the service stops.
     pub stop_timeout_sec: u64,
-    /// Default of `timeout` of a feed of changes, in milliseconds, and its maximum.
+    /// Default and maximum of the `timeout` parameter of `_changes`, in milliseconds.
     pub changes_timeout: u64,
-    /// The most that `count` of `_uuids` may be.
+    /// Maximum `count` of `_uuids`.
     pub uuids_max: usize,
-    /// The attribute `SameSite` of session cookies.
+    /// `SameSite` attribute of session cookies.
     pub same_site: SameSite,
-    /// Whether session cookies are for TLS alone even when a request came without, as behind a proxy
-    /// that ends TLS.
+    /// Always mark session cookies `Secure`, even if the request arrived without TLS. For use
+    /// behind a proxy that terminates TLS.
     pub secure_cookies: bool,
-    /// Origins (as `https://admin.example.com`) that may change something with a session cookie,
-    /// beside the service's own: what a proxy in front calls it.
+    /// Origins, such as `https://admin.example.com`, that may make changes with a session cookie,
+    /// in addition to the service's own. Name the public address here if a proxy changes it.
     pub trusted_origins: Vec<String>,
-    /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of proxies in front that say in `X-Forwarded-For`
-    /// where a request comes from. Without them all clients behind a proxy share its failed logins.
+    /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of proxies whose `X-Forwarded-For` is
+    /// trusted. If a proxy is not listed, all its clients share one count of failed logins.
     pub trusted_proxies: Vec<String>,
-    /// Other origins whose scripts may read answers.
+    /// Cross-origin requests (CORS). Off by default.
     pub cors: Cors,
 }
 
@@ -62,15 +67,15 @@ pub struct Options {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cors {
-    /// Origins, as `https://app.example.com`; `*` is any.
+    /// Allowed origins, such as `https://app.example.com`. `*` allows any origin.
     pub origins: Vec<String>,
-    /// Whether cookies and passwords may be sent along. Never with `*`.
+    /// Allow cookies and passwords. Cannot be combined with `*`.
     pub credentials: bool,
-    /// Methods that scripts may use.
+    /// Allowed methods.
     pub methods: Vec<String>,
-    /// Headers that scripts may send.
+    /// Allowed request headers.
     pub headers: Vec<String>,
-    /// Seconds that browsers may remember all this.
+    /// Seconds that browsers may cache these permissions.
     pub max_age: u64,
 }
 

@@ -39,17 +39,21 @@ const IDLE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamOptions {
-    /// URL of a CouchDB cluster that this frontend stands in front of, as `http://couchdb:5984`. Everything about
-    /// replication is answered here, every other path there; users and administrators are the cluster's. Empty is none.
+    /// URL of a CouchDB cluster, such as `http://couchdb:5984`. The frontend handles replication
+    /// requests itself and forwards all other paths to the cluster, which also supplies users and
+    /// administrators. Empty means no cluster.
     pub url: String,
-    /// Seconds for which the cluster's word on who a caller is holds; 0 asks at every request.
+    /// Seconds to cache the cluster's answer about a caller's identity. 0 asks the cluster on every
+    /// request.
     pub session_cache_sec: u64,
-    /// Seconds that a connection to the cluster may take to come about.
+    /// Timeout for connecting to the cluster, in seconds.
     pub connect_timeout_sec: u64,
-    /// Whether the cluster is sent the `Host` that the client asked for, so that `Location` names what the client knows;
-    /// else its own, as a server of many names may need.
+    /// Forward the client's `Host` header, so that `Location` headers contain the address that the
+    /// client used. If `false`, the host of `upstream.url` is sent, which a server with virtual
+    /// hosts may need.
     pub preserve_host: bool,
-    /// PEM file of the certificates that are believed of the cluster, instead of the operating system's.
+    /// PEM file with the certificate authorities to trust for the cluster, instead of the operating
+    /// system's.
     pub ca_file: Option<PathBuf>,
 }
 

@@ -31,9 +31,9 @@ use rule::Rule;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressOptions {
-    /// Rules that allow; they win.
+    /// Rules for allowed addresses. They take precedence over `deny`.
     pub allow: Vec<String>,
-    /// Rules that deny.
+    /// Rules for denied addresses.
     pub deny: Vec<String>,
 }
 

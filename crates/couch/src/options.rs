@@ -15,33 +15,34 @@ use crate::retry::RetryPolicy;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkOptions {
-    /// Whether certificates of servers are verified. CouchDB's default is `false`, ours is not.
+    /// Verify the certificates of servers. Unlike in CouchDB, the default is `true`.
     pub verify_ssl_certificates: bool,
-    /// PEM file of the certificates that are believed, instead of the operating system's.
+    /// PEM file with the certificate authorities to trust, instead of the operating system's.
     pub ssl_trusted_certificates_file: Option<PathBuf>,
-    /// After so many hours certificates are read again.
+    /// Hours between reloads of the certificate files.
     pub cacert_reload_interval_hours: u64,
-    /// PEM file of the client certificate.
+    /// PEM file with the client certificate.
     pub cert_file: Option<PathBuf>,
-    /// PEM file of its key, which must not be encrypted.
+    /// PEM file with the client certificate's private key, which must not be encrypted.
     pub key_file: Option<PathBuf>,
     /// Milliseconds after which idle connections are closed.
     pub connection_close_interval: u64,
-    /// `HOST:PORT:TARGET:PORT,…`: other addresses for chosen hosts.
+    /// Connect to other addresses for the given hosts: `HOST:PORT:TARGET:PORT,…`.
     pub connect_to: String,
-    /// Addresses that may be reached.
+    /// Addresses that replications may connect to.
     pub egress: EgressOptions,
-    /// Whether 429 slows down an endpoint (as in CouchDB) or all of a host, as Cloudant counts.
+    /// What a 429 response slows down: `endpoint`, as in CouchDB, or the whole `host`, which is how
+    /// Cloudant counts.
     pub rate_limit_scope: RateLimitScope,
-    /// Whether endpoints with Basic credentials log in for a cookie first.
+    /// Log in with a session cookie at endpoints that have Basic credentials.
     pub auth_session: bool,
-    /// Seconds after which a session is renewed when the server does not say.
+    /// Seconds after which a session is renewed if the server does not specify its lifetime.
     pub session_refresh_interval_sec: u64,
-    /// Seconds between renewals of a session that the server refuses, at least.
+    /// Minimum number of seconds between renewals of a session that the server rejects.
     pub session_min_update_interval: u64,
-    /// Directory of the token files that `auth.jwt` names.
+    /// Directory of the token files that `auth.jwt` refers to.
     pub jwt_directory: Option<PathBuf>,
-    /// Whether HTTP/2 is spoken with servers that offer it.
+    /// Use HTTP/2 with servers that support it.
     pub http2: bool,
     /// Who resolves names.
     #[serde(skip)]

@@ -47,47 +47,50 @@ const SHORT: [(&str, &str); 2] = [
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The process as a whole.
+    /// Settings of the whole process.
     pub node: NodeOptions,
-    /// What the process does, under CouchDB's names. `COUCHDB_NODE_TYPE_API_FRONTEND` and
-    /// `COUCHDB_NODE_TYPE_REPLICATION` in the environment come before these, `--roles` before both.
+    /// Roles of the process, under CouchDB's names. The environment variables
+    /// `COUCHDB_NODE_TYPE_API_FRONTEND` and `COUCHDB_NODE_TYPE_REPLICATION` override these options;
+    /// `--roles` overrides both.
     pub node_types: NodeTypes,
-    /// Where everything is kept.
+    /// Where data is stored.
     pub store: StoreOptions,
-    /// The keys that credentials in the store are sealed with, which are not in the store.
+    /// The keys that seal credentials in the store. They are not kept in the store.
     pub keys: KeyOptions,
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub http: HttpOptions,
-    /// How requests are answered.
+    /// How requests are handled.
     pub api: api::Options,
-    /// A CouchDB cluster that this frontend stands in front of.
+    /// A CouchDB cluster behind this frontend.
     pub upstream: api::UpstreamOptions,
-    /// Server administrators: a name, and what `davenport hash-password` prints. A plain password
-    /// works, too: it is hashed at the start, and only the hash is kept.
+    /// Server administrators: `NAME = "HASH"`, where the hash is the output of `davenport
+    /// hash-password`. A plain password also works: it is hashed at startup, and only the hash is
+    /// kept.
     pub admins: Admins,
-    /// How callers prove who they are, under CouchDB's names.
+    /// Authentication, under CouchDB's names.
     pub chttpd_auth: AuthOptions,
-    /// What tokens have to say, under CouchDB's names.
+    /// Requirements for JSON Web Tokens, under CouchDB's names.
     pub jwt_auth: JwtOptions,
-    /// Keys that tokens are signed with, as in CouchDB: `hmac:KID` is base64 of at least 16 bytes,
-    /// `rsa:KID` and `ec:KID` are public keys in PEM; `_default` is for tokens without a KID. Without a key no token is
-    /// believed.
+    /// Keys that verify JSON Web Tokens, as in CouchDB: `hmac:KID` is at least 16 bytes in base64,
+    /// `rsa:KID` and `ec:KID` are public keys in PEM; `_default` in place of the KID is for tokens
+    /// without one. Without any key, tokens are not accepted.
     pub jwt_keys: JwtKeys,
     /// Jobs and replications, under CouchDB's names.
     pub replicator: scheduler::Options,
-    /// How other servers are reached; in CouchDB these options are in `[replicator]`.
+    /// Connections to other servers. CouchDB has these options in `[replicator]`.
     pub network: couch::NetworkOptions,
-    /// Credentials that documents of server administrators name by `"auth": {"secret_ref": NAME}` instead of holding them:
-    /// `[secrets.NAME]` holds what `auth` would, and `origins`, a list of the only servers they are sent to, as
-    /// `origins = ["https://couch.example.com:6984"]`.
+    /// Credentials that server administrators can refer to in documents with `"auth":
+    /// {"secret_ref": NAME}` instead of including them. `[secrets.NAME]` has the members of `auth`,
+    /// and `origins`, the list of servers that the secret may be sent to, such as `origins =
+    /// ["https://couch.example.com:6984"]`.
     pub secrets: Secrets,
-    /// What CouchDB has in its section of this name.
+    /// Options from CouchDB's section of the same name.
     pub couchdb: CouchdbOptions,
-    /// The queue, under CouchDB's names.
+    /// The job queue, under CouchDB's names.
     pub couch_jobs: jobs::Options,
-    /// Logs, which go to standard error.
+    /// Logs, which are written to standard error.
     pub log: LogOptions,
-    /// Metrics of processes that are no frontends.
+    /// Metrics of nodes that are not frontends.
     pub metrics: MetricsOptions,
 }
 

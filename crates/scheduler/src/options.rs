@@ -16,81 +16,88 @@ const BACKOFF_MIN_S: u64 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Jobs that run at a time on a node.
+    /// Maximum number of jobs that run concurrently on a node.
     pub max_jobs: usize,
-    /// Runs that begin at a time at one server, on a node; the others wait for their turn, which lasts some seconds at most. 0
-    /// lets any number begin.
+    /// Maximum number of runs that a node starts concurrently against one server. Further runs
+    /// wait; a run counts as starting for a few seconds at most. 0 means no limit.
     pub max_starts_per_server: usize,
-    /// Seconds between two turns of the scheduler; jobs that were stopped wait so long.
+    /// Seconds between scheduler cycles, and before a job that was stopped to make room can run
+    /// again.
     pub interval_sec: u64,
-    /// Jobs that one turn starts beyond `max_jobs`, so that waiting ones get their turn.
+    /// Number of waiting jobs that each scheduler cycle may start beyond `max_jobs`, so that every
+    /// job gets to run.
     pub max_churn: usize,
-    /// Taken for CouchDB's sake, to no effect: one request waits for all.
+    /// Accepted for compatibility with CouchDB. Has no effect: a node claims all its jobs through a
+    /// single acceptor.
     pub max_acceptors: usize,
-    /// Taken for CouchDB's sake, to no effect: jobs are accepted when they fall due, by nobody else.
+    /// Accepted for compatibility with CouchDB. Has no effect: each job is claimed by one node,
+    /// when it is due.
     pub startup_jitter: u64,
-    /// Another name of `startup_jitter` in CouchDB's own configuration.
+    /// Alias of `startup_jitter`, from CouchDB's own configuration file.
     pub accept_jitter: Option<u64>,
-    /// Seconds that a job runs at least before it makes room for another one.
+    /// Minimum number of seconds that a job runs before it is stopped to make room for another.
     pub min_run_time_sec: u64,
-    /// Seconds after which a continuous job that has caught up gives up its place until its source has changed, if the
-    /// source tells; sooner when others wait. 0 is never.
+    /// Seconds after which an idle continuous job gives up its permit until its source changes,
+    /// provided the source can report changes. Shorter if other jobs are waiting. 0 means never.
     pub park_after_sec: u64,
-    /// Seconds after which a run counts as healthy: its errors are forgotten.
+    /// Seconds after which a run counts as healthy and the job's earlier errors are cleared.
     pub health_threshold_sec: u64,
-    /// Seconds that a job waits after its first error, half of it.
+    /// Half the number of seconds that a job waits after its first error.
     pub min_backoff_penalty_sec: u64,
-    /// Seconds that it waits at most.
+    /// Maximum number of seconds that a job waits after an error.
     pub max_backoff_penalty_sec: u64,
-    /// Events that a job's history remembers.
+    /// Number of events kept in a job's history.
     pub max_history: usize,
-    /// Seconds between two updates of a running job's statistics.
+    /// Seconds between updates of a running job's statistics.
     pub stats_update_interval_sec: u64,
-    /// Seconds that the result of a transient job is kept.
+    /// Seconds to keep the result of a transient job (one created with `_replicate`).
     pub transient_job_max_age_sec: u64,
-    /// Whether `_replicator` is created at the start.
+    /// Create the `_replicator` database at startup.
     pub create_replicator_db: bool,
-    /// Default of a replication's own `worker_processes`.
+    /// Default for a replication's `worker_processes`.
     pub worker_processes: u64,
-    /// Default of a replication's own `worker_batch_size`.
+    /// Default for a replication's `worker_batch_size`.
     pub worker_batch_size: u64,
-    /// Default of a replication's own `http_connections`.
+    /// Default for a replication's `http_connections`.
     pub http_connections: u64,
-    /// The most of these that a replication gets.
+    /// Upper limit for a replication's `worker_processes`.
     pub worker_processes_max: u64,
-    /// The most of these that a replication gets.
+    /// Upper limit for a replication's `worker_batch_size`.
     pub worker_batch_size_max: u64,
-    /// The most of these that a replication gets.
+    /// Upper limit for a replication's `http_connections`.
     pub http_connections_max: u64,
-    /// Default of a replication's own `connection_timeout`, in milliseconds.
+    /// Default for a replication's `connection_timeout`, in milliseconds.
     pub connection_timeout: u64,
-    /// Milliseconds that a request may take that is no stream; 0 is for ever.
+    /// Timeout for a whole request, in milliseconds. Does not apply to streams. 0 means no timeout.
     pub request_timeout: u64,
-    /// Default of a replication's own `retries_per_request`.
+    /// Default for a replication's `retries_per_request`.
     pub retries_per_request: u64,
-    /// Default of a replication's own `socket_options`, in CouchDB's form. Connections are shared between replications, so
-    /// that each has `keepalive` and `nodelay` whatever this says.
+    /// Default for a replication's `socket_options`, in CouchDB's syntax. Has no effect on
+    /// connections: they are shared between replications and always use `keepalive` and `nodelay`.
     pub socket_options: String,
-    /// Default of a replication's own `use_checkpoints`.
+    /// Default for a replication's `use_checkpoints`.
     pub use_checkpoints: bool,
-    /// Default of a replication's own `checkpoint_interval`, in milliseconds.
+    /// Default for a replication's `checkpoint_interval`, in milliseconds.
     pub checkpoint_interval: u64,
-    /// Default of a replication's own `use_bulk_get`.
+    /// Default for a replication's `use_bulk_get`.
     pub use_bulk_get: bool,
-    /// Protocols that endpoints may have.
+    /// Allowed protocols for endpoints.
     pub valid_endpoint_protocols: Vec<String>,
-    /// Protocols that proxies may have.
+    /// Allowed protocols for proxies.
     pub valid_proxy_protocols: Vec<String>,
-    /// Bytes of the longest document id that is copied; 0 is any.
+    /// Maximum length of the ids of copied documents, in bytes. 0 means no limit.
     pub max_document_id_length: usize,
-    /// Milliseconds before a revision is asked for again that the source announced and did not have.
+    /// Milliseconds to wait before requesting a revision again that the source announced but did
+    /// not return.
     pub missing_doc_retry_msec: u64,
-    /// Seconds without progress, although there is something to do, after which a run is begun anew; 0 is never.
+    /// Seconds without progress, while there is work to do, after which a run is restarted. 0 means
+    /// never.
     pub no_progress_timeout_sec: u64,
-    /// How often in a row a node may stop while it starts a job whose node has stopped before; the job is then set aside as
-    /// failed. 0 is any number of times.
+    /// Number of strikes in a row after which a job is set aside as failed. A suspect job gets a
+    /// strike when a node stops while starting it. 0 means never.
     pub set_aside_after: u32,
-    /// Where names without `http://` are; empty refuses them.
+    /// Base URL of endpoints given as plain names, without `http://`. If empty, plain names are
+    /// rejected.
     pub local_endpoint_base_url: String,
 }
 

@@ -13,16 +13,17 @@ const TIMEOUT_MAX_S: u64 = 3_600;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Seconds that a node may be silent before its jobs are given to others: they come back within twice this time, and a
-    /// job sends a heart-beat about four times in it. The same on all nodes of a store; takes effect with the next start.
+    /// Seconds without a heartbeat after which a job is taken from its node. Other nodes get the
+    /// job within twice this time. A job sends about four heartbeats per timeout. Must be the same
+    /// on all nodes of a store; a change takes effect after a restart.
     pub job_timeout_sec: u64,
-    /// How much later than its turn an activity monitor looks at most, in milliseconds.
+    /// Maximum random delay of an activity monitor's check, in milliseconds.
     pub activity_monitor_max_jitter_msec: u64,
-    /// How often a notifier looks for changes at most: once in so many milliseconds.
+    /// Minimum interval between a notifier's checks for changes, in milliseconds.
     pub type_monitor_holdoff_msec: u64,
-    /// How often the registered types are read, in milliseconds, when no change is noticed.
+    /// Interval at which the registered types are read if no change is noticed, in milliseconds.
     pub type_check_period_msec: u64,
-    /// How much later than their turn they are read at most, in milliseconds.
+    /// Maximum random delay of that read, in milliseconds.
     pub type_check_max_jitter_msec: u64,
 }
 

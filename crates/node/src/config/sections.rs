@@ -17,9 +17,9 @@ use super::Role;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeOptions {
-    /// The node's name, as jobs show it; `davenport@` and the host's name when there is none.
+    /// Node name shown in jobs. The default is `davenport@HOSTNAME`.
     pub name: Option<String>,
-    /// Megabytes that documents on their way may take, over all jobs of the node.
+    /// Memory for documents in flight, in megabytes, shared by all jobs on the node.
     pub document_memory_mb: usize,
 }
 
@@ -36,9 +36,9 @@ impl Default for NodeOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeTypes {
-    /// Answers HTTP requests, and makes jobs of documents.
+    /// Serve HTTP requests and create jobs from documents.
     pub api_frontend: bool,
-    /// Runs jobs.
+    /// Run jobs.
     pub replication: bool,
 }
 
@@ -81,10 +81,11 @@ impl NodeTypes {
 pub struct StoreOptions {
     /// `lmdb:DIRECTORY`, `fdb:CLUSTER_FILE`, or `memory:` for tests.
     pub url: String,
-    /// What a commit to an `lmdb:` store survives: `sync` is everything, `relaxed` is everything but
-    /// a power cut, which then takes the newest transactions.
+    /// What a commit to an `lmdb:` store survives: with `sync`, everything; with `relaxed`,
+    /// everything except a power failure, which can lose the most recent transactions.
     pub durability: DurabilityOption,
-    /// Gigabytes of address space for an `lmdb:` store; the same for all processes that share it.
+    /// Address space for an `lmdb:` store, in gigabytes. Must be the same for all processes that
+    /// share the store.
     pub map_size_gb: u64,
 }
 
@@ -125,8 +126,8 @@ impl StoreOptions {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KeyOptions {
-    /// File of the keys, made at the first start; every node of a store needs the same. When there is
-    /// none it is `DIRECTORY.keys` for `lmdb:DIRECTORY`, and else `davenport.keys` beside the
+    /// Key file, created at first start. All nodes of a store need the same file. The default is
+    /// `DIRECTORY.keys` for `lmdb:DIRECTORY`; for other stores, `davenport.keys` next to the
     /// configuration file, in `$STATE_DIRECTORY`, or in the working directory.
     pub file: Option<PathBuf>,
 }
@@ -135,13 +136,14 @@ pub struct KeyOptions {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogOptions {
-    /// `error`, `warn`, `info`, `debug` or `trace`; or a list for parts, as `info,couch=debug`.
+    /// `error`, `warn`, `info`, `debug` or `trace`, or a list by component, such as
+    /// `info,couch=debug`.
     pub level: String,
-    /// `text` or `json`: a line for an event either way.
+    /// `text` or `json`. Both write one line per event.
     pub format: LogFormat,
-    /// Where spans go besides, as `http://127.0.0.1:4318`: an OpenTelemetry collector that takes OTLP over HTTP. Nowhere when
-    /// there is none. `OTEL_TRACES_SAMPLER` and the other variables of OpenTelemetry's SDKs are heeded; takes effect with the
-    /// next start.
+    /// URL of an OpenTelemetry collector that accepts OTLP over HTTP, such as
+    /// `http://127.0.0.1:4318`. If unset, spans are not exported. `OTEL_TRACES_SAMPLER` and the
+    /// other variables of the OpenTelemetry SDKs apply. A change takes effect after a restart.
     pub otlp_url: Option<String>,
 }
 
@@ -170,8 +172,8 @@ impl Default for LogOptions {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsOptions {
-    /// Address and port of `/_metrics` and `/_up`, for anybody who can reach them; nowhere when there
-    /// is none. Frontends answer both on their own port anyway.
+    /// Address and port for `/_metrics` and `/_up`, without authentication. If unset, they are not
+    /// served. Frontends always serve both on their own port.
     pub listen: Option<SocketAddr>,
 }
 
@@ -179,12 +181,13 @@ pub struct MetricsOptions {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CouchdbOptions {
-    /// The UUID in replication ids. A CouchDB's own finds its checkpoints; without one the store
-    /// makes one and keeps it.
+    /// Service UUID used in replication ids. Set it to the UUID of an existing CouchDB to reuse its
+    /// checkpoints. If unset, one is generated and kept in the store.
     pub uuid: Option<String>,
-    /// `HOST:PORT` of the CouchDB that is replaced, if its checkpoints are older than its version 1.2.
+    /// `HOST:PORT` of the CouchDB being replaced, if its checkpoints were written by a version
+    /// before 1.2.
     pub legacy_address: Option<String>,
-    /// Bytes that a document may have.
+    /// Maximum size of a document, in bytes.
     pub max_document_size: usize,
 }
 
@@ -216,11 +219,12 @@ impl CouchdbOptions {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpOptions {
-    /// Address and port to listen on; port 0 chooses one.
+    /// Address and port to listen on. Port 0 picks a free port.
     pub listen: SocketAddr,
-    /// PEM file of the certificates for TLS, the own one first; without it there is no TLS.
+    /// PEM file with the TLS certificate chain, the server's own certificate first. If unset, TLS
+    /// is off.
     pub cert_file: Option<PathBuf>,
-    /// PEM file of the certificate's key.
+    /// PEM file with the certificate's private key.
     pub key_file: Option<PathBuf>,
 }
 
@@ -238,12 +242,13 @@ impl Default for HttpOptions {
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthOptions {
-    /// Seconds that a session holds without a request.
+    /// Seconds after which a session without requests expires.
     pub timeout: u64,
-    /// Secrets shared with proxies that say who the caller is, of at least 16 bytes; without one none is
-    /// believed. The first that fits counts, so that one can be changed.
+    /// Secrets shared with proxies that authenticate callers, at least 16 bytes each. Without a
+    /// secret, proxy authentication is off. Any of the secrets is accepted, so they can be rotated.
     pub proxy_secrets: Vec<String>,
-    /// Whether a user's password that is hashed weakly, as by an older CouchDB, is hashed anew at the next login.
+    /// Replace weak password hashes, such as those of older CouchDB versions, at the user's next
+    /// login.
     pub upgrade_hash_on_auth: bool,
 }
 
@@ -269,9 +274,9 @@ impl fmt::Debug for AuthOptions {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JwtOptions {
-    /// Claims that have to be there, each `NAME` or `NAME=VALUE`.
+    /// Claims that a token must have, each `NAME` or `NAME=VALUE`.
     pub required_claims: Vec<String>,
-    /// The claim that lists the roles: its path with dots, where `\.` is a dot in a name.
+    /// Path of the claim that lists the roles, separated by dots. `\.` is a dot within a name.
     pub roles_claim_path: String,
 }
 
