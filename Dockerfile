@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
-# Davenport's three programs, nothing else, for a user who is not root.
+# Davenport's three programs and nothing else, run as a non-root user.
 #
 #   docker build -t davenport .
-#   docker build -t davenport --build-arg FDB_CLIENT=no .      for lmdb: stores: without FoundationDB's client library
+#   docker build -t davenport --build-arg FDB_CLIENT=no .      without FoundationDB's client library, for lmdb: stores
 
 ARG RUST_VERSION=1.95.0
 ARG FDB_VERSION=7.3.63
@@ -12,14 +12,14 @@ FROM docker.io/library/rust:${RUST_VERSION}-slim-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc g++ libc6-dev make && rm -rf /var/lib/apt/lists/*
 WORKDIR /davenport
 COPY . .
-# Kernels for arm64 have pages of 4 to 64 KiB, and the allocator serves those it was built for and smaller ones.
+# arm64 kernels use pages of 4 to 64 KiB; the allocator supports the page size it was built for and smaller ones.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/davenport/target \
     if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi \
     && cargo build --release --locked --workspace --bins \
     && mkdir -p /out/bin /out/state \
     && cp target/release/davenport target/release/davenport-api-frontend target/release/davenport-replication /out/bin/
 
-# The client library is opened at run time, by who chooses an fdb: store. It has to fit the cluster's version.
+# The client library is loaded at run time for an fdb: store. It must match the cluster's version.
 FROM docker.io/foundationdb/foundationdb:${FDB_VERSION} AS client-yes
 USER root
 RUN mkdir -p /client && cp /usr/lib/libfdb_c.so /client/
@@ -29,7 +29,7 @@ RUN mkdir -p /client
 
 FROM client-${FDB_CLIENT} AS client
 
-# Has glibc and certificates of public authorities, no shell, and a user who owns nothing.
+# Has glibc, public CA certificates and an unprivileged user, but no shell.
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=client /client/ /usr/lib/
 COPY --from=build /out/bin/ /usr/local/bin/
