@@ -29,25 +29,25 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub struct ApiBench {
-    /// An empty store, lmdb: or fdb:; a new directory below the system's temporary one when left out
+    /// Empty store, lmdb: or fdb:; default: a new temporary directory
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// How many clients write documents side by side
+    /// Number of clients that write documents concurrently
     #[arg(long, value_name = "N", default_value_t = 64)]
     clients: usize,
-    /// How many documents they write, each with its job
+    /// Number of documents to write, each with its job
     #[arg(long, value_name = "N", default_value_t = 30_000)]
     docs: usize,
-    /// How many documents, each with its job, the larger database has whose pages are asked for; 0 leaves it out
+    /// Number of documents, each with its job, in the larger of the listed databases; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     large: usize,
-    /// How many clients wait for a change at a time
+    /// Number of clients that wait for a change concurrently
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     listeners: usize,
-    /// Only this part; may be given more than once
+    /// Run only this case; can be repeated
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<Part>,
-    /// Print a line of JSON a figure
+    /// Print one line of JSON per figure
     #[arg(long)]
     json: bool,
 }

@@ -21,28 +21,28 @@ use super::{print, random_hex};
 
 #[derive(Debug, Args)]
 pub struct FleetBench {
-    /// An empty store for the nodes; a new directory below the system's temporary one when left out
+    /// Empty store for the nodes; default: a new temporary directory
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// A CouchDB with its administrator, as `http://admin:password@127.0.0.1:5984`, for the case `one_shot`: its databases are
-    /// copied, by us and by its own scheduler. Servers in memory when left out
+    /// URL of a CouchDB with its administrator, such as `http://admin:password@127.0.0.1:5984`, for the case `one_shot`, which
+    /// copies its databases with Davenport and with its own scheduler; default: in-memory servers
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[arg(
         long,
-        help = "Only these cases, separated by commas: idle/N, one_shot/N, takeover/kill, takeover/stop",
+        help = "Run only these cases, separated by commas: idle/N, one_shot/N, takeover/kill, takeover/stop",
         value_name = "CASE,CASE…",
         value_delimiter = ',',
         default_value = "idle/10000,one_shot/1000,takeover/kill,takeover/stop"
     )]
     cases: Vec<Case>,
-    /// For so many seconds jobs that wait are watched, and some of them kept busy after that
+    /// Seconds to observe idle jobs, and then again with some of them busy
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Any option of the nodes; what it says of them goes for the comparison, too
+    /// Set any configuration option of the nodes; also applies to the comparison
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// Print a line of JSON a figure
+    /// Print one line of JSON per figure
     #[arg(long)]
     json: bool,
 }

@@ -32,37 +32,37 @@ pub type Open = fn(url: String) -> BoxFuture<'static, anyhow::Result<Replication
 /// What is measured.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Nodes with many jobs, and nodes that end
+    /// Measure nodes with many jobs, and takeover when a node stops
     Fleet(fleet::FleetBench),
-    /// A replication, next to the server's own replicator
+    /// Measure replications, compared with the server's own replicator
     Replicate(replicate::Command),
-    /// Our replication of `bench replicate`
+    /// Run the replication of `bench replicate`
     #[command(hide = true)]
     ReplicateOne,
-    /// The waiting replications of `bench replicate`
+    /// Run the idle replications of `bench replicate`
     #[command(hide = true)]
     ReplicateIdle,
-    /// The server of `bench replicate`
+    /// Run the server of `bench replicate`
     #[command(hide = true)]
     ReplicatePeer,
-    /// Commits, reads and watches, next to bare LMDB
+    /// Measure commits, reads and watches, compared with bare LMDB
     Store(store::command::StoreBench),
-    /// The second process of `bench store`
+    /// Run the second process of `bench store`
     #[command(hide = true)]
     StoreEcho {
         #[arg(long)]
-        /// The store of the first one
+        /// Store of the first process
         store: String,
     },
-    /// Documents written, listed and followed, by clients of a frontend
+    /// Measure clients of a frontend that write, list and follow documents
     Api(api::ApiBench),
-    /// Jobs added, accepted and finished
+    /// Measure adding, claiming and finishing jobs
     Queue(queue::command::QueueBench),
-    /// The second process of `bench queue`
+    /// Run the second process of `bench queue`
     #[command(hide = true)]
     QueueSecond {
         #[arg(long)]
-        /// The store of the first one
+        /// Store of the first process
         store: String,
     },
 }

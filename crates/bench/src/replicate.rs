@@ -26,28 +26,28 @@ use databases::{Databases, Interrupted};
 
 #[derive(Debug, Args)]
 pub struct Command {
-    /// An empty CouchDB with its administrator, as `http://admin:password@127.0.0.1:5984`; a server in memory when left out
+    /// URL of an empty CouchDB with its administrator, such as `http://admin:password@127.0.0.1:5984`; default: an in-memory server
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// Only these cases, separated by commas
+    /// Run only these cases, separated by commas
     #[arg(long, value_name = "CASE,CASE…", value_delimiter = ',')]
     cases: Vec<Case>,
-    /// A part of the documents, to see whether it works; figures are comparable with all of them only
+    /// Fraction of the documents, for a quick test; figures are comparable only at 1
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Measure what so many continuous replications take that wait for changes, instead of the cases
+    /// Instead of the cases, measure the memory of this many idle continuous replications
     #[arg(long, value_name = "JOBS")]
     idle: Option<u32>,
-    /// Give a case up that takes longer, its data included
+    /// Time limit for each case, including its data
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
     #[arg(
         long = "option",
         value_name = "FIELD=JSON",
-        help = "A field of the replication document, for both replicators, as in worker_batch_size=500"
+        help = "Set a field of the replication document, for both replicators, such as worker_batch_size=500"
     )]
     options: Vec<String>,
-    /// Print a line of JSON a figure
+    /// Print one line of JSON per figure
     #[arg(long)]
     json: bool,
 }

@@ -34,7 +34,7 @@ const USAGE: u8 = 2;
 /// How long work that nobody waits for may hold up the end.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Davenport runs CouchDB replications as a fleet.
+/// Run CouchDB replications on a fleet of nodes
 #[derive(Debug, Parser)]
 #[command(name = "davenport", version, arg_required_else_help = true)]
 struct Cli {
@@ -44,31 +44,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a node: answer requests, run replications, or both
+    /// Start a node: a frontend, a replication node, or both
     Serve(Box<serve::Command>),
-    /// Run one replication here and now
+    /// Run a single replication without a service
     Replicate(Box<replicate::Command>),
-    /// The whole service with two servers in memory and a live replication, to look at
+    /// Start a demo service with two in-memory servers and a live replication
     Demo(demo::Command),
-    /// See and steer the jobs of a service
+    /// List, show, restart or cancel jobs of a service
     Jobs(jobs::Command),
-    /// Take over what another service does
+    /// Import replications from another service
     #[command(subcommand)]
     Import(import::Command),
-    /// See which keys credentials are sealed with, and change them
+    /// List the keys that seal credentials, or reseal with a new key
     #[command(subcommand)]
     Keys(keys::Command),
-    /// Look into, export or fill a store, without any node
+    /// Check, inspect, export or import a store, without a node
     #[command(subcommand)]
     Store(store::Command),
-    /// Measure how fast it is here
+    /// Run benchmarks on this machine
     #[command(subcommand)]
     Bench(bench::Command),
     /// Print a configuration file with every option and its default
     Config,
-    /// Hash a password for the section [admins]; it is read from standard input
+    /// Hash a password, read from standard input, for the [admins] section
     HashPassword,
-    /// Print a script that completes this command line in a shell
+    /// Print a shell completion script
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -116,9 +116,9 @@ pub fn main_of(role: Role) -> ExitCode {
     let (name, about) = match role {
         Role::ApiFrontend => (
             "davenport-api-frontend",
-            "Answers HTTP requests, and makes jobs of replication documents",
+            "Serve HTTP requests and create jobs from replication documents",
         ),
-        Role::Replication => ("davenport-replication", "Runs replications"),
+        Role::Replication => ("davenport-replication", "Run replications"),
     };
     let command = OneRole::command().name(name).about(about);
     let parsed = command

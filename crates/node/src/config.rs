@@ -98,9 +98,9 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[clap(rename_all = "snake_case")]
 pub enum Role {
-    /// Answers HTTP requests, and makes jobs of documents.
+    /// Serve HTTP requests and create jobs from documents.
     ApiFrontend,
-    /// Runs jobs.
+    /// Run jobs.
     Replication,
 }
 

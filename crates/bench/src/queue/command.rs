@@ -8,28 +8,28 @@ use tokio::io::{BufReader, stdin};
 
 #[derive(Debug, Args)]
 pub struct QueueBench {
-    /// An empty store; a new directory below the system's temporary one when left out
+    /// Empty store; default: a new temporary directory
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// How many jobs a case adds and finishes
+    /// Number of jobs that each case adds and finishes
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     jobs: usize,
-    /// How many tasks add jobs side by side
+    /// Number of tasks that add jobs concurrently
     #[arg(long, value_name = "P", default_value_t = 16)]
     producers: usize,
-    /// How many tasks finish jobs side by side
+    /// Number of tasks that finish jobs concurrently
     #[arg(long, value_name = "W", default_value_t = 16)]
     workers: usize,
-    /// How many jobs one transaction adds, or finishes, in the batched case
+    /// Number of jobs per transaction in the batched case
     #[arg(long, value_name = "B", default_value_t = 100)]
     batch: usize,
-    /// How many jobs wait in the largest backlog; 0 leaves it out
+    /// Number of waiting jobs in the largest backlog; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     backlog: usize,
-    /// Only this part; may be given more than once
+    /// Run only this case; can be repeated
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<Part>,
-    /// Print a line of JSON a figure
+    /// Print one line of JSON per figure
     #[arg(long)]
     json: bool,
 }

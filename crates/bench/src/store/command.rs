@@ -9,13 +9,13 @@ use super::Bench;
 
 #[derive(Debug, Args)]
 pub struct StoreBench {
-    /// An empty store; a new directory below the system's temporary one when left out
+    /// Empty store; default: a new temporary directory
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Seconds for each case
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Print a line of JSON a figure
+    /// Print one line of JSON per figure
     #[arg(long)]
     json: bool,
 }

@@ -24,13 +24,13 @@ const CUSTOMERS: [&str; 4] = ["Ada", "Grace", "Barbara", "Radia"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
-    /// How many documents there are at the start
+    /// Number of documents at the start
     #[arg(long, default_value_t = 1_000)]
     documents: u32,
-    /// End when everything is copied, instead of going on until Ctrl-C
+    /// Exit when everything is copied, instead of running until Ctrl-C
     #[arg(long)]
     once: bool,
-    /// Where the service listens; port 0 chooses one
+    /// Listen address of the service; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 }

@@ -24,16 +24,16 @@ const PRIVILEGED: &str = "it sets `tls`, `auth.jwt` or `auth.secret_ref`, which 
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Take over the replication documents of a CouchDB cluster; without --apply say what that would do
+    /// Import the replication documents of a CouchDB cluster; a dry run without --apply
     Replicator(Box<Import>),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Import {
-    /// The cluster [default: what upstream.url says]
+    /// URL of the cluster [default: upstream.url]
     #[arg(long, value_name = "URL")]
     from: Option<String>,
-    /// An administrator of the cluster
+    /// Name and password of an administrator of the cluster
     #[arg(
         long,
         value_name = "NAME:PASSWORD",
@@ -41,15 +41,15 @@ pub(crate) struct Import {
         hide_env_values = true
     )]
     user: String,
-    /// Write the documents; their replications begin at once
+    /// Write the documents; their replications start at once
     #[arg(long)]
     apply: bool,
-    /// Import although the cluster has another UUID, so that its checkpoints will not be found
+    /// Import even if the cluster has another UUID and its checkpoints cannot be found
     #[arg(long)]
     new_checkpoints: bool,
     #[command(flatten)]
     nodes: NodesFlags,
-    /// Print a line of JSON a database
+    /// Print one line of JSON per database
     #[arg(long)]
     json: bool,
 }

@@ -13,7 +13,7 @@ const PAGE: u64 = 500;
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
-    /// A frontend of the service
+    /// URL of a frontend
     #[arg(
         long,
         global = true,
@@ -22,7 +22,7 @@ pub(crate) struct Command {
         default_value = "http://127.0.0.1:5985"
     )]
     url: String,
-    /// An administrator
+    /// Administrator's name and password
     #[arg(
         long,
         global = true,
@@ -31,7 +31,7 @@ pub(crate) struct Command {
         hide_env_values = true
     )]
     user: Option<String>,
-    /// Print JSON, as the service sends it
+    /// Print the JSON returned by the service
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -51,23 +51,23 @@ enum Action {
         /// Only jobs whose source or target contains this
         #[arg(long, value_name = "TEXT")]
         endpoint: Option<String>,
-        /// How many
+        /// Maximum number of jobs
         #[arg(long, default_value_t = 100)]
         limit: u64,
     },
     /// Show one job, by job id or replication id
     Show {
-        /// The id
+        /// Job id or replication id
         id: String,
     },
-    /// Run a job now, its errors forgotten
+    /// Run a job now and clear its errors
     Restart {
-        /// The id
+        /// Job id or replication id
         id: String,
     },
-    /// Cancel a replication that was started by `_replicate`
+    /// Cancel a replication started with `_replicate`
     Cancel {
-        /// The id
+        /// Job id or replication id
         id: String,
     },
 }

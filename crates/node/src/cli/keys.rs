@@ -15,9 +15,9 @@ use crate::running::{key_file, open_store, other_key, store_is_there};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say which keys the store needs, and which of the key file can go
+    /// List the keys that the store needs, and those that can be removed from the key file
     List(Target),
-    /// Seal everything with the first key of the key file, as nodes that replicate do in the background
+    /// Reseal everything with the first key of the key file, as replication nodes do in the background
     Reseal(Target),
 }
 

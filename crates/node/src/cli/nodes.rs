@@ -13,16 +13,16 @@ use crate::running::{open_keys, open_store, replications};
 /// What a tool takes that works on the nodes' store.
 #[derive(Debug, Args)]
 pub(super) struct NodesFlags {
-    /// The configuration file of the nodes
+    /// Configuration file of the nodes
     #[arg(long, value_name = "FILE", env = "DAVENPORT_CONFIG")]
     config: Option<PathBuf>,
     #[arg(
         long,
         value_name = "URL",
-        help = "Where the nodes keep everything: lmdb:DIRECTORY or fdb:CLUSTER_FILE"
+        help = "Store of the nodes: lmdb:DIRECTORY or fdb:CLUSTER_FILE"
     )]
     store: Option<String>,
-    /// Any option of the configuration file
+    /// Set any configuration option
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
 }

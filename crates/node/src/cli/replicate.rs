@@ -26,43 +26,43 @@ const UUID: &str = "0000000000000000davenport000cli0";
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct Command {
-    /// Where documents come from: the URL of a database
+    /// URL of the source database
     source: String,
-    /// Where they go: the URL of a database
+    /// URL of the target database
     target: String,
-    /// Go on when all is copied, until Ctrl-C
+    /// Keep replicating until Ctrl-C
     #[arg(long)]
     continuous: bool,
-    /// Make the target first
+    /// Create the target database
     #[arg(long)]
     create_target: bool,
     #[arg(
         long,
         value_name = "DDOC/NAME",
-        help = "Only what this filter function at the source lets through"
+        help = "Replicate only documents that pass this filter function at the source"
     )]
     filter: Option<String>,
-    /// Only these documents, separated by commas
+    /// Replicate only these documents, separated by commas
     #[arg(long, value_name = "ID,ID…", value_delimiter = ',')]
     doc_ids: Option<Vec<String>>,
-    /// Only documents that match this Mango selector
+    /// Replicate only documents that match this Mango selector
     #[arg(long, value_name = "JSON")]
     selector: Option<String>,
     #[arg(
         long = "option",
         value_name = "FIELD=JSON",
-        help = "Any other field of a replication document, as in worker_processes=8"
+        help = "Set any other field of a replication document, such as worker_processes=8"
     )]
     options: Vec<String>,
-    #[arg(long, default_value = UUID, help = "The uuid in replication ids; a CouchDB's own finds its checkpoints")]
+    #[arg(long, default_value = UUID, help = "Service UUID used in replication ids; set a CouchDB's UUID to reuse its checkpoints")]
     uuid: String,
-    /// PEM file of certificates to believe, instead of the system's
+    /// PEM file with the certificate authorities to trust, instead of the system's
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// Believe any certificate
+    /// Do not verify certificates
     #[arg(long)]
     insecure: bool,
-    /// Print progress and result as lines of JSON
+    /// Print progress and result as JSON, one object per line
     #[arg(long)]
     json: bool,
 }

@@ -30,7 +30,7 @@ const LIVE: [&str; 3] = ["replicator.", "admins.", "log.level"];
 pub(crate) struct Command {
     #[command(flatten)]
     flags: Flags,
-    /// What this process does; both when nobody says
+    /// Roles of the node; both by default
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLE,ROLE")]
     roles: Option<Vec<Role>>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Command {
 /// What every node takes.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
-    /// A configuration file in TOML; `davenport config` prints one with every option
+    /// Configuration file (TOML); `davenport config` prints one with every option
     #[arg(
         long,
         value_name = "FILE",
@@ -50,13 +50,13 @@ pub(crate) struct Flags {
         long,
         value_name = "URL",
         overrides_with = "store",
-        help = "Where everything is kept: lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory: [default: lmdb:./data]"
+        help = "Store: lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory: [default: lmdb:./data]"
     )]
     store: Option<String>,
-    /// Where clients connect to; port 0 chooses one [default: 127.0.0.1:5985]
+    /// Listen address; port 0 picks a free port [default: 127.0.0.1:5985]
     #[arg(long, value_name = "ADDRESS:PORT", overrides_with = "listen")]
     listen: Option<String>,
-    /// An administrator, with a password or what `davenport hash-password` prints
+    /// Add an administrator, with a password or the output of `davenport hash-password`
     #[arg(
         long,
         value_name = "NAME:PASSWORD",
@@ -64,13 +64,13 @@ pub(crate) struct Flags {
         hide_env_values = true
     )]
     admin: Vec<String>,
-    /// Administrators, a line NAME:PASSWORD each, in a file that others may not read
+    /// Read administrators from a file, one NAME:PASSWORD per line; only its owner may have access to it
     #[arg(long, value_name = "FILE")]
     admin_file: Option<PathBuf>,
-    /// Any option of the configuration file
+    /// Set any configuration option
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// Say whether the configuration can be used, and with the keys of its store, and end
+    /// Check the configuration, including the keys of its store, and exit
     #[arg(long)]
     check_config: bool,
 }

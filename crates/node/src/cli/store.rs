@@ -16,23 +16,23 @@ use super::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Read every row, and check the format and the invariants of every layer
+    /// Read every row, and check formats and invariants
     Check(Target),
-    /// Count what is stored
+    /// Count stored rows and bytes
     Stats(Target),
-    /// Write the whole store as a stream; stop the nodes first
+    /// Write the whole store to a file or standard output; stop the nodes first
     Export {
         #[command(flatten)]
         target: Target,
-        /// A new file, for its owner only; standard output when it is left out
+        /// Output file, created with mode 0600; default: standard output
         #[arg(long)]
         output: Option<PathBuf>,
     },
-    /// Fill an empty store from such a stream, of whatever backend
+    /// Import an export, from any backend, into an empty store
     Import {
         #[command(flatten)]
         target: Target,
-        /// A file; standard input when it is left out
+        /// Input file; default: standard input
         #[arg(long)]
         input: Option<PathBuf>,
     },
