@@ -1,4 +1,4 @@
-//! Counters of this crate, named as CouchDB's exporter names them.
+//! The metrics of this crate, under the names of CouchDB's exporter.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use metrics::{counter, histogram};
 
-/// Shows what the process has measured, in Prometheus' text form.
+/// The metrics of the process, in Prometheus text format.
 #[derive(Clone)]
 pub struct Metrics(Arc<dyn Fn() -> String + Send + Sync>);
 
@@ -40,7 +40,7 @@ pub(crate) fn answered(method: &Method, status: StatusCode, took: Duration) {
     histogram!("couchdb_request_time_seconds").record(took.as_secs_f64());
 }
 
-/// The cluster behind this service was asked, and has answered or not.
+/// A request was forwarded to the cluster behind this service, and got a response or failed.
 pub(crate) fn upstream_asked(answered: bool) {
     counter!("davenport_upstream_requests_total").increment(1);
     if !answered {
@@ -48,12 +48,12 @@ pub(crate) fn upstream_asked(answered: bool) {
     }
 }
 
-/// A request was turned away because there were too many.
+/// A request was refused because there were too many.
 pub(crate) fn turned_away() {
     counter!("davenport_httpd_turned_away_total").increment(1);
 }
 
-/// An idle connection was closed because there was no place for another.
+/// An idle connection was closed to make room for a new one.
 pub(crate) fn evicted() {
     counter!("davenport_httpd_evicted_total").increment(1);
 }

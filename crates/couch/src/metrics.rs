@@ -1,4 +1,4 @@
-//! The metrics of this crate, under the names CouchDB's exporter gives them.
+//! The metrics of this crate, under the names of CouchDB's exporter.
 
 use ::metrics::counter;
 
@@ -6,7 +6,7 @@ pub(crate) fn request() {
     counter!("couchdb_couch_replicator_requests_total").increment(1);
 }
 
-/// A request was answered, or not; `streamed` tells feeds and documents from short answers.
+/// A request got a response or failed; `streamed` distinguishes feeds and documents from short responses.
 pub(crate) fn response(streamed: bool, success: bool) {
     let name = match (streamed, success) {
         (false, true) => "couchdb_couch_replicator_responses_success_total",
@@ -22,7 +22,7 @@ pub(crate) fn connection_acquired() {
     counter!("couchdb_couch_replicator_connection_acquires_total").increment(1);
 }
 
-/// A request gave its connection back.
+/// A request returned its connection.
 pub(crate) fn connection_released() {
     counter!("couchdb_couch_replicator_connection_releases_total").increment(1);
 }
@@ -36,7 +36,7 @@ pub(crate) fn connection_closed() {
     counter!("couchdb_couch_replicator_connection_closes_total").increment(1);
 }
 
-/// `connect_to` sent a connection elsewhere.
+/// `connect_to` redirected a connection.
 pub(crate) fn connect_to_applied() {
     counter!("couchdb_couch_replicator_connect_to_applied_total").increment(1);
 }

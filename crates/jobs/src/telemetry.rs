@@ -15,25 +15,25 @@ use crate::{Accepted, Backlog, Counts, JobType, Jobs, Result};
 
 /// Jobs of a type in a state, over all nodes.
 const JOBS: &str = "davenport_jobs";
-/// Jobs that were made, over all nodes.
+/// Jobs that were created, over all nodes.
 const CREATED: &str = "davenport_jobs_created_total";
 /// Runs that were started, over all nodes.
 const ACCEPTED: &str = "davenport_jobs_accepted_total";
-/// Runs after which the job was finished, over all nodes.
+/// Runs that finished their job, over all nodes.
 const FINISHED: &str = "davenport_jobs_finished_total";
-/// Runs after which the job was pending again, over all nodes.
+/// Runs that left their job pending, over all nodes.
 const AGAIN: &str = "davenport_jobs_again_total";
-/// Finished jobs that were made pending again, over all nodes.
+/// Finished jobs that became pending again, over all nodes.
 const REVIVED: &str = "davenport_jobs_revived_total";
-/// Jobs that were removed or forgotten, over all nodes.
+/// Jobs that were removed or expired, over all nodes.
 const REMOVED: &str = "davenport_jobs_removed_total";
-/// Due jobs that wait, as far as they were counted.
+/// Due jobs that are waiting, counted up to [`DUE_MAX`].
 const DUE: &str = "davenport_jobs_due";
-/// How long the oldest of them has been due; 0 when none is.
+/// How long the oldest due job has been due; 0 if there is none.
 const OLDEST_DUE: &str = "davenport_jobs_oldest_due_seconds";
-/// Jobs that this node has brought back, by what became of them.
+/// Jobs of silent holders that this node recovered, by outcome.
 const STALLED: &str = "davenport_jobs_stalled_total";
-/// From due to accepted, of jobs that this node has accepted.
+/// Time from due to accepted, for jobs that this node accepted.
 const WAIT: &str = "davenport_jobs_wait_seconds";
 
 /// How many due jobs are counted.

@@ -1,4 +1,4 @@
-//! Metrics: collected for the whole process, shown as text to whoever asks.
+//! Metrics: collected for the whole process and served as text.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -16,13 +16,13 @@ use store::Store;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-/// How often what was measured is put together.
+/// How often histogram samples are aggregated.
 const TURN: Duration = Duration::from_secs(15);
 const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
 
-/// What has been measured.
+/// The collected metrics.
 #[derive(Clone)]
 pub struct Collected(PrometheusHandle);
 
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Collected {
 }
 
 impl Collected {
-    /// Begins to collect, if nobody has in this process.
+    /// Installs the recorder, once per process.
     pub fn begin() -> anyhow::Result<Self> {
         static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
         if let Some(handle) = RECORDER.get() {
@@ -43,19 +43,19 @@ impl Collected {
             .set_buckets(&BUCKETS)?
             .build_recorder();
         let handle = RECORDER.get_or_init(|| recorder.handle()).clone();
-        // Another thread may have been faster; then its recorder is everybody's.
+        // If another thread was faster, the process uses its recorder.
         let _ = metrics::set_global_recorder(recorder);
         let version = env!("CARGO_PKG_VERSION");
         gauge!("davenport_info", "version" => version).set(1.0);
         Ok(Self(handle))
     }
 
-    /// In Prometheus' text form.
+    /// In Prometheus text format.
     pub fn render(&self) -> String {
         self.0.render()
     }
 
-    /// Puts together what was measured, now and then, until the token is cancelled.
+    /// Aggregates samples periodically until the token is cancelled.
     pub async fn run(self, token: CancellationToken) {
         let mut turns = interval(TURN);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -70,7 +70,7 @@ impl Collected {
     }
 }
 
-/// Answers `/_metrics` and `/_up`, and nothing else.
+/// Serves `/_metrics` and `/_up` on nodes that are not frontends.
 #[derive(Clone, Debug)]
 pub struct Scraped {
     collected: Collected,
@@ -78,7 +78,7 @@ pub struct Scraped {
 }
 
 impl Scraped {
-    /// Shows what was measured, and whether this store works.
+    /// Serves these metrics, and the health of this store.
     pub fn new(collected: Collected, store: Store) -> Self {
         Self {
             collected,

@@ -1,8 +1,8 @@
-//! Counters of this crate, named as CouchDB's exporter names them.
+//! The metrics of this crate, under the names of CouchDB's exporter.
 
 use metrics::counter;
 
-/// A checkpoint was written, or not.
+/// A checkpoint was written, or writing it failed.
 pub(crate) fn checkpoint(success: bool) {
     if success {
         counter!("couchdb_couch_replicator_checkpoints_success_total").increment(1);

@@ -31,14 +31,14 @@ pub(crate) fn stopped(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_stops_total").increment(jobs as u64);
 }
 
-/// Jobs of this node, and those of them that have caught up and wait for changes without a place.
+/// Jobs of this node, and the idle ones among them, which hold no permit.
 #[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
 pub(crate) fn load(load: &Load) {
     gauge!("couchdb_couch_replicator_jobs_running").set(load.running as f64);
     gauge!("davenport_replicator_jobs_idle").set(load.parked as f64);
 }
 
-/// How long the job of this node that lags most has been behind its source.
+/// The longest time that a job of this node has been behind its source.
 pub(crate) fn lag(lag: Duration) {
     gauge!("davenport_replicator_lag_seconds").set(lag.as_secs_f64());
 }
@@ -49,7 +49,7 @@ pub(crate) fn queue(pending: u64, total: u64) {
     gauge!("couchdb_couch_replicator_jobs_total").set(total as f64);
 }
 
-/// All replications of the service, by their state: the same on every node.
+/// All replications of the service by state; the same on every node.
 #[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
 pub(crate) fn replications(census: &Census) {
     for (state, jobs) in [
@@ -65,13 +65,13 @@ pub(crate) fn replications(census: &Census) {
     }
 }
 
-/// Keys that something may be sealed with: one, but while keys are changed.
+/// Keys that something may be sealed with: more than one only while keys are changed.
 #[expect(clippy::cast_precision_loss, reason = "nobody has so many keys")]
 pub(crate) fn keys(used: usize) {
     gauge!("davenport_keys_in_use").set(used as f64);
 }
 
-/// What was sealed anew.
+/// Items that were resealed.
 pub(crate) fn resealed(count: u64) {
     counter!("davenport_resealed_total").increment(count);
 }
