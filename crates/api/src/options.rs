@@ -1,4 +1,4 @@
-//! What an operator can set of the service.
+//! Options of the service.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub struct Options {
     pub cors: Cors,
 }
 
-/// Cross-origin requests. Nobody's are allowed by default.
+/// The section `[api.cors]`. By default no cross-origin requests are allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cors {
@@ -79,7 +79,7 @@ pub struct Cors {
     pub max_age: u64,
 }
 
-/// When browsers send session cookies with requests that other sites made.
+/// When browsers send session cookies with cross-site requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -87,9 +87,9 @@ pub enum SameSite {
     /// Never.
     #[default]
     Strict,
-    /// When somebody follows a link.
+    /// When the user follows a link.
     Lax,
-    /// Always: needs TLS.
+    /// Always; needs TLS.
     None,
 }
 
@@ -103,7 +103,7 @@ impl SameSite {
     }
 }
 
-/// A value that cannot be worked with.
+/// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` {problem}")]
 pub struct Impossible {

@@ -27,7 +27,7 @@ use serde::Deserialize;
 use crate::error::Error;
 use rule::Rule;
 
-/// The lists of the configuration.
+/// The section `[network.egress]`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressOptions {

@@ -1,4 +1,4 @@
-//! What an operator can set about connections, under CouchDB's names.
+//! Options for connections, under CouchDB's names.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::net::{ClientIdentity, Resolver, Roots, TlsIdentity, Transport};
 use crate::retry::RetryPolicy;
 
-/// Options of a node.
+/// The section `[network]`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkOptions {
@@ -44,10 +44,10 @@ pub struct NetworkOptions {
     pub jwt_directory: Option<PathBuf>,
     /// Use HTTP/2 with servers that support it.
     pub http2: bool,
-    /// Who resolves names.
+    /// Resolves host names.
     #[serde(skip)]
     pub resolver: Resolver,
-    /// Who connects to addresses.
+    /// Connects to addresses.
     #[serde(skip)]
     pub transport: Transport,
 }
@@ -76,7 +76,7 @@ impl Default for NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// Whether the values can be worked with. Files are not looked at.
+    /// Checks the values, but not the files.
     pub fn validate(&self) -> Result<(), Error> {
         if self.cert_file.is_some() != self.key_file.is_some() {
             let what = "`cert_file` and `key_file` go together";
@@ -112,21 +112,21 @@ pub enum RateLimitScope {
 /// Options of one opened endpoint.
 #[derive(Debug, Clone)]
 pub struct RequestOptions {
-    /// Connections used at a time; further requests wait.
+    /// Maximum number of concurrent connections; further requests wait.
     pub http_connections: usize,
-    /// Milliseconds without a byte in or out after which a request has failed
+    /// Milliseconds without a byte in either direction after which a request fails
     /// (`connection_timeout`).
     pub inactivity_ms: u64,
-    /// Milliseconds that a request may take in all, but for feeds and streamed documents
+    /// Timeout for a whole request in milliseconds, except for feeds and streamed documents
     /// (`request_timeout`).
     pub request_timeout_ms: Option<u64>,
-    /// Repetitions of a request (`retries_per_request`).
+    /// Number of retries (`retries_per_request`).
     pub retries: u32,
-    /// No repetition begins later than this after the first failure: half of `health_threshold`.
+    /// No retry starts later than this after the first failure: half of `health_threshold`.
     pub retry_window_ms: u64,
-    /// Largest document, and row of a feed, that is accepted.
+    /// Maximum size of a document, and of a feed's row.
     pub document_bytes_max: usize,
-    /// Largest answer that is no stream.
+    /// Maximum size of a response that is not streamed.
     pub answer_bytes_max: usize,
 }
 

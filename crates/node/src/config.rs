@@ -43,7 +43,7 @@ const SHORT: [(&str, &str); 2] = [
     ("DAVENPORT_LOG", "log.level"),
 ];
 
-/// What an operator can set.
+/// All options, by section.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

@@ -1,4 +1,4 @@
-//! What an operator can set, under the names of CouchDB's `[replicator]` section.
+//! Options under the names of CouchDB's `[replicator]` section.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use replication::params::{Defaults, Invalid, SocketOptions};
 const BACKOFF_MAX_S: u64 = 30 * 24 * 3600;
 const BACKOFF_MIN_S: u64 = 2;
 
-/// Settings of jobs and of the service that runs them. How servers are reached is set by [`couch::NetworkOptions`].
+/// The section `[replicator]`: jobs, and the service that runs them. For connections, see [`couch::NetworkOptions`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -146,7 +146,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether the values can be worked with.
+    /// Checks the values.
     pub fn validate(&self) -> Result<(), Invalid> {
         let positive = [
             ("interval_sec", self.interval_sec),
@@ -180,7 +180,7 @@ impl Options {
         Ok(())
     }
 
-    /// What replications get that say nothing.
+    /// Defaults for replications.
     pub fn defaults(&self) -> Defaults {
         let proxies = self.valid_proxy_protocols.iter();
         Defaults {
@@ -205,7 +205,7 @@ impl Options {
         }
     }
 
-    /// What every run gets.
+    /// Settings for every run.
     pub fn settings(&self, budget: Budget) -> Settings {
         let some = |number: u64| (number > 0).then_some(number);
         Settings {
@@ -219,7 +219,7 @@ impl Options {
         }
     }
 
-    /// How many seconds a job waits after its `error_count`th error in a row; `random` are any bits.
+    /// Seconds that a job waits after its `error_count`th error in a row; `random` is any random bits.
     pub(crate) fn backoff_s(&self, error_count: u32, random: u128) -> i64 {
         let max = self.max_backoff_penalty_sec.min(BACKOFF_MAX_S);
         let min = self.min_backoff_penalty_sec.max(BACKOFF_MIN_S);

@@ -1,15 +1,15 @@
-//! What an operator can set of the services, under `couch_jobs`' names.
+//! Options of the services, under `couch_jobs`' names.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Holders that are slow must not be taken for dead ones.
+/// A slow holder must not be mistaken for a dead one.
 const TIMEOUT_MIN_S: u64 = 3;
 const TIMEOUT_MAX_S: u64 = 3_600;
 
-/// The settings of the queue's services.
+/// The section `[couch_jobs]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -40,7 +40,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What is wrong with the values.
+    /// Checks the values.
     pub fn check(&self) -> Result<(), String> {
         if (TIMEOUT_MIN_S..=TIMEOUT_MAX_S).contains(&self.job_timeout_sec) {
             return Ok(());

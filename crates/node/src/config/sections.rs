@@ -1,4 +1,4 @@
-//! The sections that this crate reads; the others are declared beside their readers.
+//! The configuration sections that this crate reads; other sections are declared next to their readers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 
 use super::Role;
 
-/// The process as a whole.
+/// The section `[node]`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeOptions {
@@ -32,7 +32,7 @@ impl Default for NodeOptions {
     }
 }
 
-/// What a process does.
+/// The section `[node_types]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeTypes {
@@ -52,8 +52,8 @@ impl Default for NodeTypes {
 }
 
 impl NodeTypes {
-    /// What a process does to which nobody said more than the file: CouchDB's rule. A variable turns
-    /// a role off when it is `false` in whatever case, and on when it is anything else, also empty.
+    /// Applies the environment by CouchDB's rule: a variable turns a role off if it is `false` in any
+    /// case, and on if it has any other value, even an empty one.
     #[must_use]
     pub fn with_environment(self, lookup: impl Fn(&str) -> Option<String>) -> Self {
         let role = |name: &str, file: bool| {
@@ -66,7 +66,7 @@ impl NodeTypes {
         }
     }
 
-    /// These roles and no others.
+    /// Exactly these roles.
     pub fn only(roles: &[Role]) -> Self {
         Self {
             api_frontend: roles.contains(&Role::ApiFrontend),
@@ -75,7 +75,7 @@ impl NodeTypes {
     }
 }
 
-/// Where everything is kept.
+/// The section `[store]`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
@@ -96,7 +96,7 @@ pub struct StoreOptions {
 pub enum DurabilityOption {
     /// Everything.
     Sync,
-    /// Everything but a power cut.
+    /// Everything except a power failure.
     Relaxed,
 }
 
@@ -122,7 +122,7 @@ impl StoreOptions {
     }
 }
 
-/// The keys that credentials in the store are sealed with.
+/// The section `[keys]`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KeyOptions {
@@ -132,7 +132,7 @@ pub struct KeyOptions {
     pub file: Option<PathBuf>,
 }
 
-/// Logs, which go to standard error.
+/// The section `[log]`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogOptions {
@@ -147,7 +147,7 @@ pub struct LogOptions {
     pub otlp_url: Option<String>,
 }
 
-/// The form of a line.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -168,7 +168,7 @@ impl Default for LogOptions {
     }
 }
 
-/// Metrics of a process that answers no requests otherwise.
+/// The section `[metrics]`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsOptions {
@@ -177,7 +177,7 @@ pub struct MetricsOptions {
     pub listen: Option<SocketAddr>,
 }
 
-/// Where CouchDB has them.
+/// The section `[couchdb]`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CouchdbOptions {
@@ -202,7 +202,7 @@ impl Default for CouchdbOptions {
 }
 
 impl CouchdbOptions {
-    /// The two parts of `legacy_address`; an error names it.
+    /// Host and port of `legacy_address`.
     pub(crate) fn legacy_host(&self) -> Result<Option<(String, u16)>, String> {
         let Some(address) = &self.legacy_address else {
             return Ok(None);
@@ -215,7 +215,7 @@ impl CouchdbOptions {
     }
 }
 
-/// Where clients connect to.
+/// The section `[http]`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpOptions {
@@ -238,7 +238,7 @@ impl Default for HttpOptions {
     }
 }
 
-/// How callers prove who they are, under CouchDB's names.
+/// The section `[chttpd_auth]`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthOptions {
@@ -270,7 +270,7 @@ impl fmt::Debug for AuthOptions {
     }
 }
 
-/// What tokens have to say, under CouchDB's names.
+/// The section `[jwt_auth]`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JwtOptions {
@@ -289,7 +289,7 @@ impl Default for JwtOptions {
     }
 }
 
-/// Keys that tokens are signed with.
+/// The section `[jwt_keys]`.
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct JwtKeys(pub BTreeMap<String, String>);
@@ -300,13 +300,13 @@ impl fmt::Debug for JwtKeys {
     }
 }
 
-/// Server administrators: names, and hashes or passwords.
+/// The section `[admins]`: names, and hashes or passwords.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Admins(pub BTreeMap<String, String>);
 
 impl Admins {
-    /// Puts a hash in the place of what was given for this name.
+    /// Replaces the value given for this name with a hash.
     pub fn replace(&mut self, name: &str, hash: &str) {
         if let Some(given) = self.0.get_mut(name) {
             given.zeroize();
@@ -327,13 +327,13 @@ impl fmt::Debug for Admins {
     }
 }
 
-/// Credentials that documents of server administrators name.
+/// The section `[secrets]`.
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Secrets(pub BTreeMap<String, Map<String, Value>>);
 
 impl Secrets {
-    /// The secrets by name. The error shows no value.
+    /// The secrets by name. The error contains no values.
     pub fn named(&self) -> Result<scheduler::Secrets, String> {
         let parse = |(name, members): (&String, &Map<String, Value>)| {
             let secret = couch::NamedSecret::parse(members);
