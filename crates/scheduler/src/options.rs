@@ -37,8 +37,9 @@ pub struct Options {
     pub accept_jitter: Option<u64>,
     /// Minimum number of seconds that a job runs before it is stopped to make room for another.
     pub min_run_time_sec: u64,
-    /// Seconds after which an idle continuous job gives up its permit until its source changes,
-    /// provided the source can report changes. Shorter if other jobs are waiting. 0 means never.
+    /// Seconds after which a continuous job that has caught up becomes idle: it gives up its permit
+    /// until its source changes, provided the source can report changes. Less if other jobs are
+    /// waiting. 0 means never.
     pub park_after_sec: u64,
     /// Seconds after which a run counts as healthy and the job's earlier errors are cleared.
     pub health_threshold_sec: u64,
