@@ -6,20 +6,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use reqwest::{Client, Method, StatusCode};
-use rustix::process::{Pid, Resource, Rlimit, kill_process, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
+use testkit::send_signal;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub use rustix::process::Signal;
+pub use testkit::{Signal, fdb_url, pause};
 
 /// Nothing takes so long unless it hangs.
 pub const PATIENCE: Duration = Duration::from_mins(4);
@@ -223,7 +223,7 @@ impl Node {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        send_signal(self.pid()?, signal)
+        Ok(send_signal(self.pid()?, signal)?)
     }
 
     /// Its process id.
@@ -266,17 +266,6 @@ impl Node {
     }
 }
 
-/// A new store in a FoundationDB cluster, if there is one.
-pub fn foundationdb() -> Option<String> {
-    static STORES: AtomicUsize = AtomicUsize::new(0);
-    let Ok(file) = std::env::var("TEST_FDB_CLUSTER_FILE") else {
-        eprintln!("skipped: TEST_FDB_CLUSTER_FILE names no FoundationDB cluster");
-        return None;
-    };
-    let (process, number) = (std::process::id(), STORES.fetch_add(1, Ordering::Relaxed));
-    Some(format!("fdb:{file}?prefix=e2e-{process}-{number}"))
-}
-
 /// Lets a process have no more memory than it has.
 pub fn take_memory(pid: u32) -> anyhow::Result<()> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -291,23 +280,6 @@ pub fn take_memory(pid: u32) -> anyhow::Result<()> {
         maximum: Some(bytes),
     };
     prlimit(Some(pid), Resource::Data, limit)?;
-    Ok(())
-}
-
-/// Sends a signal to a process.
-pub fn send_signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
-    let pid = Pid::from_raw(i32::try_from(pid)?).context("it has no process id")?;
-    Ok(kill_process(pid, signal)?)
-}
-
-/// Pauses a process for so long, whatever else goes on meanwhile.
-pub fn pause(pid: u32, pause: Duration) -> anyhow::Result<()> {
-    send_signal(pid, Signal::STOP)?;
-    tokio::spawn(async move {
-        tokio::time::sleep(pause).await;
-        // It may have ended.
-        drop(send_signal(pid, Signal::CONT));
-    });
     Ok(())
 }
 

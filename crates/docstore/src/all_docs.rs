@@ -9,61 +9,57 @@ use crate::record::Record;
 use crate::rows::Winner;
 use crate::{Db, DocStore, Document, IdRange, ReadOptions, Result, Rev};
 
-/// How many keys are looked up for a page.
+/// The most keys looked up for a page.
 const KEYS_MAX: usize = 200;
-/// How many rows one transaction counts.
+/// The most rows that one transaction counts.
 const COUNT_MAX: usize = 10_000;
-/// How many rows before a listing are counted.
+/// The most rows before a listing that are counted.
 pub(crate) const OFFSET_MAX: usize = 5_000;
 
-/// Which documents to list, and what of them.
+/// Which documents to list, and what to return of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllDocsQuery {
-    /// Which ids, when there are no keys; how many of the keys to skip and to list, when there are.
+    /// The ids to list; with `keys`, only `skip`, `limit` and `descending` apply.
     pub range: IdRange,
-    /// These ids in this order, repetitions too.
+    /// List exactly these ids, in this order.
     pub keys: Option<Vec<String>>,
-    /// Whether to read the documents, and what of them.
     pub include_docs: Option<ReadOptions>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllDocsPage {
     pub rows: Vec<AllDocsRow>,
-    /// What to ask for next; `None` at the end.
+    /// The query of the next page; `None` at the end.
     pub rest: Option<AllDocsQuery>,
 }
 
 /// A row of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllDocsRow {
-    /// The document, or the key that is none.
+    /// The id of the document, or the key if there is no such document.
     pub id: String,
-    /// What is known of it. `None` for a key that never was a document: `not_found`.
+    /// `None` for a key without a document: `not_found`.
     pub value: Option<AllDocsValue>,
 }
 
-/// What a listing tells of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllDocsValue {
     pub rev: Rev,
-    /// The document is deleted, which is told of keys only.
+    /// Only listings by `keys` include deleted documents.
     pub deleted: bool,
-    /// The document, when it was asked for and is not deleted.
+    /// The document, if requested and not deleted.
     pub doc: Option<Document>,
 }
 
-/// How many documents a listing is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllDocsCounts {
-    /// How many there are in the database.
+    /// The number of documents in the database.
     pub total_rows: u64,
-    /// How many come before the first row; `None` with keys, and where there are more than anybody counts.
+    /// The number of documents before the first row; `None` with `keys`, and if there are too many to count.
     pub offset: Option<u64>,
 }
 
 impl DocStore {
-    /// A page of a listing.
     pub async fn all_docs_page_in(
         &self,
         tx: &Transaction,
@@ -83,7 +79,7 @@ impl DocStore {
         let listed = page.rows.len();
         let rows = read_rows(tx, db, page.rows, query.include_docs.as_ref()).await?;
         let rest = match rows.last() {
-            // Documents filled the page before all rows were told.
+            // The documents filled the page before the last row.
             Some(last) if rows.len() < listed => query.range.resume(&last.id, rows.len()),
             _ => page.rest,
         };
@@ -94,14 +90,13 @@ impl DocStore {
         Ok(AllDocsPage { rows, rest })
     }
 
-    /// A page of a listing.
     pub async fn all_docs_page(&self, db: &Db, query: &AllDocsQuery) -> Result<AllDocsPage> {
         let list = |tx| async move { self.all_docs_page_in(&tx, db, query).await };
         self.0.store.transact("all_docs", list).await
     }
 
-    /// Counts what a listing is about. Where it begins at a key, the rows before that are counted one by
-    /// one, up to 5,000 of them: a page far inside a large database costs no more than one at its start.
+    /// Counts the documents of a listing. If it begins at a key, the rows before it are counted one by one,
+    /// up to 5,000 to bound the cost in a large database.
     pub async fn all_docs_counts(&self, db: &Db, query: &AllDocsQuery) -> Result<AllDocsCounts> {
         let count = |tx: Transaction| async move {
             self.check_in(&tx, db).await?;
@@ -118,7 +113,7 @@ impl DocStore {
         Ok(AllDocsCounts { total_rows, offset })
     }
 
-    /// The rows of a range, unless there are too many.
+    /// The number of rows in a range, unless there are too many.
     async fn count_before(&self, db: &Db, range: &KeyRange) -> Result<Option<u64>> {
         let count = |tx: Transaction| async move {
             self.check_in(&tx, db).await?;
@@ -166,7 +161,6 @@ impl DocStore {
     }
 }
 
-/// Looks keys up.
 async fn keys_page(tx: &Transaction, db: &Db, query: &AllDocsQuery) -> Result<AllDocsPage> {
     let mut keys = query.keys.clone().unwrap_or_default();
     let IdRange {
@@ -196,7 +190,7 @@ async fn keys_page(tx: &Transaction, db: &Db, query: &AllDocsQuery) -> Result<Al
     Ok(AllDocsPage { rows, rest })
 }
 
-/// What wins of a document, deleted or not.
+/// The winner of a document, deleted or not.
 async fn find(tx: &Transaction, db: &Db, id: &str) -> Result<Option<Winner>> {
     if !crate::edit::fits_a_key(id) {
         return Ok(None);

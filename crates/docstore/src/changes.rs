@@ -1,8 +1,8 @@
-//! `_changes`: each document once, at the place of its newest write.
+//! `_changes`: each document once, in the order of newest writes.
 //!
 //! A feed is read page by page, each in a transaction of its own. At its end, [`ChangesPage::rest`] is
-//! `None`; a feed that stays open then [waits](crate::Listener) until there is something after
-//! [`ChangesPage::last_seq`], and asks for the changes since that.
+//! `None`; a continuous feed then [waits](crate::Listener) for a write after
+//! [`ChangesPage::last_seq`] and reads the changes since that.
 
 mod filter;
 mod wait;
@@ -19,48 +19,42 @@ pub use filter::Filter;
 pub use wait::Listener;
 pub(crate) use wait::Waits;
 
-/// How many rows are looked at for a page.
+/// The most rows read for a page.
 const VISITS_MAX: usize = 1000;
 
-/// Which changes to tell, and what of them.
+/// Which changes to list, and what to return of them.
 #[derive(Clone, Debug, Default)]
 pub struct ChangesQuery {
-    /// Where to begin. A descending feed begins at the newest write, whatever this says.
+    /// Where to begin. Ignored by descending feeds, which begin at the newest write.
     pub since: Since,
-    /// From the newest write back to the first.
+    /// From the newest write to the first.
     pub descending: bool,
-    /// Where a descending feed goes on: with what is older than this.
+    /// On later pages of a descending feed: only older writes.
     pub before: Option<Seq>,
-    /// How many to tell.
     pub limit: Option<u64>,
-    /// All leaves of each document, and not only the winner: `style=all_docs`.
+    /// All leaves of each document instead of only the winner: `style=all_docs`.
     pub all_leaves: bool,
-    /// Whether to read the documents, and what of them.
     pub include_docs: Option<ReadOptions>,
-    /// Which documents.
     pub filter: Filter,
 }
 
 #[derive(Clone, Debug)]
 pub struct ChangesPage {
     pub rows: Vec<ChangeRow>,
-    /// Up to where this page tells all there is to tell: what a client asks for the changes since. It
-    /// may be later than the last row.
+    /// The page is complete up to this sequence, which may be after the last row.
     pub last_seq: Seq,
-    /// What to ask for next; `None` at the end of the feed, and when the limit is reached.
+    /// The query of the next page; `None` at the end of the feed and at the limit.
     pub rest: Option<ChangesQuery>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeRow {
-    /// The newest write of the document.
+    /// The sequence of the document's newest write.
     pub seq: Seq,
-    /// The document.
     pub id: String,
     /// The winner, or all leaves, the winner first.
     pub revs: Vec<Rev>,
     pub deleted: bool,
-    /// The document, when it was asked for.
     pub doc: Option<Document>,
 }
 
@@ -92,7 +86,6 @@ impl ChangeRow {
     }
 }
 
-/// A row of the index.
 struct Visit {
     seq: Seq,
     id: String,
@@ -100,9 +93,7 @@ struct Visit {
 }
 
 impl DocStore {
-    /// A page of changes. Documents go through `view` before a selector sees them, and before they are
-    /// told: what a reader may not see cannot be asked for either.
-    pub async fn changes_page_in<V: Fn(Document) -> Document + Sync>(
+    async fn changes_page_in<V: Fn(Document) -> Document + Sync>(
         &self,
         tx: &Transaction,
         db: &Db,
@@ -112,7 +103,7 @@ impl DocStore {
         self.check_in(tx, db).await?;
         let newest = self.update_seq(tx, db).await?;
         let since = match query.since {
-            // A sequence from the future is that of another life of this database: begin again.
+            // A higher sequence is from another database of this name: start at the beginning.
             Since::Seq(seq) if seq > newest => Seq::ZERO,
             Since::Seq(seq) => seq,
             Since::Now => newest,
@@ -130,8 +121,8 @@ impl DocStore {
         while left > 0 && visits.peek().is_some() && bytes < PAGE_BYTES {
             let batch = usize::try_from(left).map_or(BATCH, |left| left.min(BATCH));
             let batch: Vec<_> = visits.by_ref().take(batch).collect();
-            let told = batch.iter().map(|visit| tell(tx, db, query, view, visit));
-            for (visit, row) in batch.iter().zip(try_join_all(told).await?) {
+            let rows = batch.iter().map(|visit| row(tx, db, query, view, visit));
+            for (visit, row) in batch.iter().zip(try_join_all(rows).await?) {
                 page.last_seq = visit.seq;
                 if let Some(row) = row {
                     bytes += row.doc.as_ref().map_or(0, Document::bytes);
@@ -158,8 +149,8 @@ impl DocStore {
         Ok(page)
     }
 
-    /// A page of changes. Documents go through `view` before a selector sees them, and before they are
-    /// told: what a reader may not see cannot be asked for either.
+    /// A page of changes. `view` is applied to documents before selectors and before they are returned,
+    /// so that selectors cannot probe what the reader may not see.
     pub async fn changes_page<V: Fn(Document) -> Document + Sync>(
         &self,
         db: &Db,
@@ -170,14 +161,13 @@ impl DocStore {
         self.0.store.transact("changes", read).await
     }
 
-    /// How many changes there are after a sequence, counted one by one in transactions of bounded size.
+    /// The number of changes after a sequence, counted one by one in transactions of bounded size.
     pub async fn changes_pending(&self, db: &Db, since: Seq) -> Result<u64> {
         let range = db.keys.changes(Some(since));
         self.count_rows("count_changes", db, range).await
     }
 }
 
-/// Reads rows of the index.
 async fn visit(tx: &Transaction, db: &Db, query: &ChangesQuery, since: Seq) -> Result<Vec<Visit>> {
     let mut range = db.keys.changes((!query.descending).then_some(since));
     if let Some(before) = query.before.filter(|_| query.descending) {
@@ -196,8 +186,8 @@ async fn visit(tx: &Transaction, db: &Db, query: &ChangesQuery, since: Seq) -> R
     visits.collect()
 }
 
-/// What there is to tell of a document; `None` if the filter leaves it out.
-async fn tell<V: Fn(Document) -> Document + Sync>(
+/// The row of a document; `None` if the filter rejects it.
+async fn row<V: Fn(Document) -> Document + Sync>(
     tx: &Transaction,
     db: &Db,
     query: &ChangesQuery,

@@ -1,13 +1,13 @@
-//! Values that may be longer than the store's limit, cut into rows.
+//! Values that may exceed the store's limit, split into rows.
 
 use store::{KeyValue, RangeRead, Transaction};
 
 use crate::{Result, keys};
 
-/// How long a row is cut: a round number of an LMDB's pages, its header included.
+/// The size of a row: whole LMDB pages, including the header.
 const CHUNK_BYTES: usize = 16 * 4096 - 64;
 
-/// Writes a value below `key`, where none is, and says how many rows it takes.
+/// Writes a new value and returns the number of its rows.
 pub(crate) fn write(tx: &Transaction, key: &[u8], value: &[u8]) -> usize {
     let chunks = value.chunks(CHUNK_BYTES);
     let count = chunks.len();
@@ -17,7 +17,7 @@ pub(crate) fn write(tx: &Transaction, key: &[u8], value: &[u8]) -> usize {
     count
 }
 
-/// Writes a value over one that takes `before` rows.
+/// Replaces a value that has `before` rows.
 pub(crate) fn replace(tx: &Transaction, key: &[u8], value: &[u8], before: usize) {
     let count = write(tx, key, value);
     if count < before {
@@ -25,7 +25,7 @@ pub(crate) fn replace(tx: &Transaction, key: &[u8], value: &[u8], before: usize)
     }
 }
 
-/// Reads a value back, and says how many rows it takes. Empty where there is none.
+/// Reads a value, which is empty if there is none, and the number of its rows.
 pub(crate) async fn read(mut rows: RangeRead) -> Result<(Vec<u8>, usize)> {
     let mut value = Vec::new();
     let mut count = 0;

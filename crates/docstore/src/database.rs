@@ -1,4 +1,4 @@
-//! Databases as a whole: creating, deleting, listing, and what they say of themselves.
+//! Creating, deleting, listing and configuring databases.
 
 use serde::{Serialize, Serializer};
 use store::{RangeOptions, Transaction};
@@ -8,7 +8,7 @@ use crate::{
     Db, DbName, DocStore, Error, IdPage, IdRange, InstanceId, Result, Seq, chunks, keys, seq,
 };
 
-/// Over how many rows a counter is spread.
+/// The number of rows of a counter.
 pub(crate) const SHARDS: u16 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) enum Counter {
     Bytes = 2,
 }
 
-/// What a database says of itself, as CouchDB's JSON.
+/// The information about a database, as CouchDB's JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DbInfo {
     #[serde(serialize_with = "as_text")]
@@ -26,19 +26,18 @@ pub struct DbInfo {
     /// Documents that are not deleted, design documents among them.
     pub doc_count: u64,
     pub doc_del_count: u64,
-    /// The newest write.
+    /// The sequence of the newest write.
     pub update_seq: Seq,
     /// Bytes of all leaves.
     pub sizes: Sizes,
-    /// Nothing is ever purged.
+    /// `0`: nothing is purged.
     pub purge_seq: &'static str,
     /// Nothing needs compaction.
     pub compact_running: bool,
-    /// The form of the rows.
     pub disk_format_version: u32,
-    /// `0`: a time that never changes.
+    /// `0`, as in CouchDB 3.
     pub instance_start_time: &'static str,
-    /// Properties of creation, of which there are none.
+    /// Empty: there are no properties.
     pub props: Props,
     /// One shard, one copy, as clients see it.
     pub cluster: Cluster,
@@ -47,11 +46,11 @@ pub struct DbInfo {
 /// How large a database is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
-    /// On disk, as far as we know.
+    /// The same as `active`, since the size on disk is unknown.
     pub file: u64,
     /// Bodies and attachments as clients sent them.
     pub external: u64,
-    /// What is not garbage.
+    /// Bodies and attachments of leaves.
     pub active: u64,
 }
 
@@ -59,16 +58,16 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Props {}
 
-/// How a cluster would keep the database.
+/// The shards of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     /// Shards.
     pub q: u8,
     /// Copies.
     pub n: u8,
-    /// Copies that have to be written.
+    /// The write quorum.
     pub w: u8,
-    /// Copies that have to be read.
+    /// The read quorum.
     pub r: u8,
 }
 
@@ -77,8 +76,7 @@ fn as_text<S: Serializer>(name: &DbName, serializer: S) -> Result<S::Ok, S::Erro
 }
 
 impl DocStore {
-    /// Creates a database; `instance` are random bits.
-    pub async fn create_in(
+    async fn create_in(
         &self,
         tx: &Transaction,
         name: &DbName,
@@ -86,10 +84,10 @@ impl DocStore {
     ) -> Result<Db> {
         let key = keys::database(name.as_str());
         match tx.get(&key).await? {
-            // Nobody else draws these bits: it is our own success, found by a second attempt.
+            // The id is random, so an earlier attempt of this call created it.
             Some(row) if DbRow::decode(&row)?.instance == instance => {}
             Some(_) => return Err(Error::DatabaseExists),
-            // Created by an earlier attempt, and deleted by somebody since.
+            // An earlier attempt created it, and it has been deleted since.
             None if tx.get(&keys::deleted(instance)).await?.is_some() => {}
             None => {
                 let revs_limit = self.0.options.revs_limit;
@@ -103,7 +101,7 @@ impl DocStore {
         Ok(Db::new(name.clone(), instance))
     }
 
-    /// Creates a database; `instance` are random bits.
+    /// Creates a database; `instance` must be random.
     pub async fn create(&self, name: &DbName, instance: InstanceId) -> Result<Db> {
         let create = |tx| async move { self.create_in(&tx, name, instance).await };
         self.0.store.transact("create_database", create).await
@@ -120,12 +118,10 @@ impl DocStore {
         self.0.store.transact("open_database", open).await
     }
 
-    /// Deletes a database: at once for everybody, while its rows and what hangs on its documents go
-    /// away by [`Self::sweep`].
-    pub async fn delete_database_in(&self, tx: &Transaction, db: &Db) -> Result<()> {
+    async fn delete_database_in(&self, tx: &Transaction, db: &Db) -> Result<()> {
         match self.check_in(tx, db).await {
             Ok(_) => {}
-            // An earlier attempt may have done it, or somebody else: it was there, and is gone.
+            // An earlier attempt or another client has deleted it.
             Err(Error::NoDatabase) if tx.maybe_committed() => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -134,21 +130,19 @@ impl DocStore {
             &keys::deleted(db.instance()),
             &encode_text(db.name().as_str()),
         );
-        // Whoever waits for changes looks, and finds that there is no database. The row changes even
-        // if nothing was ever written; the sweep takes it away with the others.
+        // Wakes listeners, which then find that the database does not exist. Without any writes the row
+        // is new; the sweep removes it with the others.
         let now = seq::template(self.0.store.incarnation(), seq::ordinal(tx));
         tx.set_versionstamped_value(&db.keys.update_seq(), &now);
         Ok(())
     }
 
-    /// Deletes a database: at once for everybody, while its rows and what hangs on its documents go
-    /// away by [`Self::sweep`].
+    /// Deletes a database. [`Self::sweep`] removes its rows and what hooks wrote for its documents.
     pub async fn delete_database(&self, db: &Db) -> Result<()> {
         let delete = |tx| async move { self.delete_database_in(&tx, db).await };
         self.0.store.transact("delete_database", delete).await
     }
 
-    /// A page of the databases, by name.
     pub async fn databases_page_in(&self, tx: &Transaction, range: &IdRange) -> Result<IdPage<Db>> {
         range
             .page(tx, &keys::databases(), |name, value| {
@@ -164,7 +158,6 @@ impl DocStore {
         self.0.store.transact("list_databases", list).await
     }
 
-    /// What a database says of itself.
     pub async fn info_in(&self, tx: &Transaction, db: &Db) -> Result<DbInfo> {
         self.check_in(tx, db).await?;
         let bytes = self.count(tx, db, Counter::Bytes).await?;
@@ -192,13 +185,11 @@ impl DocStore {
         })
     }
 
-    /// What a database says of itself.
     pub async fn info(&self, db: &Db) -> Result<DbInfo> {
         let info = |tx| async move { self.info_in(&tx, db).await };
         self.0.store.transact("database_info", info).await
     }
 
-    /// The security object; `None` if it was never set.
     pub async fn security_in(&self, tx: &Transaction, db: &Db) -> Result<Option<String>> {
         self.check_in(tx, db).await?;
         let range = keys::below(&db.keys.security());
@@ -215,8 +206,8 @@ impl DocStore {
         self.0.store.transact("read_security", read).await
     }
 
-    /// Sets the security object, which the caller has checked.
-    pub async fn set_security_in(&self, tx: &Transaction, db: &Db, security: &str) -> Result<()> {
+    /// Sets the security object, which the caller has validated.
+    pub async fn set_security(&self, db: &Db, security: &str) -> Result<()> {
         let bytes_max = self.0.options.document_bytes_max;
         if security.len() > bytes_max {
             return Err(Error::TooLarge {
@@ -226,49 +217,38 @@ impl DocStore {
                 bytes_max,
             });
         }
-        self.check_in(tx, db).await?;
-        let key = db.keys.security();
-        tx.clear_range(keys::below(&key));
-        chunks::write(tx, &key, &encode_text(security));
-        Ok(())
-    }
-
-    /// Sets the security object, which the caller has checked.
-    pub async fn set_security(&self, db: &Db, security: &str) -> Result<()> {
-        let set = |tx| async move { self.set_security_in(&tx, db, security).await };
+        let set = |tx: Transaction| async move {
+            self.check_in(&tx, db).await?;
+            let key = db.keys.security();
+            tx.clear_range(keys::below(&key));
+            chunks::write(&tx, &key, &encode_text(security));
+            Ok(())
+        };
         self.0.store.transact("set_security", set).await
     }
 
-    /// How many revisions of each branch are remembered.
-    pub async fn revs_limit_in(&self, tx: &Transaction, db: &Db) -> Result<u32> {
-        Ok(self.check_in(tx, db).await?.revs_limit)
-    }
-
-    /// How many revisions of each branch are remembered.
+    /// How many revisions of each branch are kept.
     pub async fn revs_limit(&self, db: &Db) -> Result<u32> {
-        let read = |tx| async move { self.revs_limit_in(&tx, db).await };
+        let read = |tx| async move { Ok(self.check_in(&tx, db).await?.revs_limit) };
         self.0.store.transact("read_revs_limit", read).await
     }
 
-    /// Sets how many revisions of each branch are remembered, from the next write of each document on.
-    pub async fn set_revs_limit_in(&self, tx: &Transaction, db: &Db, limit: u32) -> Result<()> {
-        let row = self.check_in(tx, db).await?;
-        let row = DbRow {
-            revs_limit: limit.max(1),
-            ..row
-        };
-        tx.set(&keys::database(db.name().as_str()), &row.encode());
-        Ok(())
-    }
-
-    /// Sets how many revisions of each branch are remembered, from the next write of each document on.
+    /// Sets how many revisions of each branch are kept, from the next write of each document on.
     pub async fn set_revs_limit(&self, db: &Db, limit: u32) -> Result<()> {
-        let set = |tx| async move { self.set_revs_limit_in(&tx, db, limit).await };
+        let set = |tx: Transaction| async move {
+            let row = self.check_in(&tx, db).await?;
+            let row = DbRow {
+                revs_limit: limit.max(1),
+                ..row
+            };
+            tx.set(&keys::database(db.name().as_str()), &row.encode());
+            Ok(())
+        };
         self.0.store.transact("set_revs_limit", set).await
     }
 
-    /// Makes sure that the database is still the one that was opened. A transaction that does so
-    /// cannot be committed after the database is deleted.
+    /// Checks that the database is still the one that was opened. A transaction that calls this conflicts
+    /// with the deletion of the database.
     pub(crate) async fn check_in(&self, tx: &Transaction, db: &Db) -> Result<DbRow> {
         let row = tx.get(&keys::database(db.name().as_str())).await?;
         let row = DbRow::decode(&row.ok_or(Error::NoDatabase)?)?;
@@ -278,7 +258,7 @@ impl DocStore {
         Ok(row)
     }
 
-    /// What a counter stands at. Conflicts with nobody.
+    /// The value of a counter, without a conflict range.
     pub(crate) async fn count(&self, tx: &Transaction, db: &Db, counter: Counter) -> Result<u64> {
         let range = db.keys.counters(counter as u16);
         let rows = tx.snapshot().get_range(range, RangeOptions::default());
@@ -290,7 +270,7 @@ impl DocStore {
         u64::try_from(sum).map_err(|_| Error::corrupt("a counter is below zero"))
     }
 
-    /// The sequence of the newest write. Conflicts with nobody.
+    /// The sequence of the newest write, without a conflict range.
     pub(crate) async fn update_seq(&self, tx: &Transaction, db: &Db) -> Result<Seq> {
         match tx.snapshot().get(&db.keys.update_seq()).await? {
             Some(value) => Seq::decode(&value),
@@ -299,10 +279,10 @@ impl DocStore {
     }
 }
 
-/// Adds to a counter, in the shard of a document.
+/// Adds to a counter, in a shard chosen by the document's id.
 pub(crate) fn add(tx: &Transaction, db: &Db, counter: Counter, id: &str, delta: i64) {
     if delta != 0 {
-        // FNV-1a: spreads ids, and is the same in every version and process.
+        // FNV-1a, which is the same in every version of the standard library.
         let hash = (id.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -319,7 +299,7 @@ mod tests {
     use super::*;
     use crate::Options;
 
-    /// A watch fires when a row is another than it was, and this one was never written.
+    /// A watch fires only if the value changes, and this row was never written.
     #[tokio::test]
     async fn deleting_an_empty_database_changes_what_is_watched() {
         let store = Store::open("memory:").await.expect("opened");

@@ -1,4 +1,4 @@
-//! The handle on all databases.
+//! The handle on all databases of a store.
 
 use std::sync::Arc;
 
@@ -7,14 +7,13 @@ use store::Store;
 use crate::changes::Waits;
 use crate::{DbName, Result};
 
-/// What a service may set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The kinds of databases there may be, by the last part of their names.
+    /// The kinds of databases, which are the last parts of their names.
     pub kinds: Vec<String>,
-    /// How large the body of a document may be, as compact JSON.
+    /// The most bytes of a document's body, as compact JSON.
     pub document_bytes_max: usize,
-    /// How many revisions of each branch a new database remembers.
+    /// How many revisions of each branch a new database keeps.
     pub revs_limit: u32,
 }
 
@@ -29,9 +28,6 @@ impl Default for Options {
 }
 
 /// The databases in a store, cheap to clone.
-///
-/// Every operation has two forms: `foo_in(&tx, …)` is part of a transaction, and `foo(…)` is a
-/// transaction.
 #[derive(Clone, Debug)]
 pub struct DocStore(pub(crate) Arc<Inner>);
 
@@ -43,7 +39,6 @@ pub(crate) struct Inner {
 }
 
 impl DocStore {
-    /// The databases in `store`.
     pub fn new(store: Store, options: Options) -> Self {
         Self(Arc::new(Inner {
             store,
@@ -52,12 +47,11 @@ impl DocStore {
         }))
     }
 
-    /// Where the databases are.
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// Checks a database's name.
+    /// Parses a database's name.
     pub fn name(&self, name: &str) -> Result<DbName> {
         DbName::parse(name, &self.0.options.kinds)
     }

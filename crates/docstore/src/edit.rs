@@ -1,4 +1,4 @@
-//! Documents as writers send them.
+//! Documents to write.
 
 use std::borrow::Cow;
 
@@ -13,28 +13,28 @@ use crate::error::INVALID_REV;
 use crate::keys::ID_BYTES_MAX;
 use crate::{Error, Result};
 
-/// How long the id of a revision may be that a client chose.
+/// The longest revision id that a client may choose.
 const REV_ID_BYTES_MAX: usize = 1000;
-/// Generations from here on could not grow any more.
+/// Higher generations could overflow.
 const GENERATION_MAX: u64 = u64::MAX / 2;
-/// How many ancestors of a revision are believed.
+/// The most ancestors of a revision that are stored.
 const ANCESTORS_MAX: usize = 20_000;
-/// How large the new attachments of one document may be: a transaction holds them all, and its body.
+/// The most bytes of new attachments in a document: they and the body are written in one transaction.
 const ATTACHMENTS_BYTES_MAX: usize = 8_000_000;
-/// How large a document may be with them.
+/// The most bytes of a document with its new attachments.
 const EDIT_BYTES_MAX: usize = 9_000_000;
 
 /// One document to write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edit {
     pub id: String,
-    /// The revision that is edited; in replication, the revision that is written and its ancestors.
+    /// The revision to edit; in replication, the revision to add and its ancestors.
     pub revisions: Option<Revisions>,
     pub deleted: bool,
-    /// The client's members, as a JSON object without blanks.
+    /// The client's members, as compact JSON.
     pub body: String,
-    /// What is stored in place of the body, where that is not what was sent: credentials sealed. The
-    /// revision is named after `body`, so that it is the one CouchDB would make.
+    /// Stored instead of the body: the same with sealed credentials. The revision id is computed from
+    /// `body`, so that it is the same as CouchDB's.
     pub sealed: Option<String>,
     pub attachments: Vec<NewAttachment>,
 }
@@ -43,13 +43,12 @@ pub struct Edit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewAttachment {
     pub name: String,
-    /// The generation that brought it, where the client says so.
+    /// The generation that added it, if the client sent that.
     pub revpos: Option<u64>,
-    /// Type and bytes; `None` is a stub, for what the edited revision has under this name.
+    /// `None` for a stub, which refers to the edited revision's attachment of this name.
     pub content: Option<Content>,
 }
 
-/// What an attachment is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     pub content_type: String,
@@ -83,12 +82,12 @@ impl Edit {
         }
     }
 
-    /// The revision that is edited, or (in replication) written.
+    /// The revision to edit or (in replication) to add.
     pub fn rev(&self) -> Option<Rev> {
         self.revisions.as_ref().and_then(Revisions::rev)
     }
 
-    /// True when the document is kept beside the others, without history or replication.
+    /// True for `_local` documents, which have no history and are not replicated.
     pub fn is_local(&self) -> bool {
         self.id.starts_with("_local/")
     }
@@ -97,7 +96,7 @@ impl Edit {
         self.sealed.as_ref().unwrap_or(&self.body)
     }
 
-    /// About how much it adds to a transaction.
+    /// The approximate size in a transaction.
     pub(crate) fn bytes(&self) -> usize {
         self.stored_body().len() + self.attachment_bytes()
     }
@@ -110,7 +109,7 @@ impl Edit {
         contents.map(|content| content.data.len()).sum()
     }
 
-    /// Checks what can be said without the stored document.
+    /// Checks everything that does not depend on the stored document.
     pub(crate) fn check(&self, document_bytes_max: usize) -> Result<()> {
         check_id(&self.id, None)?;
         if !fits_a_key(&self.id) {
@@ -152,7 +151,7 @@ impl Edit {
         }
     }
 
-    /// The history to believe: a longer one is cut.
+    /// The history, truncated.
     pub(crate) fn history(&self) -> Option<Revisions> {
         let mut revisions = self.revisions.clone()?;
         revisions.ids.truncate(ANCESTORS_MAX);
@@ -160,7 +159,6 @@ impl Edit {
     }
 }
 
-/// True when a document can have this id.
 pub(crate) fn fits_a_key(id: &str) -> bool {
     id.len() + id.bytes().filter(|byte| *byte == 0).count() <= ID_BYTES_MAX
 }
@@ -187,7 +185,7 @@ struct RawAttachment<'a> {
 }
 
 fn parse_attachment(name: &str, json: &str) -> Result<NewAttachment> {
-    // Erlang's decoder does without padding too.
+    // Like Erlang's decoder, accept missing padding.
     const BASE64: GeneralPurpose = GeneralPurpose::new(
         &STANDARD,
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),

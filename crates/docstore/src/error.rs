@@ -1,61 +1,56 @@
-//! What can go wrong, by what the caller does next.
+//! Errors, one variant for each way to react.
 
 use document::doc::Invalid;
 use document::mango::TooExpensive;
 use store::AsStoreError;
 
-/// Why a database did not do what was asked. Messages are CouchDB's `reason`s where it has one.
+/// Why an operation failed. Messages are CouchDB's `reason`s where it has one.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// There is no such database, or it is no longer the one that was opened (404 `not_found`).
+    /// The database does not exist, or was deleted and created again since it was opened (404 `not_found`).
     #[error("Database does not exist.")]
     NoDatabase,
     /// A database of this name exists (412 `file_exists`).
     #[error("The database could not be created, the file already exists.")]
     DatabaseExists,
-    /// No database may have this name (400 `illegal_database_name`).
+    /// The name is not allowed (400 `illegal_database_name`).
     #[error(
         "Name: '{0}'. Only lowercase characters (a-z), digits (0-9), and any of the characters _, $, (, ), +, -, and / are allowed. Must begin with a letter."
     )]
     IllegalName(String),
-    /// There is no such document or revision (404 `not_found`).
+    /// The document or revision does not exist (404 `not_found`).
     #[error("missing")]
     Missing,
     /// The document was deleted (404 `not_found`).
     #[error("deleted")]
     Deleted,
-    /// Read the document again, and write with the revision it has now (409 `conflict`).
+    /// Read the document again and use its current revision (409 `conflict`).
     #[error("Document update conflict.")]
     Conflict,
-    /// The document is not one (400, see [`Invalid::name`]).
+    /// The document is invalid (400, see [`Invalid::name`]).
     #[error("{0}")]
     Invalid(#[from] Invalid),
     /// Make it smaller (413 `document_too_large`).
     #[error("{id}: {what} of {bytes} bytes is over the limit of {bytes_max}")]
     TooLarge {
-        /// The document.
         id: String,
         what: &'static str,
-        /// How large that is.
         bytes: usize,
-        /// How large it may be.
         bytes_max: usize,
     },
-    /// Send the attachment itself: the revision that was edited has none of this name (412 `missing_stub`).
+    /// Send the attachment's data: the edited revision has no attachment of this name (412 `missing_stub`).
     #[error("Invalid attachment stub in {id} for {name}")]
     MissingStub {
-        /// The document.
         id: String,
-        /// The attachment.
         name: String,
     },
     /// Send attachments within the document (501 `not_implemented`).
-    #[error("attachments are taken within documents only, as base64 or stubs")]
+    #[error("attachments are accepted only within documents, as base64 or stubs")]
     Follows,
-    /// The sequence is none of this service (400 `bad_request`).
+    /// The sequence is malformed (400 `bad_request`).
     #[error("Malformed sequence supplied in 'since' parameter.")]
     BadSeq,
-    /// The query cannot be answered (400).
+    /// The query is invalid (400).
     #[error("{reason}")]
     BadQuery {
         /// The value of `error` in the answer.
@@ -63,7 +58,7 @@ pub enum Error {
         /// The value of `reason`.
         reason: String,
     },
-    /// The store would not; retryable errors were retried in vain.
+    /// The store failed; retryable errors were retried.
     #[error("use the store")]
     Store(#[from] store::Error),
 }
@@ -104,8 +99,7 @@ impl From<document::Error> for Error {
     }
 }
 
-/// What a client hears that sent something else than a revision.
 pub(crate) const INVALID_REV: Invalid = Invalid::Request("Invalid rev format");
 
-/// What every fallible operation of this crate returns that runs nobody else's code.
+/// The result of operations without a hook.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

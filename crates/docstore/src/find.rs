@@ -1,4 +1,4 @@
-//! `_find`: documents that match a selector, by id. There are no indexes but that of ids.
+//! `_find`: documents that match a selector, in the order of ids, which are the only index.
 
 mod fields;
 mod query;
@@ -15,20 +15,18 @@ pub use query::FindQuery;
 
 #[derive(Clone, Debug)]
 pub struct FindPage {
-    /// The documents, or the fields of them that were asked for, as JSON.
+    /// The documents, or their requested fields, as JSON.
     pub docs: Vec<String>,
-    /// What a client sends to go on after the documents so far; CouchDB says `nil` for none.
+    /// Continues after the documents so far; `nil` in CouchDB if there are none.
     pub bookmark: Option<String>,
-    /// How many documents were looked at.
+    /// How many documents were compared with the selector.
     pub examined: u64,
-    /// What to ask for next; `None` at the end, and when the limit is reached.
+    /// The query of the next page; `None` at the end and at the limit.
     pub rest: Option<FindQuery>,
 }
 
 impl DocStore {
-    /// A page of documents that match. They go through `view` before the selector sees them: what a
-    /// reader may not see cannot be asked for either.
-    pub async fn find_page_in<V: Fn(Document) -> Document + Sync>(
+    async fn find_page_in<V: Fn(Document) -> Document + Sync>(
         &self,
         tx: &Transaction,
         db: &Db,
@@ -79,7 +77,7 @@ impl DocStore {
                 }
                 rest.limit -= 1;
                 rest.last = Some(id.clone());
-                docs.push(query.fields.of(json)?);
+                docs.push(query.fields.take(json)?);
             }
         }
         let more = rest.limit > 0 && (visited < listed.rows.len() || listed.rest.is_some());
@@ -91,8 +89,8 @@ impl DocStore {
         })
     }
 
-    /// A page of documents that match. They go through `view` before the selector sees them: what a
-    /// reader may not see cannot be asked for either.
+    /// A page of documents that match. `view` is applied before the selector, so that a selector cannot
+    /// probe what the reader may not see.
     pub async fn find_page<V: Fn(Document) -> Document + Sync>(
         &self,
         db: &Db,

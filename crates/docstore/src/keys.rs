@@ -1,32 +1,32 @@
-//! The data model, and the only place that knows bytes of keys.
+//! The data model. No other module knows the bytes of keys.
 //!
-//! Keys are tuples. Table numbers are those of CouchDB 4 where it has the table; they are never used
-//! again for something else. Every value begins with a format byte, but for counters.
+//! Keys are tuples. Table numbers are those of CouchDB 4 where it has the table, and are never reused.
+//! Every value except counters begins with a format byte.
 //!
 //! ```text
 //! (1, name)                           = instance, revs_limit        a database
-//! (3, instance)                       = name                        a deleted one that still has rows
+//! (3, instance)                       = name                        deleted, but still has rows
 //! (15, instance, 16, chunk)           = _security
 //! (15, instance, 17, counter, shard)  = 64-bit little endian, added to
 //! (15, instance, 18, id)              = winner                      documents that are not deleted
 //! (15, instance, 19, incarnation, stamp) = winner, id               changes: one row for each document
-//! (15, instance, 20, id, chunk)       = record: the revision tree, and what its leaves hold
+//! (15, instance, 20, id, chunk)       = record: the revision tree with the metadata of its leaves
 //! (15, instance, 21, id, part, chunk) = a body or attachment of a leaf
 //! (15, instance, 22, id, chunk)       = a _local document
-//! (15, instance, 27, id)              = sequence: where the document stands in 19
-//! (15, instance, 28)                  = sequence of the newest write: what is watched
+//! (15, instance, 27, id)              = sequence: the document's row in 19
+//! (15, instance, 28)                  = sequence of the newest write, for watches
 //! ```
 //!
-//! - Every creation of a database draws an `instance`, so a database that is deleted and made again
-//!   is another one, and the rows of the old one can be removed at leisure.
-//! - A value that is longer than a chunk is cut: `chunk` counts from 0.
-//! - `stamp` is the versionstamp of the document's last write and its place among the writes of that
-//!   transaction. Whoever writes the document clears the row it had and sets the new one, so the
-//!   last row of 19 is the newest write. The sequence stands in rows of its own (27, 28), since a
-//!   stamped value cannot be read in its own transaction, and two writes of a document may meet in one.
-//! - `part` counts the bodies and attachments a document ever had; the record says which part is what.
-//! - `shard` is a hash of the document's id, so that no counter is one hot row.
-//! - `winner` is the little that listings need: the revision, its part, and where to look for more.
+//! - `instance` is random for every creation of a database, so a database that is deleted and created
+//!   again is a different one, and the rows of the old one can be removed later.
+//! - A long value is split into chunks: `chunk` counts from 0.
+//! - `stamp` is the versionstamp of the document's last write and its number in that transaction. A write
+//!   clears the document's row and sets a new one, so the last row of 19 is the newest write. The
+//!   sequence has its own rows (27, 28), because a stamped value cannot be read in its own transaction,
+//!   and a transaction may write a document twice.
+//! - `part` numbers all bodies and attachments that a document ever had; the record refers to them.
+//! - `shard` is a hash of the document's id, so that a counter is not a single hot row.
+//! - `winner` is what listings need: the revision, the part of its body, and flags.
 
 use store::KeyRange;
 use store::tuple::{
@@ -49,20 +49,19 @@ const LOCAL_DOCS: u16 = 22;
 const SEQS: u16 = 27;
 const UPDATE_SEQ: u16 = 28;
 
-/// What a tuple's next element is put behind: below everything that follows a prefix.
+/// Below everything that follows a prefix.
 const FIRST: u8 = 0x00;
 /// Above everything that follows a prefix, and below the continuation of a string with a NUL in it.
 const LAST: u8 = 0xff;
 
-/// How many bytes a document's id may have, a NUL counted twice, so that its keys keep the store's limit.
+/// The longest document id, with NUL counted twice, so that its keys are within the store's limit.
 pub(crate) const ID_BYTES_MAX: usize = 900;
 
-/// The name's row.
 pub(crate) fn database(name: &str) -> Vec<u8> {
     pack(&(ALL_DBS, name))
 }
 
-/// What names are keyed below.
+/// The prefix of all names.
 pub(crate) fn databases() -> Vec<u8> {
     pack(&(ALL_DBS,))
 }
@@ -75,7 +74,6 @@ pub(crate) fn all_deleted() -> KeyRange {
     below(&pack(&(DELETED_DBS,)))
 }
 
-/// The instance whose row of deleted databases this is.
 pub(crate) fn parse_deleted(key: &[u8]) -> Result<InstanceId, Error> {
     let (_, instance): (u16, Bytes<'_>) =
         unpack(key).map_err(|_| Error::corrupt("key of a deleted database"))?;
@@ -117,7 +115,7 @@ impl Keys {
         self.key(&(ALL_DOCS, id))
     }
 
-    /// What the ids of documents that are not deleted are keyed below.
+    /// The prefix of all documents that are not deleted.
     pub(crate) fn all_live(&self) -> Vec<u8> {
         self.key(&(ALL_DOCS,))
     }
@@ -126,7 +124,7 @@ impl Keys {
         self.key(&(CHANGES, seq.incarnation, Versionstamp::from(seq.stamp)))
     }
 
-    /// The changes after one sequence and up to another, both ends of the feed by default.
+    /// The changes after a sequence, or all.
     pub(crate) fn changes(&self, after: Option<Seq>) -> KeyRange {
         let mut range = below(&self.key(&(CHANGES,)));
         if let Some(seq) = after {
@@ -137,7 +135,7 @@ impl Keys {
         range
     }
 
-    /// The key of a change, to be completed by the commit.
+    /// The key of a change, completed by the commit.
     pub(crate) fn change_template(&self, incarnation: u32, ordinal: u16) -> Vec<u8> {
         let mut key = self.prefix.clone();
         let stamp = Versionstamp::incomplete(ordinal);
@@ -158,7 +156,7 @@ impl Keys {
         self.key(&(RECORDS, id))
     }
 
-    /// What records are keyed below.
+    /// The prefix of all records.
     pub(crate) fn all_records(&self) -> Vec<u8> {
         self.key(&(RECORDS,))
     }
@@ -186,7 +184,7 @@ impl Keys {
     }
 }
 
-/// The rows below a tuple: it with more elements.
+/// The keys of tuples that begin with this one and have more elements.
 pub(crate) fn below(tuple: &[u8]) -> KeyRange {
     KeyRange::new(with(tuple, FIRST), with(tuple, LAST))
 }
@@ -198,9 +196,9 @@ pub(crate) fn chunk(tuple: &[u8], chunk: usize) -> Vec<u8> {
     key
 }
 
-/// The key of `id` below a table, whatever its length: for the bounds of ranges.
+/// The key of `id` in a table, as the bound of a range. `id` may have any length.
 pub(crate) fn bound(table: &[u8], id: &str) -> Vec<u8> {
-    // A bound may be longer than any id. What it has beyond the longest id decides nothing.
+    // Truncated after the longest id: further letters make no difference to the order.
     let mut bytes = 0;
     let end = (id.char_indices()).find(|(_, letter)| {
         let over = bytes > ID_BYTES_MAX;
@@ -212,7 +210,6 @@ pub(crate) fn bound(table: &[u8], id: &str) -> Vec<u8> {
     key
 }
 
-/// The id that a row below a table is keyed by.
 pub(crate) fn parse_id(table: &[u8], key: &[u8]) -> Result<String, Error> {
     let corrupt = || Error::corrupt("key of an id");
     let rest = key.strip_prefix(table).ok_or_else(corrupt)?;
@@ -220,7 +217,6 @@ pub(crate) fn parse_id(table: &[u8], key: &[u8]) -> Result<String, Error> {
     Ok(id)
 }
 
-/// The id that a chunk of a value below a table belongs to.
 pub(crate) fn parse_chunk(table: &[u8], key: &[u8]) -> Result<String, Error> {
     let corrupt = || Error::corrupt("key of a chunk");
     let rest = key.strip_prefix(table).ok_or_else(corrupt)?;

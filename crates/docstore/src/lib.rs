@@ -1,9 +1,10 @@
 //! Replicator databases: documents with their revision trees, and changes, in the same store as the
-//! jobs that documents make.
+//! jobs created for documents.
 //!
-//! This crate knows the store and CouchDB's document model. It knows no HTTP, no jobs and nothing of
-//! replication: whoever writes passes a [`WriteHook`], which runs in the write's own transaction and
-//! is told what a reader saw before and will see after.
+//! It must not know HTTP, jobs or replication: writers pass a [`WriteHook`], which runs in the write's
+//! transaction and gets the document before and after the write.
+//!
+//! Start reading with `keys.rs` (the data model), `write.rs` and `changes.rs`.
 //!
 //! ```
 //! use docstore::{DocStore, Edit, EditMode, InstanceId, NoHook, Options, ReadOptions};
@@ -34,15 +35,15 @@
 //! | listing | [`all_docs_page`](DocStore::all_docs_page), [`all_docs_counts`](DocStore::all_docs_counts), [`find_page`](DocStore::find_page) |
 //! | changes | [`changes_page`](DocStore::changes_page), [`changes_pending`](DocStore::changes_pending), [`listen`](DocStore::listen) |
 //!
-//! - Every operation has two forms: `foo_in(&tx, …)` is part of a transaction, `foo(…)` is one or, where
-//!   its text says so, several. Operations may meet in one transaction in any order and number, with one
-//!   exception: changes and update sequence of a database cannot be read after writes to it.
-//! - Pages are bounded in rows, bytes and time; `rest` is what to ask for next. Each page is the truth of
-//!   one moment, and a listing of many pages is not.
-//! - Only leaves keep their bodies. The body of a revision that was replaced is gone with the next write,
-//!   as if CouchDB's compaction had run.
-//! - Times and random bits are arguments, and there are few: a database's [`InstanceId`]. Revisions are
-//!   named as CouchDB names them, so a write that is tried again finds its own success.
+//! - An operation `foo(…)` is a transaction or, where documented, several. `foo_in(&tx, …)` is part of
+//!   the caller's transaction, which may contain any operations in any order, with one exception: the
+//!   changes and update sequence of a database cannot be read after writes to it.
+//! - Pages are bounded in rows, bytes and time; `rest` is the query of the next one. A page is consistent,
+//!   a listing of several pages is not.
+//! - Only leaves have bodies. The body of a replaced revision is removed by the write, as if CouchDB's
+//!   compaction had run.
+//! - Random bits are arguments: a database's [`InstanceId`]. Revision ids are CouchDB's, so a retried
+//!   write recognises its own success.
 
 mod all_docs;
 mod changes;

@@ -1,6 +1,6 @@
-//! `_local` documents: one revision, no history, in no listing and no feed.
+//! `_local` documents: they have no history and are in no listing or feed.
 //!
-//! As in CouchDB, whoever writes last wins, and the revision counts on from the one that was sent.
+//! As in CouchDB, the last write wins, and its revision is the one sent plus one.
 
 use document::rev::{Rev, RevId};
 use store::{RangeOptions, Transaction};
@@ -9,8 +9,7 @@ use crate::error::INVALID_REV;
 use crate::{Db, DocStore, Document, Edit, Error, Meta, Result, chunks, keys, rows};
 
 impl DocStore {
-    /// Reads the `_local` document `id`, which begins with `_local/`.
-    pub async fn local_doc_in(&self, tx: &Transaction, db: &Db, id: &str) -> Result<Document> {
+    async fn local_doc_in(&self, tx: &Transaction, db: &Db, id: &str) -> Result<Document> {
         self.check_in(tx, db).await?;
         if !crate::edit::fits_a_key(id) {
             return Err(Error::Missing);
@@ -31,7 +30,7 @@ impl DocStore {
         })
     }
 
-    /// Reads the `_local` document `id`, which begins with `_local/`.
+    /// Reads a `_local` document; `id` includes `_local/`.
     pub async fn local_doc(&self, db: &Db, id: &str) -> Result<Document> {
         let read = |tx| async move { self.local_doc_in(&tx, db, id).await };
         self.0.store.transact("read_local_document", read).await

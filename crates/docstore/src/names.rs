@@ -1,4 +1,4 @@
-//! Which databases there are: their names, and the ids that tell re-created ones apart.
+//! The names of databases, and the ids that distinguish databases of the same name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +9,12 @@ use crate::{Error, Result};
 
 const NAME_BYTES_MAX: usize = 238;
 
-/// The name of a database: a kind, as `_replicator`, or any name before it, as in `sales/_replicator`.
+/// The name of a database: a kind such as `_replicator`, or a prefix and a kind: `sales/_replicator`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DbName(Arc<str>);
 
 impl DbName {
-    /// Checks a name against the kinds of databases that are served.
+    /// Parses the name of a database of one of these kinds.
     pub fn parse(name: &str, kinds: &[impl AsRef<str>]) -> Result<Self> {
         let known = |kind: &str| match name.strip_suffix(kind) {
             Some("") => true,
@@ -31,18 +31,17 @@ impl DbName {
         Self(name.into())
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What kind of database it is: the part of the name after the last slash.
+    /// The part of the name after the last slash.
     pub fn kind(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 }
 
-/// What CouchDB takes for a database's name.
+/// CouchDB's rule for names.
 fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && (name.bytes())
@@ -61,7 +60,7 @@ impl fmt::Debug for DbName {
     }
 }
 
-/// The random id that a database gets when it is created, and its namesakes before and after do not.
+/// The random id of a database, different from those of earlier and later databases of its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub [u8; 16]);
 
@@ -94,10 +93,10 @@ impl FromStr for InstanceId {
     }
 }
 
-/// An open database, cheap to clone: one creation of a name.
+/// An open database, cheap to clone.
 ///
-/// It stays what it is when the database is deleted, made anew or not: every operation on it then
-/// answers [`Error::NoDatabase`].
+/// After the database is deleted, operations fail with [`Error::NoDatabase`], even if another one of the
+/// same name is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Db {
     name: DbName,
@@ -119,7 +118,6 @@ impl Db {
         &self.name
     }
 
-    /// Which creation of the name it is.
     pub fn instance(&self) -> InstanceId {
         self.instance
     }

@@ -4,26 +4,23 @@ use store::{KeyRange, RangeOptions, Transaction};
 
 use crate::{Result, keys};
 
-/// How many rows a page has.
+/// The most rows of a page.
 const ROWS_MAX: usize = 1000;
-/// How many rows are looked at for a page, the ones to skip among them.
+/// The most rows read for a page, including skipped ones.
 const VISITS_MAX: usize = 10_000;
 
-/// Which ids to list, and how many of them.
+/// A range of ids to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdRange {
-    /// Where to begin.
+    /// The first id in the direction of the listing.
     pub start: Option<String>,
     pub end: Option<String>,
-    /// The end belongs to the range.
+    /// Whether the end is part of the range.
     pub inclusive_end: bool,
-    /// From the highest id down.
     pub descending: bool,
-    /// How many to leave out at the beginning.
     pub skip: u64,
-    /// How many to list.
     pub limit: Option<u64>,
-    /// The id that was listed last, on later pages: what comes before it is left out, and it too.
+    /// On later pages, the last id that was listed.
     pub after: Option<String>,
 }
 
@@ -44,14 +41,13 @@ impl Default for IdRange {
 /// A page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdPage<T> {
-    /// What it lists.
     pub rows: Vec<T>,
-    /// What to ask for next; `None` at the end.
+    /// The query of the next page; `None` at the end.
     pub rest: Option<IdRange>,
 }
 
 impl IdRange {
-    /// Reads a page of the rows below a table. `row` makes each of id and value.
+    /// Reads a page of a table. `row` converts ids and values.
     pub(crate) async fn page<T>(
         &self,
         tx: &Transaction,
@@ -85,7 +81,7 @@ impl IdRange {
         Ok(IdPage { rows, rest })
     }
 
-    /// What comes after `id`, when `taken` were taken up to it.
+    /// The rest of the range after `id`, of which `taken` rows were listed.
     pub(crate) fn resume(&self, id: &str, taken: usize) -> Option<Self> {
         let taken = taken as u64;
         let limit = self.limit.map(|limit| limit.saturating_sub(taken));
@@ -97,7 +93,6 @@ impl IdRange {
         })
     }
 
-    /// The keys of the range below a table.
     fn keys(&self, table: &[u8]) -> KeyRange {
         let (low, high) = if self.descending {
             (&self.end, &self.start)
@@ -118,14 +113,14 @@ impl IdRange {
             Some(after) => range.begin = bound(table, after, true).into(),
             None => {}
         }
-        // Bounds that cross each other hold nothing.
+        // A range that ends before it begins is empty.
         if range.begin > range.end {
             range.end = range.begin.clone();
         }
         range
     }
 
-    /// The keys of a table that come before the range, in its direction.
+    /// The keys before the range, in its direction.
     pub(crate) fn keys_before(&self, table: &[u8]) -> KeyRange {
         let start = self.start.as_deref();
         let mut range = keys::below(table);
@@ -138,7 +133,7 @@ impl IdRange {
     }
 }
 
-/// The place before the row of `id`, or after it.
+/// The key of `id`, or the first key after it.
 fn bound(table: &[u8], id: &str, after: bool) -> Vec<u8> {
     let mut key = keys::bound(table, id);
     if after {

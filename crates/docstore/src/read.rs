@@ -9,14 +9,14 @@ use crate::record::{self, Record, leaf};
 use crate::rows::{Leaf, Winner};
 use crate::{Db, DocStore, Document, Error, Meta, Result, Seq};
 
-/// How many bytes of documents a page has, the last document not counted.
+/// The bytes of documents in a page, without the last document.
 pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
-/// How many documents are read at a time.
+/// How many documents are read concurrently.
 pub(crate) const BATCH: usize = 32;
-/// For how many ids one transaction compares revisions.
+/// The most ids in one transaction of `revs_diff`.
 const DIFFS_MAX: usize = 200;
 
-/// What to tell beside a document.
+/// What to return besides a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -33,37 +33,37 @@ pub struct ReadOptions {
     pub deleted_conflicts: bool,
     /// `_local_seq`, of the winner
     pub local_seq: bool,
-    /// Which attachments to tell with their bytes.
+    /// Which attachments to return with their data.
     pub attachments: Attachments,
 }
 
 impl ReadOptions {
-    /// True when the record has nothing to add to what listings know.
+    /// True if only conflicts or attachments need the record.
     fn is_plain(&self) -> bool {
         !self.revs && !self.revs_info && !self.local_seq
     }
 }
 
-/// Which attachments a reader gets with their bytes.
+/// Which attachments are returned with their data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Attachments {
-    /// None: stubs.
+    /// None.
     #[default]
     Stubs,
     /// All of them.
     All,
-    /// Those that are newer than the newest of these revisions which the document descends from.
+    /// Those that are newer than the newest ancestor among these revisions.
     Since(Vec<Rev>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenRevs {
-    /// Every leaf, deletions too.
+    /// Every leaf, including deletions.
     All,
     These(Vec<Rev>),
 }
 
-/// A revision that was to be opened, or its name, when it is not here or no longer.
+/// A revision, or its id if it is unknown or has no body.
 pub type Opened = Result<Document, Rev>;
 
 /// One request of a `_bulk_get`.
@@ -72,23 +72,21 @@ pub struct BulkGet {
     /// The document.
     pub id: String,
     pub revs: OpenRevs,
-    /// What to tell beside.
     pub options: ReadOptions,
 }
 
-/// What a database does not have of a document, of the revisions that were named.
+/// The revisions of a document that a database does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevsDiff {
     /// The document.
     pub id: String,
-    /// Revisions that are not here.
+    /// Requested revisions that are unknown.
     pub missing: Vec<Rev>,
-    /// Leaves that these may descend from.
+    /// Leaves that may be their ancestors.
     pub possible_ancestors: Vec<Rev>,
 }
 
 impl DocStore {
-    /// Reads what a reader sees of a document.
     pub async fn get_in(
         &self,
         tx: &Transaction,
@@ -104,14 +102,13 @@ impl DocStore {
         read_winner(tx, db, id, &record, options).await
     }
 
-    /// Reads what a reader sees of a document.
+    /// Reads the winning revision of a document.
     pub async fn get(&self, db: &Db, id: &str, options: &ReadOptions) -> Result<Document> {
         let get = |tx| async move { self.get_in(&tx, db, id, options).await };
         self.0.store.transact("read_document", get).await
     }
 
-    /// Reads a revision of a document, or with `latest` the leaf that it became.
-    pub async fn get_rev_in(
+    async fn get_rev_in(
         &self,
         tx: &Transaction,
         db: &Db,
@@ -124,14 +121,14 @@ impl DocStore {
         let opened = self
             .open_revs_in(tx, db, id, &revs, latest, options)
             .await?;
-        // A revision may have become several leaves: the one that wins among them is the last.
+        // With several leaves as descendants, the winner among them is the last.
         match opened.into_iter().next_back() {
             Some(Ok(document)) => Ok(document),
             _ => Err(Error::Missing),
         }
     }
 
-    /// Reads a revision of a document, or with `latest` the leaf that it became.
+    /// Reads a revision of a document, or with `latest` its newest descendant.
     pub async fn get_rev(
         &self,
         db: &Db,
@@ -144,8 +141,7 @@ impl DocStore {
         self.0.store.transact("read_revision", get).await
     }
 
-    /// Reads revisions of a document, or with `latest` the leaves that they became.
-    pub async fn open_revs_in(
+    async fn open_revs_in(
         &self,
         tx: &Transaction,
         db: &Db,
@@ -163,7 +159,7 @@ impl DocStore {
         Ok(found.into_iter().map(Ok).chain(missing).collect())
     }
 
-    /// Reads revisions of a document, or with `latest` the leaves that they became.
+    /// Reads revisions of a document, or with `latest` the leaves that descend from them.
     pub async fn open_revs(
         &self,
         db: &Db,
@@ -176,9 +172,7 @@ impl DocStore {
         self.0.store.transact("open_revisions", open).await
     }
 
-    /// Answers the first of `requests`, at least one of them, as many as make a page. Nothing is found
-    /// of a document that never was.
-    pub async fn bulk_get_page_in(
+    async fn bulk_get_page_in(
         &self,
         tx: &Transaction,
         db: &Db,
@@ -204,8 +198,7 @@ impl DocStore {
         Ok(answers)
     }
 
-    /// Answers the first of `requests`, at least one of them, as many as make a page. Nothing is found
-    /// of a document that never was.
+    /// Answers at least the first of `requests`, and as many as fit into a page.
     pub async fn bulk_get_page(
         &self,
         db: &Db,
@@ -216,8 +209,7 @@ impl DocStore {
         self.0.store.transact("bulk_get", get).await
     }
 
-    /// Says which of the named revisions are missing, of each document that misses any.
-    pub async fn revs_diff_in(
+    async fn revs_diff_in(
         &self,
         tx: &Transaction,
         db: &Db,
@@ -241,8 +233,7 @@ impl DocStore {
         Ok(diffs)
     }
 
-    /// Says which of the named revisions are missing, of each document that misses any. Reads in
-    /// transactions of bounded size.
+    /// Returns the documents for which revisions are missing. Reads in transactions of bounded size.
     pub async fn revs_diff(&self, db: &Db, named: &[(String, Vec<Rev>)]) -> Result<Vec<RevsDiff>> {
         let mut diffs = Vec::new();
         for named in named.chunks(DIFFS_MAX) {
@@ -261,7 +252,7 @@ impl DocStore {
 }
 
 impl Document {
-    /// About how much memory it takes.
+    /// The approximate size in memory.
     pub(crate) fn bytes(&self) -> usize {
         let data = self
             .attachments
@@ -277,7 +268,7 @@ impl Document {
 }
 
 async fn load(tx: &Transaction, db: &Db, id: &str) -> Result<Record> {
-    // What cannot be an id is that of no document.
+    // A document cannot have such an id.
     if !crate::edit::fits_a_key(id) {
         return Ok(Record::default());
     }
@@ -311,7 +302,7 @@ fn choose<'a>(
     }
 }
 
-/// Reads a leaf and what belongs to any revision.
+/// Reads a leaf, with the options that apply to any revision.
 async fn read_leaf(
     tx: &Transaction,
     db: &Db,
@@ -339,7 +330,7 @@ async fn read_leaf(
     Ok(document)
 }
 
-/// The generation of the newest revision in a history that is one of `revs`; 0 if none is.
+/// The generation of the newest revision of a history that is in `revs`, or 0.
 fn newest(history: &Revisions, revs: &[Rev]) -> u64 {
     let mut generations = (1..=history.start).rev().zip(&history.ids);
     let known = generations.find(|(generation, id)| {
@@ -349,7 +340,7 @@ fn newest(history: &Revisions, revs: &[Rev]) -> u64 {
     known.map_or(0, |(generation, _)| generation)
 }
 
-/// Reads the winner and what belongs to it.
+/// Reads the winner, with the options that apply only to it.
 async fn read_winner(
     tx: &Transaction,
     db: &Db,
@@ -384,7 +375,7 @@ async fn read_winner(
     Ok(document)
 }
 
-/// Reads the winner that a listing has found, deleted or not.
+/// Reads a winner found by a listing, deleted or not.
 pub(crate) async fn read_listed(
     tx: &Transaction,
     db: &Db,

@@ -1,4 +1,4 @@
-//! A document as it is stored: its record, and the parts its leaves are made of.
+//! Stored documents: records, and the parts with bodies and attachments.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use store::{RangeOptions, Transaction};
 use crate::rows::{Leaf, Mark, RecordRow, Winner};
 use crate::{Attachment, Db, Document, Error, Meta, Result, chunks, keys};
 
-/// The record of a document; empty for one that never was.
+/// The record of a document; empty if there is none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) mark: Option<Mark>,
     pub(crate) next_part: u64,
     pub(crate) tree: RevTree<Leaf>,
-    /// How many rows it takes.
+    /// The number of its rows.
     pub(crate) chunks: usize,
 }
 
@@ -36,7 +36,7 @@ impl Record {
         })
     }
 
-    /// What listings tell of it; `None` for a document that never was.
+    /// The row for listings; `None` for an empty record.
     pub(crate) fn winner(&self) -> Result<Option<Winner>> {
         let Some(winner) = self.tree.winner() else {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Record {
         }))
     }
 
-    /// The parts of all leaves, and how many bytes each has.
+    /// The parts of all leaves and their sizes.
     pub(crate) fn parts(&self) -> BTreeMap<u64, u64> {
         let leaves = self.tree.nodes().filter_map(|node| node.value);
         leaves
@@ -64,13 +64,12 @@ impl Record {
     }
 }
 
-/// What is kept of a revision that has to be a leaf.
 pub(crate) fn leaf(node: Node<'_, Leaf>) -> Result<&Leaf> {
     node.value
         .ok_or_else(|| Error::corrupt("a leaf without body"))
 }
 
-/// The bare document of a leaf: no meta, attachments as stubs.
+/// The document of a leaf, without metadata and with attachments as stubs.
 pub(crate) fn document(id: &str, rev: &Rev, deleted: bool, leaf: &Leaf, body: String) -> Document {
     let attachments = leaf.attachments.iter().map(|row| Attachment {
         name: row.name.clone(),
@@ -108,7 +107,7 @@ pub(crate) async fn attachment(
 ) -> Result<Bytes> {
     let data = read_part(tx, db, id, part).await?;
     if data.len() as u64 != bytes {
-        return Err(Error::corrupt("an attachment has not its length"));
+        return Err(Error::corrupt("an attachment has the wrong length"));
     }
     Ok(data.into())
 }

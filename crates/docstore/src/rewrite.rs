@@ -1,33 +1,33 @@
-//! Other texts for stored bodies, which mean the same: as when credentials are sealed with another key.
+//! Replacing stored bodies by equivalent ones, as when credentials are sealed with another key.
 //!
-//! Nothing else changes. Revisions stay, no feed tells of it, and no hook hears of it. Records keep the length that a body had
-//! when it was written, so what is counted stays as it is.
+//! Nothing else changes: revisions stay the same, changes feeds do not report it, and hooks are not called. Records keep the
+//! length that a body had when it was written, so counters stay correct.
 
 use store::{RangeOptions, Transaction};
 
 use crate::rows::RecordRow;
 use crate::{Db, DocStore, Error, Result, chunks, keys};
 
-/// How many rows of records one transaction reads.
+/// The most rows of records that one transaction reads.
 const ROWS_MAX: usize = 200;
-/// About how many bytes of bodies it reads and writes: a body beyond that is alone.
+/// The most bytes of bodies that one transaction reads and writes, approximately. A larger body gets its own transaction.
 const BYTES_MAX: usize = 2_000_000;
 
-/// How far a rewriting has come.
+/// The progress of rewriting a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewritten {
-    /// The document after which to go on; `None` is before the first.
+    /// The last document that was read; `None` before the first.
     pub after: Option<String>,
-    /// That was the last document.
+    /// Whether all documents were read.
     pub done: bool,
-    /// Documents that were looked at.
+    /// The number of documents read.
     pub looked: u64,
     pub written: u64,
 }
 
 impl DocStore {
-    /// Gives bodies that `rewrite` has a text for that text, where they are: deleted documents and conflicts too. A bounded
-    /// number of documents, the next after `after`. What was rewritten must not be again, or it goes on for ever.
+    /// Replaces bodies for which `rewrite` returns a new one, including those of deleted documents and conflicts, in a bounded
+    /// number of documents after `after`. `rewrite` must return `None` for its own results.
     pub async fn rewrite_bodies_in(
         &self,
         tx: &Transaction,
@@ -56,7 +56,7 @@ impl DocStore {
     }
 }
 
-/// The next records, and whether they are the last. What is only looked at conflicts with nobody.
+/// The next records, and whether they are the last. These reads add no conflict ranges.
 async fn records(
     tx: &Transaction,
     db: &Db,
@@ -80,13 +80,13 @@ async fn records(
     }
     let done = rows < ROWS_MAX;
     if !done && records.len() > 1 {
-        // It may have more rows.
+        // The last one may be incomplete.
         records.pop();
     }
     Ok((records, done))
 }
 
-/// Rewrites the bodies of a document. False when there is no more room for all of them.
+/// Rewrites the bodies of a document. False if the transaction has no room for all of them.
 async fn rewrite_in(
     tx: &Transaction,
     db: &Db,
@@ -109,7 +109,7 @@ async fn rewrite_in(
         if page.written > 0 && *bytes >= BYTES_MAX {
             return Ok(false);
         }
-        // Whoever writes the document meanwhile has written over what was read here.
+        // Conflict with any concurrent write of the document.
         tx.add_read_conflict_range(keys::below(&db.keys.record(id)));
         chunks::replace(tx, &key, new.as_bytes(), rows);
         page.written += 1;

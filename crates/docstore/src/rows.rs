@@ -1,4 +1,4 @@
-//! What values are made of. Each begins with a format byte, and numbers are big endian.
+//! The encoding of values. Each begins with a format byte; numbers are big endian.
 
 use document::rev::{Rev, RevId};
 use document::revtree::RevTree;
@@ -31,7 +31,7 @@ impl DbRow {
     }
 }
 
-/// What listings tell of a document without a look at its record.
+/// What listings return without reading the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Winner {
     pub(crate) rev: Rev,
@@ -39,7 +39,7 @@ pub(crate) struct Winner {
     /// It has other leaves.
     pub(crate) branched: bool,
     pub(crate) attachments: bool,
-    /// Where its body is.
+    /// The part of its body.
     pub(crate) part: u64,
 }
 
@@ -67,7 +67,7 @@ impl Winner {
         value
     }
 
-    /// The winner, and what stands after it.
+    /// The winner and the bytes after it.
     pub(crate) fn decode(value: &[u8]) -> Result<(Self, &[u8])> {
         let mut reader = Reader::new(value, "winner")?;
         let flags = reader.u8()?;
@@ -104,31 +104,31 @@ impl Winner {
     }
 }
 
-/// What the record keeps of a leaf.
+/// The metadata of a leaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    /// Where the body is.
+    /// The part of the body.
     pub(crate) part: u64,
     pub(crate) bytes: u64,
     pub(crate) attachments: Vec<AttachmentRow>,
 }
 
-/// What the record keeps of an attachment.
+/// The metadata of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AttachmentRow {
     pub(crate) name: String,
     pub(crate) content_type: String,
     pub(crate) md5: [u8; 16],
     pub(crate) bytes: u64,
-    /// The generation that brought it.
+    /// The generation that added it.
     pub(crate) revpos: u64,
     pub(crate) part: u64,
 }
 
-/// The transaction that wrote a record, and the place of the write in it.
+/// The transaction that wrote a record, and the number of the write in it.
 ///
-/// A transaction that finds its own mark has written the document before: what it reads was
-/// committed at its read version or earlier, but whoever writes at a version commits at a later one.
+/// A transaction that finds its own read version here has already written the document: a record of
+/// another transaction that it can read was written with an earlier read version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) incarnation: u32,
@@ -140,7 +140,7 @@ pub(crate) struct Mark {
 #[derive(Clone, Debug)]
 pub(crate) struct RecordRow {
     pub(crate) mark: Mark,
-    /// The number of the next body or attachment.
+    /// The number of the next part.
     pub(crate) next_part: u64,
     pub(crate) tree: RevTree<Leaf>,
 }
@@ -219,7 +219,7 @@ fn take_leaf(bytes: &mut &[u8]) -> Result<Leaf> {
     Ok(leaf)
 }
 
-/// The value of a `_local` document: its revision's number and its body.
+/// The value of a `_local` document.
 pub(crate) fn encode_local(number: u64, body: &str) -> Vec<u8> {
     let mut value = vec![FORMAT];
     value.extend(number.to_be_bytes());
@@ -234,7 +234,6 @@ pub(crate) fn decode_local(value: &[u8]) -> Result<(u64, String)> {
     Ok((number, body.to_owned()))
 }
 
-/// A text as a value.
 pub(crate) fn encode_text(text: &str) -> Vec<u8> {
     let mut value = vec![FORMAT];
     value.extend_from_slice(text.as_bytes());
@@ -247,7 +246,6 @@ pub(crate) fn decode_text(value: &[u8]) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Takes a value apart.
 struct Reader<'a> {
     rest: &'a [u8],
     what: &'static str,

@@ -1,4 +1,4 @@
-//! Sequences: where a write stands among all writes of the store, before and after a move.
+//! Update sequences: the order of all writes to a store, which survives moving the store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,10 @@ use store::Transaction;
 
 use crate::{Error, Result};
 
-/// The sequence of a write. To clients it is an opaque text.
+/// The sequence of a write; opaque to clients.
 ///
-/// The incarnation comes first: it grows when a store is moved, and the new backend counts its
-/// versions from anywhere. Then comes the commit's versionstamp, and the place among the writes of
-/// that commit.
+/// The incarnation comes first: it grows when the store is moved, and versions of the new backend start
+/// anywhere. Then the commit's versionstamp and the number of the write in that commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq {
     pub(crate) incarnation: u32,
@@ -20,7 +19,7 @@ pub struct Seq {
 }
 
 impl Seq {
-    /// Before every write: `0`.
+    /// Before the first write: `0`.
     pub const ZERO: Self = Self {
         incarnation: 0,
         stamp: [0; 12],
@@ -39,7 +38,7 @@ impl Seq {
 
 const FORMAT: u8 = 1;
 
-/// The value that the commit makes the sequence of a write.
+/// The value that the commit completes to the sequence of a write.
 pub(crate) fn template(incarnation: u32, ordinal: u16) -> Vec<u8> {
     let mut value = vec![FORMAT];
     value.extend(incarnation.to_be_bytes());
@@ -49,11 +48,10 @@ pub(crate) fn template(incarnation: u32, ordinal: u16) -> Vec<u8> {
     value
 }
 
-/// A number that is higher for every later write of a transaction.
+/// A number that increases with each write of a transaction.
 ///
-/// The transaction itself is the only place that all operations in it share, and its size grows with
-/// each of their writes. A written document adds a thousand bytes; no transaction has so many that
-/// the quotient does not fit.
+/// It is derived from the transaction's size, the only state that all its operations share, which grows
+/// by about a thousand bytes with each document. The largest transaction fits into 16 bits.
 pub(crate) fn ordinal(tx: &Transaction) -> u16 {
     const STEP_BYTES: usize = store::limits::TRANSACTION_BYTES_MAX / u16::MAX as usize + 1;
     u16::try_from(tx.approximate_size() / STEP_BYTES).unwrap_or(u16::MAX)

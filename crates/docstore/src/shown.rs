@@ -1,4 +1,4 @@
-//! Documents as readers get them.
+//! Documents as they are returned to readers.
 
 use std::fmt::Write as _;
 
@@ -17,15 +17,13 @@ pub struct Document {
     pub id: String,
     pub rev: Rev,
     pub deleted: bool,
-    /// The client's members, as a JSON object: what was stored.
+    /// The client's members, as a JSON object.
     pub body: String,
-    /// Its attachments, in the order of the document.
     pub attachments: Vec<Attachment>,
-    /// What was asked for beside.
     pub meta: Meta,
 }
 
-/// What a reader may ask for beside a document.
+/// Metadata that a reader may request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// `_revisions`
@@ -47,22 +45,21 @@ pub struct Attachment {
     pub content_type: String,
     /// The MD5 of its bytes.
     pub md5: [u8; 16],
-    /// How many bytes it has.
     pub bytes: u64,
-    /// The generation that brought it.
+    /// The generation that added it.
     pub revpos: u64,
-    /// Its bytes; `None` makes it a stub.
+    /// `None` for a stub.
     pub data: Option<Bytes>,
 }
 
 impl Document {
-    /// The document as CouchDB shows it.
+    /// The document as CouchDB returns it.
     pub fn to_json(&self) -> String {
         let mut json = String::with_capacity(self.body.len() + 128);
         json.push_str("{\"_id\":");
         push_string(&mut json, &self.id);
         json.push_str(",\"_rev\":");
-        // Revisions that clients chose may hold anything, so they are escaped like other strings.
+        // Clients may choose any revision id, so it has to be escaped.
         push_string(&mut json, &self.rev.to_string());
         let members = (self.body.strip_prefix('{')).and_then(|body| body.strip_suffix('}'));
         if let Some(members) = members.filter(|members| !members.is_empty()) {
@@ -123,7 +120,7 @@ fn push_revs(json: &mut String, name: &str, revs: &[Rev]) {
 }
 
 impl Attachment {
-    /// Its digest as CouchDB writes it: `md5-` and base64.
+    /// As in CouchDB: `md5-` and base64.
     pub fn digest(&self) -> String {
         format!("md5-{}", BASE64_STANDARD.encode(self.md5))
     }

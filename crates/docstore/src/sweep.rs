@@ -1,34 +1,32 @@
-//! Removing what deleted databases leave behind, a bounded piece at a time.
+//! Removing the rows of deleted databases in bounded transactions.
 //!
-//! The row of a deleted database says that there is something to do, so whoever stops in the middle
-//! need not remember anything, and any number of nodes may do it at once: they only get in each
-//! other's way.
+//! The progress is in the store, so a sweep can be interrupted at any time, and several nodes can sweep
+//! concurrently, at the cost of conflicts.
 
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::rows::decode_text;
 use crate::{Db, DbName, DocStore, IdRange, WriteHook, keys};
 
-/// How many documents one transaction tells the hook of.
+/// The most documents in one transaction, each with a call of the hook.
 const DOCUMENTS_MAX: u64 = 100;
-/// How many other rows one transaction removes, and about how many bytes of them.
+/// The most other rows that one transaction removes, and the most bytes, approximately.
 const ROWS_MAX: usize = 2000;
 const BYTES_MAX: usize = 2_000_000;
 
-/// What a piece of work came to.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swept {
     /// There is nothing to do.
     Nothing,
-    /// Something of a deleted database is gone; there may be more.
+    /// Some rows of a deleted database were removed; there may be more.
     Some(Db),
-    /// The last of a deleted database is gone.
+    /// The last rows of a deleted database were removed.
     Last(Db),
 }
 
 impl DocStore {
-    /// Removes a piece of what deleted databases left behind.
-    pub async fn sweep_in<H: WriteHook>(
+    async fn sweep_in<H: WriteHook>(
         &self,
         tx: &Transaction,
         hook: &H,
@@ -47,15 +45,14 @@ impl DocStore {
         Ok(Swept::Last(db))
     }
 
-    /// Removes a piece of what deleted databases left behind.
+    /// Removes some rows of a deleted database.
     pub async fn sweep<H: WriteHook>(&self, hook: &H) -> Result<Swept, H::Error> {
         let sweep = |tx| async move { self.sweep_in(&tx, hook).await };
         let call = Call::batch("sweep_databases");
         self.0.store.transact(call, sweep).await
     }
 
-    /// Removes the next documents from the listing, and what hangs on them with them. False if there
-    /// are none.
+    /// Removes the next documents from the listing and calls the hook for them. False if there are none.
     async fn drop_documents<H: WriteHook>(
         &self,
         tx: &Transaction,
@@ -80,7 +77,7 @@ impl DocStore {
 /// Removes the next rows of a database. False if there are none.
 async fn clear_rows(tx: &Transaction, db: &Db) -> Result<bool, store::Error> {
     let all = db.keys.all();
-    // Nobody writes these rows any more.
+    // The rows of a deleted database are not written any more, so no conflict range is needed.
     let mut read = (tx.snapshot()).get_range(all.clone(), RangeOptions::limit(ROWS_MAX));
     let mut bytes = 0;
     let mut last = None;

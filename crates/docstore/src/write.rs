@@ -1,7 +1,6 @@
 //! Writing documents.
 //!
-//! The documents of a transaction are read, changed one edit after another in memory, and written
-//! once: a document that is edited twice is written once, and one whose edits are all refused is not.
+//! The documents of a transaction are read, edited in memory, and then written, each at most once.
 
 mod draft;
 mod name;
@@ -17,25 +16,24 @@ use crate::rows::DbRow;
 use crate::{Db, DocStore, Edit, Error, WriteHook, local_docs, seq};
 use draft::Draft;
 
-/// How many documents go into one transaction.
+/// The most documents in one transaction.
 const GROUP_EDITS_MAX: usize = 100;
-/// How many bytes of them: what hooks write for each finds room beside.
+/// The most bytes of documents in one transaction, which leaves room for the writes of hooks.
 const GROUP_BYTES_MAX: usize = 2_000_000;
 
-/// What the revision of an edit means.
+/// The meaning of an edit's revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditMode {
-    /// The revision that is edited, a leaf: `new_edits=true`.
+    /// The revision to edit, which must be a leaf: `new_edits=true`.
     NewEdits,
-    /// The revision that is written: replication, `new_edits=false`. Never a conflict.
+    /// The revision to add, as in replication: `new_edits=false`. It never conflicts.
     Replicated,
 }
 
-/// What became of each edit, in order.
+/// The result of each edit, in order.
 pub type Written<E> = Vec<Result<Rev, E>>;
 
 impl DocStore {
-    /// Writes a document and returns its new revision.
     pub async fn put_in<H: WriteHook>(
         &self,
         tx: &Transaction,
@@ -61,7 +59,6 @@ impl DocStore {
         self.0.store.transact("put_document", put).await
     }
 
-    /// Deletes a document, which has to be there, at the revision `rev`; returns that of the deletion.
     pub async fn delete_in<H: WriteHook>(
         &self,
         tx: &Transaction,
@@ -87,7 +84,7 @@ impl DocStore {
         written.pop().expect("one answer to one edit")
     }
 
-    /// Deletes a document, which has to be there, at the revision `rev`; returns that of the deletion.
+    /// Deletes an existing document at the revision `rev`; returns the revision of the deletion.
     pub async fn delete<H: WriteHook>(
         &self,
         db: &Db,
@@ -99,11 +96,10 @@ impl DocStore {
         self.0.store.transact("delete_document", delete).await
     }
 
-    /// Writes documents, `_local` ones among them, in this one transaction. What is refused is not
-    /// written, and the others are.
+    /// Writes documents, `_local` ones included, in one transaction, except for those with errors.
     ///
-    /// A transaction that edits a document anew after it has deleted it, or the other way round, does
-    /// not recognise its own success: leave that to [`Self::bulk_docs`].
+    /// A transaction that deletes a document and also edits it does not recognise its own success: use
+    /// [`Self::bulk_docs`] for that.
     pub async fn bulk_docs_in<H: WriteHook>(
         &self,
         tx: &Transaction,
@@ -118,9 +114,9 @@ impl DocStore {
             .await
     }
 
-    /// Writes any number of documents, `_local` ones among them, in transactions of bounded size.
+    /// Writes any number of documents, `_local` ones included, in transactions of bounded size.
     ///
-    /// An error is the store's: it may come after some of the documents were written.
+    /// An error is the store's, and some of the documents may have been written before it.
     pub async fn bulk_docs<H: WriteHook>(
         &self,
         db: &Db,
@@ -148,7 +144,6 @@ impl DocStore {
         Ok(written)
     }
 
-    /// Reads the documents that are edited.
     async fn load<'a>(
         &self,
         tx: &Transaction,
@@ -193,7 +188,7 @@ impl DocStore {
                 (Ok(()), Some(&index)) => drafts[index].edit(tx, db, row, edit, mode, hook).await,
             };
             match answer {
-                // The transaction is lost, not this document.
+                // An error of the store ends the whole transaction.
                 Err(error) if error.as_store_error().is_some() => return Err(error),
                 answer => written.push(answer),
             }
@@ -211,10 +206,10 @@ impl DocStore {
     }
 }
 
-/// Cuts edits into what one transaction writes.
+/// Splits edits into transactions.
 ///
-/// Edits of one document go into transactions of their own, where one may be refused: a second attempt
-/// finds what the last of them has made, and would take an edit that was refused before that.
+/// Several edits of one document go into separate transactions unless they are replicated: a retry
+/// finds the result of the last edit, so it could accept an edit that the first attempt rejected.
 fn groups(edits: &[Edit], mode: EditMode) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let mut ids = HashSet::new();

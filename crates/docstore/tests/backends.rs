@@ -24,30 +24,9 @@ mod suite {
     pub(crate) mod waiting;
 }
 
-use suite::support::{Backend, Fixture};
+use suite::support::Fixture;
 
-/// Makes a module of tests for every backend out of one list of cases.
-macro_rules! suite {
-    ($($area:ident: $($case:ident),* $(,)?;)*) => {
-        suite!(@backend memory, Memory; $($area: $($case),*;)*);
-        suite!(@backend lmdb, Lmdb; $($area: $($case),*;)*);
-        suite!(@backend fdb, Fdb; $($area: $($case),*;)*);
-    };
-    (@backend $name:ident, $backend:ident; $($area:ident: $($case:ident),*;)*) => {
-        mod $name {
-            $(mod $area {
-                $(#[tokio::test]
-                async fn $case() {
-                    if let Some(fixture) = crate::Fixture::open(crate::Backend::$backend).await {
-                        crate::suite::$area::$case(fixture).await;
-                    }
-                })*
-            })*
-        }
-    };
-}
-
-suite! {
+testkit::on_every_backend! {
     databases: a_name_is_one_database, names_are_checked, a_deleted_database_is_gone_at_once,
         a_database_made_again_is_another, databases_are_listed_by_name, security_is_what_was_set,
         info_counts, info_is_couchdbs_json, deletion_leaves_nothing;

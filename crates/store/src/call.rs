@@ -1,35 +1,35 @@
-//! How one call of [`Store::transact`](crate::Store::transact) is to be run.
+//! Options of a call of [`Store::transact`](crate::Store::transact).
 
 use std::time::Duration;
 
-/// The name, patience and priority of a transaction.
+/// The name, deadline and priority of a transaction.
 ///
 /// A plain string is a call with the defaults: `store.transact("accept", …)`.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     /// Labels metrics and log lines.
     pub name: &'static str,
-    /// What yields to what when the store is busy.
+    /// How a busy store ranks it.
     pub priority: Priority,
-    /// How long the call may take, all attempts and pauses together.
+    /// The most time for all attempts and pauses.
     pub deadline: Duration,
-    /// How often the body may be run again.
+    /// The most retries.
     pub retries_max: u32,
     /// Whether the caller waits until what was read and written is durable.
     pub durable: bool,
 }
 
-/// What yields to what when the store is busy. Only `FoundationDB` tells them apart.
+/// How a busy store ranks transactions. Only `FoundationDB` distinguishes priorities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// Somebody waits for it.
+    /// A client waits for it.
     Default,
-    /// Background work, which gives way.
+    /// Background work.
     Batch,
 }
 
 impl Call {
-    /// A call that somebody waits for.
+    /// A call that a client waits for.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -48,14 +48,14 @@ impl Call {
         }
     }
 
-    /// The same call with another deadline.
+    /// Sets the deadline.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// The same call, answered as soon as others see what it wrote. A power cut may then undo it,
-    /// with all that came after it; the death of a process does not. Only LMDB can be that quick.
+    /// Returns as soon as the writes are visible to others. A power cut may then undo them and all
+    /// later ones; a crash of a process does not. Has an effect on LMDB only.
     #[must_use]
     pub fn not_durable(self) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Call {
         }
     }
 
-    /// The same call with another retry limit.
+    /// Sets the retry limit.
     #[must_use]
     pub fn retries_max(self, retries_max: u32) -> Self {
         Self {
@@ -78,4 +78,13 @@ impl From<&'static str> for Call {
     fn from(name: &'static str) -> Self {
         Self::new(name)
     }
+}
+
+/// One attempt of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt {
+    pub(crate) name: &'static str,
+    pub(crate) number: u32,
+    pub(crate) maybe_committed: bool,
+    pub(crate) durable: bool,
 }

@@ -1,22 +1,22 @@
-//! What can go wrong, by what the caller does next.
+//! Errors, one variant for each way to react.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The cause of an error, shared because one failed group commit answers many transactions.
+/// The cause of an error; shared, because a failed group commit fails many transactions.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// Why a transaction did not do what was asked.
+/// Why a transaction failed.
 ///
-/// [`Store::transact`](crate::Store::transact) retries what [`Error::is_retryable`] names, until its
-/// deadline or retry limit; then the caller gets the last error, or [`Error::MaybeCommitted`] when
-/// any attempt ended so.
+/// [`Store::transact`](crate::Store::transact) retries [retryable](Error::is_retryable) errors until
+/// its deadline or retry limit. The caller then gets the last error, or [`Error::MaybeCommitted`] if
+/// any attempt may have been committed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Retry: another transaction changed what this one read.
     #[error("another transaction changed what this one read")]
     Conflict,
-    /// Retry the same transaction, which has to recognise its own earlier success.
+    /// Retry the same transaction, which must recognise its own earlier success.
     #[error("the store did not say whether the transaction was committed")]
     MaybeCommitted,
     /// Retry, with less work in one transaction.
@@ -31,20 +31,20 @@ pub enum Error {
         #[source]
         source: Option<Cause>,
     },
-    /// Make it smaller: retrying is of no use.
+    /// Make it smaller; retrying does not help.
     #[error("{limit} of {size} bytes is {} over the limit of {max}", size - max)]
     TooLarge {
-        /// Which limit.
+        /// The limit that was exceeded.
         limit: Limit,
-        /// The size that was asked for.
+        /// The actual size.
         size: usize,
         /// The largest size allowed.
         max: usize,
     },
     /// Poll instead of watching.
-    #[error("the store has {max} watches, its most")]
+    #[error("too many watches: a store handle has at most {max}")]
     TooManyWatches {
-        /// How many watches a store handle has at most.
+        /// The most watches of a store handle.
         max: usize,
     },
     /// Make room, as the message says; everything committed is intact.
@@ -62,16 +62,16 @@ pub enum Error {
     /// Fix the configuration or the environment, as the message says.
     #[error("{message}")]
     Open {
-        /// What was asked for, why it cannot be had, and what to do.
+        /// What failed, why, and what to do.
         message: String,
         /// What the backend said.
         #[source]
         source: Option<Cause>,
     },
-    /// Stop: what is stored is not what was written.
+    /// Stop: stored data is not what was written.
     #[error("the store is corrupt: {message}")]
     Corrupt {
-        /// What was found where.
+        /// What is wrong and where.
         message: String,
         /// What the backend said.
         #[source]
@@ -80,7 +80,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// True when the same transaction may succeed if it is run again.
+    /// True if the same transaction may succeed when it is run again.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -109,7 +109,7 @@ impl Error {
         }
     }
 
-    /// The label of the error in metrics.
+    /// For metrics.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
@@ -126,14 +126,18 @@ impl Error {
     }
 }
 
-/// What has a largest size; see [`crate::limits`].
+/// A handle was used after its transaction body returned.
+pub(crate) const TRANSACTION_ENDED: Error =
+    Error::Misuse("the transaction has ended: its handle was used after its body returned");
+
+/// A size limit; see [`crate::limits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// One key.
     Key,
     /// One value.
     Value,
-    /// All that one transaction writes and has to be checked against.
+    /// The writes and conflict ranges of one transaction.
     Transaction,
 }
 
@@ -147,11 +151,11 @@ impl fmt::Display for Limit {
     }
 }
 
-/// How the retry loop finds the store's error inside a layer's own error type.
+/// Finds the store's error inside a caller's error type, for the retry loop.
 ///
-/// A trait rather than a walk along `source()`, which a transparent wrapper would hide.
+/// Walking along `source()` would miss errors behind `#[error(transparent)]`.
 pub trait AsStoreError {
-    /// The store's error, if that is what this error is about.
+    /// The store's error, if this error wraps one.
     fn as_store_error(&self) -> Option<&Error>;
 }
 

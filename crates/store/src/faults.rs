@@ -1,5 +1,4 @@
-//! Seeded faults around a store, for simulation: what a cluster does on a bad day, under a paused
-//! clock and from one seed.
+//! Seeded fault injection around a store, for simulations under a paused clock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,24 +8,24 @@ use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::transaction::Attempt;
+use crate::call::Attempt;
 use crate::watch::WatchFault;
 use crate::{Error, Result};
 
-/// How often what goes wrong. Frequencies are between 0 and 1; the default is a faultless store.
+/// The frequencies of faults, from 0 to 1. There are none by default.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Everything random follows from it.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// A commit is refused although nobody interfered.
+    /// A commit fails with a conflict that did not happen.
     pub conflict: f64,
-    /// A commit is applied and its answer lost.
+    /// A commit is applied, but its outcome is reported as unknown.
     pub unknown_applied: f64,
-    /// A commit is not applied and its answer lost.
+    /// A commit is not applied, and its outcome is reported as unknown.
     pub unknown_lost: f64,
-    /// A read says that the snapshot is gone.
+    /// A read fails because the snapshot is too old.
     pub too_old: f64,
-    /// A read or commit finds the store unreachable.
+    /// A read or commit fails because the store is unavailable.
     pub unavailable: f64,
     /// A read or commit takes up to `delay_max`.
     pub delay: f64,
@@ -34,40 +33,40 @@ pub struct Faults {
     pub delay_max: Duration,
     /// A watch never fires.
     pub watch_lost: f64,
-    /// A watch fires for nothing within ten seconds.
+    /// A watch fires without a change within ten seconds.
     pub watch_spurious: f64,
-    /// One deliberate mistake, to show that a suite finds it.
+    /// A planted bug, to prove that a suite finds it.
     pub weaken: Option<Weaken>,
-    /// Notes what every transaction that writes has read.
+    /// Records the reads of every transaction that writes.
     pub log: Option<ReadLog>,
 }
 
-/// Turns conflicting reads of one transaction into snapshot reads.
+/// A planted bug: turns conflicting reads of one transaction into snapshot reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weaken {
     /// The transaction's name.
     pub transaction: &'static str,
-    /// Only reads of keys, and of ranges, that begin like this.
+    /// Only reads of keys and ranges that begin with this.
     pub prefix: &'static [u8],
-    /// Only in tries that cannot know whether an earlier one was committed.
+    /// Only in attempts after one with an unknown outcome.
     pub unsure: bool,
-    /// Which of these.
+    /// Which of those reads.
     pub reads: Weakened,
 }
 
-/// Which of several reads do not conflict any more.
+/// Which of several reads stop conflicting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weakened {
-    /// All of them.
+    /// Every read.
     All,
-    /// The first one.
+    /// The first read.
     First,
-    /// All but the first one.
+    /// All reads but the first.
     Later,
 }
 
 impl Weaken {
-    /// All reads of a transaction.
+    /// Weakens all reads of a transaction.
     pub const fn all(transaction: &'static str) -> Self {
         Self {
             transaction,
@@ -93,23 +92,23 @@ impl Weaken {
     }
 }
 
-/// What transactions have read, and conflict over.
+/// The conflicting reads of transactions.
 #[derive(Debug, Clone, Default)]
 pub struct ReadLog(Arc<Mutex<Vec<Reads>>>);
 
-/// What one try of a transaction that wrote has read.
+/// The reads of one attempt that wrote.
 #[derive(Debug, Clone)]
 pub struct Reads {
     /// The transaction's name.
     pub transaction: &'static str,
-    /// An earlier try may have been committed.
+    /// An earlier attempt may have been committed.
     pub maybe_committed: bool,
     /// The keys, and the first keys of the ranges.
     pub keys: Vec<Bytes>,
 }
 
 impl ReadLog {
-    /// What was noted since it was asked last.
+    /// The reads since the last call.
     pub fn take(&self) -> Vec<Reads> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -120,23 +119,23 @@ impl ReadLog {
 pub struct FaultControl(Arc<FaultState>);
 
 impl FaultControl {
-    /// Cuts the store handle off, or lets it come back.
+    /// Makes the store unavailable to this handle, or available again.
     pub fn set_outage(&self, outage: bool) {
         self.0.outage.store(outage, Ordering::Relaxed);
     }
 
-    /// Fills the store up, as seen by this handle, or makes room: what writes is refused.
+    /// Makes the store full for this handle: commits that write fail.
     pub fn set_full(&self, full: bool) {
         self.0.full.store(full, Ordering::Relaxed);
     }
 
-    /// Stops and starts random faults; a simulation ends with a quiet time in which all must heal.
+    /// Stops or resumes random faults, as at the end of a simulation, when everything must recover.
     pub fn set_quiet(&self, quiet: bool) {
         self.0.quiet.store(quiet, Ordering::Relaxed);
     }
 
-    /// Decides what becomes of the next commit that writes, once, and returns what was decided for
-    /// it before and has not come about.
+    /// Sets the outcome of the next commit that writes, and returns an earlier setting that was not
+    /// used.
     pub fn set_next_commit(&self, fate: CommitFate) -> CommitFate {
         std::mem::replace(&mut self.0.next_commit(), fate)
     }
@@ -152,17 +151,17 @@ pub(crate) struct FaultState {
     next_commit: Mutex<CommitFate>,
 }
 
-/// What becomes of a commit.
+/// The outcome of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CommitFate {
-    /// What the store makes of it.
+    /// The store's own.
     #[default]
     Normal,
-    /// It is refused although nobody interfered.
+    /// A conflict, although there was none.
     Conflict,
-    /// It is applied and its answer lost.
+    /// Applied, but reported as unknown.
     UnknownApplied,
-    /// It is not applied and its answer lost.
+    /// Not applied, and reported as unknown.
     UnknownLost,
 }
 
@@ -192,7 +191,7 @@ impl FaultState {
         Ok(())
     }
 
-    /// A commit without writes asks the store nothing: its fate is always known.
+    /// A commit without writes does not reach the store, so its outcome is always known.
     pub(crate) async fn before_commit(&self, read_only: bool) -> Result<CommitFate> {
         if read_only {
             return Ok(CommitFate::Normal);
@@ -235,8 +234,7 @@ impl FaultState {
         }
     }
 
-    /// Whether a read of an attempt conflicts with nobody, by a test's will. `before` counts the
-    /// reads among which the test chooses.
+    /// Whether a [`Weaken`] turns a read into a snapshot read. `before` counts the reads it matches.
     pub(crate) fn weakens(&self, attempt: &Attempt, key: &[u8], before: &AtomicU32) -> bool {
         (self.faults.weaken).is_some_and(|weaken| weaken.takes(attempt, key, before))
     }
@@ -245,7 +243,6 @@ impl FaultState {
         self.faults.log.is_some()
     }
 
-    /// Notes what an attempt that writes has read.
     pub(crate) fn log_reads(&self, attempt: &Attempt, keys: Vec<Bytes>) {
         if let Some(ReadLog(log)) = &self.faults.log {
             let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,12 @@
 //! `FoundationDB`: a cluster, reached through its own client library, which is opened at run time.
 //!
-//! The cluster serves reads at one version and judges conflicts; what a transaction has written so
-//! far stays here, in the [`Pending`](crate::pending::Pending) that the other backends use, until its
-//! commit hands everything over. So limits, read-your-writes and conflict ranges are the same on
-//! every backend, byte for byte, and the client's own read-your-writes cache has nothing to do.
+//! The cluster serves reads at one version and detects conflicts. A transaction's writes stay in the
+//! same [`Pending`](crate::pending::Pending) as on other backends until the commit sends them, so
+//! limits, read-your-writes and conflict ranges are the same on every backend, and the client's own
+//! read-your-writes cache is not used.
 //!
-//! Every key lies under a prefix, the tuple-packed name of the store, so that a cluster can hold
-//! several stores beside whatever else it holds.
+//! Every key has a prefix, the tuple-packed name of the store, so that a cluster can hold several
+//! stores and other data.
 
 mod client;
 mod cluster_file;
@@ -28,15 +28,14 @@ use prefix::Prefix;
 pub use client::shutdown;
 pub(crate) use transaction::FdbTransaction;
 
-/// How long a read waits for the cluster. Its snapshot is gone by then in any case, but a new
-/// transaction finds the servers that took over.
+/// How long a read waits for the cluster. The client itself would wait forever. After this time the
+/// snapshot is too old anyway, and a new transaction finds servers that have taken over.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for background work, which a busy cluster lets wait on purpose.
+/// Longer for background work, which a busy cluster delays on purpose.
 const READ_TIMEOUT_BATCH: Duration = Duration::from_secs(20);
-/// The most the client takes. Each store handle counts its own, and there may be many handles.
+/// The most the client allows: store handles count their own watches, and a process may have many.
 const CLIENT_WATCHES_MAX: i32 = 1_000_000;
 
-/// One cluster.
 pub(crate) struct Fdb {
     database: Database,
     prefix: Prefix,
@@ -44,8 +43,7 @@ pub(crate) struct Fdb {
 }
 
 impl Fdb {
-    /// Opens the cluster of `location`, which is `[CLUSTER_FILE][?prefix=NAME]`. Nothing is asked of
-    /// the cluster yet.
+    /// Opens the cluster of `location`, which is `[CLUSTER_FILE][?prefix=NAME]`, without contacting it.
     pub(crate) fn open(location: &str) -> Result<Self> {
         let (path, options) = location.split_once('?').unwrap_or((location, ""));
         let cluster_file = match path {
@@ -90,12 +88,12 @@ impl Fdb {
         }
     }
 
-    /// What an error of anything but a commit means.
+    /// Converts an error of anything but a commit.
     fn reading(&self, error: FdbError) -> Error {
         error::reading(error, &self.cluster_file)
     }
 
-    /// What an error of a commit means, which may have been done all the same.
+    /// Converts an error of a commit, which may have been applied despite it.
     fn committing(&self, error: FdbError, size: usize) -> Error {
         error::committing(error, &self.cluster_file, size)
     }

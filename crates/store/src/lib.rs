@@ -1,6 +1,13 @@
 //! FoundationDB's contract on three backends: memory (the executable specification), LMDB (one
 //! host, no set-up) and FoundationDB (a cluster).
 //!
+//! It must not know JSON, HTTP or jobs. Start reading with `transaction.rs` (what a caller does),
+//! `pending.rs` (what a transaction has read and written, on any backend) and `memory.rs`.
+//!
+//! Modules depend downwards only: limits, errors and ranges, then `pending`, then a module for each
+//! backend, then the enums over the backends (`local`, `transaction`, `store`), then what uses them
+//! (`retry`, `metadata`, `transfer`).
+//!
 //! A [`Store`] is an ordered map from keys to values. It is read and written in strictly
 //! serializable transactions:
 //!
@@ -15,8 +22,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A transaction body is pure: it does nothing but read and write through its [`Transaction`]. Time
-//! and random bits are drawn before and passed in, so that a retried body is the same transaction
+//! A transaction body is pure: all it does is read and write through its [`Transaction`]. The time
+//! and random bits are determined before and passed in, so a retried body is the same transaction
 //! and recognises its own earlier success (see [`Transaction::maybe_committed`]).
 //!
 //! Limits are the same on every backend; see [`limits`].
@@ -33,6 +40,7 @@ mod lmdb;
 mod local;
 mod memory;
 mod metadata;
+mod options;
 mod pending;
 mod range;
 mod retry;
@@ -48,12 +56,13 @@ pub use call::{Call, Priority};
 pub use error::{AsStoreError, Cause, Error, Limit};
 pub use faults::{CommitFate, FaultControl, Faults, ReadLog, Reads, Weaken, Weakened};
 pub use fdb::shutdown;
-pub use range::{KeyRange, KeyValue, RangeOptions, RangeRead};
+pub use options::{Durability, OpenOptions};
+pub use range::{KeyRange, KeyValue, RangeOptions};
 pub use stats::TransactionStats;
-pub use store::{Durability, OpenOptions, Store};
-pub use transaction::{CommitStamp, Snapshot, Transaction};
+pub use store::Store;
+pub use transaction::{CommitStamp, RangeRead, Snapshot, Transaction};
 pub use transfer::{Scan, Totals, TransferError};
 pub use watch::Watch;
 
-/// What every fallible operation of this crate returns.
+/// The result of a store operation.
 pub type Result<T> = std::result::Result<T, Error>;

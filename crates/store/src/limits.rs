@@ -1,7 +1,7 @@
-//! `FoundationDB`'s limits, enforced alike on every backend.
+//! `FoundationDB`'s limits, the same on every backend.
 //!
-//! The size of a transaction is counted by one formula here, which never counts less than
-//! `FoundationDB` does, so that no transaction fits one backend and not another.
+//! The size of a transaction is computed here and never less than `FoundationDB` computes it, so a
+//! transaction that fits one backend fits all.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ pub const KEY_BYTES_MAX: usize = 1_024;
 pub const VALUE_BYTES_MAX: usize = 100_000;
 /// The largest transaction: its writes and its conflict ranges.
 pub const TRANSACTION_BYTES_MAX: usize = 10_000_000;
-/// The age at which a transaction's snapshot is gone.
+/// How long a transaction can read from its snapshot.
 pub const TRANSACTION_AGE_MAX: Duration = Duration::from_secs(5);
-/// How many watches one store handle holds.
+/// The most watches of one store handle.
 pub const WATCHES_MAX: usize = 10_000;
-/// About how many bytes one page of a range read holds.
+/// The approximate size of a page of a range read.
 pub const PAGE_BYTES: usize = 128 * 1024;
 
-/// What a mutation costs beside its key (counted thrice: itself and its conflict range) and value:
-/// `FoundationDB`'s own records, and the prefix that its keys get, which has at most 26 bytes.
+/// The cost of a mutation besides its value and key (counted three times: itself and both ends of
+/// its conflict range): `FoundationDB`'s own structures and the store's prefix of up to 26 bytes.
 const MUTATION_OVERHEAD_BYTES: usize = 192;
 const RANGE_OVERHEAD_BYTES: usize = 96;
 
@@ -36,9 +36,7 @@ pub(crate) fn range_bytes(begin: usize, end: usize) -> usize {
 pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
     check(Limit::Key, key.len(), KEY_BYTES_MAX)?;
     match key.first() {
-        Some(0xfe..) => Err(Error::Misuse(
-            "keys from 0xfe on belong to the store itself",
-        )),
+        Some(0xfe..) => Err(Error::Misuse("keys from 0xfe on are reserved")),
         _ => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! The embedded store: one directory, shared by any number of processes on one host.
 //!
-//! An LMDB tree that is always synced holds the store as it was at some version. A redo log holds
-//! what was committed since, and every process keeps that in memory as layers above the tree:
+//! An LMDB tree, always synced, holds the store at some version. A redo log holds what was committed
+//! since, which every process also keeps in memory as layers above the tree:
 //!
 //! ```text
 //!            control page ─ version (published) · durable · in tree
@@ -9,25 +9,25 @@
 //!   log   ───────[record][record][record]┄┄┄          tree   │
 //!                └──── layers ───┘                    └──────┘
 //! ```
-//! **Commit.** One thread per process takes all commits that wait. Under the commit lock it reads
-//! what other processes have written, judges each commit by conflict ranges against everything
+//! **Commit.** One thread per process takes all waiting commits. Under the commit lock it applies
+//! what other processes have written, checks the conflict ranges of each commit against everything
 //! written after its snapshot, appends one record, and publishes the new version. A second thread
-//! syncs the log and only then tells the callers; many share one sync. See [`commit`].
+//! syncs the log and then replies to the callers; many share one sync. See [`commit`].
 //!
-//! **Read.** A snapshot is the published version: the layers, cut at that version, over a state of
-//! the tree that is not newer. Rows may be read before they are durable, but a transaction that only
-//! read is not told so before what it saw is. See [`view`].
+//! **Read.** A snapshot is the published version: the layers up to that version, over a state of the
+//! tree that is not newer. Rows may be read before they are durable, but a read-only transaction
+//! returns only after what it saw is durable. See [`view`].
 //!
 //! **Checkpoint.** One process at a time moves the layers into the tree, in one synced transaction
-//! that also says where the log goes on; then layers and log segments are used again. See
+//! that also sets the position in the log. Then the layers are dropped and the segments recycled. See
 //! [`upkeep`].
 //!
-//! **Recovery.** The tree, and the log behind it for as long as checksums hold. A log that ends
-//! before what is known to have been acknowledged is corrupt, and nothing is opened. See [`open`].
+//! **Recovery.** The tree, then the log from the tree's position as far as checksums match. A log that
+//! ends before an acknowledged commit is corrupt, and opening fails. See [`log`] and [`open`].
 //!
-//! A killed process leaves no trace but locks, which the kernel gives back, and at worst a record
-//! that was not published, which the next commit writes over. A process that was stopped so long
-//! that the log was used again starts over from the tree, and its transactions are too old.
+//! A killed process leaves locks, which the kernel releases, and at worst an unpublished record, which
+//! the next commit overwrites. A process that was stopped until the log was recycled starts over from
+//! the tree, and its transactions are too old.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,18 +50,18 @@ mod checksum;
 mod commit;
 mod control;
 mod core;
+mod damage_signal;
 mod directory;
 mod engine;
 mod failure;
-mod fault;
 mod layer;
 mod log;
-mod merge;
 mod meta;
 mod open;
+mod range_versions;
 mod readers;
 mod record;
-mod skyline;
+mod stack;
 mod tree;
 mod upkeep;
 mod view;
@@ -71,13 +71,13 @@ mod tests;
 #[cfg(test)]
 mod trace;
 
-/// LMDB must not open a file twice in one process, so all handles on a directory share one store.
-/// The inner lock is held while the store is opened or closed.
+/// A process must not open an LMDB file twice, so all handles on a directory share one store. The
+/// inner lock is held while the store is opened or closed.
 static STORES: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
 
 type Shared = Mutex<Weak<Lmdb>>;
 
-/// An open store. Dropping the last handle moves the log into the tree and ends the threads.
+/// An open store. Dropping the last handle makes a checkpoint and ends the threads.
 #[derive(Debug)]
 pub(crate) struct Lmdb {
     running: Option<Running>,
@@ -97,7 +97,7 @@ struct Running {
 }
 
 impl Lmdb {
-    /// Opens the store in a directory, which is made if it is not there. Blocks.
+    /// Opens the store in a directory, which is created if it does not exist. Blocks.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Arc<Self>> {
         Self::open_tuned(path, options, Tuning::default())
     }
@@ -147,8 +147,7 @@ impl Lmdb {
         self.snapshot()?.get(key)
     }
 
-    /// Commits; with sync durability, returns when the commit survives a power cut, unless nobody
-    /// waits for that. `snapshot` is what the transaction has read.
+    /// Commits. With sync durability and `durable`, returns when the commit survives a power cut.
     pub(crate) async fn commit(
         &self,
         request: CommitRequest,
@@ -176,12 +175,12 @@ impl Lmdb {
         answered(answer).await
     }
 
-    /// Moves what is in the log into the tree. Blocks.
+    /// Moves the log into the tree. Blocks.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         upkeep::checkpoint(&self.running()?.engine)
     }
 
-    /// Checks the tree as a whole. Blocks.
+    /// Verifies the whole tree. Blocks.
     pub(crate) fn verify(&self) -> Result<()> {
         self.running()?.engine.tree.verify()
     }
@@ -202,7 +201,7 @@ const CLOSED: Error = Error::Misuse("the store is closed");
 
 impl Drop for Lmdb {
     fn drop(&mut self) {
-        // Whoever opens the directory again waits until it is closed.
+        // The lock makes the next open of this directory wait until it is closed.
         let closing = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.running.take());
         drop(closing);
@@ -244,7 +243,7 @@ impl Running {
         let following = spawn("store-follow", move || upkeep.run_follow(&engine));
         let (engine, _, upkeep) = parts();
         let merging = spawn("store-tree", move || upkeep.run_checkpoints(&engine));
-        // Those that were started are ended by the drop, whatever became of the others.
+        // If a thread cannot be started, dropping `running` ends the others.
         let mut failed = None;
         for (list, thread) in [
             (&mut running.committing, committing),
@@ -263,7 +262,7 @@ impl Running {
         failed.map_or(Ok(running), Err)
     }
 
-    /// Waits until what a transaction has seen is durable.
+    /// Waits until what a transaction saw is durable.
     async fn settle(&self, snapshot: Option<LmdbSnapshot>) -> Result<Option<Stamp>> {
         let seen = snapshot.map_or(0, |snapshot| snapshot.seen());
         if self.syncer.is_relaxed() || self.engine.control.durable() >= seen {
@@ -277,7 +276,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Commits end before the syncs they wait for, and those before the last checkpoint.
+        // Commits wait for syncs, and the last checkpoint includes them: end the threads in this order.
         self.queue = None;
         join(&mut self.committing);
         self.syncer.close();

@@ -1,20 +1,20 @@
-//! One attempt of a transaction on a backend of this host: a snapshot taken at the first read, and
-//! the pending writes over it.
+//! One attempt of a transaction on memory or LMDB: a snapshot taken at the first read, with the
+//! pending writes on top.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::error::TRANSACTION_ENDED;
 use crate::limits::TRANSACTION_AGE_MAX;
 use crate::lmdb::{Lmdb, LmdbSnapshot};
 use crate::memory::{Memory, MemorySnapshot};
 use crate::pending::{CommitRequest, Pending, Read, Stamp, add};
 use crate::range::Page;
 use crate::watch::Slot;
-use crate::{Error, KeyRange, Result};
+use crate::{Error, KeyRange, RangeOptions, Result};
 
-/// Where the rows are.
 #[derive(Debug, Clone)]
 pub(crate) enum LocalBackend {
     Memory(Arc<Memory>),
@@ -27,7 +27,7 @@ enum LocalSnapshot {
     Lmdb(LmdbSnapshot),
 }
 
-/// One attempt. The lock is never held across an await.
+/// The lock is never held across an await.
 #[derive(Debug)]
 pub(crate) struct LocalTransaction {
     backend: LocalBackend,
@@ -38,9 +38,9 @@ pub(crate) struct LocalTransaction {
 struct State {
     snapshot: Option<(LocalSnapshot, Instant)>,
     pending: Pending,
-    /// Planned watches, armed by the commit.
+    /// Armed by the commit.
     watches: Vec<Arc<Slot>>,
-    /// The first write that broke a limit; the commit reports it.
+    /// The first write that exceeded a limit; the next read or the commit reports it.
     broken: Option<Error>,
     done: bool,
 }
@@ -69,33 +69,32 @@ impl LocalTransaction {
     pub(crate) fn page(
         &self,
         range: &KeyRange,
-        limit: Option<usize>,
-        reverse: bool,
+        options: RangeOptions,
         conflict: bool,
     ) -> Result<Page> {
         let mut state = self.usable()?;
-        let base = state.snapshot(&self.backend)?.page(range, limit, reverse)?;
-        let (page, seen) = state.pending.overlay(base, range, limit, reverse)?;
+        let base = state.snapshot(&self.backend)?.page(range, options)?;
+        let (page, seen) = state.pending.overlay(base, range, options)?;
         if conflict {
             state.pending.add_read(seen)?;
         }
         Ok(page)
     }
 
-    /// Does a write now, or remembers for the commit why it cannot be done.
+    /// Applies a write; an error is reported by the next read or the commit.
     pub(crate) fn write(&self, write: impl FnOnce(&mut Pending) -> Result<()>) {
         let mut state = self.lock();
         if state.broken.is_some() {
             return;
         }
         if state.done {
-            state.broken = Some(OVER);
+            state.broken = Some(TRANSACTION_ENDED);
             return;
         }
         state.broken = write(&mut state.pending).err();
     }
 
-    /// A stamped key can only be told from readable ones by the version that was read.
+    /// Keys stamped by earlier commits stay readable, so the read version has to be known.
     pub(crate) fn write_stamped_key(&self, key: &[u8], offset: usize, value: &[u8]) {
         match self.read_version() {
             Ok(version) => {
@@ -109,7 +108,6 @@ impl LocalTransaction {
         self.lock().pending.size()
     }
 
-    /// True when the commit has nothing to apply.
     pub(crate) fn is_read_only(&self) -> bool {
         self.lock().pending.is_read_only()
     }
@@ -122,7 +120,7 @@ impl LocalTransaction {
         Ok(slot)
     }
 
-    /// Commits and arms the watches. `None` when there was nothing to write.
+    /// Commits and arms the watches. `None` if nothing was written.
     pub(crate) async fn commit(&self, durable: bool) -> Result<Option<Stamp>> {
         let (request, snapshot, watches) = {
             let mut state = self.usable()?;
@@ -139,7 +137,7 @@ impl LocalTransaction {
         Ok(stamp)
     }
 
-    /// Ends without writing. What was read may be told: it is durable when this returns.
+    /// Ends without writing. Once this returns, what was read is durable.
     pub(crate) async fn abandon(&self) -> Result<()> {
         let snapshot = {
             let mut state = self.lock();
@@ -159,7 +157,7 @@ impl LocalTransaction {
             return Err(error.clone());
         }
         if state.done {
-            return Err(OVER);
+            return Err(TRANSACTION_ENDED);
         }
         if let Some((_, since)) = &state.snapshot
             && since.elapsed() >= TRANSACTION_AGE_MAX
@@ -174,9 +172,6 @@ impl LocalTransaction {
     }
 }
 
-pub(crate) const OVER: Error =
-    Error::Misuse("the transaction is over; its handle was kept beyond its body");
-
 impl State {
     fn snapshot(&mut self, backend: &LocalBackend) -> Result<&LocalSnapshot> {
         if self.snapshot.is_none() {
@@ -184,7 +179,7 @@ impl State {
         }
         match &self.snapshot {
             Some((snapshot, _)) => Ok(snapshot),
-            None => Err(OVER),
+            None => Err(TRANSACTION_ENDED),
         }
     }
 
@@ -221,8 +216,8 @@ impl LocalBackend {
         }
     }
 
-    /// `snapshot` is what the transaction has read: while it lives, so does what is needed to find
-    /// conflicts with it.
+    /// The snapshot is kept until the commit is done: it retains the history that conflict detection
+    /// needs.
     async fn commit(
         &self,
         request: CommitRequest,
@@ -270,23 +265,23 @@ impl LocalSnapshot {
         }
     }
 
-    fn page(&self, range: &KeyRange, limit: Option<usize>, reverse: bool) -> Result<Page> {
+    fn page(&self, range: &KeyRange, options: RangeOptions) -> Result<Page> {
         range.check()?;
         match self {
-            Self::Memory(snapshot) => Ok(snapshot.page(range, limit, reverse)),
-            Self::Lmdb(snapshot) => snapshot.page(range, limit, reverse),
+            Self::Memory(snapshot) => Ok(snapshot.page(range, options)),
+            Self::Lmdb(snapshot) => snapshot.page(range, options),
         }
     }
 }
 
-/// Planned watches: whoever waits for one hears of it when the commit fails or is cancelled.
+/// Watches to arm. If the commit fails or is dropped, their waiters get an error.
 struct CancelOnDrop(Vec<Arc<Slot>>);
 
 impl CancelOnDrop {
     fn arm(mut self, backend: &LocalBackend) {
         for slot in self.0.drain(..) {
             let armed = backend.arm(&slot);
-            // It may have changed between the snapshot and now.
+            // The key may have changed after the snapshot and before the watch was armed.
             let now = armed.and_then(|()| backend.latest(&slot.key));
             if !matches!(now, Ok(now) if now == slot.seen) {
                 slot.fire();

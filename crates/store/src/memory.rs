@@ -2,8 +2,8 @@
 //! detection, nothing durable.
 //!
 //! A row is a list of (version, value), newest last; `None` is a deletion. A snapshot reads the
-//! newest entry up to its version. A commit is refused when a commit after its snapshot wrote into
-//! a range that it read. What no live snapshot can see any more is forgotten.
+//! newest entry up to its version. A commit conflicts if a commit after its snapshot wrote to a range
+//! that it read. Versions that no live snapshot can see are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use bytes::Bytes;
 
 use crate::limits::PAGE_BYTES;
 use crate::pending::{CommitRequest, Mutation, Stamp, add, rest_after};
-use crate::range::Page;
+use crate::range::{Page, directed};
 use crate::watch::Watches;
-use crate::{Error, KeyRange, KeyValue, Result};
+use crate::{Error, KeyRange, KeyValue, RangeOptions, Result};
 
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
@@ -28,7 +28,7 @@ struct State {
     rows: BTreeMap<Bytes, Vec<(u64, Option<Bytes>)>>,
     /// Commits that a live snapshot has not seen, oldest first.
     commits: VecDeque<Committed>,
-    /// How many snapshots read at each version.
+    /// The number of snapshots at each version.
     live: BTreeMap<u64, usize>,
 }
 
@@ -70,7 +70,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves the state whole: nothing here panics half way through a change.
+        // Nothing panics halfway through a change, so a poisoned lock still guards a consistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -135,7 +135,7 @@ impl State {
         visible(self.rows.get(key)?, version)
     }
 
-    /// Drops the versions that no snapshot, live or to come, can see.
+    /// Drops the versions that no present or future snapshot can see.
     fn forget(&mut self) {
         let floor = self.live.keys().next().copied().unwrap_or(self.version);
         while let Some(commit) = self.commits.front().filter(|c| c.version <= floor) {
@@ -144,7 +144,7 @@ impl State {
                     continue;
                 };
                 let newer = versions.partition_point(|(version, _)| *version <= floor);
-                // Of what is older than every snapshot only the newest counts, and a deletion not even that.
+                // Of the versions older than every snapshot, keep the newest unless it is a deletion.
                 let deleted = newer > 0 && versions[newer - 1].1.is_none();
                 versions.drain(
                     ..if deleted {
@@ -171,7 +171,8 @@ impl MemorySnapshot {
         self.memory.lock().value(key, self.version)
     }
 
-    pub(crate) fn page(&self, range: &KeyRange, limit: Option<usize>, reverse: bool) -> Page {
+    pub(crate) fn page(&self, range: &KeyRange, options: RangeOptions) -> Page {
+        let RangeOptions { limit, reverse } = options;
         let mut page = Page {
             rows: Vec::new(),
             rest: None,
@@ -181,12 +182,8 @@ impl MemorySnapshot {
         }
         let state = self.memory.lock();
         let mut bytes = 0;
-        let mut rows = state.rows.range(range.begin.clone()..range.end.clone());
-        while let Some((key, versions)) = if reverse {
-            rows.next_back()
-        } else {
-            rows.next()
-        } {
+        let rows = state.rows.range(range.begin.clone()..range.end.clone());
+        for (key, versions) in directed(rows, reverse) {
             let Some(value) = visible(versions, self.version) else {
                 continue;
             };

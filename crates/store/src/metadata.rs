@@ -1,37 +1,34 @@
-//! What a store says about itself, at one key below every layer's: the format of what is stored and
-//! the incarnation number.
+//! The store's own record, at a reserved key: the format of the data and the incarnation number.
 //!
-//! Each backend counts its own versions, so a store that was moved starts again at low versionstamps.
-//! Layers that keep keys in the order of versionstamps put the incarnation in front of the stamp,
-//! and an import raises it: what was written before the move stays before what is written after.
+//! Each backend counts its own versions, so versionstamps start low again when a store is moved.
+//! Callers that order keys by versionstamp prefix the stamp with the incarnation, which an import
+//! increments: writes from before the move sort before later ones.
 
 use crate::{Error, KeyRange, RangeOptions, Result, Transaction};
 
-/// `0xfe` keys belong to the store itself.
+/// Keys from 0xfe on are reserved for the store.
 const KEY: &[u8] = b"\xfe/format";
-/// Written to find out whether anything can be: its value says nothing.
+/// Written to test whether the store accepts writes.
 const PROBE: &[u8] = b"\xfe/probe";
 const MAGIC: &[u8] = b"davenport\0";
-/// The only format so far.
 const FORMAT: u16 = 1;
 
 const READY: u8 = 0;
-/// An import has begun and not ended.
+/// An import was started and has not finished.
 const IMPORTING: u8 = 1;
 
-/// The store's record of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) incarnation: u32,
 }
 
 impl Metadata {
-    /// Reads the record, or makes it on a store that was never used.
+    /// Reads the record, or creates it in a new store.
     pub(crate) async fn read_or_create(tx: Transaction) -> Result<Self> {
         match read(&tx).await? {
             Some((metadata, READY)) => Ok(metadata),
             Some(_) => Err(Error::open(
-                "an import into this store broke off: run the import again",
+                "an import into this store did not finish: run the import again",
             )),
             None => {
                 let metadata = Self { incarnation: 1 };
@@ -41,7 +38,7 @@ impl Metadata {
         }
     }
 
-    /// Marks an empty store as being filled; empties one whose import broke off.
+    /// Marks an empty store as being imported into; clears one whose import did not finish.
     pub(crate) async fn begin_import(tx: Transaction) -> Result<()> {
         let metadata = match read(&tx).await? {
             Some((metadata, IMPORTING)) => {
@@ -61,13 +58,12 @@ impl Metadata {
         Ok(())
     }
 
-    /// Opens the store for use, with an incarnation above the export's.
+    /// Marks the store as ready, with an incarnation above the export's.
     pub(crate) fn end_import(tx: &Transaction, incarnation: u32) {
         write(tx, Self { incarnation }, READY);
     }
 }
 
-/// Writes what makes no difference.
 pub(crate) fn touch(tx: &Transaction) {
     tx.set_own(PROBE, &[]);
 }
@@ -79,13 +75,13 @@ async fn read(tx: &Transaction) -> Result<Option<(Metadata, u8)>> {
     let Some((format, rest)) = (bytes.strip_prefix(MAGIC)).and_then(|b| b.split_first_chunk())
     else {
         return Err(Error::open(
-            "this is not a Davenport store: its format record is somebody else's",
+            "this is not a Davenport store: its format record was written by another program",
         ));
     };
     let format = u16::from_be_bytes(*format);
     if format != FORMAT {
         return Err(Error::open(format!(
-            "the store has format {format}, and this version of Davenport knows only {FORMAT}: \
+            "the store has format {format}, and this version of Davenport supports only {FORMAT}: \
              run the version that wrote it"
         )));
     }

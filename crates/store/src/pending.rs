@@ -1,5 +1,5 @@
-//! What a transaction has written and read so far: read-your-writes over a snapshot, and the
-//! conflict ranges for the commit. Every backend uses it, so that they cannot differ in this.
+//! The writes and conflict ranges of a transaction so far, and reads of its own writes on top of a
+//! snapshot. All backends share this, so they cannot differ in it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,15 +8,14 @@ use bytes::Bytes;
 
 use crate::limits::{check_transaction, check_value, mutation_bytes, range_bytes};
 use crate::range::{Page, after};
-use crate::{Error, KeyRange, KeyValue, Result};
+use crate::{Error, KeyRange, KeyValue, RangeOptions, Result};
 
-/// The ten bytes that order commits: the commit's version, then its place in a batch.
+/// A versionstamp: the version of the commit, then its number in a batch.
 pub(crate) type Stamp = [u8; 10];
 
 const UNREADABLE: Error =
-    Error::Misuse("the key gets its versionstamp at commit and cannot be read before");
+    Error::Misuse("a key that gets its versionstamp at commit cannot be read before");
 
-/// One write, in the order it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Mutation {
     Set {
@@ -82,8 +81,8 @@ fn place(template: &[u8], offset: usize, stamp: &[u8]) -> Bytes {
     bytes.into()
 }
 
-/// `FoundationDB`'s ADD with an eight-byte operand: little endian, missing is zero, the old value is
-/// cut or zero-extended to eight bytes, overflow wraps.
+/// `FoundationDB`'s ADD with an eight-byte operand: little endian, a missing value is zero, the old
+/// value is truncated or zero-extended to eight bytes, and overflow wraps.
 pub(crate) fn add(old: Option<&[u8]>, delta: i64) -> Bytes {
     let mut bytes = [0; 8];
     for (to, from) in bytes.iter_mut().zip(old.unwrap_or_default()) {
@@ -92,10 +91,10 @@ pub(crate) fn add(old: Option<&[u8]>, delta: i64) -> Bytes {
     Bytes::copy_from_slice(&i64::from_le_bytes(bytes).wrapping_add(delta).to_le_bytes())
 }
 
-/// Splits `FoundationDB`'s form of a stamped key or value: the bytes, then the four-byte little
-/// endian offset of the ten bytes that the commit fills in.
+/// Splits `FoundationDB`'s form of a stamped key or value into the bytes and the offset of the stamp,
+/// which is the last four bytes, little endian.
 pub(crate) fn split_template(template: &[u8]) -> Result<(&[u8], usize)> {
-    let wrong = Error::Misuse("a versionstamp's offset lies outside of its key or value");
+    let wrong = Error::Misuse("a versionstamp's offset is outside of its key or value");
     let Some((bytes, offset)) = template.split_last_chunk::<4>() else {
         return Err(wrong);
     };
@@ -106,37 +105,35 @@ pub(crate) fn split_template(template: &[u8]) -> Result<(&[u8], usize)> {
     Ok((bytes, offset))
 }
 
-/// What the transaction itself has made of a key.
+/// The effect of the transaction's own writes on a key.
 #[derive(Debug)]
 enum Own {
     Value(Bytes),
     Cleared,
-    /// To be added to what the snapshot holds.
+    /// Added to the snapshot's value.
     Add(i64),
     Unreadable,
 }
 
-/// What a read of one key needs from the snapshot.
+/// How a key is read.
 pub(crate) enum Read {
-    /// Nothing: the transaction's own writes decide.
+    /// From the transaction's own writes.
     Known(Option<Bytes>),
-    /// The snapshot's value, with this much added to it.
+    /// From the snapshot, plus this number.
     Snapshot(Option<i64>),
 }
 
-/// All that a commit needs to know.
 #[derive(Debug)]
 pub(crate) struct CommitRequest {
-    /// `None` when nothing was read.
+    /// `None` if nothing was read.
     pub(crate) read_version: Option<u64>,
     pub(crate) reads: Vec<KeyRange>,
-    /// Explicit write conflicts; those of the mutations follow from the mutations.
+    /// Explicit write conflicts, besides those of the mutations.
     pub(crate) writes: Vec<KeyRange>,
     pub(crate) mutations: Vec<Mutation>,
 }
 
 impl CommitRequest {
-    /// True when there is nothing to apply or to be in conflict with.
     pub(crate) fn is_read_only(&self) -> bool {
         self.mutations.is_empty() && self.writes.is_empty()
     }
@@ -147,9 +144,9 @@ impl CommitRequest {
 pub(crate) struct Pending {
     mutations: Vec<Mutation>,
     own: BTreeMap<Bytes, Own>,
-    /// Disjoint cleared ranges, begin to end. What was written after the clear is in `own`.
+    /// Disjoint cleared ranges, begin to end. Keys written after the clear are in `own`.
     cleared: BTreeMap<Bytes, Bytes>,
-    /// Where stamped keys may come to lie.
+    /// The keys that stamped keys may become.
     unreadable: Vec<KeyRange>,
     reads: Vec<KeyRange>,
     writes: Vec<KeyRange>,
@@ -218,13 +215,11 @@ impl Pending {
         })
     }
 
-    /// True when some keys cannot be read because a stamp goes into them.
     pub(crate) fn has_stamped_keys(&self) -> bool {
         !self.unreadable.is_empty()
     }
 
-    /// Says at which version the transaction reads, for stamped keys that were set before this was
-    /// known.
+    /// Narrows the unreadable ranges of stamped keys that were set before the read version was known.
     pub(crate) fn settle_stamps(&mut self, read_version: u64) {
         self.unreadable = (self.mutations.iter())
             .filter_map(|mutation| match mutation {
@@ -271,12 +266,10 @@ impl Pending {
         self.size
     }
 
-    /// How many writes there are so far.
     pub(crate) fn mutations(&self) -> usize {
         self.mutations.len()
     }
 
-    /// True when the commit has nothing to apply and nobody to be in conflict with.
     pub(crate) fn is_read_only(&self) -> bool {
         self.mutations.is_empty() && self.writes.is_empty()
     }
@@ -291,7 +284,6 @@ impl Pending {
         }
     }
 
-    /// What the transaction's own writes say about a key.
     pub(crate) fn read(&self, key: &[u8]) -> Result<Read> {
         match self.own.get(key) {
             Some(Own::Value(value)) => Ok(Read::Known(Some(value.clone()))),
@@ -304,15 +296,15 @@ impl Pending {
         }
     }
 
-    /// Lays the transaction's own writes over a page of the snapshot; `range` is what the page was
-    /// asked for. Returns the page and the part of `range` that it covers.
+    /// Applies the transaction's own writes to a page of the snapshot that was read for `range`. Returns
+    /// the page and the part of `range` that it covers.
     pub(crate) fn overlay(
         &self,
         base: Page,
         range: &KeyRange,
-        limit: Option<usize>,
-        reverse: bool,
+        options: RangeOptions,
     ) -> Result<(Page, KeyRange)> {
+        let RangeOptions { limit, reverse } = options;
         let mut page = base;
         let seen = covered(range, page.rest.as_ref(), reverse);
         if self.unreadable.iter().any(|u| u.intersects(&seen)) {
@@ -382,7 +374,7 @@ impl Pending {
     }
 
     fn insert_cleared(&mut self, mut begin: Bytes, mut end: Bytes) {
-        // Swallow every range that touches the new one, from the right end leftwards.
+        // Merge with every range that touches the new one, from right to left.
         while let Some((other, other_end)) = (self.cleared)
             .range::<Bytes, _>((Bound::Unbounded, Bound::Included(&end)))
             .next_back()
@@ -397,7 +389,7 @@ impl Pending {
     }
 }
 
-/// Where a key with this template may come to lie, when it is committed after `read_version`.
+/// The keys that a template may become when it is committed after `read_version`.
 fn stamped_keys(key: &[u8], offset: usize, read_version: u64) -> KeyRange {
     let mut least = [0; 10];
     least[..8].copy_from_slice(&read_version.to_be_bytes());
@@ -405,7 +397,7 @@ fn stamped_keys(key: &[u8], offset: usize, read_version: u64) -> KeyRange {
     KeyRange::new(begin, after(&place(key, offset, &[0xff; 10])))
 }
 
-/// The part of `range` that a page with this rest has looked at.
+/// The part of `range` that was read by a page with this rest.
 pub(crate) fn covered(range: &KeyRange, rest: Option<&KeyRange>, reverse: bool) -> KeyRange {
     match rest {
         None => range.clone(),
@@ -414,7 +406,7 @@ pub(crate) fn covered(range: &KeyRange, rest: Option<&KeyRange>, reverse: bool) 
     }
 }
 
-/// What is left of `range` after a read that ended with `last`.
+/// The rest of `range` after a read that ended at `last`.
 pub(crate) fn rest_after(range: &KeyRange, last: &Bytes, reverse: bool) -> Option<KeyRange> {
     let rest = if reverse {
         KeyRange::new(range.begin.clone(), last.clone())

@@ -1,8 +1,8 @@
-//! Key ranges, and reading them page by page.
+//! Key ranges and the pages they are read in.
 
 use bytes::Bytes;
 
-use crate::{Error, Result, Transaction};
+use crate::{Error, Result};
 
 /// A half-open range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl KeyRange {
         Self::new(key.to_vec(), after(key))
     }
 
-    /// Every key a layer can write.
+    /// Every key that a caller can write: keys from 0xfe on are reserved.
     pub fn all() -> Self {
         Self::new(Bytes::new(), vec![0xfe])
     }
@@ -57,7 +57,7 @@ impl KeyRange {
     }
 
     pub(crate) fn intersects(&self, other: &Self) -> bool {
-        // An empty range, too, has a place, but nothing in it to share.
+        // Comparing the overlap also rejects empty ranges inside the other one.
         (&self.begin).max(&other.begin) < (&self.end).min(&other.end)
     }
 
@@ -83,6 +83,20 @@ pub(crate) fn after(key: &[u8]) -> Vec<u8> {
     next
 }
 
+/// The items of an iterator from either end.
+pub(crate) fn directed<I: DoubleEndedIterator>(
+    mut items: I,
+    reverse: bool,
+) -> impl Iterator<Item = I::Item> {
+    std::iter::from_fn(move || {
+        if reverse {
+            items.next_back()
+        } else {
+            items.next()
+        }
+    })
+}
+
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
@@ -95,14 +109,14 @@ pub struct KeyValue {
 /// How much of a range is read, and from which end.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RangeOptions {
-    /// The most rows to read; `None` reads them all.
+    /// The most rows to read; `None` for no limit.
     pub limit: Option<usize>,
-    /// From the last key down to the first.
+    /// Whether to read from the last key to the first.
     pub reverse: bool,
 }
 
 impl RangeOptions {
-    /// At most `rows` rows, from the first key on.
+    /// Reads at most `rows` rows, starting at the first key.
     pub fn limit(rows: usize) -> Self {
         Self {
             limit: Some(rows),
@@ -110,7 +124,7 @@ impl RangeOptions {
         }
     }
 
-    /// The same read from the other end.
+    /// Reads from the opposite end.
     #[must_use]
     pub fn reverse(self) -> Self {
         Self {
@@ -120,89 +134,10 @@ impl RangeOptions {
     }
 }
 
-/// One page of a range: the rows in the order of the read, and what is left of the range.
+/// One page of a range: rows in the direction of the read, and the rest of the range.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) rows: Vec<KeyValue>,
-    /// The part of the range that this page did not look at; `None` when it looked at all of it.
+    /// The part of the range that was not read; `None` at the end.
     pub(crate) rest: Option<KeyRange>,
-}
-
-/// A range read in progress, which holds one page at a time.
-#[derive(Debug)]
-pub struct RangeRead {
-    tx: Transaction,
-    conflict: bool,
-    rest: Option<KeyRange>,
-    limit: Option<usize>,
-    reverse: bool,
-    page: std::vec::IntoIter<KeyValue>,
-}
-
-impl RangeRead {
-    pub(crate) fn new(
-        tx: Transaction,
-        range: KeyRange,
-        options: RangeOptions,
-        conflict: bool,
-    ) -> Self {
-        Self {
-            tx,
-            conflict,
-            rest: Some(range),
-            limit: options.limit,
-            reverse: options.reverse,
-            page: Vec::new().into_iter(),
-        }
-    }
-
-    /// The next row, or `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<KeyValue>> {
-        loop {
-            if let Some(row) = self.page.next() {
-                return Ok(Some(row));
-            }
-            match self.next_page().await? {
-                Some(page) => self.page = page.into_iter(),
-                None => return Ok(None),
-            }
-        }
-    }
-
-    /// The next rows, never none of them, or `None` at the end.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<KeyValue>>> {
-        if self.page.len() > 0 {
-            return Ok(Some(std::mem::take(&mut self.page).collect()));
-        }
-        while let Some(range) = self.rest.take() {
-            if self.limit == Some(0) {
-                break;
-            }
-            let page = self
-                .tx
-                .read_page(&range, self.limit, self.reverse, self.conflict)
-                .await?;
-            self.rest = page.rest;
-            if let Some(limit) = &mut self.limit {
-                *limit -= page.rows.len();
-            }
-            if !page.rows.is_empty() {
-                return Ok(Some(page.rows));
-            }
-        }
-        Ok(None)
-    }
-
-    /// All remaining rows. Only for ranges that are known to be small, or read with a limit.
-    pub async fn collect(mut self) -> Result<Vec<KeyValue>> {
-        let mut rows = Vec::new();
-        while let Some(page) = self.next_page().await? {
-            if rows.is_empty() {
-                rows = page;
-            } else {
-                rows.extend(page);
-            }
-        }
-        Ok(rows)
-    }
 }

@@ -1,29 +1,28 @@
-//! The retry loop: the one place where transactions are run again.
+//! The retry loop. No other code retries transactions.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::call::Attempt;
 use crate::stats::Counters;
-use crate::transaction::Attempt;
 use crate::{AsStoreError, Call, Error, Store, Transaction};
 
-/// The pause after the first conflict and the longest: others are at work, so hurry.
+/// The first and the longest pause after conflicts.
 const CONTENTION_PAUSE: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_millis(200));
-/// The pause after the first failure to reach the store and the longest.
+/// The first and the longest pause while the store is unavailable.
 const OUTAGE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Store {
-    /// Runs `body` in a transaction until it commits, and returns what it returned.
+    /// Runs `body` in a transaction until it commits, and returns its value.
     ///
-    /// `body` is run again after a [retryable](Error::is_retryable) error, so it must be pure: the
-    /// same reads give the same writes. Another error of the body ends the call and nothing is
-    /// written. Dropping the future is safe at any point: the transaction is then either committed
-    /// whole or not at all.
+    /// `body` is retried after a [retryable](Error::is_retryable) error, so it must be pure: the same
+    /// reads give the same writes. Any other error ends the call without writing. Dropping the future
+    /// is safe: the transaction is then either committed as a whole or not at all.
     ///
-    /// When deadline or retry limit are used up, the caller gets the last error; if any attempt may
-    /// have been committed, [`Error::MaybeCommitted`].
+    /// At the deadline or retry limit, the caller gets the last error, or [`Error::MaybeCommitted`]
+    /// if any attempt may have been committed.
     pub async fn transact<T, E, Fut>(
         &self,
         call: impl Into<Call>,
@@ -74,7 +73,7 @@ impl Store {
             };
             let result = match timeout_at(deadline, ends).await {
                 Ok(result) => result,
-                // What the last attempt found says more than that this one was cut short.
+                // The error of the attempt before says more than a time-out.
                 Err(_) => Err(outage.take().unwrap_or_else(|| {
                     E::from(Error::unavailable(format!(
                         "{} did not end within {:?}",
@@ -90,7 +89,7 @@ impl Store {
                 Err(error) => settle(&tx, deadline, error).await,
             };
             let Some(reason) = error.as_store_error().filter(|e| e.is_retryable()) else {
-                // An earlier attempt may have found room.
+                // An earlier attempt may have been committed before the store was full.
                 let full = matches!(error.as_store_error(), Some(Error::Full { .. }));
                 return Err(if full && attempt.maybe_committed {
                     E::from(Error::MaybeCommitted)
@@ -126,7 +125,7 @@ impl Store {
     }
 }
 
-/// An error that ends the call may tell what the body has read, so that has to be durable first.
+/// An error that ends the call may depend on what the body read, which must be durable first.
 async fn settle<E>(tx: &Transaction, deadline: Instant, error: E) -> E
 where
     E: From<Error> + AsStoreError,
@@ -153,7 +152,7 @@ async fn commit(tx: Transaction, deadline: Instant, counters: &Counters) -> Resu
             Ok(())
         }
         Ok(Err(error)) => Err(error),
-        // Whether it was applied is anyone's guess.
+        // The commit may still be applied.
         Err(_) => Err(Error::MaybeCommitted),
     }
 }

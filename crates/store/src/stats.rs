@@ -1,5 +1,5 @@
-//! What transactions cost, by name: counted here for benchmarks and checks, and told to the
-//! `metrics` facade for whoever exports them.
+//! Statistics of transactions by name, kept for benchmarks and tests and reported to the `metrics`
+//! facade.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,31 +10,31 @@ use crate::Error;
 
 /// Calls of `transact`, by transaction and outcome.
 const TRANSACTIONS: &str = "davenport_store_transactions_total";
-/// Attempts, so that attempts per transaction shows contention.
+/// Attempts; many per transaction mean contention.
 const ATTEMPTS: &str = "davenport_store_attempts_total";
-/// Attempts that had to be run again, by transaction and reason.
+/// Attempts that were retried, by transaction and reason.
 const RETRIES: &str = "davenport_store_retries_total";
-/// Seconds from the call to its answer.
+/// Seconds from the call to its result.
 const SECONDS: &str = "davenport_store_transaction_seconds";
-/// Bytes committed, by the formula of [`crate::limits`].
+/// Bytes committed, as [`crate::limits`] counts them.
 const BYTES: &str = "davenport_store_bytes_total";
 
-/// What the transactions of one name have cost so far.
+/// Statistics of the transactions of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransactionStats {
-    /// Calls that ended, well or not.
+    /// Calls that ended, with or without an error.
     pub calls: u64,
     /// Attempts of all calls.
     pub attempts: u64,
     /// Attempts that ended in a conflict.
     pub conflicts: u64,
-    /// Attempts whose outcome was unknown.
+    /// Attempts with an unknown outcome.
     pub maybe_committed: u64,
     /// Calls that ended with an error.
     pub errors: u64,
     /// Bytes committed.
     pub bytes: u64,
-    /// Time from call to answer, summed up.
+    /// Total microseconds from calls to results.
     pub micros: u64,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Counters {
     micros: AtomicU64,
 }
 
-/// The counters of every transaction name of one store handle.
+/// The counters of one store handle, by transaction name.
 #[derive(Debug, Default)]
 pub(crate) struct Stats(RwLock<BTreeMap<&'static str, Arc<Counters>>>);
 

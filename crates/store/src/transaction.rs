@@ -1,22 +1,27 @@
 //! The handle a transaction body works with.
 
+mod range_read;
+
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
+use crate::call::Attempt;
 use crate::faults::{CommitFate, FaultState};
 use crate::fdb::FdbTransaction;
 use crate::limits::check_key;
 use crate::local::LocalTransaction;
 use crate::pending::{Pending, Stamp, split_template};
-use crate::range::{Page, RangeRead};
+use crate::range::Page;
 use crate::watch::{WatchFault, WatchPermit};
 use crate::{Error, KeyRange, RangeOptions, Result, Watch};
 
-/// One attempt of a transaction: an owned handle, cheap to clone, good until its body returns.
+pub use range_read::RangeRead;
+
+/// One attempt of a transaction: an owned handle, cheap to clone, valid until its body returns.
 ///
-/// Writes cannot fail; one that breaks a limit fails the next read or the commit.
+/// Writes return no error; a write that exceeds a limit fails the next read or the commit.
 #[derive(Debug, Clone)]
 pub struct Transaction(Arc<Inner>);
 
@@ -27,19 +32,10 @@ pub(crate) struct Inner {
     pub(crate) faults: Option<Arc<FaultState>>,
     pub(crate) watches: Arc<AtomicUsize>,
     stamp: CommitStamp,
-    /// How many reads a [`crate::Weaken`] has chosen from.
+    /// How many reads matched a [`crate::Weaken`].
     weakened: AtomicU32,
-    /// What was read, for a [`crate::ReadLog`].
+    /// Keys read, for a [`crate::ReadLog`].
     reads: Mutex<Vec<Bytes>>,
-}
-
-/// Which try of which call this is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Attempt {
-    pub(crate) name: &'static str,
-    pub(crate) number: u32,
-    pub(crate) maybe_committed: bool,
-    pub(crate) durable: bool,
 }
 
 #[derive(Debug)]
@@ -85,7 +81,7 @@ impl Transaction {
         RangeRead::new(self.clone(), range.into(), options, true)
     }
 
-    /// Reads that conflict with nobody.
+    /// Reads that add no conflict ranges.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.clone())
     }
@@ -98,7 +94,7 @@ impl Transaction {
         });
     }
 
-    /// Sets a key of the store's own, which layers cannot write.
+    /// Sets a reserved key.
     pub(crate) fn set_own(&self, key: &[u8], value: &[u8]) {
         self.0.kind.write(|pending| pending.set(key, value));
     }
@@ -120,10 +116,10 @@ impl Transaction {
         });
     }
 
-    /// Adds `delta` to the eight-byte little endian number at `key`, without reading it: two such
-    /// writes do not conflict. A missing number is zero.
+    /// Adds `delta` to the eight-byte little endian number at `key` without reading it, so that
+    /// concurrent additions do not conflict. A missing number counts as zero.
     ///
-    /// Not idempotent: guard it with something the body reads, see [`Self::maybe_committed`].
+    /// Not idempotent: guard it with a read, see [`Self::maybe_committed`].
     pub fn add(&self, key: &[u8], delta: i64) {
         self.0.kind.write(|pending| {
             check_key(key)?;
@@ -132,7 +128,7 @@ impl Transaction {
     }
 
     /// Sets a key into which the commit writes its ten-byte versionstamp. `key` ends with the
-    /// four-byte little endian offset of the place, as `tuple::pack_with_versionstamp` makes it.
+    /// four-byte little endian offset of the stamp, as in `tuple::pack_with_versionstamp`.
     pub fn set_versionstamped_key(&self, key: &[u8], value: &[u8]) {
         let template =
             split_template(key).and_then(|(key, offset)| check_key(key).map(|()| (key, offset)));
@@ -144,7 +140,7 @@ impl Transaction {
     }
 
     /// Sets `key` to a value into which the commit writes its ten-byte versionstamp. `value` ends
-    /// with the four-byte little endian offset of the place.
+    /// with the four-byte little endian offset of the stamp.
     pub fn set_versionstamped_value(&self, key: &[u8], value: &[u8]) {
         self.0.kind.write(|pending| {
             check_key(key)?;
@@ -155,7 +151,7 @@ impl Transaction {
 
     /// A watch that the commit arms; it fires when `key` no longer has the value seen here.
     ///
-    /// Like a read of the key, it makes a transaction that writes conflict with others that write it.
+    /// It conflicts with concurrent writes of the key, as a read does.
     pub async fn watch(&self, key: &[u8]) -> Result<Watch> {
         self.before_read().await?;
         let permit = WatchPermit::take(&self.0.watches)?;
@@ -170,7 +166,7 @@ impl Transaction {
         }
     }
 
-    /// Conflicts with everyone who writes in `range`, as if it had been read.
+    /// Conflicts with concurrent writes in `range`, as if it had been read.
     pub fn add_read_conflict_range(&self, range: impl Into<KeyRange>) {
         let range = range.into();
         if !self.counts_as_conflict(&range.begin) {
@@ -178,7 +174,7 @@ impl Transaction {
         }
         match &self.0.kind {
             Kind::Local(tx) => {
-                // What conflicts is what came after the version this transaction reads at.
+                // Only writes after the read version conflict, so it has to be fixed now.
                 let version = tx.read_version();
                 tx.write(|pending| version.and_then(|_| pending.add_read(range)));
             }
@@ -186,12 +182,12 @@ impl Transaction {
         }
     }
 
-    /// Conflicts with everyone who reads in `range`, as if it had been written.
+    /// Conflicts with concurrent reads in `range`, as if it had been written.
     pub fn add_write_conflict_range(&self, range: impl Into<KeyRange>) {
         self.0.kind.write(|pending| pending.add_write(range.into()));
     }
 
-    /// The version the transaction reads at. Versions grow with every commit that this sees.
+    /// The version of the transaction's snapshot. Later commits have higher versions.
     pub async fn read_version(&self) -> Result<u64> {
         self.before_read().await?;
         match &self.0.kind {
@@ -200,12 +196,12 @@ impl Transaction {
         }
     }
 
-    /// Where the versionstamp of this attempt will be found once it is committed.
+    /// Gives the versionstamp of this attempt after its commit.
     pub fn commit_stamp(&self) -> CommitStamp {
         self.0.stamp.clone()
     }
 
-    /// About how large the transaction is, by the formula of [`crate::limits`].
+    /// The size of the transaction so far, as [`crate::limits`] counts it.
     pub fn approximate_size(&self) -> usize {
         match &self.0.kind {
             Kind::Local(tx) => tx.size(),
@@ -213,15 +209,15 @@ impl Transaction {
         }
     }
 
-    /// Which try this is, from 1.
+    /// The number of this attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempt.number
     }
 
-    /// True when an earlier attempt of this call may have been committed.
+    /// True if an earlier attempt of this call may have been committed.
     ///
-    /// A body that is pure and reads what it writes finds its own success and does nothing twice;
-    /// this tells the few that have to look somewhere special for it.
+    /// A pure body that reads the keys it writes finds its own success and does nothing twice. Bodies
+    /// that cannot find it that way use this.
     pub fn maybe_committed(&self) -> bool {
         self.0.attempt.maybe_committed
     }
@@ -230,7 +226,7 @@ impl Transaction {
         self.0.attempt.name
     }
 
-    /// What has to be done before a commit and cannot leave its outcome in doubt.
+    /// The part of a commit that cannot end with an unknown outcome.
     pub(crate) async fn prepare(&self) -> Result<()> {
         match &self.0.kind {
             Kind::Local(_) => Ok(()),
@@ -261,17 +257,17 @@ impl Transaction {
             return Err(Error::MaybeCommitted);
         }
         if let Some(stamp) = stamp {
-            // Nothing else writes it, and an attempt commits once.
+            // It cannot be set already: an attempt commits once.
             let _ = self.0.stamp.0.set(stamp);
         }
         Ok(())
     }
 
-    /// Ends without writing, and returns when what was read is durable.
+    /// Ends without writing. Once this returns, what was read is durable.
     pub(crate) async fn abandon(&self) -> Result<()> {
         match &self.0.kind {
             Kind::Local(tx) => tx.abandon().await,
-            // What FoundationDB lets anybody read is durable.
+            // FoundationDB makes commits durable before they can be read.
             Kind::Fdb(_) => Ok(()),
         }
     }
@@ -295,15 +291,14 @@ impl Transaction {
     pub(crate) async fn read_page(
         &self,
         range: &KeyRange,
-        limit: Option<usize>,
-        reverse: bool,
+        options: RangeOptions,
         conflict: bool,
     ) -> Result<Page> {
         self.before_read().await?;
         let conflict = conflict && self.counts_as_conflict(&range.begin);
         match &self.0.kind {
-            Kind::Local(tx) => tx.page(range, limit, reverse, conflict),
-            Kind::Fdb(tx) => tx.page(range, limit, reverse, conflict).await,
+            Kind::Local(tx) => tx.page(range, options, conflict),
+            Kind::Fdb(tx) => tx.page(range, options, conflict).await,
         }
     }
 
@@ -311,12 +306,12 @@ impl Transaction {
         if let Some(faults) = &self.0.faults {
             return faults.before_read().await;
         }
-        // Local reads never wait; a long body must still let others run.
+        // Local reads never wait, but a long body must let other tasks run.
         tokio::task::consume_budget().await;
         Ok(())
     }
 
-    /// Notes a conflicting read; false for one that a test has weakened.
+    /// Records a conflicting read; false for one that a test has turned into a snapshot read.
     fn counts_as_conflict(&self, key: &[u8]) -> bool {
         self.note_read(key);
         let Inner {
@@ -343,36 +338,34 @@ impl Inner {
 
 fn check_range(range: &KeyRange) -> Result<()> {
     if *range.end > *KeyRange::all().end {
-        return Err(Error::Misuse(
-            "keys from 0xfe on belong to the store itself",
-        ));
+        return Err(Error::Misuse("keys from 0xfe on are reserved"));
     }
     Ok(())
 }
 
-/// Reads of a transaction that add no conflict: what they saw may change before the commit.
+/// Reads that add no conflict ranges: what they return may have changed by the commit.
 #[derive(Debug, Clone)]
 pub struct Snapshot(Transaction);
 
 impl Snapshot {
-    /// The value of `key`, as [`Transaction::get`] gives it.
+    /// Like [`Transaction::get`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         self.0.read_key(key, false).await
     }
 
-    /// The rows of a range, as [`Transaction::get_range`] gives them.
+    /// Like [`Transaction::get_range`].
     pub fn get_range(&self, range: impl Into<KeyRange>, options: RangeOptions) -> RangeRead {
         RangeRead::new(self.0.clone(), range.into(), options, false)
     }
 }
 
-/// The versionstamp of an attempt, to be read after its commit.
+/// The versionstamp of an attempt, available after its commit.
 #[derive(Debug, Clone, Default)]
 pub struct CommitStamp(Arc<OnceLock<Stamp>>);
 
 impl CommitStamp {
-    /// The ten bytes that the commit put into versionstamped keys and values. `None` before the
-    /// commit, and for a transaction that wrote nothing.
+    /// The ten bytes that the commit wrote into versionstamped keys and values. `None` before the
+    /// commit and if nothing was written.
     pub fn get(&self) -> Option<[u8; 10]> {
         self.0.get().copied()
     }

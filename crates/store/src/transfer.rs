@@ -1,16 +1,16 @@
-//! A whole store as a stream: export, import, and the walk that both and `check` share.
+//! Export and import of a whole store, and the scan that `export` and `check` share.
 //!
-//! The stream is the same for every backend, so that one pipe moves a store:
+//! The format is the same for all backends, so a store can be piped from one to another:
 //!
 //! ```text
-//! "davenport export 1\n"   what this is
+//! "davenport export 1\n"   magic
 //! incarnation              u32
 //! row*                     key length u32, value length u32, key, value; keys ascending
 //! end                      0xffff_ffff, the number of rows u64, the CRC-32 of all bytes before it u32
 //! ```
 //!
-//! Numbers are big endian. Rows are those of the layers; the store's own (`0xfe`) are made anew.
-//! Nodes have to be stopped: rows are read in many transactions.
+//! Numbers are big endian. Reserved keys (`0xfe`) are not exported.
+//! Nodes have to be stopped, since rows are read in many transactions.
 
 #[cfg(test)]
 mod fuzz;
@@ -25,13 +25,13 @@ use crate::{Call, Error, KeyRange, KeyValue, RangeOptions, Result, Store, Transa
 
 const MAGIC: &[u8] = b"davenport export 1\n";
 const END: u32 = u32::MAX;
-/// How many bytes of rows an import puts into one transaction.
+/// The bytes of rows in one transaction of an import.
 const BATCH_BYTES: usize = 1_000_000;
 
-/// What a walk over a store has seen.
+/// The size of what was read or written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
     /// The bytes of their keys.
     pub key_bytes: u64,
@@ -47,27 +47,27 @@ impl Totals {
     }
 }
 
-/// Why a stream could not be written or read.
+/// Why an export or import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// The store would not.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] Error),
-    /// The stream would not.
-    #[error("the stream broke off after {rows} rows")]
+    /// Reading or writing the stream failed.
+    #[error("the stream failed after {rows} rows")]
     Stream {
-        /// How many rows had gone through.
+        /// The rows transferred before.
         rows: u64,
-        /// Why.
+        /// The error of the stream.
         #[source]
         source: std::io::Error,
     },
-    /// The stream is not an export, or was damaged on its way.
-    #[error("this is not a whole export: {0}")]
+    /// The stream is not an export, or is incomplete or damaged.
+    #[error("this is not a complete export: {0}")]
     Format(&'static str),
 }
 
-/// A walk over a range in many transactions: page after page, never an old snapshot.
+/// A scan of a range page by page, each in a transaction of its own.
 #[derive(Debug)]
 pub struct Scan {
     store: Store,
@@ -75,7 +75,7 @@ pub struct Scan {
 }
 
 impl Store {
-    /// Walks over a range of any size. Each page is read in a transaction of its own.
+    /// Scans a range of any size. Each page is read in a transaction of its own.
     pub fn scan(&self, range: KeyRange) -> Scan {
         Scan {
             store: self.clone(),
@@ -83,7 +83,7 @@ impl Store {
         }
     }
 
-    /// Reads every row and checks that it is what was written, in order and within the limits.
+    /// Reads every row and checks checksums, order and limits.
     pub async fn check(&self) -> Result<Totals> {
         self.verify().await?;
         let mut totals = Totals::default();
@@ -99,7 +99,7 @@ impl Store {
                 }
                 if row.key.len() > KEY_BYTES_MAX || row.value.len() > VALUE_BYTES_MAX {
                     return Err(Error::corrupt(format!(
-                        "the row of key {:02x?} is over its limits",
+                        "the row of key {:02x?} exceeds the limits",
                         row.key
                     )));
                 }
@@ -110,14 +110,14 @@ impl Store {
         Ok(totals)
     }
 
-    /// Writes the whole store to `output`; nothing, if the store is damaged.
+    /// Writes the whole store to `output`, unless it is damaged.
     pub async fn export(
         &self,
         output: &mut (impl AsyncWrite + Unpin),
     ) -> std::result::Result<Totals, TransferError> {
         self.verify().await?;
         let mut totals = Totals::default();
-        let mut stream = Summed::new(output);
+        let mut stream = Checksummed::new(output);
         stream.write(MAGIC, &totals).await?;
         let incarnation = self.incarnation().to_be_bytes();
         stream.write(&incarnation, &totals).await?;
@@ -135,25 +135,27 @@ impl Store {
         stream.write(&totals.rows.to_be_bytes(), &totals).await?;
         let checksum = stream.checksum.clone().finalize().to_be_bytes();
         stream.write(&checksum, &totals).await?;
-        (stream.inner.flush().await).map_err(|source| broken(&totals, source))?;
+        (stream.inner.flush().await).map_err(|source| stream_error(&totals, source))?;
         Ok(totals)
     }
 
-    /// Fills an empty store with an export, and raises its incarnation above the export's.
+    /// Imports an export into an empty store, and sets the incarnation above the export's.
     ///
-    /// The store cannot be opened until the import is whole; one that broke off is begun again.
+    /// The store cannot be opened until an import has finished; one that failed can be repeated.
     pub async fn import(
         url: &str,
         input: &mut (impl AsyncRead + Unpin),
     ) -> std::result::Result<Totals, TransferError> {
         let mut totals = Totals::default();
-        let mut stream = Summed::new(input);
+        let mut stream = Checksummed::new(input);
         if stream.read::<{ MAGIC.len() }>(&totals).await? != *MAGIC {
-            return Err(TransferError::Format("it does not begin like one"));
+            return Err(TransferError::Format(
+                "it does not begin with 'davenport export'",
+            ));
         }
         let incarnation = u32::from_be_bytes(stream.read(&totals).await?)
             .checked_add(1)
-            .ok_or(TransferError::Format("its incarnation is none"))?;
+            .ok_or(TransferError::Format("its incarnation is out of range"))?;
         let store = Self::open_for_import(url).await?;
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
@@ -226,20 +228,20 @@ impl Scan {
     }
 }
 
-/// A stream whose bytes are summed up on their way.
-struct Summed<'a, S> {
+/// A stream that computes a checksum of what passes through.
+struct Checksummed<'a, S> {
     inner: &'a mut S,
     checksum: crc32fast::Hasher,
 }
 
-impl<'a, S> Summed<'a, S> {
+impl<'a, S> Checksummed<'a, S> {
     fn new(inner: &'a mut S) -> Self {
         let checksum = crc32fast::Hasher::new();
         Self { inner, checksum }
     }
 }
 
-impl<W: AsyncWrite + Unpin> Summed<'_, W> {
+impl<W: AsyncWrite + Unpin> Checksummed<'_, W> {
     async fn write(
         &mut self,
         bytes: &[u8],
@@ -247,18 +249,18 @@ impl<W: AsyncWrite + Unpin> Summed<'_, W> {
     ) -> std::result::Result<(), TransferError> {
         self.checksum.update(bytes);
         let written = self.inner.write_all(bytes).await;
-        written.map_err(|source| broken(totals, source))
+        written.map_err(|source| stream_error(totals, source))
     }
 }
 
-impl<R: AsyncRead + Unpin> Summed<'_, R> {
+impl<R: AsyncRead + Unpin> Checksummed<'_, R> {
     async fn read<const N: usize>(
         &mut self,
         totals: &Totals,
     ) -> std::result::Result<[u8; N], TransferError> {
         let mut bytes = [0; N];
         let read = self.inner.read_exact(&mut bytes).await;
-        read.map_err(|source| broken(totals, source))?;
+        read.map_err(|source| stream_error(totals, source))?;
         self.checksum.update(&bytes);
         Ok(bytes)
     }
@@ -271,11 +273,11 @@ impl<R: AsyncRead + Unpin> Summed<'_, R> {
     ) -> std::result::Result<Bytes, TransferError> {
         let length = length as usize;
         if length > max {
-            return Err(TransferError::Format("a row is over the store's limits"));
+            return Err(TransferError::Format("a row exceeds the store's limits"));
         }
         let mut bytes = vec![0; length];
         let read = self.inner.read_exact(&mut bytes).await;
-        read.map_err(|source| broken(totals, source))?;
+        read.map_err(|source| stream_error(totals, source))?;
         self.checksum.update(&bytes);
         Ok(bytes.into())
     }
@@ -287,7 +289,7 @@ fn length(bytes: &[u8]) -> [u8; 4] {
         .to_be_bytes()
 }
 
-fn broken(totals: &Totals, source: std::io::Error) -> TransferError {
+fn stream_error(totals: &Totals, source: std::io::Error) -> TransferError {
     let rows = totals.rows;
     TransferError::Stream { rows, source }
 }

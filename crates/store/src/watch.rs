@@ -1,7 +1,7 @@
-//! Watches: told once that a key no longer has the value the transaction saw.
+//! Watches: a single notification that a key no longer has the value the transaction saw.
 //!
-//! A watch is planned inside a transaction and armed by its commit. It may fire without a change,
-//! and it may miss a value that came and went; whoever waits looks again and keeps a poll as a net.
+//! A watch is created in a transaction and armed by its commit. It may fire without a change and may
+//! miss a value that was replaced and restored, so waiters read the key again, and also poll.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,7 +21,6 @@ use crate::{Error, Result};
 pub struct Watch {
     source: Source,
     fault: WatchFault,
-    /// Counts against the most watches of a store handle.
     _permit: WatchPermit,
 }
 
@@ -33,7 +32,7 @@ enum Source {
 pub(crate) const NOT_COMMITTED: Error =
     Error::Misuse("the transaction of the watch was not committed");
 
-/// What simulation does to a watch.
+/// A fault that a simulation injects into a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WatchFault {
     None,
@@ -44,7 +43,7 @@ pub(crate) enum WatchFault {
 impl Watch {
     /// Waits until the key has changed since the transaction that made the watch.
     ///
-    /// An error says that nothing can be told about the key any more, so look at it.
+    /// After an error, changes go unnoticed: read the key again.
     pub async fn changed(self) -> Result<()> {
         let Self { source, fault, .. } = self;
         let fired = async {
@@ -89,13 +88,13 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// One place among the most watches of a store handle.
+/// Counts against the watch limit of a store handle.
 pub(crate) struct WatchPermit(Arc<AtomicUsize>);
 
 impl WatchPermit {
     pub(crate) fn take(count: &Arc<AtomicUsize>) -> Result<Self> {
         let permit = Self(Arc::clone(count));
-        // The permit exists from here on, so that dropping it gives the place back either way.
+        // Dropping the permit takes back the increment, after an error too.
         if count.fetch_add(1, Ordering::Relaxed) >= WATCHES_MAX {
             return Err(Error::TooManyWatches { max: WATCHES_MAX });
         }
@@ -113,7 +112,7 @@ impl Drop for WatchPermit {
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) key: Bytes,
-    /// What the transaction saw.
+    /// The value that the transaction saw.
     pub(crate) seen: Option<Bytes>,
     notify: Notify,
     cancelled: AtomicBool,
@@ -154,8 +153,8 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// Arms a watch. The caller then compares the key's newest value with what was seen, since a
-    /// change may have come before.
+    /// Arms a watch. The caller must then compare the key's newest value with the one seen: a change
+    /// before the call does not fire the watch.
     pub(crate) fn arm(&self, slot: &Arc<Slot>) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() > 2 * WATCHES_MAX {
@@ -166,7 +165,7 @@ impl Watches {
         same_key.push(Arc::downgrade(slot));
     }
 
-    /// Fires the watches of keys that a commit has written.
+    /// Fires the watches of keys that a commit wrote.
     pub(crate) fn wake(&self, keys: &[Bytes]) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.is_empty() {
@@ -179,7 +178,7 @@ impl Watches {
         }
     }
 
-    /// Fires the watches of all keys that `written` picks.
+    /// Fires the watches of all keys for which `written` is true.
     pub(crate) fn wake_where(&self, mut written: impl FnMut(&[u8]) -> bool) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, same_key) in slots.extract_if(|key, _| written(key)) {
@@ -189,7 +188,7 @@ impl Watches {
         }
     }
 
-    /// True when somebody waits for a watch.
+    /// True if there are waiters.
     pub(crate) fn any(&self) -> bool {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|_, same_key| same_key.iter().any(|slot| slot.strong_count() > 0));

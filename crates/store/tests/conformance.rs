@@ -10,6 +10,7 @@ mod support;
 
 mod suite {
     pub(crate) mod atomics;
+    mod fdb_agrees;
     pub(crate) mod isolation;
     pub(crate) mod limits;
     mod model;
@@ -20,30 +21,9 @@ mod suite {
     pub(crate) mod watches;
 }
 
-use support::{Backend, Fixture};
+use support::Fixture;
 
-/// Makes a module of tests for every backend out of one list of cases.
-macro_rules! conformance {
-    ($($area:ident: $($case:ident),* $(,)?;)*) => {
-        conformance!(@backend memory, Memory; $($area: $($case),*;)*);
-        conformance!(@backend lmdb, Lmdb; $($area: $($case),*;)*);
-        conformance!(@backend fdb, Fdb; $($area: $($case),*;)*);
-    };
-    (@backend $name:ident, $backend:ident; $($area:ident: $($case:ident),*;)*) => {
-        mod $name {
-            $(mod $area {
-                $(#[tokio::test]
-                async fn $case() {
-                    if let Some(fixture) = crate::Fixture::open(crate::Backend::$backend).await {
-                        crate::suite::$area::$case(fixture).await;
-                    }
-                })*
-            })*
-        }
-    };
-}
-
-conformance! {
+testkit::on_every_backend! {
     rows: a_missing_key_has_no_value, what_was_set_is_read, the_empty_key_is_a_key, keys_are_bytes_in_order,
         a_cleared_key_is_gone, a_range_is_cleared_up_to_its_end, a_transaction_sees_its_own_writes,
         the_last_write_wins, an_aborted_body_writes_nothing;

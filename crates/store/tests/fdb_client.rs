@@ -208,5 +208,5 @@ async fn a_cluster_file_that_is_none() {
         "fdb.cluster\" is not a FoundationDB cluster file: one line NAME:ID@ADDRESS:PORT",
     );
     let option = Store::open(&format!("{url}?tenant=a")).await.unwrap_err();
-    has(&option.to_string(), "there is only prefix=NAME");
+    has(&option.to_string(), "the only one is prefix=NAME");
 }

@@ -10,7 +10,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -19,7 +19,6 @@ use store::{Error, KeyRange, Store, Transaction};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-const DIRECTORY: &str = "STORE_TEST_DAMAGED";
 /// Far longer than a child takes on a busy machine.
 const HANG: Duration = Duration::from_mins(2);
 
@@ -37,9 +36,10 @@ enum Outcome {
 /// Not a test: the body of the child.
 #[test]
 fn child() {
-    let Ok(directory) = std::env::var(DIRECTORY) else {
+    if testkit::role().is_none() {
         return;
-    };
+    }
+    let directory = testkit::child_url();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -63,9 +63,7 @@ async fn check_and_export(directory: &str) -> Result<Vec<u8>, String> {
 }
 
 async fn run_child(directory: &Path) -> Outcome {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env(DIRECTORY, directory)
+    let mut child = testkit::child_command("export", directory.to_str().unwrap(), "")
         .stdout(Stdio::null())
         .stderr(fs::File::create(directory.join("stderr")).unwrap())
         .spawn()

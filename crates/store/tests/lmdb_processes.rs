@@ -9,7 +9,6 @@
 )]
 
 mod processes {
-    pub(crate) mod parent;
     pub(crate) mod puppet;
     pub(crate) mod transfers;
 }
@@ -20,19 +19,51 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::{Error, Store, Transaction};
+use tempfile::TempDir;
+use testkit::{Child, Signal, kill_cycles, role};
 use tokio::time::Instant;
 
-use processes::parent::{Child, url};
 use processes::transfers::{ACCOUNTS, TOTAL, account, done_key};
+
+/// How long killing one process may hold up another: a fraction of it on an idle machine.
+const STALL_MAX: Duration = Duration::from_secs(4);
 
 /// What runs in a child.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child() {
-    match processes::parent::role().as_deref() {
+    match role().as_deref() {
         Some("puppet") => processes::puppet::run().await,
         Some("transfers") => processes::transfers::run().await,
         _ => {}
     }
+}
+
+fn url(directory: &TempDir) -> String {
+    format!("lmdb:{}", directory.path().display())
+}
+
+/// A child that executes one command per line.
+fn puppet(directory: &TempDir) -> Child {
+    ready(Child::start("puppet", &url(directory)))
+}
+
+fn ready(mut puppet: Child) -> Child {
+    assert_eq!(puppet.line(), "ready");
+    puppet
+}
+
+/// A child that moves money between accounts until it is killed.
+fn transfers(directory: &TempDir) -> Child {
+    Child::start("transfers", &url(directory))
+}
+
+/// The ids of the transfers that a killed child was told are committed.
+fn acknowledged_by(child: &mut Child) -> impl Iterator<Item = String> {
+    let lines = child.take_lines().into_iter();
+    lines.map(|line| match line.strip_prefix("ack ") {
+        Some(id) => id.to_owned(),
+        None => panic!("the child says: {line}"),
+    })
 }
 
 async fn get(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
@@ -64,7 +95,7 @@ async fn sum(store: &Store) -> u64 {
 async fn what_one_process_commits_the_other_sees() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&url(&directory)).await.unwrap();
-    let mut puppet = Child::puppet(&directory);
+    let mut puppet = puppet(&directory);
     for number in 0..50 {
         let value = format!("{number}");
         if number % 2 == 0 {
@@ -88,7 +119,7 @@ async fn what_one_process_commits_the_other_sees() {
 async fn a_watch_fires_across_processes() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&url(&directory)).await.unwrap();
-    let mut puppet = Child::puppet(&directory);
+    let mut puppet = puppet(&directory);
     for number in 0..10 {
         assert_eq!(puppet.ask("watch k"), "armed");
         set(&store, b"k", format!("{number}").as_bytes()).await;
@@ -110,10 +141,10 @@ async fn a_stopped_process_starts_over() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&url(&directory)).await.unwrap();
     set(&store, b"k", b"old").await;
-    let mut puppet = Child::puppet(&directory);
+    let mut puppet = puppet(&directory);
     assert_eq!(puppet.ask("begin k"), "began");
     assert_eq!(puppet.ask("watch k"), "armed");
-    puppet.stop();
+    puppet.signal(Signal::STOP);
     let first = directory.path().join("redo-0000000000000002");
     let value = vec![7; 90_000];
     let mut number = 0_u32;
@@ -128,7 +159,7 @@ async fn a_stopped_process_starts_over() {
         assert!(number < 20_000, "the log is never used again");
     }
     set(&store, b"k", b"new").await;
-    puppet.go_on();
+    puppet.signal(Signal::CONT);
     assert_eq!(puppet.line(), "fired");
     let refused = puppet.ask("end");
     assert_eq!(refused, "the transaction outlived its 5 second snapshot");
@@ -142,7 +173,11 @@ async fn a_stopped_process_starts_over() {
 #[tokio::test]
 async fn a_full_disk_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let mut puppet = Child::puppet_with_file_size_max(&directory, 4 << 20);
+    let mut puppet = ready(Child::start_with_file_size_max(
+        "puppet",
+        &url(&directory),
+        4 << 20,
+    ));
     let mut acknowledged = 0;
     let refused = loop {
         match &*puppet.ask(&format!("fill row{acknowledged:04} 50000")) {
@@ -152,7 +187,7 @@ async fn a_full_disk_loses_nothing() {
         assert!(acknowledged < 1000, "the disk is never full");
     };
     assert!(
-        refused.starts_with("the store is full: there is no room left on the disk"),
+        refused.starts_with("the store is full: there is no space left on the disk"),
         "{refused}"
     );
     assert!(acknowledged > 10, "{acknowledged}");
@@ -185,10 +220,10 @@ async fn killed_processes_lose_nothing_and_stop_nobody() {
     // The parent only looks in at the end, so that killing both leaves a store to be recovered.
     drop(store);
     let mut rng = SmallRng::seed_from_u64(1);
-    let mut children = [Child::transfers(&directory), Child::transfers(&directory)];
+    let mut children = [transfers(&directory), transfers(&directory)];
     let mut acknowledged = BTreeSet::new();
     let (mut stall_max, mut kills) = (Duration::ZERO, 0);
-    for _ in 0..processes::parent::kill_cycles() {
+    for _ in 0..kill_cycles() {
         let victims = match rng.random_range(0..5) {
             0..4 => vec![rng.random_range(0..2)],
             _ => vec![0, 1],
@@ -209,13 +244,13 @@ async fn killed_processes_lose_nothing_and_stop_nobody() {
             stall_max = stall_max.max(killed.elapsed());
         }
         for victim in victims {
-            acknowledged.extend(children[victim].take_acknowledged());
-            children[victim] = Child::transfers(&directory);
+            acknowledged.extend(acknowledged_by(&mut children[victim]));
+            children[victim] = transfers(&directory);
         }
     }
     for child in &mut children {
         child.kill();
-        acknowledged.extend(child.take_acknowledged());
+        acknowledged.extend(acknowledged_by(child));
     }
     let store = Store::open(&url(&directory)).await.unwrap();
     println!(
@@ -230,5 +265,5 @@ async fn killed_processes_lose_nothing_and_stop_nobody() {
         );
     }
     assert!(acknowledged.len() > 100, "{}", acknowledged.len());
-    assert!(stall_max < processes::parent::STALL_MAX, "{stall_max:?}");
+    assert!(stall_max < STALL_MAX, "{stall_max:?}");
 }

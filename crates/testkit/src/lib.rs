@@ -1,7 +1,23 @@
-//! What tests of several crates share. Only dev-dependencies name it, and it knows none of our crates.
+//! What the tests of several crates share: stores of every backend, child processes to kill, servers of other vendors, and a
+//! driver for fuzz tests.
 //!
-//! [`fuzz`] is all there is so far.
+//! It knows none of our crates, and only tests depend on it.
+//!
+//! Start with `backend.rs`, `child.rs` and `fuzz.rs`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "only tests use it: it may fail, and reports what it skips"
+)]
+
+mod backend;
+mod child;
 mod fuzz;
+mod servers;
 
+pub use backend::{Backend, Place, fdb_cluster_file, fdb_url};
+pub use child::{Child, Signal, child_command, child_url, kill_cycles, pause, role, send_signal};
 pub use fuzz::{fuzz, fuzz_more};
+pub use servers::{CouchDb, PouchDb};

@@ -128,7 +128,7 @@ async fn a_node_that_stops_hands_its_jobs_over_without_a_penalty() {
 
 #[tokio::test]
 async fn a_node_that_stops_hands_its_jobs_over_without_a_penalty_on_foundationdb() {
-    if let Some(store) = e2e::foundationdb() {
+    if let Some(store) = e2e::fdb_url() {
         handed_over(Fleet::on(Some(&store), &[]).await).await;
     }
 }
@@ -161,7 +161,7 @@ async fn a_node_that_is_killed_is_replaced() {
 
 #[tokio::test]
 async fn a_node_that_is_killed_is_replaced_on_foundationdb() {
-    if let Some(store) = e2e::foundationdb() {
+    if let Some(store) = e2e::fdb_url() {
         replaced(Fleet::on(Some(&store), &HURRY).await).await;
     }
 }
@@ -174,7 +174,7 @@ async fn a_node_that_is_paused_for_too_long_is_replaced_and_wakes_up_to_nothing(
 
 #[tokio::test]
 async fn a_node_that_is_paused_for_too_long_is_replaced_on_foundationdb() {
-    if let Some(store) = e2e::foundationdb() {
+    if let Some(store) = e2e::fdb_url() {
         paused(Fleet::on(Some(&store), &HURRY).await).await;
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use e2e::Signal;
 use peer::Faults;
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
@@ -119,9 +120,9 @@ impl Blows {
             // Until something else happens to it.
             Process::Peer(peer) if kind == 1 => peer.set_faults(some_faults(seed)),
             Process::Peer(peer) => peer.set_faults(Faults::none()),
-            Process::PouchDb(server) if kind == 0 => server.kill(),
+            Process::PouchDb(server) if kind == 0 => server.signal(Signal::KILL),
             Process::PouchDb(server) => server.pause(down),
-            Process::Elsewhere => {}
+            Process::External => {}
         }
     }
 }

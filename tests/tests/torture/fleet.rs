@@ -133,9 +133,10 @@ impl Fleet {
 
     /// Pauses a node that lives for so long.
     pub(crate) fn pause_node(&self, at: usize, pause: Duration) -> anyhow::Result<()> {
-        self.nodes[at]
-            .as_ref()
-            .map_or(Ok(()), |node| e2e::pause(node.pid()?, pause))
+        if let Some(node) = &self.nodes[at] {
+            e2e::pause(node.pid()?, pause)?;
+        }
+        Ok(())
     }
 
     /// Stops a node in order.

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use api::Options;
 use jobs::Clock;
 use serde_json::{Value, json};
+use testkit::CouchDb;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -138,8 +139,7 @@ async fn fill(root: &User<'_>) {
 /// `CouchDB` copies a replicator database from here and back, conflicts and deletions with it.
 #[tokio::test]
 async fn couchdb_replicates_both_ways() {
-    let Ok(couch) = std::env::var("TEST_COUCHDB_URL") else {
-        eprintln!("skipped: TEST_COUCHDB_URL names no CouchDB");
+    let Some(CouchDb { url: couch, .. }) = CouchDb::find() else {
         return;
     };
     let service = Listening::start().await;

@@ -158,16 +158,11 @@ async fn a_kept_connection_that_turns_out_closed_costs_nothing() {
 /// A real `CouchDB` behind: its own answers, its own users, a feed, and a replication between two of its databases.
 #[tokio::test]
 async fn in_front_of_couchdb() {
-    let Ok(couch) = std::env::var("TEST_COUCHDB_URL") else {
-        eprintln!("skipped: TEST_COUCHDB_URL names no CouchDB");
+    let Some(couch) = testkit::CouchDb::find() else {
         return;
     };
-    let url = url::Url::parse(&couch).unwrap();
-    let (name, password) = (url.username(), url.password().unwrap());
-    let mut bare = url.clone();
-    bare.set_username("").unwrap();
-    bare.set_password(None).unwrap();
-    let world = World::in_front_of(bare.as_str()).await;
+    let (name, password) = (&*couch.admin.0, &*couch.admin.1);
+    let world = World::in_front_of(&couch.plain_url).await;
     let admin = world.fixture.user(name, password);
     let (a, b) = ("/upstream-test-a", "/upstream-test-b");
     for db in [a, b] {

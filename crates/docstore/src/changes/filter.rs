@@ -1,26 +1,24 @@
-//! The filters that need no JavaScript.
+//! Filters that need no JavaScript.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use document::matching::Matcher;
 
-/// Which documents a feed tells of.
 #[derive(Clone, Debug, Default)]
 pub enum Filter {
-    /// All of them.
     #[default]
     Everything,
-    /// `_doc_ids`: these.
+    /// `_doc_ids`
     DocIds(Arc<HashSet<String>>),
-    /// `_design`: design documents.
+    /// `_design`
     Design,
-    /// `_selector`: those that match.
+    /// `_selector`
     Selector(Arc<Matcher>),
 }
 
 impl Filter {
-    /// What the id alone decides.
+    /// The part of the filter that depends on the id only.
     pub(super) fn takes_id(&self, id: &str) -> bool {
         match self {
             Self::Everything | Self::Selector(_) => true,

@@ -1,8 +1,8 @@
-//! Waiting for changes: one watch for each database and process, whoever waits.
+//! Waiting for changes, with one watch per database and process.
 //!
-//! A task looks at the update sequence, tells all who listen, and sleeps until the watch fires or the
-//! poll interval is over; it ends with its last listener. Nothing is missed: a listener compares what
-//! is there with what it has seen, and a watch that is lost costs one poll interval.
+//! A task reads the update sequence, publishes it to all listeners, and sleeps until the watch fires or
+//! the poll interval is over; it ends with the last listener. No write is missed: listeners compare
+//! sequences, and a lost watch costs one poll interval.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,16 +15,16 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Db, DocStore, Error, InstanceId, Result, Seq};
 
-/// How often to look although no watch has fired.
+/// The poll interval with a watch, in case it is lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// How often to look where no watch is to be had, and when the store does not answer.
+/// The poll interval without a watch, and while the store does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The databases that somebody listens to.
+/// The databases with listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(Mutex<HashMap<InstanceId, Weak<Hub>>>);
 
-/// One database that somebody listens to.
+/// A database with listeners.
 #[derive(Debug)]
 struct Hub {
     news: watch::Receiver<News>,
@@ -37,7 +37,6 @@ impl Drop for Hub {
     }
 }
 
-/// What is known of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Nothing,
@@ -54,9 +53,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Waits until there has been a write after `seq`: returns at once if there has been one.
+    /// Waits for a write after `seq`, or returns at once if there has been one.
     ///
-    /// Says [`Error::NoDatabase`] when the database is deleted.
+    /// Returns [`Error::NoDatabase`] if the database is deleted.
     pub async fn changed_since(&mut self, seq: Seq) -> Result<()> {
         let news = self.news.wait_for(|news| match news {
             News::Nothing => false,
@@ -71,9 +70,7 @@ impl Listener {
 }
 
 impl DocStore {
-    /// Listens to a database. Any number of listeners cost one watch.
-    ///
-    /// Needs a Tokio runtime, on which one task runs while anybody listens.
+    /// Listens to a database. All its listeners share one watch and one task.
     pub fn listen(&self, db: &Db) -> Listener {
         let mut hubs = self
             .0
@@ -97,7 +94,7 @@ impl DocStore {
 
     fn start(&self, db: &Db) -> Arc<Hub> {
         let (sender, news) = watch::channel(News::Nothing);
-        // The task must not keep itself alive: it holds the store, and no listener.
+        // The task must not hold a listener, or it would never end.
         let task = tokio::spawn(follow(self.clone(), db.clone(), sender)).abort_handle();
         Arc::new(Hub { news, task })
     }
@@ -125,7 +122,7 @@ impl DocStore {
     }
 }
 
-/// Tells what happens to a database until it is deleted.
+/// Publishes the update sequence until the database is deleted.
 async fn follow(docstore: DocStore, db: Db, sender: watch::Sender<News>) {
     loop {
         match docstore.watch_update_seq(&db).await {
@@ -133,7 +130,7 @@ async fn follow(docstore: DocStore, db: Db, sender: watch::Sender<News>) {
                 let news = News::UpdateSeq(seq);
                 sender.send_if_modified(|known| std::mem::replace(known, news) != news);
                 match watch {
-                    // Fired, failed or overdue: look again.
+                    // It fired, failed or timed out: read the sequence again in any case.
                     Some(watch) => drop(timeout(POLL_INTERVAL, watch.changed()).await),
                     None => sleep(RETRY_INTERVAL).await,
                 }

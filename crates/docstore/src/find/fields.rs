@@ -1,13 +1,13 @@
-//! Taking fields out of a document.
+//! The `fields` of a query.
 
 use document::json::Json;
 
 use crate::{Error, Result};
 
-/// The most fields that can be named: each is looked for in all documents found.
+/// The most fields in a query: each is looked up in every document found.
 const FIELDS_MAX: usize = 200;
 
-/// Which fields of a document to tell: all of them when none is named.
+/// The fields to return, or all if the list is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(Vec<Vec<String>>);
 
@@ -35,20 +35,20 @@ impl Fields {
         if fields.len() > FIELDS_MAX {
             return Err(Error::BadQuery {
                 error: "invalid_fields",
-                reason: format!("At most {FIELDS_MAX} fields can be named."),
+                reason: format!("At most {FIELDS_MAX} fields can be requested."),
             });
         }
         fields.iter().map(path).collect::<Result<_>>().map(Self)
     }
 
     /// The fields of a document, as JSON.
-    pub(super) fn of(&self, document: String) -> Result<String> {
+    pub(super) fn take(&self, document: String) -> Result<String> {
         if self.0.is_empty() {
             return Ok(document);
         }
         let document = Json::parse(&document).map_err(|error| Error::BadQuery {
             error: "bad_request",
-            reason: format!("No fields can be taken out of a document: {error}."),
+            reason: format!("Cannot read the fields of a document: {error}."),
         })?;
         let mut taken = Json::Object(Vec::new());
         for path in &self.0 {
@@ -60,7 +60,7 @@ impl Fields {
     }
 }
 
-/// Splits at dots that no backslash precedes, then drops all backslashes.
+/// Splits at unescaped dots and removes backslashes.
 fn split(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut escaped = false;
@@ -82,7 +82,7 @@ fn get<'a>(json: &'a Json, path: &[String]) -> Option<&'a Json> {
     })
 }
 
-/// Puts a value into objects that are made as needed.
+/// Sets a value in objects that are created as needed.
 fn set(json: &mut Json, path: &[String], value: Json) {
     let Some((name, rest)) = path.split_first() else {
         *json = value;
@@ -104,8 +104,8 @@ fn set(json: &mut Json, path: &[String], value: Json) {
 mod tests {
     use super::*;
 
-    fn of(fields: &str, document: &str) -> Result<String> {
-        Fields::parse(&Json::parse(fields).unwrap())?.of(document.to_owned())
+    fn take(fields: &str, document: &str) -> Result<String> {
+        Fields::parse(&Json::parse(fields).unwrap())?.take(document.to_owned())
     }
 
     #[test]
@@ -125,19 +125,19 @@ mod tests {
             (r#"["a\\.b"]"#, r#"{"a.b":3}"#),
             (r#"["x.y.deep"]"#, "{}"),
         ] {
-            assert_eq!(of(fields, document).unwrap(), expected, "{fields}");
+            assert_eq!(take(fields, document).unwrap(), expected, "{fields}");
         }
     }
 
     #[test]
-    fn what_names_no_fields_is_refused() {
+    fn invalid_fields_are_rejected() {
         for (fields, expected) in [
             ("7", "invalid_fields"),
             ("[7]", "invalid_field"),
             (r#"["a..b"]"#, "invalid_field_name"),
             (r#"[""]"#, "invalid_field_name"),
         ] {
-            match of(fields, "{}") {
+            match take(fields, "{}") {
                 Err(Error::BadQuery { error, .. }) => assert_eq!(error, expected),
                 other => panic!("{other:?}"),
             }

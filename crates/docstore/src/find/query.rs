@@ -13,7 +13,7 @@ use document::matching::Matcher;
 
 const LIMIT_DEFAULT: u64 = 25;
 
-/// Members that concern indexes and copies, and change nothing here.
+/// Members about indexes and replicas, which have no effect here.
 const IGNORED: [&str; 8] = [
     "use_index",
     "partition",
@@ -25,23 +25,21 @@ const IGNORED: [&str; 8] = [
     "w",
 ];
 
-/// Which documents to find, and what of them.
+/// A parsed query.
 #[derive(Clone, Debug)]
 pub struct FindQuery {
     pub(super) matcher: Arc<Matcher>,
-    /// What to tell of them.
     pub fields: Fields,
-    /// How many that match to leave out.
+    /// How many matches to skip.
     pub skip: u64,
-    /// How many to find.
     pub limit: u64,
-    /// Whether to tell `_conflicts`.
+    /// Whether to return `_conflicts`.
     pub conflicts: bool,
     /// Whether the client asked for statistics.
     pub execution_stats: bool,
-    /// The direction, and where to go on.
+    /// The direction, and where to continue.
     pub(super) range: IdRange,
-    /// The document that was told last.
+    /// The last document returned.
     pub(super) last: Option<String>,
 }
 
@@ -123,7 +121,7 @@ fn boolean(json: &Json) -> Result<bool> {
         .ok_or_else(|| refuse("invalid_boolean", &format!("Invalid boolean value: {json}")))
 }
 
-/// Ids are the only order there is.
+/// Only ids can be sorted by.
 fn is_descending(json: &Json) -> Result<bool> {
     let sort = json.as_array().ok_or_else(|| {
         let reason = format!("Sort must be an array of sort specs, not: {json}");

@@ -1,4 +1,4 @@
-//! A document in the course of a transaction.
+//! A document that a transaction edits.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,13 @@ use crate::record::{self, Record, leaf};
 use crate::rows::{AttachmentRow, DbRow, Leaf, Mark, RecordRow, Winner};
 use crate::{Change, Db, Document, Edit, Error, Result, Seq, WriteHook, chunks, keys, seq};
 
-/// A document that was read, and what edits have made of it.
+/// A document with the edits so far.
 pub(super) struct Draft<'a> {
     pub(super) id: &'a str,
     record: Record,
-    /// The parts that are stored, and how many bytes each has.
+    /// The stored parts and their sizes.
     stored: BTreeMap<u64, u64>,
     stored_winner: Option<Winner>,
-    /// The parts that are to be stored.
     new_parts: BTreeMap<u64, Bytes>,
     changed: bool,
 }
@@ -47,7 +46,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Makes sure that a reader sees a document.
+    /// Checks that the document exists and is not deleted.
     pub(super) fn exists(&self) -> Result<()> {
         match &self.stored_winner {
             None => Err(Error::Missing),
@@ -64,7 +63,7 @@ impl<'a> Draft<'a> {
         self.record.tree.get(rev).is_some()
     }
 
-    /// Adds the revision of an edit, and leaves the document as it is if that is refused.
+    /// Adds the revision of an edit. After an error the document is unchanged.
     pub(super) async fn edit<H: WriteHook>(
         &mut self,
         tx: &Transaction,
@@ -115,9 +114,8 @@ impl<'a> Draft<'a> {
         Ok(rev)
     }
 
-    /// The revision that replication brings.
     fn replicate(&self, revisions: Revisions, edit: &Edit) -> Result<Addition> {
-        // Stubs stand for what the nearest ancestor has that is still here.
+        // Stubs refer to the attachments of the nearest stored ancestor.
         let generations = (1..=revisions.start).rev();
         let known = generations
             .zip(&revisions.ids)
@@ -133,7 +131,6 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The revision that continues the edited one.
     fn continue_leaf(&self, edit: &Edit) -> Result<Addition> {
         let tree = &self.record.tree;
         let parent = (tree.edit(edit.rev().as_ref(), edit.deleted)).map_err(|_| Error::Conflict)?;
@@ -153,7 +150,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The record with a revision more, and the parts that come with it.
+    /// The record with the new revision, and the new parts.
     fn add(
         &self,
         addition: Addition,
@@ -185,7 +182,7 @@ impl<'a> Draft<'a> {
                 attachments,
             },
         });
-        debug_assert_ne!(merged, Merged::Known, "the caller has looked");
+        debug_assert_ne!(merged, Merged::Known, "the caller has checked");
         next.tree.compact();
         next.tree
             .stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
@@ -214,12 +211,11 @@ impl<'a> Draft<'a> {
         ))
     }
 
-    /// Writes what edits have made of the document.
     pub(super) async fn save(&mut self, tx: &Transaction, db: &Db, incarnation: u32) -> Result<()> {
         let read_version = tx.read_version().await?;
         let own =
             |mark: &Mark| mark.incarnation == incarnation && mark.read_version == read_version;
-        // Who writes a second time in a transaction writes to the place of the first.
+        // A second write in the same transaction replaces the first one in the feed.
         let ordinal = match self.record.mark {
             Some(mark) if own(&mark) => mark.ordinal,
             before => {
@@ -298,7 +294,6 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// What replication says of a revision.
 fn history(edit: &Edit) -> Result<Revisions> {
     const NO_REV: Invalid = Invalid::Request(
         "When `new_edits: false`, the document needs `_rev` or `_revisions` specified",

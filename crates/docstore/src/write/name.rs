@@ -1,4 +1,4 @@
-//! The revision that an edit makes: its attachments, and its name.
+//! The revision that an edit creates: its attachments and its id.
 
 use document::rev::Rev;
 use document::revid;
@@ -8,10 +8,10 @@ use md5::{Digest, Md5};
 use crate::rows::{AttachmentRow, Leaf};
 use crate::{Edit, Error, NewAttachment, Result};
 
-/// The attachments of an edit with what its stubs stand for.
+/// The attachments of an edit, with stubs resolved.
 ///
-/// `known` are those of the edited revision, `generation` is that of the new one. Attachments that
-/// come with their bytes have the part 0 until they get one.
+/// `known` are those of the edited revision, `generation` is that of the new one. Attachments with data
+/// have part 0 until one is assigned.
 pub(super) fn resolve(
     edit: &Edit,
     known: &[AttachmentRow],
@@ -37,7 +37,7 @@ pub(super) fn resolve(
     edit.attachments.iter().map(resolve).collect()
 }
 
-/// Names the revision that an edit of `parent` makes.
+/// The id of the revision that an edit of `parent` creates.
 pub(super) fn new_rev(parent: Option<&Rev>, edit: &Edit, attachments: &[AttachmentRow]) -> Rev {
     let attachments = attachments.iter().map(|row| revid::Attachment {
         name: &row.name,
@@ -47,11 +47,10 @@ pub(super) fn new_rev(parent: Option<&Rev>, edit: &Edit, attachments: &[Attachme
     revid::new_rev(parent, edit.deleted, &edit.body, attachments)
 }
 
-/// The revision that an earlier attempt of this very edit made, if it is there; asked only where the
-/// edit is refused otherwise.
+/// The revision that an earlier attempt of this edit created, if any. Called only if the edit conflicts.
 ///
-/// A revision's name says what was edited and how, so whoever finds it there has nothing left to do,
-/// even if somebody else made the same edit.
+/// A revision id is a hash of the edit and its parent, so if it exists the edit is done, even if another
+/// client did it.
 pub(super) fn find_own(tree: &RevTree<Leaf>, edit: &Edit) -> Option<Rev> {
     let made = |parent: Option<&Rev>, made: &Node<'_, Leaf>| {
         let known = made.value.map_or(&[][..], |leaf| &leaf.attachments);
@@ -67,8 +66,8 @@ pub(super) fn find_own(tree: &RevTree<Leaf>, edit: &Edit) -> Option<Rev> {
         Some(base) => at(base.generation + 1).find_map(|node| made(Some(&base), &node)),
         None if edit.deleted => at(1).find_map(|node| made(None, &node)),
         None => {
-            // The document may have had other lives, and one may have begun with the same revision's
-            // body. Ours is the one that it has now.
+            // The document may have been created with the same body before, and deleted: only the current
+            // branch since the last deletion counts.
             let winner = tree.winner().filter(|winner| !winner.deleted)?;
             let mut path = tree.path(winner.rev);
             let first = path.by_ref().take_while(|node| !node.deleted).last()?;

@@ -60,7 +60,7 @@ async fn writers_and_a_follower_on_a_bad_day() {
         let fixture = Fixture {
             docstore: open(store),
             db: base.db.clone(),
-            _directory: None,
+            _place: None,
         };
         for id in ["a", "b"] {
             fixture.put(id, None, r#"{"n":0}"#).await.unwrap();

@@ -2,8 +2,9 @@
 
 use docstore::{ChangesQuery, Seq};
 use store::Store;
+use testkit::Backend;
 
-use super::support::{Backend, Fixture, open};
+use super::support::{Fixture, open};
 
 /// What was seen before a move stays seen, and what is written after it is new, however low the
 /// versions of the new backend are.
@@ -16,16 +17,15 @@ async fn sequences_survive_a_move() {
     let (rows, last_seq) = old.changes(ChangesQuery::default()).await;
     let mut stream = Vec::new();
     old.docstore.store().export(&mut stream).await.unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let url = format!("lmdb:{}", directory.path().display());
-    Store::import(&url, &mut &stream[..]).await.unwrap();
-    let docstore = open(Store::open(&url).await.unwrap());
+    let place = Backend::Lmdb.place().unwrap();
+    Store::import(&place.url, &mut &stream[..]).await.unwrap();
+    let docstore = open(Store::open(&place.url).await.unwrap());
     let db = docstore.open(old.db.name()).await.unwrap();
     assert_eq!(db, old.db);
     let new = Fixture {
         docstore,
         db,
-        ..Fixture::open(Backend::Memory).await.unwrap()
+        _place: Some(place),
     };
     assert_eq!(
         new.changes(ChangesQuery::default()).await,

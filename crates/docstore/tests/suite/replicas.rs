@@ -97,7 +97,7 @@ impl World {
             replicas.push(Fixture {
                 docstore,
                 db,
-                _directory: None,
+                _place: None,
             });
         }
         Self {
@@ -319,9 +319,8 @@ async fn replicas_converge_on_disk() {
     let mut runner = TestRunner::deterministic();
     for _ in 0..3 {
         let steps = steps().new_tree(&mut runner).unwrap().current();
-        let directory = tempfile::tempdir().unwrap();
-        let url = format!("lmdb:{}", directory.path().display());
-        let mut world = World::new(Store::open(&url).await.unwrap()).await;
+        let place = testkit::Backend::Lmdb.place().unwrap();
+        let mut world = World::new(Store::open(&place.url).await.unwrap()).await;
         for step in &steps {
             world.step(step).await;
         }

@@ -8,44 +8,26 @@ use docstore::{
 };
 use document::doc::Doc;
 use store::{KeyRange, Store};
-use tempfile::TempDir;
+use testkit::{Backend, Place};
 
-/// A database nobody else sees, removed with the fixture.
+/// A database in a fresh store, removed with the fixture.
 pub(crate) struct Fixture {
     pub(crate) docstore: DocStore,
     pub(crate) db: Db,
-    pub(crate) _directory: Option<TempDir>,
-}
-
-/// One backend of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    Memory,
-    Lmdb,
-    Fdb,
+    pub(crate) _place: Option<Place>,
 }
 
 impl Fixture {
-    /// `None` when the backend needs a server that is not there.
+    /// `None` when the backend needs a cluster that is not there.
     pub(crate) async fn open(backend: Backend) -> Option<Self> {
-        let mut directory = None;
-        let url = match backend {
-            Backend::Memory => "memory:".to_owned(),
-            Backend::Lmdb => {
-                let dir = tempfile::tempdir().unwrap();
-                let url = format!("lmdb:{}", dir.path().display());
-                directory = Some(dir);
-                url
-            }
-            Backend::Fdb => fdb_url()?,
-        };
-        let docstore = open(Store::open(&url).await.unwrap());
+        let place = backend.place()?;
+        let docstore = open(Store::open(&place.url).await.unwrap());
         let name = docstore.name("_replicator").unwrap();
         let db = docstore.create(&name, instance(1)).await.unwrap();
         Some(Self {
             docstore,
             db,
-            _directory: directory,
+            _place: Some(place),
         })
     }
 
@@ -196,22 +178,4 @@ pub(crate) fn replicated(id: &str, history: &[&str], body: &str) -> Edit {
         }),
         ..edit(id, None, body)
     }
-}
-
-/// A prefix of its own in the cluster that `TEST_FDB_CLUSTER_FILE` names.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "test runs share one cluster and must not meet"
-)]
-fn fdb_url() -> Option<String> {
-    let Some(file) = std::env::var_os("TEST_FDB_CLUSTER_FILE") else {
-        assert!(
-            std::env::var_os("TEST_FDB_REQUIRED").is_none(),
-            "TEST_FDB_REQUIRED is set, but TEST_FDB_CLUSTER_FILE names no cluster"
-        );
-        println!("skipped: TEST_FDB_CLUSTER_FILE names no cluster");
-        return None;
-    };
-    let unique: u64 = rand::random();
-    Some(format!("fdb:{}?prefix=docs-{unique:016x}", file.display()))
 }

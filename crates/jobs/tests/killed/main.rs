@@ -10,7 +10,6 @@
 )]
 
 mod creator;
-mod parent;
 mod processor;
 mod work;
 
@@ -21,18 +20,21 @@ use jobs::{Check, Clock, Entropy, Jobs, Query, State};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::Store;
+use testkit::{Child, kill_cycles};
 use tokio_util::sync::CancellationToken;
 
-use parent::{Child, PATIENCE, kill_cycles};
 use work::{config, expected_data, mail, runs_of, runs_wanted};
+
+/// Far longer than the queue takes to drain.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What runs in a child.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child() {
-    match parent::role().as_deref() {
-        Some("creator") => creator::run(&queue(&parent::child_url()).await).await,
+    match testkit::role().as_deref() {
+        Some("creator") => creator::run(&queue(&testkit::child_url()).await).await,
         Some("processor") => {
-            let jobs = queue(&parent::child_url()).await;
+            let jobs = queue(&testkit::child_url()).await;
             processor::run(jobs, CancellationToken::new(), |id| println!("- did {id}")).await;
         }
         _ => {}

@@ -25,6 +25,7 @@ use jobs as queue;
 use jobs::{Entropy, Jobs};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use store::{Faults, Store};
+use testkit::Backend;
 use tokio::runtime::{Builder, Runtime};
 
 /// Plays so many scripts, or as many as the environment says.
@@ -67,24 +68,16 @@ fn memory() {
 
 #[test]
 fn lmdb() {
-    let directory = tempfile::tempdir().unwrap();
-    let url = format!("lmdb:{}", directory.path().display());
+    let place = Backend::Lmdb.place().unwrap();
     let runtime = Builder::new_current_thread().enable_all().build();
-    scripts(&url, 8, &runtime.unwrap());
+    scripts(&place.url, 8, &runtime.unwrap());
 }
 
 #[test]
 fn fdb() {
-    let Some(file) = std::env::var_os("TEST_FDB_CLUSTER_FILE") else {
-        assert!(
-            std::env::var_os("TEST_FDB_REQUIRED").is_none(),
-            "TEST_FDB_REQUIRED is set, but TEST_FDB_CLUSTER_FILE names no cluster"
-        );
-        println!("skipped: TEST_FDB_CLUSTER_FILE names no cluster");
+    let Some(url) = testkit::fdb_url() else {
         return;
     };
-    let unique = Entropy::from_os().bits() >> 64;
-    let url = format!("fdb:{}?prefix=model-{unique:016x}", file.display());
     let runtime = Builder::new_current_thread().enable_all().build();
     scripts(&url, 4, &runtime.unwrap());
 }

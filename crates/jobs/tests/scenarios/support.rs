@@ -8,7 +8,7 @@ use jobs::{
     Jobs, Maintenance, Notifier, NotifierHandle, Options, State, TypeConfig,
 };
 use store::{FaultControl, Faults, Store};
-use tempfile::TempDir;
+use testkit::{Backend, Place};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -34,24 +34,19 @@ pub(crate) struct Queue {
     pub(crate) faults: Option<FaultControl>,
     tasks: JoinSet<()>,
     stop: CancellationToken,
-    _directory: Option<TempDir>,
+    _place: Place,
 }
 
 impl Queue {
     /// `None` when the store needs a server that is not there.
     pub(crate) async fn open(kind: Kind) -> Option<Self> {
-        let mut directory = None;
-        let url = match kind {
-            Kind::memory | Kind::faulty => "memory:".to_owned(),
-            Kind::lmdb => {
-                let dir = tempfile::tempdir().unwrap();
-                let url = format!("lmdb:{}", dir.path().display());
-                directory = Some(dir);
-                url
-            }
-            Kind::fdb => fdb_url()?,
+        let backend = match kind {
+            Kind::memory | Kind::faulty => Backend::Memory,
+            Kind::lmdb => Backend::Lmdb,
+            Kind::fdb => Backend::Fdb,
         };
-        let store = Store::open(&url).await.unwrap();
+        let place = backend.place()?;
+        let store = Store::open(&place.url).await.unwrap();
         let (clock, entropy) = match kind {
             Kind::memory | Kind::faulty => (Clock::simulated(1_000_000), Entropy::seeded(1)),
             Kind::lmdb | Kind::fdb => (Clock::system(), Entropy::from_os()),
@@ -72,7 +67,7 @@ impl Queue {
             faults,
             tasks: JoinSet::new(),
             stop: CancellationToken::new(),
-            _directory: directory,
+            _place: place,
         };
         let config = queue.config();
         queue.jobs.set_type(&queue.ty, config).await.unwrap();
@@ -225,26 +220,4 @@ fn faults() -> Faults {
         weaken: None,
         log: None,
     }
-}
-
-/// A prefix of its own in the cluster that `TEST_FDB_CLUSTER_FILE` names.
-fn fdb_url() -> Option<String> {
-    let Some(file) = std::env::var_os("TEST_FDB_CLUSTER_FILE") else {
-        assert!(
-            std::env::var_os("TEST_FDB_REQUIRED").is_none(),
-            "TEST_FDB_REQUIRED is set, but TEST_FDB_CLUSTER_FILE names no cluster"
-        );
-        println!("skipped: TEST_FDB_CLUSTER_FILE names no cluster");
-        return None;
-    };
-    let unique = uuid();
-    Some(format!(
-        "fdb:{}?prefix=jobs-{:016x}",
-        file.display(),
-        unique >> 64
-    ))
-}
-
-fn uuid() -> u128 {
-    Entropy::from_os().bits()
 }

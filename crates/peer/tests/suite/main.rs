@@ -53,7 +53,7 @@ const SCRIPTS: &[(&str, Script)] = &[
 ];
 
 async fn run(kind: Kind) {
-    let Some(mut server) = Server::start(kind).await else {
+    let Some(server) = Server::start(kind).await else {
         return;
     };
     let mut failures = Vec::new();
@@ -68,9 +68,7 @@ async fn run(kind: Kind) {
         let session = Session::begin(&server, name).await;
         script(&session).await;
         failures.extend(session.end().await);
-        if !server.answers().await {
-            server = Server::start(kind).await.expect("it was started before");
-        }
+        server.wait_until_ready().await;
     }
     assert!(
         failures.is_empty(),

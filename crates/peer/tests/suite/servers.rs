@@ -1,9 +1,7 @@
 //! The servers, started where they are not running.
 
-use std::env;
-use std::path::Path;
-
-use peer::{Options, Peer, PouchDb};
+use peer::{Options, Peer};
+use testkit::{CouchDb, PouchDb};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,90 +15,51 @@ pub(crate) enum Kind {
 pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) url: String,
-    /// Name and password of its administrator; none where everybody is one.
+    /// Name and password of its administrator; none where every client is one.
     pub(crate) admin: Option<(String, String)>,
-    _running: Running,
+    process: Process,
 }
 
-#[expect(
-    dead_code,
-    reason = "they are kept for what happens when they are dropped"
-)]
-enum Running {
-    Peer(Peer),
+enum Process {
+    Peer { _running: Peer },
     PouchDb(PouchDb),
-    Elsewhere,
+    External,
 }
 
 impl Server {
-    /// Starts or finds a server; none, with one line that says so, if it is not to be had.
+    /// Starts or finds a server; `None`, with a line that says so, if it is not installed.
     pub(crate) async fn start(kind: Kind) -> Option<Self> {
-        match kind {
-            Kind::Peer => Some(peer().await),
-            Kind::PouchDb => match env::var("TEST_POUCHDB_SERVER") {
-                Ok(script) => Some(pouchdb(&script).await),
-                Err(_) => skip("PouchDB Server: TEST_POUCHDB_SERVER names no script"),
-            },
-            Kind::CouchDb => match env::var("TEST_COUCHDB_URL") {
-                Ok(url) => Some(couchdb(&url)),
-                Err(_) => skip("Apache CouchDB: TEST_COUCHDB_URL names no server"),
-            },
+        let (url, admin, process) = match kind {
+            Kind::Peer => {
+                let admin = Some(("admin".to_owned(), "secret".to_owned()));
+                let options = Options {
+                    admin: admin.clone(),
+                    ..Options::default()
+                };
+                let peer = Peer::start(options).await.unwrap();
+                (peer.url(), admin, Process::Peer { _running: peer })
+            }
+            Kind::PouchDb => {
+                let server = PouchDb::start().await?;
+                (server.url(), None, Process::PouchDb(server))
+            }
+            Kind::CouchDb => {
+                let couchdb = CouchDb::find()?;
+                (couchdb.plain_url, Some(couchdb.admin), Process::External)
+            }
+        };
+        Some(Self {
+            kind,
+            url,
+            admin,
+            process,
+        })
+    }
+
+    /// Waits for a server that a script has made crash.
+    pub(crate) async fn wait_until_ready(&self) {
+        if let Process::PouchDb(server) = &self.process {
+            server.wait_until_ready().await;
         }
-    }
-
-    /// Whether it still runs.
-    pub(crate) async fn answers(&self) -> bool {
-        reqwest::get(&self.url).await.is_ok()
-    }
-}
-
-fn skip(what: &str) -> Option<Server> {
-    println!("skipped {what}");
-    None
-}
-
-fn admin() -> (String, String) {
-    ("admin".to_owned(), "secret".to_owned())
-}
-
-async fn peer() -> Server {
-    let options = Options {
-        admin: Some(admin()),
-        ..Options::default()
-    };
-    let peer = Peer::start(options).await.unwrap();
-    Server {
-        kind: Kind::Peer,
-        url: peer.url(),
-        admin: Some(admin()),
-        _running: Running::Peer(peer),
-    }
-}
-
-fn couchdb(url: &str) -> Server {
-    let mut url = url::Url::parse(url).expect("TEST_COUCHDB_URL is a URL");
-    let password = url
-        .password()
-        .expect("TEST_COUCHDB_URL has a password")
-        .to_owned();
-    let admin = (url.username().to_owned(), password);
-    url.set_username("").unwrap();
-    url.set_password(None).unwrap();
-    let url = url.as_str().trim_end_matches('/').to_owned();
-    Server {
-        kind: Kind::CouchDb,
-        url,
-        admin: Some(admin),
-        _running: Running::Elsewhere,
-    }
-}
-
-async fn pouchdb(script: &str) -> Server {
-    let server = PouchDb::start(Path::new(script)).await.unwrap();
-    Server {
-        kind: Kind::PouchDb,
-        url: server.url().to_owned(),
-        admin: None,
-        _running: Running::PouchDb(server),
     }
 }

@@ -1,17 +1,16 @@
 //! The engine with servers that others have written: PouchDB Server when `TEST_POUCHDB_SERVER` names its script, Apache
 //! CouchDB when `TEST_COUCHDB_URL` names it with an administrator's name and password. A peer takes part always.
 
-use std::env;
-use std::path::Path;
 use std::time::Duration;
 
-use peer::{Contents, Difference, Options, Peer, PouchDb, compare};
+use peer::{Contents, Difference, Options, Peer, compare};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use replication::Stats;
 use replication::engine::{Gate, Handles, Outcome, Phase, StartedFrom, run};
 use replication::id::{Identity, Service};
 use serde_json::{Value, json};
+use testkit::{CouchDb, PouchDb};
 
 use crate::fixture::{World, counts};
 use crate::seeds::edit;
@@ -30,13 +29,13 @@ struct Server {
 enum Running {
     Peer(Peer),
     PouchDb(PouchDb),
-    Elsewhere,
+    External,
 }
 
 impl Server {
     fn new(url: String, running: Running) -> Self {
         Self {
-            url: url.trim_end_matches('/').to_owned(),
+            url,
             client: reqwest::Client::new(),
             _running: running,
         }
@@ -48,18 +47,12 @@ impl Server {
     }
 
     fn couchdb() -> Option<Self> {
-        match env::var("TEST_COUCHDB_URL") {
-            Ok(url) => Some(Self::new(url, Running::Elsewhere)),
-            Err(_) => skip("Apache CouchDB: TEST_COUCHDB_URL names no server"),
-        }
+        CouchDb::find().map(|couchdb| Self::new(couchdb.url, Running::External))
     }
 
     async fn pouchdb() -> Option<Self> {
-        let Ok(script) = env::var("TEST_POUCHDB_SERVER") else {
-            return skip("PouchDB Server: TEST_POUCHDB_SERVER names no script");
-        };
-        let server = PouchDb::start(Path::new(&script)).await.unwrap();
-        Some(Self::new(server.url().to_owned(), Running::PouchDb(server)))
+        let server = PouchDb::start().await?;
+        Some(Self::new(server.url(), Running::PouchDb(server)))
     }
 
     fn database(&self, name: &str) -> String {
@@ -88,11 +81,6 @@ impl Server {
             .await
             .unwrap()
     }
-}
-
-fn skip(what: &str) -> Option<Server> {
-    println!("skipped {what}");
-    None
 }
 
 #[tokio::test]

@@ -1,13 +1,12 @@
-//! The client library and its network thread, of which a process has at most one.
+//! The client library and its network thread. A process has at most one of each.
 //!
-//! The library is opened and the thread started by the first `fdb:` store that is opened. Both last
-//! until the process ends: the client can be started only once. By then the thread must have been
-//! stopped, because the library takes itself down at exit, and a thread that runs on crashes.
+//! The first `fdb:` store that is opened loads the library and starts the thread, for the rest of the
+//! process: the client can be started only once. The thread must be stopped before the process exits,
+//! because the library's exit handlers free what the thread uses.
 //!
-//! [`shutdown`] stops it. So does the end of the main thread, for a process that forgets, and for
-//! test harnesses, which have no place to call it from. An exit handler would come too late: the
-//! library registers some of its own as it runs, and the youngest is called first. What goes before
-//! them all is the destructor of a thread's local variable.
+//! [`shutdown`] stops it. Programs that do not call it, such as test harnesses, are covered by a
+//! thread-local of the main thread, whose destructor runs before all exit handlers. An exit handler
+//! would run too late: handlers run in reverse order, and the library registers its own while it runs.
 
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,12 +22,12 @@ static CLIENT: Mutex<Client> = Mutex::new(Client::Idle);
 enum Client {
     Idle,
     Running(NetworkAutoStop),
-    /// The library's one chance was used up.
+    /// The client cannot be started a second time.
     Failed(Error),
     Stopped,
 }
 
-/// Opens the library and starts the network thread, unless that is done.
+/// Loads the library and starts the network thread, once.
 pub(super) fn start() -> Result<()> {
     let mut client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
     match &*client {
@@ -39,7 +38,7 @@ pub(super) fn start() -> Result<()> {
         }
         Client::Idle => {}
     }
-    // A library that cannot be opened may be there the next time.
+    // Loading can be retried, unlike starting.
     foundationdb_sys::load().map_err(unusable)?;
     match boot() {
         Ok(network) => {
@@ -57,8 +56,8 @@ pub(super) fn start() -> Result<()> {
     }
 }
 
-/// Stops what the first `fdb:` store of this process has started; a `main` calls it last, when every
-/// store is dropped. Does nothing when there was none. No `fdb:` store can be opened afterwards.
+/// Stops FoundationDB's network thread, if it was started. `main` calls it after dropping all stores;
+/// no `fdb:` store can be opened afterwards.
 pub fn shutdown() {
     let mut client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Client::Running(network) = std::mem::replace(&mut *client, Client::Stopped) {
@@ -68,11 +67,11 @@ pub fn shutdown() {
 
 #[expect(
     unsafe_code,
-    reason = "the library leaves it to us to stop its thread in time"
+    reason = "the caller must stop the library's thread before exit"
 )]
 fn boot() -> FdbResult<NetworkAutoStop> {
     let network = FdbApiBuilder::default().build()?;
-    // SAFETY: the thread is stopped before the process exits, by `AtExit` if nobody else does it.
+    // SAFETY: the thread is stopped before the process exits, at the latest by `AtExit`.
     unsafe { network.boot() }
 }
 
@@ -88,15 +87,18 @@ thread_local! {
     static AT_EXIT: AtExit = const { AtExit };
 }
 
-/// Makes the main thread's `AT_EXIT`, before `main`.
+/// Initializes the main thread's `AT_EXIT` before `main`.
 extern "C" fn install() {
     AT_EXIT.with(|_| ());
 }
 
-#[expect(unsafe_code, reason = "nobody else runs on the main thread of a test")]
+#[expect(
+    unsafe_code,
+    reason = "test harnesses run no code of ours on the main thread"
+)]
 #[used]
-// SAFETY: what is in this section are such functions, which are called once, on the main thread. This
-// one makes a thread local, for which the standard library needs nothing that `main` would set up.
+// SAFETY: the section holds functions of this type, each called once on the main thread. This one
+// initializes a thread-local, which needs nothing that the start of `main` sets up.
 #[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]
 #[cfg_attr(not(target_os = "macos"), unsafe(link_section = ".init_array"))]
 static INSTALL: extern "C" fn() = install;

@@ -1,11 +1,9 @@
-//! A look at the cluster file before the client takes it: the client would wait for ever on most of
-//! what can be wrong with one.
+//! Validates the cluster file, because the client waits forever if it is malformed.
 
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// Refuses what cannot be a cluster file, and says what one looks like.
 pub(super) fn check(path: &str) -> Result<()> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::Open {
         message: format!(
@@ -23,7 +21,7 @@ pub(super) fn check(path: &str) -> Result<()> {
     )))
 }
 
-/// As the client reads it: comments apart, one line of `name:id@` and coordinators.
+/// As the client parses it: comments and one line of `name:id@` and coordinators.
 fn is_connection_string(text: &str) -> bool {
     let mut lines = (text.lines())
         .map(|line| line.split('#').next().unwrap_or_default().trim())
@@ -41,7 +39,7 @@ fn is_connection_string(text: &str) -> bool {
         && coordinators.split(',').all(is_coordinator)
 }
 
-/// `127.0.0.1:4500`, `[::1]:4500`, `host.name:4500`, each perhaps with `:tls`.
+/// `127.0.0.1:4500`, `[::1]:4500` or `host.name:4500`, optionally followed by `:tls`.
 fn is_coordinator(coordinator: &str) -> bool {
     let coordinator = coordinator.trim();
     let address = coordinator.strip_suffix(":tls").unwrap_or(coordinator);

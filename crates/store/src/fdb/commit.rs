@@ -1,4 +1,4 @@
-//! The end of an attempt: everything it did goes to the client's transaction, and that is committed.
+//! Commits: passes the pending writes to the client's transaction and commits that.
 
 use std::pin::Pin;
 
@@ -12,35 +12,34 @@ use super::prefix::Prefix;
 use crate::pending::{CommitRequest, Mutation, Stamp};
 use crate::{Error, Result};
 
-/// A future of the client; it needs no transaction to be alive.
+/// A future of the client, which outlives its transaction.
 pub(super) type ClientFuture<T> = Pin<Box<dyn Future<Output = FdbResult<T>> + Send + Sync>>;
 
-/// A watch, which the commit makes and arms.
+/// A watch that the commit creates and arms.
 pub(super) struct PlannedWatch {
     pub(super) key: Bytes,
-    /// How many of the writes came before it: it sees what they leave.
+    /// How many of the writes precede it: the watch is for the value they leave.
     pub(super) after: usize,
-    /// Dropped when there is no commit.
+    /// Dropped if there is no commit.
     pub(super) armed: oneshot::Sender<ClientFuture<()>>,
 }
 
-/// A watch of the client, and whom to give it when the commit is done.
+/// A watch of the client, and where to send it after the commit.
 type MadeWatch = (oneshot::Sender<ClientFuture<()>>, ClientFuture<()>);
 
-/// What an attempt leaves to be committed.
 pub(super) struct Commit {
     pub(super) client: foundationdb::Transaction,
     pub(super) request: CommitRequest,
     pub(super) watches: Vec<PlannedWatch>,
-    /// By our own formula.
+    /// As [`crate::limits`] counts it.
     pub(super) size: usize,
 }
 
 impl Commit {
-    /// Commits and arms the watches. `None` when there was nothing to write.
+    /// Commits and arms the watches. `None` if nothing was written.
     ///
-    /// Waits without end: only the cluster can say whether the commit was done, and says so when it
-    /// is back. Whoever stops waiting does not know.
+    /// There is no time-out: only the cluster knows whether the commit was applied, and answers once it
+    /// is available again. A caller that stops waiting has an unknown outcome.
     pub(super) async fn run(self, fdb: &Fdb) -> Result<Option<Stamp>> {
         self.add_conflict_ranges(fdb)?;
         let Self {
@@ -54,7 +53,7 @@ impl Commit {
         let committed =
             (client.commit().await).map_err(|error| fdb.committing(error.into(), size))?;
         for (armed, watch) in armed {
-            // Nobody may be waiting any more; then this cancels the watch.
+            // If the receiver was dropped, this cancels the watch.
             let _ = armed.send(watch);
         }
         let Some(stamp) = stamp else {
@@ -65,12 +64,13 @@ impl Commit {
         match Stamp::try_from(&*stamp) {
             Ok(stamp) => Ok(Some(stamp)),
             Err(_) => Err(Error::corrupt(
-                "the cluster sent a versionstamp that is none",
+                "the cluster sent a versionstamp of the wrong length",
             )),
         }
     }
 
-    /// To be done before the writes: the client takes own writes out of what is read after them.
+    /// Must precede the writes: the client removes a transaction's own writes from read conflict ranges
+    /// that are added after them.
     fn add_conflict_ranges(&self, fdb: &Fdb) -> Result<()> {
         for (ranges, kind) in [
             (&self.request.reads, ConflictRangeType::Read),
@@ -86,7 +86,8 @@ impl Commit {
     }
 }
 
-/// Does the writes, and makes each watch among them where it saw the key.
+/// Applies the writes and creates each watch at its position among them, so that it sees the value
+/// that the body saw.
 fn write(
     client: &foundationdb::Transaction,
     prefix: &Prefix,

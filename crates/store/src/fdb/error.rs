@@ -1,4 +1,4 @@
-//! What the client's error codes ask of us, by <https://apple.github.io/foundationdb/api-error-codes.html>.
+//! Classifies the client's error codes: <https://apple.github.io/foundationdb/api-error-codes.html>.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use foundationdb::FdbError;
 use crate::limits::{TRANSACTION_BYTES_MAX, WATCHES_MAX};
 use crate::{Error, Limit};
 
-/// What to do about an error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Conflict,
@@ -15,13 +14,13 @@ enum Class {
     TooOld,
     TooLarge,
     TooManyWatches,
-    /// Come back later; the text is what the cluster does meanwhile.
+    /// With the state of the cluster, for the message.
     Unavailable(&'static str),
     Open,
     Misuse,
 }
 
-/// Where nothing has been written.
+/// For errors of anything but a commit.
 fn class_of_read(code: i32) -> Class {
     match code {
         1007 => Class::TooOld,
@@ -34,14 +33,14 @@ fn class_of_read(code: i32) -> Class {
         1025 | 1043 | 1101 => Class::Unavailable("is being closed by this process"),
         1038 => Class::Unavailable("is locked, as during a restore"),
         1225 => Class::Unavailable("has used up its storage quota"),
-        // No use of the cluster file, the API version, the certificates or the authorization.
+        // The cluster file, API version, certificates or authorization cannot be used.
         1511 | 1513 | 1515 | 1516 | 2104 | 2200..=2205 | 6000..=6999 => Class::Open,
         1036 | 2000..=2999 => Class::Misuse,
         _ => Class::Unavailable("cannot be reached"),
     }
 }
 
-/// Where everything may have been written, unless the code says for certain that it was not.
+/// For errors of a commit: unknown unless the code guarantees that nothing was written.
 fn class_of_commit(code: i32) -> Class {
     match code {
         1007
@@ -63,17 +62,16 @@ pub(super) fn reading(error: FdbError, cluster_file: &str) -> Error {
     into_error(class_of_read(error.code()), error, cluster_file, 0)
 }
 
-/// `size` is what the transaction has by our formula.
+/// `size` is as [`crate::limits`] counts it.
 pub(super) fn committing(error: FdbError, cluster_file: &str, size: usize) -> Error {
     into_error(class_of_commit(error.code()), error, cluster_file, size)
 }
 
-/// Whatever keeps a client from being made has to do with what it was given.
 pub(super) fn opening(error: FdbError, cluster_file: &str) -> Error {
     into_error(Class::Open, error, cluster_file, 0)
 }
 
-/// The cluster has not answered, which the client itself would wait for without end.
+/// The cluster has not answered within the time-out.
 pub(super) fn silent(cluster_file: &str) -> Error {
     Error::unavailable(format!(
         "the FoundationDB cluster of {cluster_file} does not answer: \
@@ -88,7 +86,7 @@ fn into_error(class: Class, error: FdbError, cluster_file: &str, size: usize) ->
         Class::TooOld => Error::TooOld,
         Class::TooLarge => Error::TooLarge {
             limit: Limit::Transaction,
-            // The cluster counts otherwise than we do, and has found it too large.
+            // The cluster computes sizes differently.
             size: size.max(TRANSACTION_BYTES_MAX + 1),
             max: TRANSACTION_BYTES_MAX,
         },

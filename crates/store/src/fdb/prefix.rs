@@ -1,10 +1,10 @@
-//! The prefix that every key of a store has in the cluster.
+//! The prefix of a store's keys in the cluster.
 
 use crate::tuple::pack;
 use crate::{Error, KeyRange, Result};
 
 const NAME_DEFAULT: &str = "davenport";
-/// Longer prefixes would make a transaction larger to the cluster than [`crate::limits`] counts it.
+/// [`crate::limits`] allows for prefixes of this size.
 const NAME_BYTES_MAX: usize = 24;
 
 /// A tuple-packed name.
@@ -12,14 +12,14 @@ const NAME_BYTES_MAX: usize = 24;
 pub(super) struct Prefix(Vec<u8>);
 
 impl Prefix {
-    /// Reads the part of a store's URL behind the question mark: nothing, or `prefix=NAME`.
+    /// Parses the part of a store's URL after the question mark: nothing, or `prefix=NAME`.
     pub(super) fn from_options(options: &str) -> Result<Self> {
         let name = match options.split_once('=') {
             None if options.is_empty() => NAME_DEFAULT,
             Some(("prefix", name)) => name,
             _ => {
                 return Err(Error::open(format!(
-                    "{options:?} is no option of an fdb: store; there is only prefix=NAME"
+                    "{options:?} is not an option of an fdb: store; the only one is prefix=NAME"
                 )));
             }
         };
@@ -33,25 +33,28 @@ impl Prefix {
         Ok(Self(pack(&name)))
     }
 
-    /// A key of the store as the cluster has it.
+    /// The key in the cluster.
     pub(super) fn add(&self, key: &[u8]) -> Vec<u8> {
         [&self.0, key].concat()
     }
 
-    /// A range of the store as the cluster has it. Whatever its end is, it stays inside the store.
+    /// The range in the cluster, which lies within the store whatever its end is.
     pub(super) fn add_range(&self, range: &KeyRange) -> (Vec<u8>, Vec<u8>) {
         (self.add(&range.begin), self.add(&range.end))
     }
 
-    /// A key of the cluster as the store has it.
+    /// The key in the store.
     pub(super) fn strip<'a>(&self, key: &'a [u8]) -> Result<&'a [u8]> {
-        key.strip_prefix(&*self.0)
-            .ok_or_else(|| Error::corrupt(format!("a read found {key:02x?} outside of the store")))
+        key.strip_prefix(&*self.0).ok_or_else(|| {
+            Error::corrupt(format!(
+                "a read returned key {key:02x?} from outside of the store"
+            ))
+        })
     }
 
-    /// What the cluster takes for a key or value with a place for the versionstamp at `offset`.
+    /// The client's form of a key or value with the versionstamp at `offset`.
     pub(super) fn template(bytes: &[u8], offset: usize) -> Vec<u8> {
-        let offset = u32::try_from(offset).expect("an offset lies within a key or value");
+        let offset = u32::try_from(offset).expect("keys and values are shorter than 4 GiB");
         [bytes, &offset.to_le_bytes()].concat()
     }
 

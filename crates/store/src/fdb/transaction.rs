@@ -1,8 +1,8 @@
 //! One attempt of a transaction on a cluster.
 //!
-//! Reads ask the cluster for one version, as snapshot reads, and the pending writes are laid over
-//! what it answers. The commit takes the client's transaction out of the handle, so that whoever
-//! kept the handle has nothing left to use, and gives it conflict ranges, writes and watches.
+//! Reads are snapshot reads of the cluster at one version, with the pending writes on top. The commit
+//! takes the client's transaction out of the handle, so that the handle cannot be used afterwards, and
+//! passes conflict ranges, writes and watches to it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ use tokio::time::{Instant, timeout};
 
 use super::Fdb;
 use super::commit::{ClientFuture, Commit, PlannedWatch};
+use crate::error::TRANSACTION_ENDED;
 use crate::limits::{PAGE_BYTES, TRANSACTION_AGE_MAX};
-use crate::local::OVER;
 use crate::pending::{Pending, Read, Stamp, add, rest_after};
 use crate::range::Page;
 use crate::watch::NOT_COMMITTED;
-use crate::{Error, KeyRange, KeyValue, Result};
+use crate::{Error, KeyRange, KeyValue, RangeOptions, Result};
 
-/// One attempt. The lock is never held across an await.
+/// The lock is never held across an await.
 pub(crate) struct FdbTransaction {
     fdb: Arc<Fdb>,
     read_timeout: Duration,
@@ -31,23 +31,23 @@ pub(crate) struct FdbTransaction {
 }
 
 struct State {
-    /// `None` once the commit has taken it.
+    /// `None` after the commit has taken it.
     client: Option<foundationdb::Transaction>,
     pending: Pending,
     watches: Vec<PlannedWatch>,
-    /// The first write that broke a limit; the commit reports it.
+    /// The first write that exceeded a limit; the next read or the commit reports it.
     broken: Option<Error>,
     snapshot: Snapshot,
 }
 
 #[derive(Default)]
 struct Snapshot {
-    /// When the cluster was first asked for something.
+    /// When the first request was sent.
     since: Option<Instant>,
-    /// The cluster has answered, so the version is settled, and perhaps known.
+    /// A request was answered, so the client has fixed the version, which `version` may not know yet.
     settled: bool,
     version: Option<u64>,
-    /// A version that was asked for and not waited for.
+    /// A request for the version that has not been awaited: dropping it would cancel it.
     asked: Option<ClientFuture<i64>>,
 }
 
@@ -109,34 +109,29 @@ impl FdbTransaction {
     pub(crate) async fn page(
         &self,
         range: &KeyRange,
-        limit: Option<usize>,
-        reverse: bool,
+        options: RangeOptions,
         conflict: bool,
     ) -> Result<Page> {
         range.check()?;
         self.settle_stamps().await?;
-        let base = self.base_page(range, limit, reverse).await?;
+        let base = self.base_page(range, options).await?;
         let mut state = self.usable()?;
-        let (page, seen) = state.pending.overlay(base, range, limit, reverse)?;
+        let (page, seen) = state.pending.overlay(base, range, options)?;
         if conflict {
             state.pending.add_read(seen)?;
         }
         Ok(page)
     }
 
-    /// A page as the cluster has it.
-    async fn base_page(
-        &self,
-        range: &KeyRange,
-        limit: Option<usize>,
-        reverse: bool,
-    ) -> Result<Page> {
+    /// A page without the transaction's own writes.
+    async fn base_page(&self, range: &KeyRange, options: RangeOptions) -> Result<Page> {
+        let RangeOptions { limit, reverse } = options;
         let mut page = Page {
             rows: Vec::new(),
             rest: None,
         };
         if range.is_empty() {
-            // It reads nothing, at the version at which everything is read.
+            // An empty read must fix the version like any other.
             self.read_version().await?;
             return Ok(page);
         }
@@ -169,12 +164,12 @@ impl FdbTransaction {
         Ok(page)
     }
 
-    /// Does a write now, or remembers for the commit why it cannot be done.
+    /// Applies a write; an error is reported by the next read or the commit.
     pub(crate) fn write(&self, write: impl FnOnce(&mut Pending) -> Result<()>) {
         self.lock().write(|state| write(&mut state.pending));
     }
 
-    /// Which stamps may be read is known when the cluster has told its version; until then none.
+    /// Until the version is known, no key that matches the template can be read.
     pub(crate) fn write_stamped_key(&self, key: &[u8], offset: usize, value: &[u8]) {
         self.lock().write(|state| {
             state.ask_for_version()?;
@@ -185,7 +180,7 @@ impl FdbTransaction {
 
     pub(crate) fn add_read_conflict_range(&self, range: KeyRange) {
         self.lock().write(|state| {
-            // What conflicts is what comes after the version this transaction reads at.
+            // Only writes after the read version conflict, so it has to be fixed now.
             state.ask_for_version()?;
             state.pending.add_read(range)
         });
@@ -195,12 +190,11 @@ impl FdbTransaction {
         self.lock().pending.size()
     }
 
-    /// True when the commit has nothing to apply.
     pub(crate) fn is_read_only(&self) -> bool {
         self.lock().pending.is_read_only()
     }
 
-    /// A watch of what the transaction sees now, for the commit to arm.
+    /// A watch of the current value, armed by the commit.
     pub(crate) async fn watch(
         &self,
         key: &[u8],
@@ -221,8 +215,8 @@ impl FdbTransaction {
         })
     }
 
-    /// Learns the version that the commit needs: asked for here, the cluster's silence is no unknown
-    /// commit.
+    /// Gets the read version that the commit needs. If the cluster does not answer here, the commit is
+    /// known not to have happened.
     pub(crate) async fn prepare(&self) -> Result<()> {
         if self.usable()?.lacks_version() {
             self.read_version().await?;
@@ -230,7 +224,7 @@ impl FdbTransaction {
         Ok(())
     }
 
-    /// Commits and arms the watches. `None` when there was nothing to write.
+    /// Commits and arms the watches. `None` if nothing was written.
     pub(crate) async fn commit(&self) -> Result<Option<Stamp>> {
         let commit = self.usable()?.end()?;
         match commit {
@@ -239,7 +233,7 @@ impl FdbTransaction {
         }
     }
 
-    /// Learns the version if stamped keys wait for it.
+    /// Gets the read version if the transaction has stamped keys.
     async fn settle_stamps(&self) -> Result<()> {
         let waits = {
             let state = self.usable()?;
@@ -251,7 +245,7 @@ impl FdbTransaction {
         Ok(())
     }
 
-    /// What the cluster answers to a read, within the time that a read may take.
+    /// The answer to a read, with a time-out.
     async fn answer<T>(&self, asked: impl Future<Output = FdbResult<T>>) -> Result<T> {
         match timeout(self.read_timeout, asked).await {
             Ok(Ok(answer)) => {
@@ -269,7 +263,7 @@ impl FdbTransaction {
             return Err(error.clone());
         }
         if state.client.is_none() {
-            return Err(OVER);
+            return Err(TRANSACTION_ENDED);
         }
         if let Some(since) = state.snapshot.since
             && since.elapsed() >= TRANSACTION_AGE_MAX
@@ -290,27 +284,27 @@ impl State {
             return;
         }
         self.broken = if self.client.is_none() {
-            Some(OVER)
+            Some(TRANSACTION_ENDED)
         } else {
             write(self).err()
         };
     }
 
-    /// The client's transaction, whose age counts from now on.
+    /// The client's transaction, for the first or a later request.
     fn begin_reading(&mut self) -> Result<&foundationdb::Transaction> {
         self.snapshot.since.get_or_insert_with(Instant::now);
-        self.client.as_ref().ok_or(OVER)
+        self.client.as_ref().ok_or(TRANSACTION_ENDED)
     }
 
-    /// True when there is something to commit, at a version that nobody knows yet.
+    /// True if there is something to commit and the read version is not fixed yet.
     fn lacks_version(&self) -> bool {
         let nothing = self.pending.is_read_only() && self.watches.is_empty();
         !nothing && !self.snapshot.settled
     }
 
-    /// Takes all that there is to commit, if there is something.
+    /// Takes what is to be committed, if anything.
     fn end(&mut self) -> Result<Option<Commit>> {
-        let client = self.client.take().ok_or(OVER)?;
+        let client = self.client.take().ok_or(TRANSACTION_ENDED)?;
         let watches = std::mem::take(&mut self.watches);
         if self.pending.is_read_only() && watches.is_empty() {
             return Ok(None);
@@ -324,7 +318,7 @@ impl State {
         }))
     }
 
-    /// Fixes the version without waiting for it.
+    /// Requests the version without waiting for it.
     fn ask_for_version(&mut self) -> Result<()> {
         if self.snapshot.since.is_none() {
             let asked = self.begin_reading()?.get_read_version();

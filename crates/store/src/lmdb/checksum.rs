@@ -1,21 +1,23 @@
-//! Checksums of the rows of the tree, since LMDB keeps none: a byte that the disk has changed is an
-//! error, not an answer.
+//! Checksums of the rows of the tree, since LMDB has none: reading a byte that the disk has changed is
+//! an error.
 //!
-//! A value is followed by a checksum of the key and the value. Their sum over all rows is kept beside
-//! the mark, so that a walk over the whole tree also finds rows that are missing and old ones that a
-//! damaged page leads to.
+//! A value is followed by a checksum of the key and the value. The sum of all checksums is stored next
+//! to the mark, so a scan of the whole tree also detects missing rows, and old rows that a damaged page
+//! points to.
 
 use std::io::Write;
 
-use heed::RwTxn;
+use heed::types::Bytes as Raw;
+use heed::{Database, RwTxn};
 use twox_hash::XxHash3_64;
 
-use super::tree::Table;
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+pub(super) type Table = Database<'static, Raw, Raw>;
 
 const BYTES: usize = size_of::<u64>();
 
-/// What lies in the tree is not what was put there.
+/// A stored row does not match its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Damaged;
 
@@ -23,32 +25,31 @@ pub(super) struct Damaged;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Total(pub(super) u64);
 
-fn of(key: &[u8], value: &[u8]) -> u64 {
+fn row_checksum(key: &[u8], value: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value)
 }
 
-/// A value and its checksum, as they are stored.
+/// Appends its checksum to a value.
 pub(super) fn seal(key: &[u8], mut value: Vec<u8>) -> Vec<u8> {
-    let checksum = of(key, &value);
+    let checksum = row_checksum(key, &value);
     value.extend(checksum.to_le_bytes());
     value
 }
 
-/// The value in what is stored, if it is what was put there.
+/// The value of a stored row, if it matches its checksum.
 pub(super) fn open<'v>(key: &[u8], stored: &'v [u8]) -> Result<&'v [u8], Damaged> {
-    // A damaged length may reach beyond the end of the file.
+    // With a damaged length, computing the checksum could read beyond the end of the file.
     if stored.len() > VALUE_BYTES_MAX + BYTES || key.len() > KEY_BYTES_MAX + 1 {
         return Err(Damaged);
     }
     let (value, checksum) = stored.split_last_chunk::<BYTES>().ok_or(Damaged)?;
-    if u64::from_le_bytes(*checksum) != of(key, value) {
+    if u64::from_le_bytes(*checksum) != row_checksum(key, value) {
         return Err(Damaged);
     }
     Ok(value)
 }
 
 impl Total {
-    /// Counts a row by its stored value.
     pub(super) fn add(&mut self, stored: &[u8]) {
         self.0 = self.0.wrapping_add(checksum_in(stored));
     }
@@ -57,7 +58,7 @@ impl Total {
         self.0 = self.0.wrapping_sub(checksum_in(stored));
     }
 
-    /// Puts a row into a table, in the place of the one of the same key.
+    /// Puts a row into a table, replacing one with the same key.
     pub(super) fn put(
         &mut self,
         rows: &Table,
@@ -65,13 +66,13 @@ impl Total {
         key: &[u8],
         value: &[u8],
     ) -> heed::Result<()> {
-        let checksum = of(key, value);
+        let checksum = row_checksum(key, value);
         let size = value.len() + BYTES;
         let write = |space: &mut heed::ReservedSpace<'_>| {
             space.write_all(value)?;
             space.write_all(&checksum.to_le_bytes())
         };
-        // Most rows are new, and then this is all.
+        // Most rows are new, and this writes them with one lookup.
         if let Some(old) = rows.get_or_put_reserved(txn, key, size, write)? {
             self.remove(old);
             rows.put_reserved(txn, key, size, write)?;

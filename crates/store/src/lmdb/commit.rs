@@ -1,6 +1,5 @@
-//! The threads that commits pass through: one writes them into the log, as many at once as are
-//! waiting; the other syncs the log and tells those who wait. While one group is synced the next is
-//! written.
+//! The threads of the commit path. One appends all waiting commits to the log as a group; the other
+//! syncs the log and replies. While one group is synced, the next is appended.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,28 +12,27 @@ use super::view::LmdbSnapshot;
 use crate::pending::{CommitRequest, Mutation, Stamp};
 use crate::{Error, Result};
 
-/// What a transaction is told: its stamp, or `None` when it only read.
+/// Receives the stamp, or `None` if the transaction only read.
 pub(super) type Reply = oneshot::Sender<Result<Option<Stamp>>>;
 
 /// A commit on its way to the log.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: CommitRequest,
-    /// Kept, so that what is needed to find conflicts with it is kept.
+    /// Retains the history that conflict detection needs.
     pub(super) snapshot: Option<LmdbSnapshot>,
-    /// The caller waits until it is durable, and not only until others see it.
+    /// Whether the caller waits until it is durable, and not only until it is published.
     pub(super) durable: bool,
     pub(super) reply: Reply,
 }
 
-/// Somebody who waits for the disk: nobody if it was answered before, but what it wrote is to be
-/// durable soon too.
+/// A commit that waits for the sync. There is no reply if the caller has its answer already.
 type Durable = (Option<Reply>, Option<Stamp>);
 
-/// How many commits are under way at most; more wait for a place.
+/// The most queued commits; further ones wait.
 pub(super) const QUEUE_COMMITS: usize = 4096;
 const GROUP_COMMITS_MAX: usize = 1024;
-/// A group that has this much takes no more. One transaction may have ten times as much.
+/// A group of this size takes no more commits. One transaction may be ten times as large.
 const GROUP_BYTES: usize = 1 << 20;
 
 /// Runs the commit thread until the queue is closed and empty.
@@ -59,7 +57,7 @@ pub(super) fn run_commits(
 }
 
 fn commit_group(engine: &Engine, mut group: Vec<Waiting>, syncer: &Syncer, upkeep: &Upkeep) {
-    // Nobody waits any more for those whose callers have gone away.
+    // Skip commits that were cancelled.
     group.retain(|waiting| !waiting.reply.is_closed());
     let (mut requests, mut replies, mut snapshots) = (Vec::new(), Vec::new(), Vec::new());
     for waiting in group {
@@ -70,10 +68,10 @@ fn commit_group(engine: &Engine, mut group: Vec<Waiting>, syncer: &Syncer, upkee
     let committed = (upkeep.wait_for_room(engine)).and_then(|()| engine.commit(requests));
     drop(snapshots);
     match committed {
-        Ok(verdicts) => {
+        Ok(results) => {
             let mut line = Vec::with_capacity(replies.len());
-            for ((reply, durable), verdict) in replies.into_iter().zip(verdicts) {
-                match verdict {
+            for ((reply, durable), result) in replies.into_iter().zip(results) {
+                match result {
                     Ok(stamp) if durable => line.push((Some(reply), Some(stamp))),
                     Ok(stamp) => {
                         answer(reply, Ok(Some(stamp)));
@@ -106,17 +104,17 @@ fn request_bytes(request: &CommitRequest) -> usize {
     mutations.chain(writes).sum()
 }
 
-/// The waiting line in front of the disk.
+/// The queue of commits that wait for the sync.
 #[derive(Debug)]
 pub(super) struct Syncer {
-    line: Mutex<Line>,
+    queue: Mutex<Queue>,
     more: Condvar,
-    /// With relaxed durability nobody waits, and the log is synced this often.
+    /// With relaxed durability, commits do not wait, and the log is synced at this interval.
     relaxed: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct Queue {
     waiting: Vec<Durable>,
     closed: bool,
 }
@@ -124,7 +122,7 @@ struct Line {
 impl Syncer {
     pub(super) fn new(relaxed: Option<Duration>) -> Self {
         Self {
-            line: Mutex::default(),
+            queue: Mutex::default(),
             more: Condvar::new(),
             relaxed,
         }
@@ -134,7 +132,7 @@ impl Syncer {
         self.relaxed.is_some()
     }
 
-    /// Tells everyone once what is published now is durable; with relaxed durability at once.
+    /// Replies after the next sync, or at once with relaxed durability.
     pub(super) fn add(&self, waiting: Vec<Durable>) {
         if self.is_relaxed() {
             for (reply, stamp) in waiting {
@@ -148,7 +146,7 @@ impl Syncer {
         self.more.notify_one();
     }
 
-    /// Ends the sync thread when nobody waits any more.
+    /// Ends the sync thread after the last reply.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.more.notify_one();
@@ -161,7 +159,7 @@ impl Syncer {
             for (reply, stamp) in waiting {
                 let told = match (&result, stamp) {
                     (Ok(()), stamp) => Ok(stamp),
-                    // It is in the log, and may be read from there again.
+                    // The record is in the log and may be replayed.
                     (Err(_), Some(_)) => Err(Error::MaybeCommitted),
                     (Err(error), None) => Err(error.clone()),
                 };
@@ -172,7 +170,7 @@ impl Syncer {
         }
     }
 
-    /// Those who wait; with relaxed durability also nobody, now and then. `None` at the end.
+    /// Waits for commits to sync, or for the interval of relaxed durability. `None` at the end.
     fn next(&self) -> Option<Vec<Durable>> {
         let mut line = self.lock();
         loop {
@@ -195,13 +193,13 @@ impl Syncer {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn answer(reply: Reply, told: Result<Option<Stamp>>) {
-    // Whoever asked may have gone away.
+    // The caller may have cancelled.
     let _ = reply.send(told);
 }
 
@@ -209,11 +207,10 @@ fn answer(reply: Reply, told: Result<Option<Stamp>>) {
 pub(super) async fn answered(
     answer: oneshot::Receiver<Result<Option<Stamp>>>,
 ) -> Result<Option<Stamp>> {
-    // A thread that ends without an answer may have done its work or not.
+    // A thread that panicked may have written the commit.
     answer.await.unwrap_or(Err(Error::MaybeCommitted))
 }
 
-/// So that the threads can be told apart in a debugger.
 pub(super) fn spawn(
     name: &'static str,
     run: impl FnOnce() + Send + 'static,

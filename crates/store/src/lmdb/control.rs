@@ -1,9 +1,9 @@
-//! One page of memory that all processes of a store share: how far the log is written, synced and
-//! moved into the tree.
+//! A page of memory that all processes of a store share: how far the log is written, synced and moved
+//! into the tree.
 //!
-//! The page is a mapped file, so what a killed process has put there stays. It is not synced: after
-//! a power cut it holds some earlier state. Every number only grows, and `durable` is raised after
-//! the sync that makes it true, so that an earlier state understates and never lies.
+//! The page is a mapped file, so it outlives a killed process. It is not synced: after a power cut it
+//! may hold an earlier state. Numbers only grow, and `durable` is raised after the sync, so an earlier
+//! state may be too low and never too high.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 const PAGE_BYTES: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"DVCTRL01");
 
-/// Each number has a cache line of its own.
+/// A number in its own cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Word(AtomicU64);
@@ -32,7 +32,6 @@ struct Page {
     map_bytes: Word,
 }
 
-/// Why nothing more fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fullness {
     Room,
@@ -55,14 +54,13 @@ unsafe impl Send for Control {}
 unsafe impl Sync for Control {}
 
 impl Control {
-    /// Maps the page in `file`, which is made long enough.
+    /// Maps the page in `file`, which is extended if necessary.
     #[expect(unsafe_code, reason = "mapping a file has no safe form")]
     pub(super) fn map(file: &File) -> io::Result<Self> {
         if file.metadata()?.len() < PAGE_BYTES as u64 {
             file.set_len(PAGE_BYTES as u64)?;
         }
-        // SAFETY: the kernel chooses a free address; the file has a whole page, and nobody in this
-        // program makes it shorter.
+        // SAFETY: the kernel chooses a free address; the file has a whole page and is never truncated.
         let address = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -79,7 +77,7 @@ impl Control {
         }
     }
 
-    /// The newest version that is written, which every reader may see.
+    /// The newest version that readers see.
     pub(super) fn version(&self) -> u64 {
         self.page().version.0.load(Ordering::Acquire)
     }
@@ -106,8 +104,8 @@ impl Control {
         self.page().in_tree.0.fetch_max(version, Ordering::AcqRel);
     }
 
-    /// True once a sync has failed: what is in memory and what is on disk may differ, so that
-    /// every process has to stop and the next one starts from the disk.
+    /// True after a failed sync: the page cache and the disk may differ, so every process must stop, and
+    /// the next one starts from the disk.
     pub(super) fn failed(&self) -> bool {
         self.page().failed.0.load(Ordering::Acquire) != 0
     }
@@ -133,12 +131,12 @@ impl Control {
         self.page().full.0.store(number, Ordering::Release);
     }
 
-    /// How large the first process has mapped the tree.
+    /// The map size of the first process.
     pub(super) fn map_bytes(&self) -> u64 {
         self.page().map_bytes.0.load(Ordering::Acquire)
     }
 
-    /// What a page says that earlier processes have left: the version that was durable at least.
+    /// The durable version that earlier processes left in the page.
     pub(super) fn left_durable(&self) -> u64 {
         if self.page().magic.0.load(Ordering::Acquire) == MAGIC {
             self.durable()
@@ -147,7 +145,7 @@ impl Control {
         }
     }
 
-    /// Starts over, while no other process has the store open.
+    /// Initializes the page, while no other process has the store open.
     pub(super) fn reset(&self, version: u64, in_tree: u64, map_bytes: u64) {
         let page = self.page();
         page.version.0.store(version, Ordering::Release);

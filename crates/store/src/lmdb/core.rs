@@ -1,5 +1,5 @@
-//! What this process knows of the store: the layers above the tree, and what has to be remembered
-//! for snapshots that are still read.
+//! The state of the store in this process: the layers above the tree, and the history that open
+//! snapshots need.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -9,22 +9,23 @@ use tokio::time::{Duration, Instant};
 use super::layer::Layer;
 use super::log::Position;
 use super::record::Op;
+use super::stack::Stack;
 use super::tree::{Mark, TreeState};
-use super::view::{Stack, View};
+use super::view::View;
 use crate::pending::{CommitRequest, Mutation, Stamp, add};
 use crate::{Error, KeyRange, Result};
 
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) version: u64,
-    /// Behind the record of `version`.
+    /// After the record of `version`.
     pub(super) position: Position,
     pub(super) stack: Arc<Stack>,
-    /// Layers that the tree has, kept to find conflicts with older snapshots; oldest first.
+    /// Layers that are in the tree, kept to detect conflicts with older snapshots; oldest first.
     past: VecDeque<Arc<Layer>>,
-    /// What was written up to here is not known any more.
+    /// The history up to this version is dropped.
     floor: u64,
-    /// Views that newer ones have replaced, oldest first.
+    /// Views that were replaced by newer ones, oldest first.
     retired: VecDeque<(Instant, Weak<View>)>,
 }
 
@@ -44,26 +45,25 @@ impl Core {
         }
     }
 
-    /// The state of the tree that is read.
     pub(super) fn tree(&self) -> Mark {
         self.stack.tree.mark
     }
 
-    /// Bytes of log that the tree does not have.
+    /// The bytes of log that are not in the tree.
     pub(super) fn backlog_bytes(&self) -> u64 {
         (self.position.bytes).saturating_sub(self.tree().position.bytes)
     }
 
-    /// Applies a commit of another process, or of an earlier one.
+    /// Applies a commit from the log.
     pub(super) fn replay(&mut self, version: u64, ops: &[Op]) {
         for op in ops {
-            self.growing().apply(version, op);
+            self.top().apply(version, op);
         }
         self.version = version;
     }
 
-    /// Judges a commit and applies it as `version`, which the caller publishes or takes back. After
-    /// an error nothing is applied.
+    /// Checks a commit for conflicts and applies it as `version`, which the caller publishes or rolls
+    /// back. After an error nothing is applied.
     pub(super) fn admit(&self, request: CommitRequest, version: u64) -> Result<(Stamp, Vec<Op>)> {
         if let Some(read_version) = request.read_version {
             self.check_reads(&request.reads, read_version)?;
@@ -73,7 +73,7 @@ impl Core {
         match self.apply(request, version, &stamp) {
             Ok(ops) => Ok((stamp, ops)),
             Err(error) => {
-                self.take_back(version - 1);
+                self.roll_back(version - 1);
                 Err(error)
             }
         }
@@ -83,7 +83,7 @@ impl Core {
         let mut ops = Vec::with_capacity(request.mutations.len() + request.writes.len());
         for range in request.writes {
             ops.push(Op::Touch { range });
-            self.growing().apply(version, &ops[ops.len() - 1]);
+            self.top().apply(version, &ops[ops.len() - 1]);
         }
         for mutation in request.mutations {
             let op = match mutation.resolve(stamp) {
@@ -99,18 +99,18 @@ impl Core {
                     unreachable!("resolve has filled in the stamps")
                 }
             };
-            self.growing().apply(version, &op);
+            self.top().apply(version, &op);
             ops.push(op);
         }
         Ok(ops)
     }
 
-    /// Takes back what was applied after `version`.
-    pub(super) fn take_back(&self, version: u64) {
-        self.growing().forget_after(version);
+    /// Removes what was applied after `version`.
+    pub(super) fn roll_back(&self, version: u64) {
+        self.top().roll_back(version);
     }
 
-    /// Sees to it that the layers there are, oldest first, do not change any more.
+    /// Starts a new top layer and returns those below, which no longer change.
     pub(super) fn freeze(&mut self) -> Vec<Arc<Layer>> {
         let mut layers = self.stack.layers.clone();
         layers.retain(|layer| !layer.is_empty());
@@ -118,7 +118,7 @@ impl Core {
         layers
     }
 
-    /// Reads a newer state of the tree from now on, and lets go of the layers it has.
+    /// Switches to a newer state of the tree and drops the layers it includes.
     pub(super) fn rebase(&mut self, tree: TreeState) {
         let version = tree.mark.version;
         let (past, layers) = (self.stack.layers.iter().cloned())
@@ -128,7 +128,7 @@ impl Core {
         self.set_stack(Arc::new(tree), layers);
     }
 
-    /// Starts over from a state of the tree, because the log has been used again up to there.
+    /// Starts over from a state of the tree: the log before it was recycled.
     pub(super) fn restart(&mut self, tree: TreeState) {
         let retired = std::mem::take(&mut self.retired);
         *self = Self {
@@ -137,13 +137,13 @@ impl Core {
         };
     }
 
-    /// Remembers a view that was replaced.
     pub(super) fn retire(&mut self, view: &Arc<View>) {
         self.retired
             .push_back((Instant::now(), Arc::downgrade(view)));
     }
 
-    /// Forgets what no snapshot can ask for any more. Dropping it takes a while.
+    /// Removes the history that no snapshot needs. It is returned because dropping it takes long, and
+    /// the caller holds a lock.
     pub(super) fn forget(&mut self) -> Vec<Arc<Layer>> {
         let mut forgotten = Vec::new();
         while (self.retired.front()).is_some_and(|(_, view)| view.strong_count() == 0) {
@@ -158,7 +158,7 @@ impl Core {
         forgotten
     }
 
-    /// The views that were replaced longer than `age` ago and are still read.
+    /// The views that were replaced longer than `age` ago and are still in use.
     pub(super) fn take_overdue(&mut self, age: Duration) -> Vec<Arc<View>> {
         let mut overdue = Vec::new();
         while let Some((_, view)) = self.retired.pop_front_if(|(at, _)| at.elapsed() >= age) {
@@ -182,14 +182,14 @@ impl Core {
         Ok(())
     }
 
-    fn growing(&self) -> &Layer {
+    fn top(&self) -> &Layer {
         self.stack
             .layers
             .last()
-            .expect("a stack always has a layer that grows")
+            .expect("a stack always has a top layer")
     }
 
-    /// The layers will not change any more: new writes go into one above.
+    /// Adds a top layer unless the last one is empty.
     fn set_stack(&mut self, tree: Arc<TreeState>, mut layers: Vec<Arc<Layer>>) {
         if layers.last().is_none_or(|layer| !layer.is_empty()) {
             layers.push(Arc::new(Layer::new(self.version)));

@@ -1,7 +1,7 @@
-//! The directory of a store: its format, its locks, and what it must not lie on.
+//! The directory of a store: its format and its locks.
 //!
 //! ```text
-//! format           which program wrote this, and the version of the layout
+//! format           the program and the version of the layout
 //! control          the page that all processes share
 //! data.mdb         the tree, and LMDB's lock.mdb
 //! redo-…           the redo log
@@ -9,7 +9,7 @@
 //! commit.lock      held while the log is written
 //! checkpoint.lock  held while the tree is written
 //! ```
-//! Locks are `flock`, which the kernel gives back when a process dies, however it dies.
+//! Locks are `flock`, which the kernel releases when a process dies.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -30,13 +30,13 @@ pub(super) struct Directory {
 
 const FORMAT_NAME: &str = "format";
 const FORMAT_MAGIC: &str = "davenport embedded store, format ";
-/// 1 had no checksums in the tree.
+/// Format 1 had no checksums in the tree.
 const FORMAT: u32 = 2;
 
 impl Directory {
-    /// Makes the directory, or checks that it holds a store this program knows.
+    /// Creates the directory, or checks that it has a store of a supported format.
     pub(super) fn prepare(path: &Path) -> Result<Self> {
-        let fail = |doing| move |error| failure::of_open(doing, path, error);
+        let fail = |doing| move |error| failure::open_error(doing, path, error);
         (DirBuilder::new().recursive(true).mode(0o700).create(path))
             .map_err(fail("making the directory"))?;
         let path = fs::canonicalize(path).map_err(fail("finding the directory"))?;
@@ -56,7 +56,7 @@ impl Directory {
             .truncate(false)
             .mode(0o600)
             .clone();
-        (options.open(&path)).map_err(|error| failure::of_open("opening a file", &path, error))
+        (options.open(&path)).map_err(|error| failure::open_error("opening a file", &path, error))
     }
 
     pub(super) fn lock_file(&self, name: &'static str) -> Result<LockFile> {
@@ -66,7 +66,7 @@ impl Directory {
 
     fn check_format(&self) -> Result<()> {
         let path = self.path.join(FORMAT_NAME);
-        let fail = |error| failure::of_open("reading or writing the format", &self.path, error);
+        let fail = |error| failure::open_error("reading or writing the format", &self.path, error);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -91,19 +91,19 @@ impl Directory {
                 self.path.display()
             ))),
             Some(Ok(other)) => Err(Error::open(format!(
-                "{} has format {other}, and this version of Davenport knows only {FORMAT}: run the \
+                "{} has format {other}, and this version of Davenport supports only {FORMAT}: run the \
                  version that wrote it",
                 self.path.display()
             ))),
             _ => Err(Error::open(format!(
-                "{} is not a Davenport store: its format file is somebody else's",
+                "{} is not a Davenport store: its format file was written by another program",
                 self.path.display()
             ))),
         }
     }
 
     fn write_format(&self, path: &Path) -> io::Result<()> {
-        // Two first openers may be here at once, so each has a file of its own.
+        // Two processes may do this at the same time, so each has its own file.
         let temporary = path.with_extension(std::process::id().to_string());
         let options = (OpenOptions::new().write(true).create(true).truncate(true))
             .mode(0o600)
@@ -116,15 +116,14 @@ impl Directory {
     }
 }
 
-/// A file that is only there to be locked.
 #[derive(Debug)]
 pub(super) struct LockFile {
-    /// Threads of this process exclude each other by the mutex, since they share the file's lock.
+    /// The mutex excludes threads of this process, which share the file's lock.
     file: Mutex<File>,
     name: &'static str,
 }
 
-/// Gives the lock back when it is dropped.
+/// Releases the lock when dropped.
 #[derive(Debug)]
 pub(super) struct Locked<'f> {
     file: MutexGuard<'f, File>,
@@ -139,7 +138,6 @@ impl LockFile {
         Ok(Locked { file, keep: false })
     }
 
-    /// Takes the lock if it is free.
     pub(super) fn try_lock(&self) -> io::Result<Option<Locked<'_>>> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match file.try_lock() {
@@ -149,7 +147,7 @@ impl LockFile {
         }
     }
 
-    /// Waits for the lock, but not for ever: a stopped process may hold it.
+    /// Waits for the lock with a time-out: a stopped process may hold it.
     pub(super) fn lock_within(&self, patience: Duration) -> Result<Locked<'_>> {
         let begun = Instant::now();
         let pause = (Mutex::new(()), Condvar::new());
@@ -167,20 +165,21 @@ impl LockFile {
                     )));
                 }
                 Err(error) => {
-                    return Err(failure::of_open("locking", Path::new(self.name), error));
+                    return Err(failure::open_error("locking", Path::new(self.name), error));
                 }
             }
         }
     }
 
-    /// Takes the lock together with others. Whoever calls this knows that it is not held alone.
+    /// Takes the lock in shared mode. The caller knows that no process holds it exclusively.
     pub(super) fn lock_shared(&self) -> io::Result<()> {
         (self.file.lock().unwrap_or_else(PoisonError::into_inner)).lock_shared()
     }
 }
 
 impl Locked<'_> {
-    /// Shares a lock that was held alone. The caller sees to it that nobody else takes it meanwhile.
+    /// Changes an exclusive lock to a shared one, which is not atomic: the caller excludes other
+    /// processes meanwhile.
     pub(super) fn share(mut self) -> io::Result<()> {
         self.keep = true;
         self.file.lock_shared()
@@ -193,13 +192,13 @@ impl Drop for Locked<'_> {
             return;
         }
         if let Err(error) = self.file.unlock() {
-            tracing::error!(%error, "a lock could not be given back");
+            tracing::error!(%error, "a lock could not be released");
         }
     }
 }
 
-/// LMDB and the shared page need memory that is shared by all processes, which no network file
-/// system gives.
+/// LMDB and the control page need memory that all processes share, which network file systems do not
+/// provide.
 #[cfg(target_os = "linux")]
 fn refuse_network(path: &Path) -> Result<()> {
     const NETWORK: [(i64, &str); 13] = [
@@ -218,7 +217,7 @@ fn refuse_network(path: &Path) -> Result<()> {
         (0x6573_5546, "FUSE"),
     ];
     let stat = rustix::fs::statfs(path)
-        .map_err(|error| failure::of_open("looking at the file system", path, error.into()))?;
+        .map_err(|error| failure::open_error("looking at the file system", path, error.into()))?;
     #[expect(
         clippy::useless_conversion,
         reason = "the type differs between machines"
@@ -227,7 +226,7 @@ fn refuse_network(path: &Path) -> Result<()> {
     match NETWORK.iter().find(|(magic, _)| *magic == kind) {
         None => Ok(()),
         Some((_, name)) => Err(Error::open(format!(
-            "{} lies on {name}, and the embedded store needs a local file system; name a local \
+            "{} is on {name}, and the embedded store needs a local file system; name a local \
              directory, or use FoundationDB",
             path.display()
         ))),
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_somebody_else_is_refused() {
+    fn a_foreign_directory_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let format = directory.path().join(FORMAT_NAME);
         for (text, expected) in [
@@ -268,11 +267,14 @@ mod tests {
             ),
             (
                 "davenport embedded store, format 3\n",
-                "has format 3, and this version of Davenport knows only 2: run the version",
+                "has format 3, and this version of Davenport supports only 2: run the version",
             ),
-            ("davenport embedded store, format x\n", "somebody else's"),
-            ("PNG", "somebody else's"),
-            ("", "somebody else's"),
+            (
+                "davenport embedded store, format x\n",
+                "written by another program",
+            ),
+            ("PNG", "written by another program"),
+            ("", "written by another program"),
         ] {
             fs::write(&format, text).expect("written");
             let error = Directory::prepare(directory.path()).expect_err("refused");

@@ -1,4 +1,4 @@
-//! What the threads of a process work on together: reading, committing, syncing and moving the log
+//! The state that the threads of a process share: reading, committing, syncing, and moving the log
 //! into the tree.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,16 +17,16 @@ use crate::pending::{CommitRequest, Mutation, Stamp};
 use crate::watch::Watches;
 use crate::{Error, Result};
 
-/// Sizes and times that only tests change.
+/// Sizes and intervals; only tests change them.
 #[derive(Debug, Clone)]
 pub(super) struct Tuning {
-    /// Must hold the largest transaction, or the log grows by segments of odd sizes.
+    /// Large enough for any transaction, so that all segments have the same size.
     pub(super) segment_bytes: u64,
-    /// This much log is moved into the tree at once.
+    /// How much log triggers a checkpoint.
     pub(super) checkpoint_bytes: u64,
-    /// This long a commit stays out of the tree.
+    /// The time between checkpoints.
     pub(super) checkpoint_interval: Duration,
-    /// With relaxed durability, a power cut takes away this much time at most.
+    /// With relaxed durability, the time between syncs.
     pub(super) relaxed_interval: Duration,
 }
 
@@ -50,55 +50,19 @@ pub(super) struct Engine {
     pub(super) tree: Arc<Tree>,
     pub(super) commit_lock: LockFile,
     pub(super) checkpoint_lock: LockFile,
-    /// Held shared for as long as the store is open.
-    #[expect(dead_code, reason = "it is held, not used")]
-    open_lock: LockFile,
+    /// Held shared while the store is open.
+    pub(super) _open_lock: LockFile,
     pub(super) watches: Watches,
-    core: Mutex<Core>,
-    /// The newest view; only the owner of the core replaces it.
-    view: RwLock<Arc<View>>,
-    /// The first segment that may hold something that is not durable.
-    unsynced: AtomicU64,
+    pub(super) core: Mutex<Core>,
+    /// The newest view, replaced only while `core` is locked.
+    pub(super) view: RwLock<Arc<View>>,
+    /// The first segment that may have unsynced records.
+    pub(super) unsynced: AtomicU64,
     /// Why the store has stopped.
-    stopped: OnceLock<Error>,
+    pub(super) stopped: OnceLock<Error>,
 }
-
-/// The locks and files of an engine that is being put together.
-pub(super) struct Parts {
-    pub(super) directory: Directory,
-    pub(super) tuning: Tuning,
-    pub(super) control: Control,
-    pub(super) log: Log,
-    pub(super) tree: Arc<Tree>,
-    pub(super) commit_lock: LockFile,
-    pub(super) checkpoint_lock: LockFile,
-    pub(super) open_lock: LockFile,
-}
-
-/// A commit as the group has judged it: what to tell, and whether it waits for the disk.
-pub(super) type Verdict = Result<Stamp>;
 
 impl Engine {
-    pub(super) fn new(parts: Parts, core: Core) -> Self {
-        let view = View::new(core.version, core.position.segment, Arc::clone(&core.stack));
-        Self {
-            directory: parts.directory,
-            tuning: parts.tuning,
-            control: parts.control,
-            log: parts.log,
-            tree: parts.tree,
-            commit_lock: parts.commit_lock,
-            checkpoint_lock: parts.checkpoint_lock,
-            open_lock: parts.open_lock,
-            watches: Watches::default(),
-            unsynced: AtomicU64::new(core.tree().position.segment),
-            core: Mutex::new(core),
-            view: RwLock::new(Arc::new(view)),
-            stopped: OnceLock::new(),
-        }
-    }
-
-    /// The rows as all commits up to now have left them.
     pub(super) fn snapshot(&self) -> Result<LmdbSnapshot> {
         let published = self.control.version();
         let mut view = self.view();
@@ -125,7 +89,7 @@ impl Engine {
         }
         while core.version < target {
             let found = (self.log.read(core.position)).map_err(|error| {
-                failure::of_file("reading the log", self.directory.path(), error)
+                failure::file_error("reading the log", self.directory.path(), error)
             })?;
             match found {
                 Found::Record(record, next) if record.first_version() == core.version + 1 => {
@@ -135,7 +99,7 @@ impl Engine {
                     }
                     core.position = next;
                 }
-                // This process has slept so long that the log was used again; the tree has it all.
+                // This process was stopped until the log was recycled; the tree includes its records.
                 _ if self.control.in_tree() > core.version => {
                     core.restart(self.tree.state()?);
                     self.watches.wake_where(|_| true);
@@ -154,10 +118,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Judges, writes and publishes a group of commits, in order.
-    pub(super) fn commit(&self, group: Vec<CommitRequest>) -> Result<Vec<Verdict>> {
+    /// Checks, appends and publishes a group of commits, in order.
+    pub(super) fn commit(&self, group: Vec<CommitRequest>) -> Result<Vec<Result<Stamp>>> {
         self.check()?;
-        let fail = |error| failure::of_file("writing the log", self.directory.path(), error);
+        let fail = |error| failure::file_error("writing the log", self.directory.path(), error);
+        // The lock of all processes comes first: a thread that waits for it must not block readers.
         let locked = self.commit_lock.lock().map_err(fail)?;
         let mut core = self.core();
         self.catch_up(&mut core)?;
@@ -165,11 +130,11 @@ impl Engine {
         let mut version = before;
         let mut writer = RecordWriter::new();
         let mut written = Vec::new();
-        let mut verdicts = Vec::with_capacity(group.len());
+        let mut results = Vec::with_capacity(group.len());
         for request in group {
-            let verdict =
+            let result =
                 (self.check_room(&request)).and_then(|()| core.admit(request, version + 1));
-            verdicts.push(match verdict {
+            results.push(match result {
                 Ok((stamp, ops)) => {
                     version += 1;
                     writer.push(&ops);
@@ -180,26 +145,28 @@ impl Engine {
             });
         }
         if version == before {
-            return Ok(verdicts);
+            return Ok(results);
         }
         let durable = self.control.durable();
         match self.log.append(core.position, writer, version, durable) {
             Ok(next) => core.position = next,
             Err(error) => {
-                core.take_back(before);
+                core.roll_back(before);
                 return Err(fail(error));
             }
         }
+        // The view comes before the version: a reader that sees the version finds it in the view and
+        // does not read the log.
         core.version = version;
         self.install(&mut core);
         self.control.publish(version);
         drop(core);
         drop(locked);
         self.wake(&written);
-        Ok(verdicts)
+        Ok(results)
     }
 
-    /// Makes everything that was published up to now durable.
+    /// Makes everything that is published durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.check()?;
         let view = self.view();
@@ -212,25 +179,26 @@ impl Engine {
         if let Err(error) = self.log.sync(first, segment) {
             return Err(self.stop(Error::Corrupt {
                 message: format!(
-                    "the redo log in {} could not be synced, so that the last commits may be lost; \
-                     stop every process of this store, look after the disk, and start again",
+                    "the redo log in {} could not be synced, so the last commits may be lost; stop \
+                     every process of this store, check the disk, and start again",
                     self.directory.path().display()
                 ),
                 source: Some(Arc::new(error)),
             }));
         }
+        // Only after the sync: other processes and start-up rely on it.
         self.unsynced.fetch_max(segment, Ordering::AcqRel);
         self.control.set_durable(version);
         Ok(())
     }
 
-    /// Reads from the newest state of the tree.
+    /// Switches to the newest state of the tree.
     pub(super) fn follow_tree(&self) -> Result<()> {
         let mut core = self.core();
         self.catch_up(&mut core)?;
         while core.tree().version < self.control.in_tree() {
             let state = self.tree.state()?;
-            // The tree may be ahead of what this process has read of the log.
+            // Another process may have moved more of the log into the tree than this one has read.
             self.catch_up(&mut core)?;
             if state.mark.version > core.version {
                 continue;
@@ -241,7 +209,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves what is in memory into the tree. The caller holds the checkpoint lock.
+    /// Moves the layers into the tree. The caller holds the checkpoint lock.
     pub(super) fn checkpoint(&self) -> Result<()> {
         self.check()?;
         self.follow_tree()?;
@@ -258,7 +226,7 @@ impl Engine {
             self.install(&mut core);
             (layers, core.tree().version, mark)
         };
-        // What the tree has must not be ahead of what the log keeps.
+        // The mark points into the log, so the log up to there has to survive a power cut, too.
         self.sync()?;
         if let Err(error) = self.tree.merge(&layers, since, mark) {
             return Err(self.cannot_merge(error));
@@ -268,8 +236,7 @@ impl Engine {
         self.follow_tree()
     }
 
-    /// Frees what no snapshot needs, and takes their views from snapshots of versions that were not
-    /// the newest any more so long ago.
+    /// Frees what no snapshot needs, and closes views that were replaced longer than `age_max` ago.
     pub(super) fn forget(&self, age_max: Duration) {
         let mut core = self.core();
         let overdue = core.take_overdue(age_max);
@@ -281,7 +248,7 @@ impl Engine {
         drop(forgotten);
     }
 
-    /// Gives every snapshot up, so that the tree can be closed.
+    /// Closes all snapshots, so that the tree can be closed.
     pub(super) fn close(&self) {
         let mut core = self.core();
         for view in core.take_overdue(Duration::ZERO) {
@@ -299,14 +266,13 @@ impl Engine {
         if self.control.failed() {
             return Err(Error::corrupt(format!(
                 "another process could not sync the redo log in {}; stop every process of this \
-                 store, look after the disk, and start again",
+                 store, check the disk, and start again",
                 self.directory.path().display()
             )));
         }
         Ok(())
     }
 
-    /// Fires the watches of what was written.
     fn wake(&self, ops: &[Op]) {
         let mut keys = Vec::new();
         for op in ops {
@@ -326,7 +292,7 @@ impl Engine {
         error
     }
 
-    /// Once the tree cannot grow, only what makes room is let through.
+    /// While the tree cannot grow, only commits that delete are accepted.
     fn check_room(&self, request: &CommitRequest) -> Result<()> {
         let clears = (request.mutations.iter())
             .all(|m| matches!(m, Mutation::Clear { .. } | Mutation::ClearRange { .. }));
@@ -349,13 +315,13 @@ impl Engine {
                 self.control.set_fullness(fullness);
                 error
             }
-            // The log has it all; the next attempt may do better.
+            // The log still has everything; the next checkpoint tries again.
             Error::Unavailable { .. } => error,
             _ => self.stop(error),
         }
     }
 
-    /// Shows the state of the core to new snapshots.
+    /// Makes the state of the core visible to new snapshots.
     fn install(&self, core: &mut Core) {
         let (segment, stack) = (core.position.segment, Arc::clone(&core.stack));
         let view = Arc::new(View::new(core.version, segment, stack));

@@ -1,4 +1,4 @@
-//! What files and LMDB say, in the store's errors.
+//! Converts errors of files and of LMDB.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +8,7 @@ use heed::MdbError;
 
 use crate::Error;
 
-/// An error of a file operation: full, or not reachable.
-pub(super) fn of_file(doing: &str, path: &Path, error: io::Error) -> Error {
+pub(super) fn file_error(doing: &str, path: &Path, error: io::Error) -> Error {
     if is_full(&error) {
         return disk_full(path, Some(error));
     }
@@ -22,7 +21,7 @@ pub(super) fn of_file(doing: &str, path: &Path, error: io::Error) -> Error {
 pub(super) fn disk_full(path: &Path, error: Option<io::Error>) -> Error {
     Error::Full {
         message: format!(
-            "there is no room left on the disk of {}; make room, and the store goes on by itself",
+            "there is no space left on the disk of {}; free some, and the store continues by itself",
             path.display()
         ),
         source: error.map(|error| Arc::new(error) as _),
@@ -40,19 +39,18 @@ pub(super) fn map_full(path: &Path, map_bytes: u64) -> Error {
     }
 }
 
-/// An error on the way to an open store: what is asked for cannot be had.
-pub(super) fn of_open(doing: &str, path: &Path, error: io::Error) -> Error {
-    match of_file(doing, path, error) {
+/// An error while the store is being opened.
+pub(super) fn open_error(doing: &str, path: &Path, error: io::Error) -> Error {
+    match file_error(doing, path, error) {
         Error::Unavailable { message, source } => Error::Open { message, source },
         other => other,
     }
 }
 
-/// An error of the tree.
-pub(super) fn of_tree(path: &Path, map_bytes: u64, error: heed::Error) -> Error {
+pub(super) fn tree_error(path: &Path, map_bytes: u64, error: heed::Error) -> Error {
     match error {
         heed::Error::Mdb(MdbError::MapFull) => map_full(path, map_bytes),
-        heed::Error::Io(error) => of_file("reading or writing the tree", path, error),
+        heed::Error::Io(error) => file_error("reading or writing the tree", path, error),
         heed::Error::Mdb(
             MdbError::PageNotFound
             | MdbError::Corrupted
@@ -65,7 +63,7 @@ pub(super) fn of_tree(path: &Path, map_bytes: u64, error: heed::Error) -> Error 
             | MdbError::BadValSize
             | MdbError::BadDbi
             | MdbError::Problem
-            // What a transaction says once it has met one of the others.
+            // A transaction returns this after one of the others.
             | MdbError::BadTxn,
         ) => Error::Corrupt {
             message: damage(path, "is damaged"),
@@ -85,11 +83,9 @@ pub(super) fn of_tree(path: &Path, map_bytes: u64, error: heed::Error) -> Error 
     }
 }
 
-/// What is said of a store whose files are not what they were.
 pub(super) const RESTORE: &str =
     "restore the store from an export (docs/operations.md#a-damaged-store)";
 
-/// The tree is not what was written.
 pub(super) fn damaged(path: &Path, what: &str) -> Error {
     Error::corrupt(damage(path, what))
 }
@@ -98,8 +94,8 @@ fn damage(path: &Path, what: &str) -> String {
     format!("{}/data.mdb {what}; {RESTORE}", path.display())
 }
 
-/// What a process says that cannot go on because of damage.
-pub(super) fn last_words(path: &Path) -> String {
+/// The message of the signal handler.
+pub(super) fn damage_message(path: &Path) -> String {
     let what = "is damaged or shorter than it should be, or the disk cannot read it";
     format!("davenport: {}\n", damage(path, what))
 }

@@ -1,9 +1,9 @@
-//! A span of versions in memory: what the log holds and the tree does not have yet.
+//! The writes of a span of versions, in memory: what is in the log and not yet in the tree.
 //!
-//! A layer keeps every version of its rows, so that snapshots at different versions read the same
-//! layer, and the committer adds to it while they do. A range that was cleared is one entry, however
-//! many rows of the tree it hides. A key's state is decided by the newest of its row and the range
-//! clears over it; within one version the row was written after the clear.
+//! A layer keeps every version of its rows, so snapshots at different versions can read it while
+//! commits add to it. A cleared range is one entry, however many rows of the tree it hides. The state
+//! of a key is the newest of its row and the range clears that contain it; within one version, the row
+//! was written after the clear.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,11 +12,12 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
+use super::range_versions::RangeVersions;
 use super::record::Op;
-use super::skyline::Skyline;
 use crate::KeyRange;
+use crate::range::directed;
 
-/// How many cleared ranges one part of a read looks at.
+/// The most cleared ranges in one step of a read.
 const CLEARED_MAX: usize = if cfg!(test) { 2 } else { 256 };
 
 #[derive(Debug, Default)]
@@ -24,16 +25,16 @@ pub(super) struct Layer {
     content: RwLock<Content>,
     /// The newest version in the layer.
     last: AtomicU64,
-    /// Something was written, so that readers have to look.
+    /// False while the layer is empty, so that reads can skip the lock.
     written: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Content {
     rows: BTreeMap<Bytes, Row>,
-    cleared: Skyline,
-    /// Explicit write conflicts, which change nothing.
-    touched: Skyline,
+    cleared: RangeVersions,
+    /// Explicit write conflicts.
+    touched: RangeVersions,
 }
 
 #[derive(Debug)]
@@ -42,11 +43,11 @@ struct Row {
     older: Vec<State>,
 }
 
-/// What a key was from a version on.
+/// The value of a key since a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) version: u64,
-    /// `None`: there is no such row.
+    /// `None` if the key was cleared.
     pub(super) value: Option<Bytes>,
 }
 
@@ -68,7 +69,7 @@ impl Layer {
         content.rows.is_empty() && content.cleared.is_empty() && content.touched.is_empty()
     }
 
-    /// Does one write. Versions never fall, and only the owner of the core writes.
+    /// Applies a write. Versions must not decrease; only the holder of the core's lock writes.
     pub(super) fn apply(&self, version: u64, op: &Op) {
         let mut content = self.write();
         match op {
@@ -81,23 +82,23 @@ impl Layer {
         self.written.store(true, Ordering::Release);
     }
 
-    /// Takes back what is newer than `version`, which nobody has been shown.
-    pub(super) fn forget_after(&self, version: u64) {
+    /// Removes what is newer than `version`, which has not been published.
+    pub(super) fn roll_back(&self, version: u64) {
         let mut content = self.write();
-        content.rows.retain(|_, row| row.forget_after(version));
-        content.cleared.forget_after(version);
-        content.touched.forget_after(version);
+        content.rows.retain(|_, row| row.roll_back(version));
+        content.cleared.roll_back(version);
+        content.touched.roll_back(version);
         self.last.store(version, Ordering::Release);
     }
 
-    /// What the layer says about a key; `None` when it says nothing.
+    /// The state of a key; `None` if the layer does not contain it.
     pub(super) fn get(&self, key: &[u8], at: u64) -> Option<State> {
         if !self.written.load(Ordering::Acquire) {
             return None;
         }
         let content = self.read();
         let row = content.rows.get(key).and_then(|row| row.at(at));
-        let cleared = content.cleared.over(key, at);
+        let cleared = content.cleared.newest_at(key, at);
         match (row, cleared) {
             (Some(row), Some(cleared)) if row.version < cleared => Some(State::cleared(cleared)),
             (Some(row), _) => Some(row.clone()),
@@ -105,7 +106,7 @@ impl Layer {
         }
     }
 
-    /// True when something in `range` was written after `version`.
+    /// True if something in `range` was written after `version`.
     pub(super) fn is_newer(&self, range: &KeyRange, version: u64) -> bool {
         if self.last() <= version || range.is_empty() {
             return false;
@@ -128,17 +129,17 @@ impl Layer {
 }
 
 impl Content {
-    /// The newest state of all rows, in order.
+    /// The newest states of all rows, in order.
     pub(super) fn rows(&self) -> impl Iterator<Item = (&Bytes, &State)> {
         self.rows.iter().map(|(key, row)| (key, &row.newest))
     }
 
-    /// The ranges that were cleared, in order, each with the newest version of that.
+    /// The cleared ranges in order, each with its newest version.
     pub(super) fn cleared(&self) -> impl Iterator<Item = (KeyRange, u64)> {
         self.cleared.newest()
     }
 
-    /// The states at a version of the keys of a range, in one direction.
+    /// The states of the keys in a range at a version.
     pub(super) fn states(
         &self,
         range: &KeyRange,
@@ -146,25 +147,18 @@ impl Content {
         reverse: bool,
     ) -> impl Iterator<Item = (&Bytes, &State)> {
         let empty = range.is_empty() || self.rows.is_empty();
-        let mut rows = (!empty).then(|| self.rows.range::<[u8], _>(bounds(range)));
-        std::iter::from_fn(move || {
-            let rows = rows.as_mut()?;
-            if reverse {
-                rows.next_back()
-            } else {
-                rows.next()
-            }
-        })
-        .filter_map(move |(key, row)| Some((key, row.at(at)?)))
+        let rows = (!empty).then(|| self.rows.range::<[u8], _>(bounds(range)));
+        directed(rows.into_iter().flatten(), reverse)
+            .filter_map(move |(key, row)| Some((key, row.at(at)?)))
     }
 
-    /// The newest version up to `at` at which a range over a key was cleared.
+    /// The newest version up to `at` at which a range with this key was cleared.
     pub(super) fn cleared_at(&self, key: &[u8], at: u64) -> Option<u64> {
-        self.cleared.over(key, at)
+        self.cleared.newest_at(key, at)
     }
 
-    /// Adds the first parts of a range that were cleared up to `at`, each with the newest version of
-    /// that, and returns the part of the range that has no others.
+    /// Appends the first parts of a range that were cleared up to `at`, each with its newest version, and
+    /// returns the part of the range that these cover.
     pub(super) fn first_cleared(
         &self,
         range: &KeyRange,
@@ -173,12 +167,7 @@ impl Content {
         found: &mut Vec<(KeyRange, u64)>,
     ) -> KeyRange {
         let before = found.len();
-        let mut parts = self.cleared.parts(range, at);
-        while let Some(part) = if reverse {
-            parts.next_back()
-        } else {
-            parts.next()
-        } {
+        for part in directed(self.cleared.parts(range, at), reverse) {
             found.push(part);
             if found.len() - before == CLEARED_MAX {
                 let last = &found[found.len() - 1].0;
@@ -192,9 +181,9 @@ impl Content {
         range.clone()
     }
 
-    /// True when the newest state of a key is what a range clear made of it.
+    /// True if a range with this key was cleared after version `since`.
     pub(super) fn is_cleared(&self, key: &[u8], since: u64) -> bool {
-        self.cleared.over(key, u64::MAX) > Some(since)
+        self.cleared.newest_at(key, u64::MAX) > Some(since)
     }
 
     fn put(&mut self, key: &Bytes, version: u64, value: Option<Bytes>) {
@@ -213,8 +202,8 @@ impl Content {
         if range.is_empty() {
             return;
         }
-        // What the same transaction has written before is gone; a row at the clear's version would
-        // count as written after it.
+        // Rows that the same transaction wrote before have to go: a row at the clear's version counts as
+        // written after it.
         let mut gone = Vec::new();
         for (key, row) in self.rows.range_mut::<[u8], _>(bounds(range)) {
             if row.newest.version == version {
@@ -240,8 +229,8 @@ impl Row {
         newer.checked_sub(1).map(|last| &self.older[last])
     }
 
-    /// False when nothing is left.
-    fn forget_after(&mut self, version: u64) -> bool {
+    /// False if nothing is left.
+    fn roll_back(&mut self, version: u64) -> bool {
         while self.newest.version > version {
             match self.older.pop() {
                 Some(state) => self.newest = state,

@@ -1,16 +1,39 @@
-//! The redo log: segment files that are written from front to back, one after the other.
+//! The redo log: segment files that are written sequentially, one after the other.
 //!
 //! ```text
-//! redo-0000000000000001   record record record turn
-//! redo-0000000000000002   record record ······ zeros, or what the file held before
+//! redo-0000000000000001   record record record end
+//! redo-0000000000000002   record record ······ zeros, or older records of a recycled file
 //! redo-0000000000000003   prepared
 //! ```
-//! A segment is filled with zeros when it is made, so that syncing what is written into it later
-//! needs no change of the file system's own records. A segment whose records are all in the tree is
-//! renamed to become a later one. A number is never used twice.
+//! New segments are filled with zeros and synced, so that later syncs need not update the file
+//! system's metadata. A segment whose records are all in the tree is recycled: it is renamed to a
+//! later number. Numbers are never reused.
 //!
-//! Only the holder of the commit lock writes, behind the last record that was published. Readers
-//! stop at the published version, so they never see what a killed writer has left unpublished.
+//! The life of a commit, and what a crash at each point leaves:
+//!
+//! ```text
+//!     commit.lock held ──────────┐                  checkpoint.lock held ─────────────┐
+//! ─ a ─ append record ─ b ─ publish ─ c ─ fdatasync ─ d ─ LMDB commit ─ e ─ recycle ─ f ─▶
+//!       (page cache)      (control page)    reply          rows + mark      rename segment
+//! ```
+//!
+//! | at | a killed process leaves | a power cut leaves |
+//! |---|---|---|
+//! | a | nothing, or part of a record; the next commit overwrites it | the same |
+//! | b | a whole record that others overwrite; without others, start-up replays it | any part of it |
+//! | c | a commit that others see, and sync | any part of it; no client was told of it |
+//! | d | a durable commit | the same: start-up replays the record |
+//! | e | a tree that includes it; the mark says where the rest of the log begins | the same |
+//! | f | the same; records in the renamed file do not continue the log | the same |
+//!
+//! Each record contains the checksum of the previous one, so a torn record ends the log, and old
+//! records in a recycled segment never continue it. Start-up (see [`open`](super::open)) replays from
+//! the tree's mark to that end, and refuses to open if it knows of a durable version after it: from
+//! the control page, or from any record, each of which states what was durable when it was written.
+//! Transactions that only read wait until the versions they saw are past `d`.
+//!
+//! Only the holder of the commit lock writes, after the last published record. Readers stop at the
+//! published version, so they never see an unpublished record of a killed writer.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -25,32 +48,31 @@ use super::record::{HEADER_BYTES, Header, Record, RecordWriter};
 #[cfg(test)]
 use super::trace::{Event, Trace};
 
-/// A place between two records.
+/// A position between two records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) segment: u64,
     pub(super) offset: u64,
     /// The checksum of the record before.
     pub(super) chain: u64,
-    /// How many bytes of log lie before.
+    /// The bytes of log before it.
     pub(super) bytes: u64,
 }
 
-/// What is found at a position.
 #[derive(Debug)]
 pub(super) enum Found {
     Record(Record, Position),
-    /// No continuation of the log.
+    /// The log ends here.
     End,
 }
 
 #[derive(Debug)]
 pub(super) struct Log {
     directory: PathBuf,
-    /// The size of segments, except the first, which is small, and those for larger records.
+    /// The size of segments, except for the first, which is small, and those with larger records.
     segment_bytes: u64,
     segments: Mutex<BTreeMap<u64, Arc<Segment>>>,
-    /// The last segment whose name is known to be on disk.
+    /// The last segment whose directory entry is synced.
     named: AtomicU64,
     #[cfg(test)]
     pub(super) trace: Trace,
@@ -62,7 +84,7 @@ struct Segment {
     bytes: u64,
 }
 
-/// How much of a segment a reader fetches before it knows how long the record is.
+/// How much is read before the length of a record is known.
 const READ_BYTES: usize = 4096;
 const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
@@ -78,7 +100,6 @@ impl Log {
         }
     }
 
-    /// Reads the record at a position.
     pub(super) fn read(&self, at: Position) -> io::Result<Found> {
         let mut place = at;
         loop {
@@ -92,7 +113,7 @@ impl Log {
                 return Ok(Found::End);
             }
             let length = bytes.len() as u64;
-            if header.is_turn() {
+            if header.ends_segment() {
                 place = Position {
                     segment: place.segment + 1,
                     offset: 0,
@@ -124,19 +145,19 @@ impl Log {
     ) -> io::Result<Position> {
         let mut at = at;
         let mut segment = self.existing(at.segment)?;
-        let turn_bytes = HEADER_BYTES as u64;
+        let end_bytes = HEADER_BYTES as u64;
         let record_bytes = writer.record_bytes() as u64;
-        // A segment that somebody has made for smaller records is passed by.
-        while at.offset + record_bytes + turn_bytes > segment.bytes {
-            // The next segment is there before the record that leads to it.
-            let next = self.make(at.segment + 1, record_bytes + turn_bytes)?;
-            let (turn, chain) = RecordWriter::new().finish(version, at.chain, durable);
-            self.write(at.segment, &segment, at.offset, &turn)?;
+        // A prepared segment may be too small for this record, and is then left empty.
+        while at.offset + record_bytes + end_bytes > segment.bytes {
+            // The next segment must exist before the record that points to it.
+            let next = self.make(at.segment + 1, record_bytes + end_bytes)?;
+            let (end, chain) = RecordWriter::new().finish(version, at.chain, durable);
+            self.write(at.segment, &segment, at.offset, &end)?;
             at = Position {
                 segment: at.segment + 1,
                 offset: 0,
                 chain,
-                bytes: at.bytes + turn_bytes,
+                bytes: at.bytes + end_bytes,
             };
             segment = next;
         }
@@ -150,8 +171,8 @@ impl Log {
         })
     }
 
-    /// Makes sure that what was written into these segments survives a power cut. A segment that is
-    /// gone was in the tree.
+    /// Makes the records in these segments survive a power cut. Missing segments were recycled, so
+    /// their records are in the tree.
     pub(super) fn sync(&self, first: u64, last: u64) -> io::Result<()> {
         for number in first..=last {
             if let Some(segment) = self.segment(number)? {
@@ -165,8 +186,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the bytes between two positions again and syncs them. A sync that failed in an
-    /// earlier life may have left pages in memory that look clean and are not on disk.
+    /// Rewrites the bytes between two positions and syncs them. After a failed sync of an earlier
+    /// process, the page cache may hold pages that are marked clean but are not on disk.
     pub(super) fn rewrite(&self, from: Position, to: Position) -> io::Result<()> {
         for number in from.segment..=to.segment {
             let segment = self.existing(number)?;
@@ -187,8 +208,8 @@ impl Log {
         self.sync(from.segment, to.segment)
     }
 
-    /// The newest version that any whole record behind `end` says was durable: proof that the log
-    /// once went on, if that is newer than what was read up to `end`.
+    /// The newest version that any whole record after `end` states as durable. If it is newer than the
+    /// version at `end`, acknowledged commits are missing.
     pub(super) fn durable_behind(&self, end: Position) -> io::Result<u64> {
         let mut newest = 0;
         for number in self.numbers()? {
@@ -211,7 +232,7 @@ impl Log {
         Ok(newest)
     }
 
-    /// The numbers of the segments there are.
+    /// The numbers of the existing segments.
     pub(super) fn numbers(&self) -> io::Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -223,12 +244,12 @@ impl Log {
         Ok(numbers)
     }
 
-    /// The segment, which is made if it is not there. The caller holds the commit lock.
+    /// Creates the first segment. The caller holds the commit lock.
     pub(super) fn make_first(&self, number: u64) -> io::Result<()> {
         self.make(number, 0).map(drop)
     }
 
-    /// True when the log will soon have to go on in a segment that is not there yet.
+    /// True if the next segment does not exist and will be needed soon.
     pub(super) fn wants_next(&self, at: Position) -> io::Result<bool> {
         let Some(segment) = self.segment(at.segment)? else {
             return Ok(false);
@@ -236,12 +257,13 @@ impl Log {
         Ok(at.offset > segment.bytes / 2 && !self.path(at.segment + 1).exists())
     }
 
-    /// Fills a file with zeros, which [`Self::place_spare`] will give a name.
+    /// Prepares a file for [`Self::place_spare`], without a lock because filling it takes long.
     pub(super) fn make_spare(&self) -> io::Result<()> {
         self.fill(&self.spare(), self.segment_bytes).map(drop)
     }
 
-    /// Makes the spare file a segment, unless somebody was faster. The caller holds the commit lock.
+    /// Makes the spare file a segment, unless another process has made it. The caller holds the commit
+    /// lock.
     pub(super) fn place_spare(&self, number: u64) -> io::Result<()> {
         if self.path(number).exists() {
             return fs::remove_file(self.spare());
@@ -249,8 +271,8 @@ impl Log {
         self.name(&self.spare(), number, self.segment_bytes)
     }
 
-    /// Uses a segment whose records are in the tree again under a later number, or removes it. The
-    /// caller holds the commit lock.
+    /// Renames a segment whose records are in the tree to a later number, or removes it. The caller
+    /// holds the commit lock.
     pub(super) fn recycle(&self, old: u64, number: u64) -> io::Result<()> {
         self.lock().remove(&old);
         let (from, to) = (self.path(old), self.path(number));
@@ -287,7 +309,7 @@ impl Log {
         };
         let bytes = file.metadata()?.len();
         let segment = Arc::new(Segment { file, bytes });
-        // The last ones are those that are written, synced and read.
+        // The last segments are those in use.
         while segments.len() >= 4 {
             segments.pop_first();
         }
@@ -310,7 +332,7 @@ impl Log {
         self.existing(number)
     }
 
-    /// Makes a file of zeros a segment.
+    /// Makes a prepared file a segment.
     fn name(&self, file: &Path, number: u64, bytes: u64) -> io::Result<()> {
         #[cfg(test)]
         self.trace.push(Event::Filled {
@@ -340,7 +362,7 @@ impl Log {
             filled += step as u64;
         };
         if result.is_err() {
-            // A half filled file only takes up the room that is missing.
+            // An unfinished file only takes up disk space.
             let _ = fs::remove_file(path);
         }
         result
@@ -348,7 +370,7 @@ impl Log {
 
     #[cfg_attr(
         not(test),
-        expect(clippy::unused_self, reason = "tests interfere here")
+        expect(clippy::unused_self, reason = "tests inject errors here")
     )]
     fn write_file(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
         #[cfg(test)]
@@ -371,7 +393,7 @@ impl Log {
 
     #[cfg_attr(
         not(test),
-        expect(clippy::unused_self, reason = "tests interfere here")
+        expect(clippy::unused_self, reason = "tests inject errors here")
     )]
     fn sync_segment(&self, number: u64, segment: &Segment) -> io::Result<()> {
         #[cfg(test)]
@@ -410,7 +432,7 @@ impl Log {
 }
 
 impl Segment {
-    /// The whole record at an offset, if there is one.
+    /// The record at an offset, if it is complete.
     fn read(&self, offset: u64) -> io::Result<Option<(Header, Vec<u8>)>> {
         let mut bytes = vec![0; READ_BYTES];
         let mut read = 0;

@@ -1,11 +1,11 @@
-//! The two meta pages of LMDB's file, which say how long it is and where everything begins. LMDB
-//! believes them: they are looked at before it does.
+//! The two meta pages of LMDB's file, which contain its length. LMDB does not verify them, so they are
+//! checked before it opens the file.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Where the fields are that are looked at, in a page of LMDB's format 1 on a 64-bit machine.
+/// The offsets of the fields in a page of LMDB's format 1 on a 64-bit machine.
 const MAGIC_AT: usize = 16;
 const VERSION_AT: usize = 20;
 const PAGE_BYTES_AT: usize = 40;
@@ -14,8 +14,8 @@ const META_BYTES: usize = 152;
 const MAGIC: u32 = 0xbeef_c0de;
 const VERSION: u32 = 1;
 
-/// How long LMDB's file has to be for all its pages. Free pages at the end may never have been
-/// written, so that a file that is shorter may be whole all the same. `None`: the pages make no sense.
+/// The length of LMDB's file with all its pages. A shorter file may still be complete: free pages at
+/// the end may never have been written. `None` if the meta pages are malformed.
 pub(super) fn file_bytes(file: &File) -> io::Result<Option<u64>> {
     let Some((page_bytes, first)) = read(file, 0)? else {
         return Ok(None);
@@ -29,7 +29,7 @@ pub(super) fn file_bytes(file: &File) -> io::Result<Option<u64>> {
         .filter(|_| other_page_bytes == page_bytes))
 }
 
-/// The size of pages and the number of the last one, as a meta page has them.
+/// The page size and the number of the last page.
 fn read(file: &File, offset: u64) -> io::Result<Option<(u64, u64)>> {
     let mut page = [0; META_BYTES];
     match file.read_exact_at(&mut page, offset) {

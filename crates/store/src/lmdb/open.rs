@@ -1,9 +1,10 @@
-//! Opening: finding out where the log ends, after whatever has happened.
+//! Opening a store, and recovery from the log by the first process.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -11,17 +12,19 @@ use rand::RngExt;
 use super::control::Control;
 use super::core::Core;
 use super::directory::{Directory, Locked};
-use super::engine::{Engine, Parts, Tuning};
+use super::engine::{Engine, Tuning};
 use super::failure::{self, RESTORE};
 use super::log::{Found, Log, Position};
 use super::meta;
 use super::tree::{Mark, Tree};
+use super::view::View;
+use crate::watch::Watches;
 use crate::{Error, OpenOptions, Result};
 
-/// How long opening waits for another process that opens or commits.
+/// How long opening waits for a process that opens the store or commits.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Opens the store in a directory. The first process recovers it; others join in.
+/// Opens the store in a directory. The first process recovers it; later ones join.
 pub(super) fn open(
     directory: Directory,
     options: &OpenOptions,
@@ -30,10 +33,10 @@ pub(super) fn open(
     let path = directory.path().to_owned();
     let fail = |doing: &'static str| {
         let path = path.clone();
-        move |error| failure::of_open(doing, &path, error)
+        move |error| failure::open_error(doing, &path, error)
     };
     let commit_lock = directory.lock_file("commit.lock")?;
-    // Nobody else opens or commits meanwhile.
+    // Keeps other processes from opening the store and from committing meanwhile.
     let committing = commit_lock.lock_within(PATIENCE)?;
     let open_lock = directory.lock_file("open.lock")?;
     let alone = open_lock.try_lock().map_err(fail("locking the store"))?;
@@ -59,7 +62,8 @@ pub(super) fn open(
     sharing.map_err(fail("sharing the store"))?;
     drop(committing);
     let checkpoint_lock = directory.lock_file("checkpoint.lock")?;
-    let parts = Parts {
+    let view = View::new(core.version, core.position.segment, Arc::clone(&core.stack));
+    let engine = Engine {
         directory,
         tuning,
         control,
@@ -67,16 +71,20 @@ pub(super) fn open(
         tree,
         commit_lock,
         checkpoint_lock,
-        open_lock,
+        _open_lock: open_lock,
+        watches: Watches::default(),
+        unsynced: AtomicU64::new(core.tree().position.segment),
+        core: Mutex::new(core),
+        view: RwLock::new(Arc::new(view)),
+        stopped: OnceLock::new(),
     };
-    let engine = Engine::new(parts, core);
     engine.catch_up(&mut engine.core())?;
     Ok(Arc::new(engine))
 }
 
-/// Opens the tree. A file that is too short would end the process as soon as LMDB reads behind its end.
+/// Opens the tree. LMDB would crash on reading beyond the end of a file that is too short.
 fn open_tree(path: &Path, map_bytes: u64, is_alone: bool) -> Result<Tree> {
-    let fail = |error| failure::of_open("looking at data.mdb", path, error);
+    let fail = |error| failure::open_error("looking at data.mdb", path, error);
     let file = match File::options()
         .read(true)
         .write(true)
@@ -94,15 +102,15 @@ fn open_tree(path: &Path, map_bytes: u64, is_alone: bool) -> Result<Tree> {
         return Tree::open(path, map_bytes);
     }
     let Some(wanted) = meta::file_bytes(&file).map_err(fail)? else {
-        return Err(failure::damaged(path, "has no meta pages that make sense"));
+        return Err(failure::damaged(path, "has malformed meta pages"));
     };
     if bytes >= wanted {
         return Tree::open(path, map_bytes);
     }
     if wanted > map_bytes {
-        return Err(failure::damaged(path, "is shorter than its meta pages say"));
+        return Err(failure::damaged(path, "is shorter than its meta pages require"));
     }
-    // Perhaps nothing but free pages is missing, which have never been written.
+    // Possibly only free pages are missing, which were never written.
     file.set_len(wanted).map_err(fail)?;
     let tree = Tree::open(path, map_bytes).and_then(|tree| tree.verify().map(|()| tree));
     if tree.is_err() {
@@ -112,7 +120,7 @@ fn open_tree(path: &Path, map_bytes: u64, is_alone: bool) -> Result<Tree> {
     tree
 }
 
-/// Checks whether this process can work with those that have the store open. Returns their map size.
+/// Checks that this process can share the store with those that have it open. Returns their map size.
 fn join(control: &Control, path: &Path, options: &OpenOptions) -> Result<u64> {
     if control.failed() {
         return Err(Error::open(format!(
@@ -133,7 +141,7 @@ fn join(control: &Control, path: &Path, options: &OpenOptions) -> Result<u64> {
 
 /// Gives a new tree its mark and the log its beginning.
 fn begin(tree: &Tree, log: &Log, path: &Path) -> Result<()> {
-    let fail = |error| failure::of_open("making the log", path, error);
+    let fail = |error| failure::open_error("making the log", path, error);
     if log
         .numbers()
         .map_err(fail)?
@@ -159,14 +167,15 @@ fn begin(tree: &Tree, log: &Log, path: &Path) -> Result<()> {
     })
 }
 
-/// Reads the log from where the tree is up to its end, and makes sure that this is its end.
+/// Replays the log from the tree's position to its end, and checks that no acknowledged commit is
+/// missing after it.
 fn recover(log: &Log, control: &Control, core: &mut Core, path: &Path) -> Result<()> {
-    let fail = |error| failure::of_open("reading the log", path, error);
+    let fail = |error| failure::open_error("reading the log", path, error);
     let start = core.position;
     let mut durable = control.left_durable();
     if !(log.numbers().map_err(fail)?).contains(&start.segment) {
         return Err(Error::corrupt(format!(
-            "the redo log in {} has lost its segment {:016x}; {RESTORE}",
+            "the redo log in {} is missing segment {:016x}; {RESTORE}",
             path.display(),
             start.segment
         )));
@@ -174,7 +183,7 @@ fn recover(log: &Log, control: &Control, core: &mut Core, path: &Path) -> Result
     while let Found::Record(record, next) = log.read(core.position).map_err(fail)? {
         if record.first_version() != core.version + 1 {
             return Err(Error::corrupt(format!(
-                "the redo log in {} goes on with version {} behind version {}; {RESTORE}",
+                "the redo log in {} has version {} after version {}; {RESTORE}",
                 path.display(),
                 record.first_version(),
                 core.version
@@ -189,8 +198,8 @@ fn recover(log: &Log, control: &Control, core: &mut Core, path: &Path) -> Result
     durable = durable.max(log.durable_behind(core.position).map_err(fail)?);
     if durable > core.version {
         return Err(Error::corrupt(format!(
-            "the redo log in {} breaks off behind version {}, but version {durable} had been \
-             acknowledged; nothing was changed; {RESTORE}",
+            "the redo log in {} ends after version {}, but version {durable} was acknowledged; \
+             nothing was changed; {RESTORE}",
             path.display(),
             core.version
         )));

@@ -1,7 +1,7 @@
-//! Read transactions of LMDB that all see the same state of the tree.
+//! A pool of LMDB read transactions that all see the same state of the tree.
 //!
-//! A read takes one for its duration, so there are about as many as threads and any number of
-//! snapshots. Each thread has its usual place to take one from, so that threads seldom meet.
+//! A read takes one for its duration, so any number of snapshots needs only about as many as there are
+//! threads. The pool has several slots, one preferred by each thread, to avoid contention.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,26 +13,26 @@ use crate::{Error, Result};
 
 pub(super) type Reader = RoTxn<'static, WithoutTls>;
 
-const PLACES: usize = 16;
-/// How long a read waits before it looks for itself again. It is woken sooner.
+const SLOTS: usize = 16;
+/// How long a read waits before it tries again. It is usually notified sooner.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 pub(super) struct Readers {
-    places: [Place; PLACES],
+    slots: [Slot; SLOTS],
     waiting: Mutex<()>,
-    /// How many wait: waking nobody would be a system call in every read.
+    /// The number of waiting reads, so that returning a reader needs a system call only if there are any.
     waiters: AtomicUsize,
     returned: Condvar,
 }
 
-/// `None` once they are given up. Places do not share a cache line.
+/// `None` once the pool is closed. Slots do not share cache lines.
 #[repr(align(64))]
-struct Place(Mutex<Option<Vec<Reader>>>);
+struct Slot(Mutex<Option<Vec<Reader>>>);
 
 impl Readers {
     pub(super) fn new(first: Reader) -> Self {
         let readers = Self {
-            places: std::array::from_fn(|_| Place(Mutex::new(Some(Vec::new())))),
+            slots: std::array::from_fn(|_| Slot(Mutex::new(Some(Vec::new())))),
             waiting: Mutex::new(()),
             waiters: AtomicUsize::new(0),
             returned: Condvar::new(),
@@ -41,19 +41,19 @@ impl Readers {
         readers
     }
 
-    /// Takes a reader; `another` makes one more, as long as it can see the same state.
+    /// Takes a reader; `another` creates one, which is possible until the tree changes.
     pub(super) fn take(&self, another: impl Fn() -> Option<Reader>) -> Result<Reader> {
-        let usual = usual_place();
+        let own = own_slot();
         loop {
-            if let Some(reader) = self.lock(usual).as_mut().ok_or(Error::TooOld)?.pop() {
+            if let Some(reader) = self.lock(own).as_mut().ok_or(Error::TooOld)?.pop() {
                 return Ok(reader);
             }
             if let Some(reader) = another() {
                 return Ok(reader);
             }
-            // The tree has changed: those there are must do.
-            for place in 0..PLACES {
-                if let Some(reader) = self.lock(place).as_mut().and_then(Vec::pop) {
+            // The tree has changed, so only existing readers see this state.
+            for slot in 0..SLOTS {
+                if let Some(reader) = self.lock(slot).as_mut().and_then(Vec::pop) {
                     return Ok(reader);
                 }
             }
@@ -65,39 +65,39 @@ impl Readers {
     }
 
     pub(super) fn give_back(&self, reader: Reader) {
-        let mut place = self.lock(usual_place());
-        let closed = match place.as_mut() {
+        let mut slot = self.lock(own_slot());
+        let closed = match slot.as_mut() {
             Some(idle) => {
                 idle.push(reader);
                 None
             }
             None => Some(reader),
         };
-        drop(place);
+        drop(slot);
         drop(closed);
         if self.waiters.load(Ordering::Relaxed) > 0 {
             self.returned.notify_one();
         }
     }
 
-    /// Ends all readers, those in use when they come back.
+    /// Ends all readers; those in use end when they are returned.
     pub(super) fn close(&self) {
-        for place in 0..PLACES {
-            let idle = self.lock(place).take();
+        for slot in 0..SLOTS {
+            let idle = self.lock(slot).take();
             drop(idle);
         }
     }
 
-    fn lock(&self, place: usize) -> MutexGuard<'_, Option<Vec<Reader>>> {
-        let Place(idle) = &self.places[place];
+    fn lock(&self, slot: usize) -> MutexGuard<'_, Option<Vec<Reader>>> {
+        let Slot(idle) = &self.slots[slot];
         idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn usual_place() -> usize {
+fn own_slot() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static PLACE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % PLACES;
+        static SLOT: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SLOTS;
     }
-    PLACE.with(|place| *place)
+    SLOT.with(|slot| *slot)
 }

@@ -1,29 +1,29 @@
-//! What the redo log is made of: records, each of which holds the commits of one group.
+//! The records of the redo log. Each holds the commits of one group.
 //!
 //! ```text
-//!  0  checksum of everything behind it     u64
+//!  0  checksum of all that follows         u64
 //!  8  magic                                u32
 //! 12  bytes of the payload                 u32
 //! 16  version of the last commit           u64
-//! 24  commits in the payload               u32   0: the log goes on in the next segment
+//! 24  commits in the payload               u32   0: the log continues in the next segment
 //! 28  reserved                             u32
 //! 32  checksum of the record before        u64
 //! 40  version known durable when written   u64
-//! 48  payload, filled up to 8 bytes
+//! 48  payload, padded to 8 bytes
 //! ```
-//! Numbers are little endian. Since a record names the checksum of the one before it, bytes that an
-//! earlier use of the file left behind the log's end are never taken for its continuation.
+//! Numbers are little endian. A record contains the checksum of the one before it, so records of an
+//! earlier use of the file never continue the log.
 //!
 //! A payload is, for each commit, the number of its operations (u32) and the operations: a tag (u8),
-//! the key or the range's begin, then the value or the range's end where there is one; each as its
-//! length (u32) and its bytes. Operations are absolute: sums are added up and stamps filled in.
+//! the key or the beginning of the range, then the value or the end of the range, if any; each as its
+//! length (u32) and its bytes. Additions are stored as their sums, and stamps are filled in.
 
 use bytes::{Buf, Bytes};
 use twox_hash::XxHash3_64;
 
 use crate::KeyRange;
 
-/// One write, as it is done again when the log is read.
+/// One write, as it is replayed from the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Op {
     Put {
@@ -36,7 +36,7 @@ pub(super) enum Op {
     ClearRange {
         range: KeyRange,
     },
-    /// Nothing changes, but who has read in the range is in conflict.
+    /// Changes nothing, but conflicts with reads of the range.
     Touch {
         range: KeyRange,
     },
@@ -58,7 +58,7 @@ pub(super) struct Header {
     pub(super) commits: u32,
     /// The checksum of the record before.
     pub(super) previous: u64,
-    /// What was durable when the record was written.
+    /// The durable version when the record was written.
     pub(super) durable: u64,
 }
 
@@ -66,7 +66,7 @@ pub(super) const HEADER_BYTES: usize = 48;
 const MAGIC: u32 = u32::from_le_bytes(*b"DVRL");
 
 impl Header {
-    /// Reads a header without judging the checksum.
+    /// Parses a header without verifying the checksum.
     pub(super) fn parse(mut bytes: &[u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES {
             return None;
@@ -89,17 +89,17 @@ impl Header {
         })
     }
 
-    /// How many bytes the whole record takes.
+    /// The size of the whole record.
     pub(super) fn record_bytes(&self) -> usize {
         HEADER_BYTES + (self.payload_bytes as usize).next_multiple_of(8)
     }
 
-    /// True for the record that ends a segment.
-    pub(super) fn is_turn(&self) -> bool {
+    /// True for the last record of a segment.
+    pub(super) fn ends_segment(&self) -> bool {
         self.commits == 0
     }
 
-    /// True when `record`, which begins with this header, is whole.
+    /// True if `record`, which begins with this header, is complete and undamaged.
     pub(super) fn matches(&self, record: &[u8]) -> bool {
         record.len() == self.record_bytes() && XxHash3_64::oneshot(&record[8..]) == self.checksum
     }
@@ -138,12 +138,12 @@ impl RecordWriter {
         }
     }
 
-    /// How many bytes the record will take.
+    /// The size of the record.
     pub(super) fn record_bytes(&self) -> usize {
         self.bytes.len().next_multiple_of(8)
     }
 
-    /// Completes the record. Returns its bytes and its checksum, which the next one will name.
+    /// Completes the record. Returns its bytes and its checksum, for the next record.
     pub(super) fn finish(mut self, version: u64, previous: u64, durable: u64) -> (Vec<u8>, u64) {
         let payload = length(self.bytes.len() - HEADER_BYTES);
         self.bytes.resize(self.record_bytes(), 0);
@@ -167,8 +167,8 @@ fn length(bytes: usize) -> u32 {
 }
 
 impl Record {
-    /// Reads the commits of a record whose checksum was right. `None` when they make no sense, so
-    /// that something else than this program has written them.
+    /// Parses the commits of a record with a correct checksum. `None` if they are malformed: another
+    /// program wrote them.
     pub(super) fn parse(header: Header, record: &[u8]) -> Option<Self> {
         let end = HEADER_BYTES + header.payload_bytes as usize;
         let mut payload = Bytes::copy_from_slice(record.get(HEADER_BYTES..end)?);

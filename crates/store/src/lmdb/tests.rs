@@ -15,7 +15,7 @@ use super::directory::Directory;
 use super::engine::{Engine, Tuning};
 use super::{Lmdb, open};
 use crate::pending::{CommitRequest, Mutation, Stamp};
-use crate::{KeyRange, KeyValue, OpenOptions, Result};
+use crate::{KeyRange, KeyValue, OpenOptions, RangeOptions, Result};
 
 /// Nothing happens by itself.
 fn manual() -> Tuning {
@@ -60,8 +60,8 @@ fn blind(mutations: Vec<Mutation>) -> CommitRequest {
 }
 
 fn commit(engine: &Engine, request: CommitRequest) -> Result<Stamp> {
-    let mut verdicts = engine.commit(vec![request])?;
-    verdicts.pop().expect("one verdict")
+    let mut results = engine.commit(vec![request])?;
+    results.pop().expect("one result")
 }
 
 /// Every row, as the newest snapshot has it.
@@ -69,7 +69,9 @@ fn rows(engine: &Engine) -> Vec<KeyValue> {
     let snapshot = engine.snapshot().expect("a snapshot");
     let (mut rows, mut rest) = (Vec::new(), Some(KeyRange::all()));
     while let Some(range) = rest.take() {
-        let page = snapshot.page(&range, None, false).expect("a page");
+        let page = snapshot
+            .page(&range, RangeOptions::default())
+            .expect("a page");
         rows.extend(page.rows);
         rest = page.rest;
     }

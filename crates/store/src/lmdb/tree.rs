@@ -1,10 +1,10 @@
-//! The tree: an LMDB environment that is written by checkpoints only, each of them synced.
+//! The tree: an LMDB environment that only checkpoints write, each of them synced.
 //!
-//! It holds the rows, and the mark: the version the rows are at and where the log goes on from
-//! there. LMDB copies what it changes, so the tree is whole at every moment, at the newest mark.
+//! It holds the rows and the mark: their version and the position in the log after it. LMDB is
+//! copy-on-write, so the tree is consistent at all times, at the newest mark.
 //!
-//! Rows carry checksums: see [`checksum`](super::checksum). Those of a row are compared whenever it is
-//! read, those of all rows together by [`Tree::verify`].
+//! Rows have checksums (see [`checksum`](super::checksum)), which every read verifies, and
+//! [`Tree::verify`] for all rows together.
 
 mod keys;
 
@@ -17,19 +17,18 @@ use heed::types::Bytes as Raw;
 use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
 use self::keys::{decode, encode, encode_range};
-use super::checksum::{self, Damaged, Total};
+use super::checksum::{self, Damaged, Table, Total};
+use super::damage_signal::{self, TreeAccess};
 use super::failure;
-use super::fault::{self, InTree};
 use super::layer::Layer;
 use super::log::Position;
 use super::readers::{Reader, Readers};
 use crate::limits::{KEY_BYTES_MAX, PAGE_BYTES};
 use crate::pending::{covered, rest_after};
+use crate::range::directed;
 use crate::{Error, KeyRange, KeyValue, Result};
 
-pub(super) type Table = Database<'static, Raw, Raw>;
-
-/// Which version the rows of the tree are at, and where the log goes on from there.
+/// The version of the rows in the tree, and the position in the log after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) version: u64,
@@ -43,11 +42,11 @@ pub(super) struct Tree {
     marks: Table,
     path: PathBuf,
     map_bytes: u64,
-    /// What this process says at its end when LMDB runs into damage.
-    last_words: String,
+    /// Printed if LMDB crashes on a damaged file.
+    damage_message: String,
 }
 
-/// One state of the tree, kept by read transactions of LMDB that all see it.
+/// One state of the tree, kept by LMDB read transactions.
 pub(super) struct TreeState {
     pub(super) mark: Mark,
     tree: Arc<Tree>,
@@ -60,7 +59,7 @@ pub(super) struct TreeState {
 pub(super) struct Rows {
     /// In the direction of the read.
     pub(super) rows: Vec<KeyValue>,
-    /// The part of the whole range that was looked at.
+    /// The part of the whole range that was read.
     pub(super) covered: KeyRange,
 }
 
@@ -68,8 +67,8 @@ pub(super) struct Rows {
 type Found<'t> = heed::Result<(&'t [u8], &'t [u8])>;
 
 const MARK: &[u8] = b"mark";
-const LOST_MARK: &str = "has lost its mark";
-/// How many read transactions of LMDB all processes of a store have together.
+const LOST_MARK: &str = "has no mark";
+/// The most read transactions of all processes of a store.
 const READERS_MAX: u32 = 2048;
 
 impl Tree {
@@ -83,11 +82,11 @@ impl Tree {
         (options.map_size(map_size))
             .max_readers(READERS_MAX)
             .max_dbs(2);
-        fault::handle();
-        let last_words = failure::last_words(directory);
-        let in_tree = InTree::enter(&last_words);
-        // SAFETY: nobody else writes to the file: other processes use it through LMDB and its locks,
-        // and the registry of open stores keeps this process from opening it twice.
+        damage_signal::install_handlers();
+        let damage_message = failure::damage_message(directory);
+        let access = TreeAccess::enter(&damage_message);
+        // SAFETY: other processes use the file through LMDB and its locks, and the registry of open
+        // stores keeps this process from opening it twice.
         let env = unsafe { options.open(directory) }.map_err(fail)?;
         env.clear_stale_readers().map_err(fail)?;
         let wtxn = env.write_txn().map_err(fail)?;
@@ -100,27 +99,27 @@ impl Tree {
                     rows: opener.create_database(wtxn, Some("rows"))?,
                     marks: opener.create_database(wtxn, Some("marks"))?,
                 },
-                // Nobody has ever made one without the other.
+                // They are created together.
                 _ => return Ok(CommitOrAbort::Abort(())),
             }))
         });
         let Some((rows, marks)) = tables.map_err(fail)?.commit() else {
-            return Err(failure::damaged(directory, "has lost one of its tables"));
+            return Err(failure::damaged(directory, "is missing one of its tables"));
         };
-        drop(in_tree);
+        drop(access);
         Ok(Self {
             env,
             rows,
             marks,
             path: directory.to_owned(),
             map_bytes,
-            last_words,
+            damage_message,
         })
     }
 
-    /// The mark, or `None` in a tree that was just made.
+    /// The mark; `None` in a new tree.
     pub(super) fn mark(&self) -> Result<Option<Mark>> {
-        let _in_tree = self.enter();
+        let _access = self.enter();
         let txn = self.env.read_txn().map_err(|error| self.fail(error))?;
         Ok(self.mark_in(&txn)?.map(|(mark, _)| mark))
     }
@@ -130,9 +129,9 @@ impl Tree {
         self.update(|txn| self.put_mark(txn, mark, Total::default()))
     }
 
-    /// Reads all rows, and checks that they are those that were put there.
+    /// Reads all rows and verifies their checksums, their order and the sum of the checksums.
     pub(super) fn verify(&self) -> Result<()> {
-        let _in_tree = self.enter();
+        let _access = self.enter();
         let fail = |error| self.fail(error);
         let txn = self.env.read_txn().map_err(fail)?;
         let mut found = Total::default();
@@ -148,7 +147,7 @@ impl Tree {
         match self.mark_in(&txn)? {
             Some((_, total)) if total != found => Err(failure::damaged(
                 &self.path,
-                "has lost rows, or has older ones in their place",
+                "is missing rows, or has older versions of them",
             )),
             _ => Ok(()),
         }
@@ -156,10 +155,10 @@ impl Tree {
 
     /// The newest state of the tree.
     pub(super) fn state(self: &Arc<Self>) -> Result<TreeState> {
-        let in_tree = self.enter();
+        let access = self.enter();
         let reader = self.reader()?;
         let mark = self.mark_in(&reader)?;
-        drop(in_tree);
+        drop(access);
         let Some((mark, _)) = mark else {
             return Err(failure::damaged(&self.path, LOST_MARK));
         };
@@ -171,14 +170,14 @@ impl Tree {
         })
     }
 
-    /// Moves layers, oldest first, into the tree, which is at `since`, and sets its mark. All of it
-    /// or nothing; synced.
+    /// Moves layers, oldest first, into the tree, which is at version `since`, and sets its mark, in one
+    /// synced transaction.
     pub(super) fn merge(&self, layers: &[Arc<Layer>], since: u64, mark: Mark) -> Result<()> {
         let fail = |error| self.fail(error);
         self.update(|txn| {
             let old = self.mark_in(txn)?;
             let (_, mut total) = old.ok_or_else(|| failure::damaged(&self.path, LOST_MARK))?;
-            // What makes room comes first, so that a full tree can be cleared.
+            // Deletions free pages and come first, so that a full tree can be cleared.
             for layer in layers {
                 let content = layer.read();
                 for (range, version) in content.cleared() {
@@ -198,8 +197,8 @@ impl Tree {
         })
     }
 
-    /// Moves the rows of one layer that no layer above decides about: those that have a value, or
-    /// those that are deleted.
+    /// Moves the rows of one layer that no layer above overrides: those with a value, or the deleted
+    /// ones.
     fn merge_rows(
         &self,
         txn: &mut RwTxn<'_>,
@@ -229,13 +228,13 @@ impl Tree {
         Ok(())
     }
 
-    /// Frees the places of readers whose processes are gone.
+    /// Frees the reader slots of dead processes.
     pub(super) fn clear_stale_readers(&self) -> Result<usize> {
         (self.env.clear_stale_readers()).map_err(|error| self.fail(error))
     }
 
     fn update(&self, write: impl FnOnce(&mut RwTxn<'_>) -> Result<()>) -> Result<()> {
-        let _in_tree = self.enter();
+        let _access = self.enter();
         let mut txn = self.env.write_txn().map_err(|error| self.fail(error))?;
         write(&mut txn)?;
         txn.commit().map_err(|error| self.fail(error))
@@ -248,7 +247,7 @@ impl Tree {
     fn mark_in(&self, txn: &RoTxn<'_>) -> Result<Option<(Mark, Total)>> {
         let stored = (self.marks.get(txn, MARK)).map_err(|error| self.fail(error))?;
         let decode = |stored| Mark::decode(checksum::open(MARK, stored).ok()?);
-        let damaged = || failure::damaged(&self.path, "has a mark that makes no sense");
+        let damaged = || failure::damaged(&self.path, "has a malformed mark");
         stored
             .map(|stored| decode(stored).ok_or_else(damaged))
             .transpose()
@@ -259,20 +258,19 @@ impl Tree {
         (self.marks.put(txn, MARK, &stored)).map_err(|error| self.fail(error))
     }
 
-    fn enter(&self) -> InTree<'_> {
-        InTree::enter(&self.last_words)
+    fn enter(&self) -> TreeAccess<'_> {
+        TreeAccess::enter(&self.damage_message)
     }
 
-    /// The row of a key of the tree is not what was put there.
     fn damaged(&self, key: &[u8]) -> Error {
-        // A damaged length makes a key of any size.
+        // A damaged key can have any length.
         let shown = &key[..key.len().min(KEY_BYTES_MAX)];
         let what = format!("is damaged at key \"{}\"", shown.escape_ascii());
         failure::damaged(&self.path, &what)
     }
 
     fn fail(&self, error: heed::Error) -> Error {
-        failure::of_tree(&self.path, self.map_bytes, error)
+        failure::tree_error(&self.path, self.map_bytes, error)
     }
 }
 
@@ -292,7 +290,7 @@ impl heed::OnCommit for Tables<'_> {
 fn open_error(directory: &Path, map_bytes: u64, error: heed::Error) -> Error {
     let path = directory.display();
     match error {
-        // LMDB knows readers by the process id, and refuses the second one of the same number.
+        // LMDB identifies readers by process id and rejects a second process with the same id.
         heed::Error::Io(error) if error.kind() == std::io::ErrorKind::WouldBlock => Error::Open {
             message: format!(
                 "another process with the same process id uses {path}: containers that share a \
@@ -300,7 +298,7 @@ fn open_error(directory: &Path, map_bytes: u64, error: heed::Error) -> Error {
             ),
             source: Some(Arc::new(error)),
         },
-        error => match failure::of_tree(directory, map_bytes, error) {
+        error => match failure::tree_error(directory, map_bytes, error) {
             Error::Unavailable { message, source } => Error::Open { message, source },
             other => other,
         },
@@ -333,12 +331,7 @@ impl TreeState {
                 covered: range.clone(),
             };
             let mut bytes = 0;
-            let mut parts = parts.iter();
-            while let Some(part) = if reverse {
-                parts.next_back()
-            } else {
-                parts.next()
-            } {
+            for part in directed(parts.iter(), reverse) {
                 let more = self.part(txn, part, &mut found.rows, &mut bytes, limit, reverse)?;
                 if let (true, Some(last)) = (more, found.rows.last()) {
                     let rest = rest_after(range, &last.key, reverse);
@@ -350,7 +343,7 @@ impl TreeState {
         })
     }
 
-    /// Adds the rows of one range; true when it stopped because they are enough.
+    /// Adds the rows of one range; true if it stopped at a limit.
     fn part(
         &self,
         txn: &Reader,
@@ -368,7 +361,7 @@ impl TreeState {
         } else {
             Box::new(self.tree.rows.range(txn, &bounds).map_err(fail)?)
         };
-        // In a damaged tree a cursor may go anywhere, and round in circles.
+        // In a damaged tree a cursor may go anywhere, or in circles.
         let mut expected = bounds;
         for row in found {
             let (key, stored) = row.map_err(fail)?;
@@ -392,13 +385,13 @@ impl TreeState {
         Ok(false)
     }
 
-    /// Gives the state up, so that LMDB can use its pages again. Later reads find it too old.
+    /// Ends the read transactions, so that LMDB can reuse the pages. Later reads fail as too old.
     pub(super) fn close(&self) {
         self.readers.close();
     }
 
     fn with<T>(&self, read: impl FnOnce(&Reader) -> Result<T>) -> Result<T> {
-        let _in_tree = self.tree.enter();
+        let _access = self.tree.enter();
         let another = || (self.tree.reader().ok()).filter(|reader| reader.id() == self.id);
         let reader = self.readers.take(another)?;
         let result = read(&reader);

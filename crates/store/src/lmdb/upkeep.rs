@@ -1,5 +1,5 @@
-//! What goes on in the background: following other processes, watching for them, freeing what old
-//! snapshots held, moving the log into the tree, and making room in the log.
+//! Background work: following the commits of other processes, freeing what old snapshots held, moving
+//! the log into the tree, and recycling log segments.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,37 +12,37 @@ use super::failure;
 use crate::limits::TRANSACTION_AGE_MAX;
 use crate::{Error, Result};
 
-/// How often other processes' commits are looked for while something is watched, and otherwise.
+/// How often to check for commits of other processes: while there are watches, and otherwise.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 const STALE_READERS_INTERVAL: Duration = Duration::from_mins(1);
 /// The pause after a checkpoint that failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
-/// So many times the bytes of a checkpoint may wait for one before commits wait too, and before
-/// they are refused.
+/// How many times the size of a checkpoint may be in the log before commits are delayed, and before
+/// they are rejected.
 const BACKLOG_WAIT: u64 = 8;
 const BACKLOG_MAX: u64 = 32;
 
-/// Wakes the background threads, and tells them when it is over.
+/// Wakes and ends the background threads.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
     state: Mutex<State>,
-    /// A watch was armed, or it is over.
+    /// A watch was armed, or the store is closed.
     watch: Condvar,
-    /// There is enough for a checkpoint, or it is over.
+    /// A checkpoint is due, or the store is closed.
     checkpoint: Condvar,
-    /// A checkpoint has been tried.
+    /// A checkpoint has succeeded or failed.
     tried: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    nudged: bool,
+    requested: bool,
 }
 
 impl Upkeep {
-    /// Ends the threads; the checkpoint thread does a last one.
+    /// Ends the threads, after a last checkpoint.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.watch.notify_all();
@@ -50,12 +50,12 @@ impl Upkeep {
         self.tried.notify_all();
     }
 
-    /// Something is watched from now on.
+    /// Checks for commits more often from now on.
     pub(super) fn watch(&self) {
         self.watch.notify_one();
     }
 
-    /// Holds commits back while the tree lags far behind, and wakes the checkpoint thread in time.
+    /// Wakes the checkpoint thread, and delays or rejects commits while it lags far behind.
     pub(super) fn wait_for_room(&self, engine: &Engine) -> Result<()> {
         let checkpoint = engine.tuning.checkpoint_bytes;
         let backlog = engine.core().backlog_bytes();
@@ -63,22 +63,22 @@ impl Upkeep {
             return Ok(());
         }
         let mut state = self.lock();
-        state.nudged = true;
+        state.requested = true;
         self.checkpoint.notify_one();
         if backlog >= BACKLOG_WAIT * checkpoint && !state.closed {
             drop((self.tried).wait_timeout(state, IDLE_INTERVAL));
         }
         if backlog >= BACKLOG_MAX * checkpoint {
             return Err(Error::unavailable(format!(
-                "{backlog} bytes of log in {} wait to be moved into the tree; is one of the store's \
-                 processes stopped?",
+                "{backlog} bytes of log in {} are not in the tree yet; is one of the store's processes \
+                 stopped?",
                 engine.directory.path().display()
             )));
         }
         Ok(())
     }
 
-    /// Runs the thread that keeps up with other processes.
+    /// Runs the thread that follows other processes.
     pub(super) fn run_follow(&self, engine: &Engine) {
         let (mut forgotten, mut cleared) = (Instant::now(), Instant::now());
         let mut watching = false;
@@ -109,9 +109,9 @@ impl Upkeep {
                 cleared = Instant::now();
                 match engine.tree.clear_stale_readers() {
                     Ok(0) => {}
-                    Ok(readers) => tracing::info!(readers, "freed the places of dead readers"),
+                    Ok(readers) => tracing::info!(readers, "freed the reader slots of dead processes"),
                     Err(error) => {
-                        tracing::warn!(%error, "freeing the places of dead readers failed");
+                        tracing::warn!(%error, "freeing the reader slots of dead processes failed");
                     }
                 }
             }
@@ -123,11 +123,11 @@ impl Upkeep {
         let mut last = Instant::now();
         loop {
             let mut state = self.lock();
-            if !state.closed && !state.nudged {
+            if !state.closed && !state.requested {
                 let waited = self.checkpoint.wait_timeout(state, IDLE_INTERVAL);
                 (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             }
-            state.nudged = false;
+            state.requested = false;
             let closed = state.closed;
             drop(state);
             let backlog = engine.core().backlog_bytes();
@@ -136,13 +136,13 @@ impl Upkeep {
             }
             let due = backlog >= engine.tuning.checkpoint_bytes
                 || last.elapsed() >= engine.tuning.checkpoint_interval;
-            let result = tend(engine, backlog > 0 && (due || closed));
+            let result = maintain(engine, backlog > 0 && (due || closed));
             self.tried.notify_all();
             match result {
                 Ok(true) => last = Instant::now(),
                 Ok(false) => {}
                 Err(error) if closed => {
-                    tracing::warn!(%error, "the last checkpoint failed; the log keeps what it holds");
+                    tracing::warn!(%error, "the last checkpoint failed; the log still has its commits");
                 }
                 Err(error) => {
                     tracing::warn!(%error, "moving the log into the tree failed");
@@ -168,9 +168,9 @@ impl Upkeep {
     }
 }
 
-/// Looks after tree and log, unless another process does it. True when a checkpoint was not needed
-/// or is done.
-fn tend(engine: &Engine, checkpoint: bool) -> Result<bool> {
+/// Makes a checkpoint and prepares segments, unless another process is doing so. True if a checkpoint
+/// was made.
+fn maintain(engine: &Engine, checkpoint: bool) -> Result<bool> {
     let fail = |error| no_room(engine, error);
     let wants_next = (engine.log.wants_next(engine.core().position)).map_err(fail)?;
     if !checkpoint && !wants_next {
@@ -188,10 +188,10 @@ fn tend(engine: &Engine, checkpoint: bool) -> Result<bool> {
 }
 
 fn no_room(engine: &Engine, error: io::Error) -> Error {
-    failure::of_file("making room in the log", engine.directory.path(), error)
+    failure::file_error("making room in the log", engine.directory.path(), error)
 }
 
-/// A checkpoint now, after one that another process may be at.
+/// Makes a checkpoint now, after any checkpoint of another process.
 pub(super) fn checkpoint(engine: &Engine) -> Result<()> {
     let fail = |error| no_room(engine, error);
     let locked = engine.checkpoint_lock.lock().map_err(fail)?;
@@ -201,12 +201,12 @@ pub(super) fn checkpoint(engine: &Engine) -> Result<()> {
     Ok(())
 }
 
-/// Gives segments that the tree has a new number, and makes the next segment before it is needed.
+/// Recycles segments that are in the tree, and prepares the next segment before it is needed.
 pub(super) fn make_room(engine: &Engine, wants_next: bool) -> Result<()> {
     let fail = |error| no_room(engine, error);
     let in_tree = engine.core().tree().position.segment;
     let numbers = engine.log.numbers().map_err(fail)?;
-    // One more is kept for processes that are a little late.
+    // Keep one more for processes that lag behind a little.
     for old in (numbers.into_iter()).filter(|number| number + 1 < in_tree) {
         let locked = engine.commit_lock.lock().map_err(fail)?;
         let mut core = engine.core();

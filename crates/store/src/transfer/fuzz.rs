@@ -1,4 +1,4 @@
-//! Exports that were damaged, with and without a checksum that fits.
+//! Damaged exports, with and without a matching checksum.
 
 use rand::RngExt;
 use testkit::fuzz_more;
@@ -25,7 +25,6 @@ async fn sample(rows: usize) -> Vec<u8> {
     export
 }
 
-/// An import raises the incarnation above that of the export.
 #[tokio::test]
 async fn an_incarnation_that_cannot_be_raised_is_refused() {
     let mut export = sample(1).await;
@@ -60,7 +59,7 @@ fn a_damaged_export_is_refused() {
             bytes[end..].copy_from_slice(&checksum);
         }
         let imported = runtime.block_on(Store::import("memory:", &mut &bytes[..]));
-        // What follows the end is not looked at, as behind a pipe.
+        // Bytes after the end are ignored.
         let is_whole = || samples.iter().any(|sample| bytes.starts_with(sample));
         assert!(sealed || imported.is_err() || is_whole());
         false

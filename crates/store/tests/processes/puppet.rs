@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use store::{Call, Error, Store, Transaction};
+use testkit::child_url;
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::sync::{Notify, oneshot};
-
-use super::parent::child_url;
 
 pub(crate) async fn run() {
     let store = Store::open(&child_url()).await.unwrap();

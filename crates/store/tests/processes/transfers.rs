@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::{Error, Store, Transaction};
-
-use super::parent::child_url;
+use testkit::child_url;
 
 pub(crate) const ACCOUNTS: u64 = 20;
 pub(crate) const TOTAL: u64 = 20_000;

@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::support::{self, Backend, Fixture, once};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use store::{CommitStamp, Error, KeyRange, RangeOptions, Store, Transaction};
+use testkit::Backend;
 use tokio::sync::{Mutex, mpsc, oneshot};
+
+use crate::support::{self, Fixture, once};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// One thing a transaction does. Keys are few, so that transactions meet.
 #[derive(Debug, Clone)]
-enum Op {
+pub(super) enum Op {
     Get(u8),
     SnapshotGet(u8),
     Range {
@@ -31,18 +33,18 @@ enum Op {
 }
 
 /// What it answered: the rows that were read.
-type Answer = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type Answer = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn key(n: u8) -> Vec<u8> {
+pub(super) fn key(n: u8) -> Vec<u8> {
     vec![b'k', n]
 }
 
-fn value(n: u8) -> Vec<u8> {
+pub(super) fn value(n: u8) -> Vec<u8> {
     // Some values are numbers of eight bytes, some are not.
     vec![n; usize::from(n % 12)]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub(super) fn op() -> impl Strategy<Value = Op> {
     let key = 0..12_u8;
     prop_oneof![
         4 => key.clone().prop_map(Op::Get),
@@ -57,7 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-async fn perform(tx: &Transaction, op: &Op) -> Result<Answer, Error> {
+pub(super) async fn perform(tx: &Transaction, op: &Op) -> Result<Answer, Error> {
     let row = |n: u8, value: Option<bytes::Bytes>| {
         value
             .map(|value| (key(n), value.to_vec()))

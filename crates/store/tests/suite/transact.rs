@@ -152,10 +152,10 @@ pub(crate) async fn what_it_cost_is_counted(f: Fixture) {
 }
 
 pub(crate) async fn handles_share_rows(f: Fixture) {
-    let other = if f.url == "memory:" {
+    let other = if f.place.url == "memory:" {
         f.store.clone()
     } else {
-        store::Store::open(&f.url).await.unwrap()
+        store::Store::open(&f.place.url).await.unwrap()
     };
     put(&f.store, &[(b"a", b"1")]).await;
     assert_eq!(get(&other, b"a").await, Some(b"1".to_vec()));

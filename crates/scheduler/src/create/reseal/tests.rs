@@ -168,18 +168,15 @@ async fn everything_is_sealed_anew_in_memory() {
 
 #[tokio::test]
 async fn everything_is_sealed_anew_in_lmdb() {
-    let directory = tempfile::tempdir().unwrap();
-    let url = format!("lmdb:{}", directory.path().display());
-    keys_change(&Store::open(&url).await.unwrap()).await;
+    let place = testkit::Backend::Lmdb.place().unwrap();
+    keys_change(&Store::open(&place.url).await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn everything_is_sealed_anew_in_foundationdb() {
-    let Some(file) = std::env::var_os("TEST_FDB_CLUSTER_FILE") else {
+    let Some(url) = testkit::fdb_url() else {
         return;
     };
-    let unique = Entropy::from_os().bits() >> 64;
-    let url = format!("fdb:{}?prefix=reseal-{unique:016x}", file.display());
     keys_change(&Store::open(&url).await.unwrap()).await;
 }
 

@@ -49,7 +49,7 @@ async fn a_full_disk_refuses_and_recovers() {
     for _ in 0..2 {
         let error = put("2").await.expect_err("full");
         assert!(matches!(error, Error::Full { .. }), "{error}");
-        assert!(error.to_string().contains("make room"), "{error}");
+        assert!(error.to_string().contains("no space left"), "{error}");
     }
     assert_eq!(
         store.latest(b"k").expect("read").as_deref(),

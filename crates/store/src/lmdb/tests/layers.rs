@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{blind, commit, engine, set};
 use crate::lmdb::LmdbSnapshot;
 use crate::pending::{CommitRequest, Mutation, add};
-use crate::{Error, KeyRange};
+use crate::{Error, KeyRange, RangeOptions};
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
@@ -79,7 +79,9 @@ fn check(snapshot: &LmdbSnapshot, model: &Rows, range: &KeyRange) {
         for limit in [Some(1), Some(3), None] {
             let (mut read, mut rest) = (Vec::new(), Some(range.clone()));
             while let Some(range) = rest.take() {
-                let page = snapshot.page(&range, limit, reverse).expect("a page");
+                let page = snapshot
+                    .page(&range, RangeOptions { limit, reverse })
+                    .expect("a page");
                 assert!(page.rows.len() <= limit.unwrap_or(usize::MAX));
                 read.extend(page.rows.into_iter().map(|row| (row.key, row.value)));
                 rest = page.rest;
@@ -115,8 +117,8 @@ proptest! {
                 Step::Group(a, b) => {
                     apply(&mut model, &a);
                     apply(&mut model, &b);
-                    let verdicts = store.commit(vec![blind(a), blind(b)]).expect("written");
-                    prop_assert!(verdicts.iter().all(Result::is_ok));
+                    let results = store.commit(vec![blind(a), blind(b)]).expect("written");
+                    prop_assert!(results.iter().all(Result::is_ok));
                 }
                 Step::Keep => kept.push((store.snapshot().expect("a snapshot"), model.clone())),
                 Step::Checkpoint => store.checkpoint().expect("in the tree"),

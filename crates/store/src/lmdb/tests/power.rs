@@ -166,7 +166,7 @@ impl Life {
                 Event::Note(Note::Acknowledged(version)) => acknowledged = *version,
                 Event::Written { bytes, .. } => {
                     let header = crate::lmdb::record::Header::parse(bytes).expect("a record");
-                    if !header.is_turn() {
+                    if !header.ends_segment() {
                         written = header.version;
                     }
                 }

@@ -1,5 +1,5 @@
-//! Keys as the tree has them. LMDB has no empty key, so a key of nothing but zeros is kept with one
-//! zero more, which leaves the order of keys as it is.
+//! The encoding of keys in the tree. LMDB has no empty key, so keys of only zeros get one more zero,
+//! which preserves the order.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::KeyRange;
 
-/// A range of keys as the tree has them.
+/// A range of encoded keys.
 pub(super) struct TreeRange<'k> {
     pub(super) begin: Cow<'k, [u8]>,
     pub(super) end: Cow<'k, [u8]>,

@@ -1,39 +1,50 @@
-//! Reading a range: the rows of the tree, with what the layers above it say laid over them.
+//! Reading keys and ranges: the rows of the tree, merged with the layers above it.
 //!
-//! The rows of the layers are passed by where they are, and only what shows is copied: behind a
-//! queue that was just drained lie many keys that are there no more. A part of a range is read in
-//! steps that are bounded, because the layer that grows is locked meanwhile.
+//! Rows of layers are iterated in place and only visible ones are copied: the beginning of a drained
+//! queue has many deleted keys. Ranges are read in bounded steps, because the top layer is locked
+//! during a step.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
+use std::sync::Arc;
 use std::vec::IntoIter;
 
 use bytes::Bytes;
 
-use super::layer::{Content, State};
-use super::view::Stack;
+use super::layer::{Content, Layer, State};
+use super::tree::TreeState;
 use crate::limits::PAGE_BYTES;
 use crate::pending::{covered, rest_after};
 use crate::range::Page;
-use crate::{KeyRange, KeyValue, Result};
+use crate::{KeyRange, KeyValue, RangeOptions, Result};
 
-/// How many rows of the tree one part takes at first.
+/// How many rows of the tree the first step reads.
 const TREE_ROWS: usize = if cfg!(test) { 2 } else { 1024 };
-/// How many keys one part passes by.
+/// The most keys that one step iterates over.
 const PASSED_MAX: usize = if cfg!(test) { 3 } else { 4096 };
+
+/// A state of the tree and the layers above it. The layers have all versions after the tree's, and no
+/// version before the tree's is read.
+#[derive(Debug)]
+pub(super) struct Stack {
+    pub(super) tree: Arc<TreeState>,
+    /// Oldest first; new commits go to the last one.
+    pub(super) layers: Vec<Arc<Layer>>,
+}
 
 /// How a range is read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
+struct Wanted {
     at: u64,
     limit: Option<usize>,
-    /// How many rows of the tree are taken at once. It grows while all of them turn out to be hidden.
+    /// How many rows of the tree a step reads: more while none of them are visible.
     tree_rows: usize,
     reverse: bool,
 }
 
 impl Wanted {
-    pub(super) fn new(at: u64, limit: Option<usize>, reverse: bool) -> Self {
+    fn new(at: u64, options: RangeOptions) -> Self {
+        let RangeOptions { limit, reverse } = options;
         Self {
             at,
             limit,
@@ -42,8 +53,8 @@ impl Wanted {
         }
     }
 
-    /// What was read so far was hidden.
-    pub(super) fn more(self) -> Self {
+    /// For the next step after one without visible rows.
+    fn more(self) -> Self {
         Self {
             tree_rows: self.tree_rows.saturating_mul(2),
             ..self
@@ -56,9 +67,40 @@ impl Wanted {
 }
 
 impl Stack {
-    /// The first part of a range, which may be empty although more follows, and the newest version
-    /// that it depends on.
-    pub(super) fn part(&self, range: &KeyRange, wanted: Wanted) -> Result<(Page, u64)> {
+    /// The state of a key, with version 0 for rows of the tree.
+    pub(super) fn get(&self, key: &[u8], at: u64) -> Result<State> {
+        for layer in self.layers.iter().rev() {
+            if let Some(state) = layer.get(key, at) {
+                return Ok(state);
+            }
+        }
+        let (version, value) = (0, self.tree.get(key)?);
+        Ok(State { version, value })
+    }
+
+    /// A page and the newest version that it depends on.
+    pub(super) fn page(
+        &self,
+        range: &KeyRange,
+        at: u64,
+        options: RangeOptions,
+    ) -> Result<(Page, u64)> {
+        let (mut range, mut seen) = (range.clone(), 0);
+        let mut wanted = Wanted::new(at, options);
+        loop {
+            let (page, newest) = self.part(&range, wanted)?;
+            seen = seen.max(newest);
+            match page.rest {
+                Some(rest) if page.rows.is_empty() => range = rest,
+                rest => return Ok((Page { rest, ..page }, seen)),
+            }
+            wanted = wanted.more();
+        }
+    }
+
+    /// One step: the first part of a range, which may be empty although more follows, and the newest
+    /// version that it depends on.
+    fn part(&self, range: &KeyRange, wanted: Wanted) -> Result<(Page, u64)> {
         let (mut reached, mut cleared) = (range.clone(), Vec::new());
         for layer in &self.layers {
             let content = layer.read();
@@ -92,7 +134,7 @@ impl Stack {
     }
 }
 
-/// What of `range` no layer has cleared: the rows of the tree in it may show.
+/// The parts of `range` that no layer has cleared, in which rows of the tree may be visible.
 fn visible_parts(range: &KeyRange, cleared: &[(KeyRange, u64)]) -> Vec<KeyRange> {
     let mut hidden: Vec<&KeyRange> = cleared.iter().map(|(range, _)| range).collect();
     hidden.sort_by(|a, b| a.begin.cmp(&b.begin));
@@ -111,7 +153,6 @@ fn visible_parts(range: &KeyRange, cleared: &[(KeyRange, u64)]) -> Vec<KeyRange>
     parts
 }
 
-/// All that is known of a range, in the direction of the read.
 struct Merge<'l, I> {
     wanted: Wanted,
     base: Peekable<IntoIter<KeyValue>>,
@@ -119,25 +160,23 @@ struct Merge<'l, I> {
     layers: Vec<Source<'l, I>>,
 }
 
-/// A layer, as far as it has been read.
 struct Source<'l, I> {
     content: &'l Content,
     head: Option<(&'l Bytes, &'l State)>,
     rest: I,
 }
 
-/// What the read comes to next.
 enum Passed<'l> {
-    /// A row of the tree that shows.
+    /// A visible row of the tree.
     Base(KeyValue),
-    /// What the newest layer that knows the key says about it.
+    /// The state of a key in the newest layer that has it.
     Layer(&'l Bytes, &'l State),
-    /// A row that was cleared with a range around it.
+    /// A key that was cleared with its range.
     Hidden(&'l Bytes),
 }
 
 impl<'l, I: Iterator<Item = (&'l Bytes, &'l State)>> Merge<'l, I> {
-    /// Lays the page together, and returns the newest version of its rows, deleted ones included.
+    /// Builds the page, and returns the newest version of its rows, deleted ones included.
     fn page(mut self, range: &KeyRange, reached: &KeyRange) -> (Page, u64) {
         let Wanted { limit, reverse, .. } = self.wanted;
         let (mut rows, mut bytes, mut seen) = (Vec::new(), 0, 0);
@@ -169,7 +208,7 @@ impl<'l, I: Iterator<Item = (&'l Bytes, &'l State)>> Merge<'l, I> {
 
     fn next(&mut self) -> Option<Passed<'l>> {
         let wanted = self.wanted;
-        // Of one key the state in the newest layer counts, which is looked at first.
+        // Layers are newest first, so the first one with the lowest key has its newest state.
         let mut first: Option<(usize, &'l Bytes, &'l State)> = None;
         for (number, layer) in self.layers.iter().enumerate() {
             if let Some((key, state)) = layer.head
@@ -201,7 +240,7 @@ impl<'l, I: Iterator<Item = (&'l Bytes, &'l State)>> Merge<'l, I> {
     }
 }
 
-/// The part of `range` behind `reached`, its first part.
+/// The rest of `range` after its first part `reached`.
 fn rest_behind(range: &KeyRange, reached: &KeyRange, reverse: bool) -> Option<KeyRange> {
     let rest = if reverse {
         KeyRange::new(range.begin.clone(), reached.begin.clone())

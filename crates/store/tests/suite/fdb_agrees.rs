@@ -1,12 +1,6 @@
 //! Where this crate does what FoundationDB's client and cluster could do: they must agree. What a
 //! transaction sees of its own writes, and what is too large.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test may fail, and says what it skips"
-)]
-
 use foundationdb::options::{MutationType, StreamingMode};
 use foundationdb::{Database, RangeOption};
 use futures::TryStreamExt;
@@ -14,77 +8,24 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use store::limits::TRANSACTION_BYTES_MAX;
 use store::tuple::pack;
-use store::{Error, KeyRange, RangeOptions, Store, Transaction};
+use store::{Error, KeyRange, Store, Transaction};
+use testkit::{fdb_cluster_file, fdb_url};
 
-#[derive(Debug, Clone)]
-enum Op {
-    Get(u8),
-    Range {
-        begin: u8,
-        end: u8,
-        limit: Option<usize>,
-        reverse: bool,
-    },
-    Set(u8, u8),
-    Clear(u8),
-    ClearRange(u8, u8),
-    Add(u8, i64),
-}
-
-type Rows = Vec<(Vec<u8>, Vec<u8>)>;
-
-fn value(n: u8) -> Vec<u8> {
-    // Some values are numbers of eight bytes, some are not.
-    vec![n; usize::from(n % 12)]
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let key = 0..10_u8;
-    prop_oneof![
-        3 => key.clone().prop_map(Op::Get),
-        3 => (key.clone(), key.clone(), prop::option::of(1..5_usize), any::<bool>()).prop_map(
-            |(a, b, limit, reverse)| Op::Range { begin: a.min(b), end: a.max(b), limit, reverse }
-        ),
-        3 => (key.clone(), any::<u8>()).prop_map(|(k, v)| Op::Set(k, v)),
-        2 => key.clone().prop_map(Op::Clear),
-        2 => (key.clone(), key.clone()).prop_map(|(a, b)| Op::ClearRange(a.min(b), a.max(b))),
-        4 => (key, -3..3_i64).prop_map(|(k, d)| Op::Add(k, d)),
-    ]
-}
-
-async fn here(tx: &Transaction, op: &Op) -> Result<Rows, Error> {
-    match *op {
-        Op::Get(k) => {
-            let value = tx.get(&[k]).await?;
-            return Ok(value.map(|v| (vec![k], v.to_vec())).into_iter().collect());
-        }
-        Op::Range {
-            begin,
-            end,
-            limit,
-            reverse,
-        } => {
-            let options = RangeOptions { limit, reverse };
-            let rows = tx.get_range((vec![begin], vec![end]), options);
-            let rows = rows.collect().await?.into_iter();
-            return Ok(rows.map(|r| (r.key.to_vec(), r.value.to_vec())).collect());
-        }
-        Op::Set(k, v) => tx.set(&[k], &value(v)),
-        Op::Clear(k) => tx.clear(&[k]),
-        Op::ClearRange(a, b) => tx.clear_range((vec![a], vec![b])),
-        Op::Add(k, delta) => tx.add(&[k], delta),
-    }
-    Ok(Vec::new())
-}
+use super::model::{Answer, Op, key as key_of, op, perform, value};
 
 /// The same through the client alone, under a prefix of its own.
-async fn there(tx: &foundationdb::Transaction, prefix: &[u8], op: &Op) -> Rows {
-    let key = |k: u8| [prefix, &[k]].concat();
+async fn there(tx: &foundationdb::Transaction, prefix: &[u8], op: &Op) -> Answer {
+    let key = |n: u8| [prefix, &key_of(n)].concat();
     match *op {
-        Op::Get(k) => {
-            let value = tx.get(&key(k), false).await.unwrap();
-            return value.map(|v| (vec![k], v.to_vec())).into_iter().collect();
+        Op::Get(n) | Op::SnapshotGet(n) => {
+            let snapshot = matches!(op, Op::SnapshotGet(_));
+            let value = tx.get(&key(n), snapshot).await.unwrap();
+            return (value.map(|value| (key_of(n), value.to_vec())))
+                .into_iter()
+                .collect();
         }
+        // To the client, zero is no limit.
+        Op::Range { limit: Some(0), .. } => {}
         Op::Range {
             begin,
             end,
@@ -131,7 +72,7 @@ async fn compare(
         let body = |tx: Transaction| async move {
             let mut answers = Vec::new();
             for op in ops {
-                answers.push(here(&tx, op).await?);
+                answers.push(perform(&tx, op).await?);
             }
             Ok::<_, Error>(answers)
         };
@@ -147,33 +88,15 @@ async fn compare(
     Ok(())
 }
 
-/// The cluster that `TEST_FDB_CLUSTER_FILE` names, and a number for a prefix that nobody else has.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "test runs share one cluster and must not meet"
-)]
-fn cluster() -> Option<(String, u32)> {
-    let Ok(cluster_file) = std::env::var("TEST_FDB_CLUSTER_FILE") else {
-        assert!(
-            std::env::var_os("TEST_FDB_REQUIRED").is_none(),
-            "TEST_FDB_REQUIRED is set, but TEST_FDB_CLUSTER_FILE names no cluster"
-        );
-        println!("skipped: TEST_FDB_CLUSTER_FILE names no cluster");
-        return None;
-    };
-    Some((cluster_file, rand::random()))
-}
-
 #[test]
 fn own_writes_look_as_in_the_client() {
-    let Some((cluster_file, unique)) = cluster() else {
+    let (Some(cluster_file), Some(url)) = (fdb_cluster_file(), fdb_url()) else {
         return;
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let url = format!("fdb:{cluster_file}?prefix=ours-{unique:08x}");
     let store = runtime.block_on(Store::open(&url)).unwrap();
     let database = Database::from_path(&cluster_file).unwrap();
-    let prefix = pack(&format!("theirs-{unique:08x}"));
+    let prefix = pack(&format!("client of {url}"));
     let transactions = prop::collection::vec(prop::collection::vec(op(), 1..25), 1..5);
     let mut runner = TestRunner::new(Config {
         cases: 60,
@@ -223,11 +146,12 @@ const FILLS: [(&str, Fill); 10] = [
 /// prefix and whatever it consists of.
 #[tokio::test]
 async fn what_fits_here_fits_the_cluster() {
-    let Some((cluster_file, unique)) = cluster() else {
+    let Some(url) = fdb_url() else {
         return;
     };
-    let url = format!("fdb:{cluster_file}?prefix=the-longest-one-{unique:08x}");
-    let store = Store::open(&url).await.unwrap();
+    let (cluster, prefix) = url.rsplit_once('=').unwrap();
+    let longest = format!("{cluster}={prefix:-<24}");
+    let store = Store::open(&longest).await.unwrap();
     for (name, fill) in FILLS {
         for padding in [0, 900] {
             let body = |tx: Transaction| async move {

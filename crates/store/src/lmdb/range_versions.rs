@@ -1,4 +1,4 @@
-//! Which ranges were written as a whole, and at which versions.
+//! The versions at which ranges were written as a whole.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,9 +7,10 @@ use bytes::Bytes;
 
 use crate::KeyRange;
 
-/// Disjoint ranges, each with the versions at which all of it was written, oldest first.
+/// Disjoint ranges, each with the versions at which all of it was written, oldest first. Overlapping
+/// ranges are split where they begin and end.
 #[derive(Debug, Default)]
-pub(super) struct Skyline(BTreeMap<Bytes, Fragment>);
+pub(super) struct RangeVersions(BTreeMap<Bytes, Fragment>);
 
 #[derive(Debug, Clone)]
 struct Fragment {
@@ -17,12 +18,12 @@ struct Fragment {
     versions: Vec<u64>,
 }
 
-impl Skyline {
+impl RangeVersions {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a range. Versions never fall.
+    /// Adds a range. Versions must not decrease.
     pub(super) fn insert(&mut self, range: &KeyRange, version: u64) {
         if range.is_empty() {
             return;
@@ -50,14 +51,14 @@ impl Skyline {
         }
     }
 
-    /// The newest version up to `at` at which a range over `key` was written.
-    pub(super) fn over(&self, key: &[u8], at: u64) -> Option<u64> {
+    /// The newest version up to `at` at which a range with `key` was written.
+    pub(super) fn newest_at(&self, key: &[u8], at: u64) -> Option<u64> {
         let bounds = (Bound::Unbounded, Bound::Included(key));
         let (_, fragment) = self.0.range::<[u8], _>(bounds).next_back()?;
         (*key < *fragment.end).then(|| fragment.at(at)).flatten()
     }
 
-    /// True when a part of `range` was written after `version`.
+    /// True if a part of `range` was written after `version`.
     pub(super) fn is_newer(&self, range: &KeyRange, version: u64) -> bool {
         self.touching(range)
             .any(|(_, fragment)| fragment.versions.last() > Some(&version))
@@ -84,8 +85,8 @@ impl Skyline {
         })
     }
 
-    /// Takes back what is newer than `version`.
-    pub(super) fn forget_after(&mut self, version: u64) {
+    /// Removes what is newer than `version`.
+    pub(super) fn roll_back(&mut self, version: u64) {
         self.0.retain(|_, fragment| {
             fragment.versions.retain(|v| *v <= version);
             !fragment.versions.is_empty()
@@ -106,7 +107,7 @@ impl Skyline {
         before.into_iter().chain(inside.into_iter().flatten())
     }
 
-    /// Makes `key` a border between fragments.
+    /// Splits the fragment that contains `key`.
     fn split(&mut self, key: &Bytes) {
         let bounds = (Bound::Unbounded, Bound::Excluded(&**key));
         let Some((_, fragment)) = self.0.range_mut::<[u8], _>(bounds).next_back() else {
@@ -140,17 +141,17 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Against the plain list of what was inserted.
+        /// Compared with a plain list of the ranges.
         #[test]
-        fn a_skyline_is_the_newest_of_its_ranges(
+        fn the_newest_range_counts(
             ranges in prop::collection::vec((0u8..20, 0u8..20), 1..20),
             forget in 0u64..20,
         ) {
-            let mut skyline = Skyline::default();
+            let mut range_versions = RangeVersions::default();
             let mut list = Vec::new();
             for (version, (begin, length)) in (1u64..).zip(ranges) {
                 let range = KeyRange::new(key(begin), key(begin + length));
-                skyline.insert(&range, version);
+                range_versions.insert(&range, version);
                 list.push((range, version));
             }
             let newest = |k: &[u8], at: u64| {
@@ -158,12 +159,12 @@ mod tests {
             };
             for at in 0..22 {
                 for k in 0u8..45 {
-                    prop_assert_eq!(skyline.over(&[k], at), newest(&[k], at));
+                    prop_assert_eq!(range_versions.newest_at(&[k], at), newest(&[k], at));
                     let wide = KeyRange::new(key(k), key(k + 3));
                     let is_newer = (k..k + 3).any(|k| newest(&[k], 99) > Some(at));
-                    prop_assert_eq!(skyline.is_newer(&wide, at), is_newer);
-                    let parts: Vec<_> = skyline.parts(&wide, at).collect();
-                    let mut reversed: Vec<_> = skyline.parts(&wide, at).rev().collect();
+                    prop_assert_eq!(range_versions.is_newer(&wide, at), is_newer);
+                    let parts: Vec<_> = range_versions.parts(&wide, at).collect();
+                    let mut reversed: Vec<_> = range_versions.parts(&wide, at).rev().collect();
                     reversed.reverse();
                     prop_assert_eq!(&parts, &reversed);
                     for k in k..k + 3 {
@@ -172,9 +173,9 @@ mod tests {
                     }
                 }
             }
-            skyline.forget_after(forget);
+            range_versions.roll_back(forget);
             for k in 0u8..45 {
-                prop_assert_eq!(skyline.over(&[k], 99), newest(&[k], forget));
+                prop_assert_eq!(range_versions.newest_at(&[k], 99), newest(&[k], forget));
             }
         }
     }

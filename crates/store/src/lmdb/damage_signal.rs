@@ -1,8 +1,8 @@
-//! What a process says when LMDB runs into damage that it cannot see: it trusts the pages of its
-//! file, and one that was changed or is missing leads it to memory that is not there.
+//! Reports a damaged tree when LMDB crashes on it: LMDB trusts the pages of its file, so a changed or
+//! missing one leads it to invalid memory.
 //!
-//! While a thread reads or writes the tree, the signals that follow from this end the process with a
-//! message and an exit code of their own. What happens elsewhere goes the way it went before.
+//! While a thread reads or writes the tree, the resulting signals end the process with a message and
+//! an exit code of their own. Elsewhere they have their usual effect.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -11,29 +11,31 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The exit code of a process whose store is damaged.
 const EXIT_CODE: i32 = 3;
-/// Reading beyond the file, reading beyond the map, a division by a size of zero, a failed assertion.
+/// Reads beyond the file or the map, a division by a size of zero, and failed assertions.
 const SIGNALS: [i32; 4] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGABRT];
 
 thread_local! {
-    /// What this thread says if it is hit: an address and a length, or nothing.
+    /// The message of this thread, as address and length. A cell of plain numbers can be read in a
+    /// signal handler: it allocates nothing and takes no lock.
     static MESSAGE: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// What each signal did before.
+/// The actions of the signals before ours.
 static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
-/// For as long as it lives, its thread works in the tree.
+/// Marks that its thread is reading or writing the tree.
 #[derive(Debug)]
-pub(super) struct InTree<'m> {
+pub(super) struct TreeAccess<'m> {
     outer: (usize, usize),
     message: PhantomData<&'m str>,
-    /// It belongs to its thread.
+    /// It must be dropped by the same thread.
     not_send: PhantomData<*const ()>,
 }
 
-impl<'m> InTree<'m> {
+impl<'m> TreeAccess<'m> {
     pub(super) fn enter(message: &'m str) -> Self {
         let outer = MESSAGE.replace((message.as_ptr().addr(), message.len()));
+        // Keeps the compiler from moving reads of the tree before the message is set.
         compiler_fence(Ordering::SeqCst);
         Self {
             outer,
@@ -43,16 +45,17 @@ impl<'m> InTree<'m> {
     }
 }
 
-impl Drop for InTree<'_> {
+impl Drop for TreeAccess<'_> {
     fn drop(&mut self) {
+        // Keeps the compiler from moving reads of the tree after this.
         compiler_fence(Ordering::SeqCst);
         MESSAGE.set(self.outer);
     }
 }
 
-/// Takes the signals over, once in a process.
+/// Installs the handler. Another library may have replaced it since the last time.
 #[expect(unsafe_code, reason = "signals have no safe form")]
-pub(super) fn handle() {
+pub(super) fn install_handlers() {
     BEFORE.get_or_init(|| {
         SIGNALS.map(|signal| {
             // SAFETY: an action is plain data, for which zeros are valid; with no new action, the
@@ -65,10 +68,10 @@ pub(super) fn handle() {
         })
     });
     for signal in SIGNALS {
-        // SAFETY: as above, and the handler calls nothing but what a handler may.
+        // SAFETY: as above, and the handler is async-signal-safe.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = (hit as extern "C" fn(i32)) as usize;
+            action.sa_sigaction = (on_signal as extern "C" fn(i32)) as usize;
             action.sa_flags = libc::SA_ONSTACK;
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
         }
@@ -76,17 +79,17 @@ pub(super) fn handle() {
 }
 
 #[expect(unsafe_code, reason = "signals have no safe form")]
-extern "C" fn hit(signal: i32) {
+extern "C" fn on_signal(signal: i32) {
     let (message, length) = MESSAGE.get();
     if message != 0 {
-        // SAFETY: the message lives for as long as this thread is in the tree, and both calls may be
-        // made in a handler.
+        // SAFETY: the message outlives the `TreeAccess` of this thread, and both calls are
+        // async-signal-safe.
         unsafe {
             libc::write(2, message as *const libc::c_void, length);
             libc::_exit(EXIT_CODE);
         }
     }
-    // The instruction is run again, and meets what was there before.
+    // Restores the earlier action. The instruction is then executed again and raises the same signal.
     let number = SIGNALS.iter().position(|other| *other == signal);
     if let (Some(before), Some(number)) = (BEFORE.get(), number) {
         // SAFETY: the action was read from the kernel.
