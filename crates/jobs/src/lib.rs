@@ -31,6 +31,7 @@
 #![warn(missing_docs)]
 
 mod error;
+mod handle;
 mod model;
 mod operations;
 mod services;
@@ -38,21 +39,21 @@ mod telemetry;
 mod testing;
 
 pub use error::Error;
+pub use handle::Jobs;
 pub use model::clock::{Clock, Entropy, Op};
 pub use model::header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
 pub use model::ids::{
     HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
 };
-pub use model::info::JobInfo;
-pub use model::machine::Verdict;
+pub use model::machine::{Finish, Held, Verdict};
 pub use model::types::{StallPolicy, TypeConfig};
 pub use operations::check::Check;
 pub use operations::claim::{Accepted, Claim, Claimed};
 pub use operations::counts::{Backlog, Counts};
-pub use operations::jobs::{Add, Added, Jobs, Retention};
+pub use operations::create::{Add, Added, Retention};
+pub use operations::info::JobInfo;
 pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
 pub use operations::rewrite::Rewritten;
-pub use operations::work::{Finish, Held};
 pub use services::acceptor::{Acceptor, AcceptorHandle};
 pub use services::maintenance::Maintenance;
 pub use services::monitor::{ByPolicy, StallHook};

@@ -3,10 +3,9 @@
 
 pub(crate) mod clock;
 pub(crate) mod codec;
-pub(crate) mod effects;
 pub(crate) mod header;
 pub(crate) mod ids;
-pub(crate) mod info;
 pub(crate) mod keys;
 pub(crate) mod machine;
+pub(crate) mod turns;
 pub(crate) mod types;

@@ -1,12 +1,15 @@
 //! What callers do to jobs, each as one transaction or as part of theirs.
 
-pub(crate) mod bells;
 pub(crate) mod check;
 pub(crate) mod claim;
 pub(crate) mod counts;
-pub(crate) mod jobs;
+pub(crate) mod create;
+pub(crate) mod effects;
+pub(crate) mod heartbeats;
+pub(crate) mod info;
 pub(crate) mod leases;
 pub(crate) mod list;
 pub(crate) mod rewrite;
+pub(crate) mod sleepers;
 pub(crate) mod types;
 pub(crate) mod work;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use metrics::{counter, gauge, histogram};
 
-use crate::{Accepted, Backlog, Counts, JobType, Jobs, Result};
+use crate::{Backlog, Counts, JobType, Jobs, Result};
 
 /// Jobs of a type in a state, over all nodes.
 const JOBS: &str = "davenport_jobs";
@@ -77,14 +77,14 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
     gauge!(OLDEST_DUE, "type" => ty()).set(oldest.as_secs_f64());
 }
 
-/// Jobs were accepted: how long each has waited for it.
-pub(crate) fn accepted(ty: &JobType, jobs: &[Accepted], now_ms: i64) {
-    if jobs.is_empty() {
+/// Records how long accepted jobs have waited, from the times at which they became ready.
+pub(crate) fn accepted(ty: &JobType, ready_ms: impl ExactSizeIterator<Item = i64>, now_ms: i64) {
+    if ready_ms.len() == 0 {
         return;
     }
     let waits = histogram!(WAIT, "type" => ty.to_string());
-    for job in jobs {
-        waits.record(since(job.ready_ms, now_ms));
+    for ready_ms in ready_ms {
+        waits.record(since(ready_ms, now_ms));
     }
 }
 

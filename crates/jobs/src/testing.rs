@@ -1,16 +1,21 @@
-//! What shows that the queue is right: planted mistakes, checks of every conflicting read, races, golden scripts and a
-//! simulation of whole fleets. Only [`planted`] is known outside of tests, and there it costs nothing.
+//! What shows that the queue is right: the rules once more, random scripts and a simulation of whole
+//! fleets that compare the queue with them, races, golden scripts, and the mistakes that each of these
+//! has to find. Only [`planted`] is compiled outside of tests, and costs nothing there.
 
 #[cfg(test)]
-pub(crate) mod bites;
+mod conflicts;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
-pub(crate) mod golden;
+mod golden;
 #[cfg(test)]
-pub(crate) mod model_bites;
+mod mistake;
+#[cfg(test)]
+mod model;
 pub(crate) mod planted;
 #[cfg(test)]
-pub(crate) mod races;
+mod races;
 #[cfg(test)]
-pub(crate) mod simulation;
+mod rules;
+#[cfg(test)]
+mod simulation;

@@ -3,7 +3,8 @@
 //!
 //! It knows none of our crates, and only tests depend on it.
 //!
-//! Start with `backend.rs`, `child.rs` and `fuzz.rs`.
+//! Start with `backend.rs`, `child.rs`, `fuzz.rs` and `simulation.rs`: [`fuzz`] mutates inputs of decoders, and a [`Campaign`] runs
+//! simulations seed by seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,8 +17,10 @@ mod backend;
 mod child;
 mod fuzz;
 mod servers;
+mod simulation;
 
 pub use backend::{Backend, Place, fdb_cluster_file, fdb_url};
 pub use child::{Child, Signal, child_command, child_url, kill_cycles, pause, role, send_signal};
 pub use fuzz::{fuzz, fuzz_more};
 pub use servers::{CouchDb, PouchDb};
+pub use simulation::{Campaign, Fault, Report, Schedule, actor_rng, number, often, some_time};

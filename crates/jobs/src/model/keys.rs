@@ -424,6 +424,12 @@ fn lane_behind(others: u16, number: u16) -> Option<Lane> {
     (number.checked_sub(others)).and_then(Lane::from_number)
 }
 
+/// When a pending row was written.
+pub(crate) fn since(value: &[u8]) -> Result<i64> {
+    (value.try_into().map(i64::from_be_bytes))
+        .map_err(|_| Error::corrupt("a pending row cannot be decoded"))
+}
+
 /// The value of a SLEEPER, NOTIFIER or TYPES row in the form of a template: format byte, incarnation
 /// and the place of the versionstamp.
 pub(crate) fn stamp_template(incarnation: u32, rest: &[u8]) -> Vec<u8> {

@@ -1,7 +1,38 @@
 //! The state machine: (old header, event) → (new header, what else is to be written, reply).
 //!
-//! Every operation and every sweeper goes through [`step`]. It reads nothing and writes nothing;
-//! index rows and counters follow from the old and the new header, see [`crate::model::effects`].
+//! ```text
+//!                        creator: Ask (add, resubmit)
+//!        ┌───────────────────────────────────────────────────────┐
+//!        ▼                                                       │
+//!  ┌─────────┐  acceptor: Accept (new lock)  ┌─────────┐         │
+//!  │ pending ├──────────────────────────────►│ running │         │
+//!  │         │                               │         │         │
+//!  │         │◄──────────────────────────────┤         │         │
+//!  └─▲──┬────┘  holder: Finish, if a run is  └──┬──────┘   ┌─────┴────┐
+//!    │  │       owed or `again_ms` is set       │          │ finished │
+//!    │  │       monitor: Stall, by its verdict  └─────────►│          │
+//!    │  │                          holder: Finish          └────┬─────┘
+//!    │  │                          monitor: Stall, given up     │
+//!    │  └────────── creator: Remove ◄── (from every state)      │ sweeper: Expire
+//!    │                       │                                  │
+//!    └── creator: Ask ── no job ◄───────────────────────────────┘
+//! ```
+//!
+//! Events that leave the state as it is:
+//!
+//! ```text
+//!  pending   creator: Ask      replaces time and data
+//!  running   creator: Ask      owes a run: `next`, in which the creator's wish beats the holder's
+//!            holder: Update    a heart-beat, and new data if there is any
+//!            holder: Resubmit  wants a run: `next`
+//!  any       notifier: Watch   is told of the next change
+//! ```
+//!
+//! Only the holder proves who it is: by the lock that `Accept` gave it. Another lock is [`Error::Halt`], but for
+//! the lock of a run that has ended, whose holder may just be asking again.
+//!
+//! Every operation and every sweep goes through [`step`]. It reads nothing and writes nothing: index rows,
+//! counters and wake-ups follow from the old and the new header, in `operations/effects.rs`.
 
 mod creator;
 mod holder;
@@ -17,13 +48,13 @@ use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
 use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
 
-/// What an operation knows beside the job.
+/// What a step depends on besides the job.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context {
     pub(crate) now_ms: i64,
-    /// The place of a job that becomes ready now.
+    /// Where a job that becomes ready now stands in line.
     pub(crate) order: Order,
-    /// An earlier attempt of the transaction may have been committed.
+    /// An earlier try of the transaction may have been committed.
     pub(crate) maybe_committed: bool,
     pub(crate) planted: Planted,
 }
@@ -31,16 +62,16 @@ pub(crate) struct Context {
 /// What is asked of a job.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// A creator wants a run.
+    /// A creator asks for a run.
     Ask {
         op: u64,
         /// `None` keeps the time.
         due_ms: Option<i64>,
         /// `None` keeps the data.
         data: Option<Bytes>,
-        /// The data is what the next run gets anyway.
+        /// The next run would get the same data without this.
         same: bool,
-        /// How to make the job if there is none; `None` refuses.
+        /// How to make the job if there is none; with `None` that is [`Error::NotFound`].
         create: Option<Create>,
     },
     Remove,
@@ -51,23 +82,21 @@ pub(crate) enum Event {
     Update {
         lock: JobLock,
         data: Option<Bytes>,
-        /// The heart-beat of this very call is already there.
+        /// This very call has written its heart-beat before.
         repeated: bool,
     },
-    /// The holder wants another run.
+    /// The holder asks for another run.
     Resubmit {
         lock: JobLock,
         due_ms: i64,
         data: Option<Bytes>,
-        /// The heart-beat of this very call is already there.
+        /// This very call has written its heart-beat before.
         repeated: bool,
     },
     Finish {
         lock: JobLock,
-        data: Option<Bytes>,
-        how: How,
-        reason: Option<String>,
-        /// The history has the end of this very run.
+        finish: Finish,
+        /// The history says that this run has ended.
         repeated: bool,
     },
     /// The holder went silent.
@@ -76,7 +105,7 @@ pub(crate) enum Event {
         policy: StallPolicy,
     },
     Expire,
-    /// A notifier wants to be told of the next change.
+    /// A notifier is to be told of the next change.
     Watch {
         nonce: u64,
     },
@@ -88,40 +117,88 @@ pub(crate) struct Create {
     pub(crate) lane: Option<Lane>,
 }
 
-/// How a holder ends its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    Done,
-    Failed,
-    Again { due_ms: i64 },
+/// How a run ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Finish {
+    /// The data the job is left with; `None` leaves it as it was. A creator's newer data wins.
+    pub data: Option<Bytes>,
+    /// Run the job again at this time instead of finishing it; 0 is as soon as possible.
+    pub again_ms: Option<i64>,
+    /// The run failed. Recorded in the history; the job is finished all the same.
+    pub failed: bool,
+    /// Why it ended like this, for the history.
+    pub reason: Option<String>,
 }
 
-/// What becomes of a job whose holder went silent.
+impl Finish {
+    /// The job is finished, with the data it has.
+    pub fn done() -> Self {
+        Self::default()
+    }
+
+    /// The job is finished, and failed for this reason.
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self {
+            failed: true,
+            reason: Some(reason.into()),
+            ..Self::default()
+        }
+    }
+
+    /// The job is to be run again at this time.
+    pub fn again(due_ms: i64) -> Self {
+        Self {
+            again_ms: Some(due_ms),
+            ..Self::default()
+        }
+    }
+
+    /// The same end, with data.
+    #[must_use]
+    pub fn data(self, data: impl Into<Bytes>) -> Self {
+        Self {
+            data: Some(data.into()),
+            ..self
+        }
+    }
+}
+
+/// The answer to a holder.
+#[must_use = "leave your own writes out of a transaction that is repeated"]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Another run follows: the job is pending if this call ended the run.
+    pub again: bool,
+    /// An earlier try of this very transaction was committed, so this one changes nothing.
+    pub repeated: bool,
+}
+
+/// What happens to a job whose holder went silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// What the type's [`StallPolicy`] says.
     Policy,
-    /// It is run again.
+    /// The job is run again.
     Rerun {
-        /// When; `None` as the policy says, but never given up.
+        /// When; `None` as the policy says, but the job is never given up.
         due_ms: Option<i64>,
-        /// With which data; `None` as it was.
+        /// With which data; `None` with what it has.
         data: Option<Bytes>,
     },
-    /// It is finished as given up.
+    /// The job is finished, as [given up](crate::Outcome::GaveUp).
     GiveUp {
-        /// The data it is left with; `None` as it was.
+        /// The data it is left with; `None` leaves it as it was.
         data: Option<Bytes>,
-        /// Why.
+        /// Why, for the history.
         reason: String,
     },
 }
 
-/// What an event does.
+/// What an event does to a job, and what else is to be written.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) change: Change,
-    /// An attempt that leaves the header for the history.
+    /// A run that moves from the header to the history.
     pub(crate) spill: Option<Attempt>,
     /// Notifiers to be told.
     pub(crate) tell: Vec<u64>,
@@ -139,14 +216,14 @@ pub(crate) enum Change {
 pub(crate) enum Reply {
     Created,
     Replaced,
-    /// Delivered at the next run.
+    /// To be delivered at the next run.
     Deferred,
     /// A finished job is pending again.
     Revived,
     Unchanged,
     /// This very call was done before.
     Repeated,
-    /// Done, and this is where the job stands: whether another run is asked for.
+    /// Done; `again` if another run follows.
     Done {
         again: bool,
     },
@@ -180,11 +257,9 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
         } => holder::resubmit(old, lock, due_ms, data, repeated, cx),
         Event::Finish {
             lock,
-            data,
-            how,
-            reason,
+            finish,
             repeated,
-        } => holder::finish(old, lock, data, how, reason, repeated, cx),
+        } => holder::finish(old, lock, finish, repeated, cx),
         Event::Stall { verdict, policy } => silence::stall(old, verdict, policy, cx),
         Event::Expire => match old {
             Some(old) if old.state() == State::Finished => Ok(Step::delete(old)),
@@ -214,7 +289,7 @@ impl Step {
         }
     }
 
-    /// A change that nobody is told of.
+    /// A change that subscribers are not told of.
     fn put(new: Header, reply: Reply) -> Self {
         Self {
             change: Change::Put(Arc::new(new)),

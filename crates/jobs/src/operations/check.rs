@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use store::{Call, KeyRange, KeyValue, RangeOptions};
 
-use crate::model::effects::CHUNK_BYTES;
 use crate::model::header::{Header, State};
 use crate::model::keys::{Keys, Position};
+use crate::operations::effects::CHUNK_BYTES;
 use crate::{Counts, JobId, JobType, Jobs, Result};
 
 /// How many rows one transaction reads.

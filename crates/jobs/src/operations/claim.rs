@@ -1,12 +1,40 @@
 //! Accepting jobs.
 //!
-//! A claim reads some ready jobs from a random shard on, and the scheduled jobs at the head of a
-//! random bucket; if that is not enough, the rest of the ready jobs and the heads of all buckets,
-//! in one read when there are few.
-//! It reads them by snapshot, so that it conflicts neither with creators nor with claims that choose
-//! other jobs; of each chosen job it reads the header, and so two claims of the same job conflict.
-//! Of more jobs than it wants it takes some that lie side by side. Jobs in lanes take turns: see
-//! [`lanes`].
+//! One claim for up to n jobs, in one transaction:
+//!
+//! ```text
+//!                   reads                                               writes
+//! what is due       PENDING ready, from a random shard on               -
+//!   (snapshot)      PENDING timed, the head of a random bucket          -
+//!                   then, if that is not enough: the rest of the        -
+//!                   ready rows, and the heads of all buckets
+//!                   PENDING of lanes, if the type uses them: [`lanes`]  -
+//! each chosen job   JOB                                 ── the fence ─  JOB with a new lock
+//!   (conflicting)   its DATA (snapshot)                                 clears its PENDING row
+//!                                                                       ACTIVITY: the first heart-beat
+//!                                                                       HISTORY: the run before, if any
+//!                                                                       NOTE, NOTIFIER if it is followed
+//! all of them       SLEEPER, if more is due than is taken (snapshot)    clears one: wakes another acceptor
+//!                                                                       COUNT: blind additions
+//! ```
+//!
+//! What two transactions at the same moment collide on:
+//!
+//! ```text
+//! claim A   claim B that chose the same job    JOB: the second to commit retries, and chooses anew
+//! claim A   claim B that chose other jobs      nothing: PENDING is read by snapshot, COUNT is added to
+//! claim A   a creator that adds other jobs     nothing, for the same reasons
+//! claim A   a creator that replaces, or        JOB: the claim retries, and accepts the newer data, or
+//!           removes, a chosen job              another job
+//! ```
+//!
+//! Claims of one moment should therefore seldom choose the same jobs. Each begins at a random shard, and of
+//! more candidates than it wants it takes a whole block of neighbours: two claims that see the same rows
+//! choose all jobs in common or none, so a collision costs one retry and not one for each job.
+//!
+//! Locks are drawn before the transaction and kept over its retries. When the store cannot say whether a try
+//! was committed, the next one looks for its own locks in the headers ([`Jobs::recall_claim`]): jobs that
+//! carry them were accepted, and are returned instead of others.
 
 mod candidates;
 mod lanes;
@@ -20,23 +48,20 @@ use futures::future::try_join_all;
 use store::{Call, Transaction};
 use tokio::time::Instant;
 
-use crate::model::effects::Effects;
 use crate::model::header::Header;
 use crate::model::keys::Position;
 use crate::model::machine::Event;
+use crate::model::turns::Turn;
+use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
 use candidates::choose;
-use lanes::Turn;
 
-pub(crate) use candidates::since;
-pub(crate) use lanes::Turns;
-
-/// About how much data one claim takes along.
+/// About how much data one claim returns: it has to be read within the transaction's time.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A wish for jobs: drawn before the transaction, and kept over its retries, so that a claim that
-/// was committed without the store being able to say so recognises its jobs.
+/// A request for jobs, drawn before its transaction and kept over retries: so a claim recognises its jobs
+/// when an earlier try was committed and the store could not say so.
 #[derive(Debug)]
 pub struct Claim {
     ty: JobType,
@@ -46,7 +71,7 @@ pub struct Claim {
     locks: Vec<JobLock>,
     drawn_at: Instant,
     turn: Turn,
-    /// What the last attempt chose, and whether an earlier call may have committed it.
+    /// What the last try chose, and whether an earlier call may have committed it.
     memo: Mutex<Memo>,
 }
 
@@ -59,9 +84,9 @@ struct Memo {
 /// A job that was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// What every later call about it needs.
+    /// The handle that the holder's later calls take.
     pub job: Job,
-    /// Its data.
+    /// The job's data.
     pub data: Bytes,
     /// How many of its last holders went silent in a row.
     pub stalls: u32,
@@ -69,23 +94,23 @@ pub struct Accepted {
     pub due_ms: i64,
     /// When it was added first.
     pub created_ms: i64,
-    /// Since when it could have been accepted, by its creator's clock.
+    /// When it became ready to be accepted, by its creator's clock.
     pub ready_ms: i64,
-    /// A moment before it was accepted: from here on its time runs.
+    /// A moment before it was accepted. The timeout is counted from here.
     pub claimed_at: Instant,
 }
 
 /// What a claim found.
 #[derive(Debug, Default)]
 pub struct Claimed {
-    /// The jobs, as many as were wanted and due.
+    /// The jobs: as many as were requested and due.
     pub jobs: Vec<Accepted>,
-    /// There was nothing: when the next scheduled job falls due.
+    /// When the next scheduled job falls due, if no job was due.
     pub next_due_ms: Option<i64>,
 }
 
 impl Claim {
-    /// True when the store could not say what became of the last call.
+    /// True when the store could not say whether the last call was committed.
     pub(crate) fn is_unsure(&self) -> bool {
         self.memo().unsure
     }
@@ -96,7 +121,7 @@ impl Claim {
 }
 
 impl Jobs {
-    /// A wish for up to `count` jobs that are due now.
+    /// A claim for up to `count` jobs that are due now.
     pub fn claim(&self, ty: &JobType, holder: &Holder, count: usize) -> Claim {
         let op = self.op();
         Claim {
@@ -111,7 +136,7 @@ impl Jobs {
         }
     }
 
-    /// A wish for up to `count` jobs that are due by `horizon_ms`.
+    /// A claim for up to `count` jobs that are due by `horizon_ms`.
     pub fn claim_by(&self, ty: &JobType, holder: &Holder, count: usize, horizon_ms: i64) -> Claim {
         Claim {
             horizon_ms,
@@ -124,22 +149,21 @@ impl Jobs {
         self.accept_claim(&self.claim(ty, holder, count)).await
     }
 
-    /// Accepts the jobs of a claim, without waiting for the disk: a power cut may undo it, and then
-    /// the jobs are pending as before. When the store could not say whether it did, call again with
-    /// the same claim, or [`recall_claim`](Self::recall_claim): jobs that were accepted are then not
-    /// left to time out.
+    /// Accepts the jobs of a claim, without waiting for the disk: after a power cut the jobs may be
+    /// pending again. On [`store::Error::MaybeCommitted`] call again with the same claim, or call
+    /// [`recall_claim`](Self::recall_claim): otherwise jobs that were accepted have to time out.
     pub async fn accept_claim(&self, claim: &Claim) -> Result<Claimed> {
         let claimed = self
             .transact_claim(claim, false, |tx| async move {
                 self.accept_in(&tx, claim).await
             })
             .await?;
-        telemetry::accepted(&claim.ty, &claimed.jobs, self.clock().now_ms());
+        let ready = claimed.jobs.iter().map(|job| job.ready_ms);
+        telemetry::accepted(&claim.ty, ready, self.clock().now_ms());
         Ok(claimed)
     }
 
-    /// The jobs that an earlier call with this claim has accepted after all; none if it has not,
-    /// and then it never will.
+    /// The jobs that an earlier call with this claim has accepted; none if it was not committed.
     pub async fn recall_claim(&self, claim: &Claim) -> Result<Vec<Accepted>> {
         if !claim.is_unsure() {
             return Ok(Vec::new());
@@ -150,9 +174,9 @@ impl Jobs {
         Ok(claimed.unwrap_or_default().jobs)
     }
 
-    /// A transaction that accepts the jobs of a claim. What a worker does for a job that a power cut
-    /// makes pending again is done again, as after any other death of a holder; and what it writes
-    /// about the job is durable only after the claim. So a claim need not be, by itself.
+    /// A transaction that accepts the jobs of a claim. It need not wait for the disk: if a power cut undoes
+    /// the claim, the job is run again, as after any death of a holder, and whatever the holder has
+    /// written since came after the claim in the log and is undone with it.
     pub(crate) async fn transact_claim<T, Fut>(
         &self,
         claim: &Claim,
@@ -192,7 +216,7 @@ impl Jobs {
         for ((candidate, mut header), lock) in chosen.zip(&claim.locks) {
             let Some(pending) = (header.clone()).filter(|h| Position::of(h) == candidate.position)
             else {
-                // A row that no job stands behind: nothing in this queue leaves one.
+                // An index row without its job. No operation leaves one; clear it rather than fail every claim.
                 let key = self
                     .keys()
                     .index(&claim.ty, &candidate.id, candidate.position);
@@ -255,7 +279,7 @@ impl Jobs {
         }
     }
 
-    /// The jobs of an earlier attempt of this claim, if it was committed after all.
+    /// The jobs of an earlier try of this claim, if it was committed.
     async fn recall(&self, tx: &Transaction, claim: &Claim) -> Result<Option<Claimed>> {
         let chosen = {
             let memo = claim.memo();
@@ -275,7 +299,7 @@ impl Jobs {
         });
         let jobs: Vec<Accepted> = try_join_all(looked).await?.into_iter().flatten().collect();
         if jobs.is_empty() {
-            // It was not committed, and never will be: the claim starts anew.
+            // It was not committed: the claim starts anew.
             return Ok(None);
         }
         Ok(Some(Claimed {

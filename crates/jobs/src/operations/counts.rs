@@ -7,8 +7,7 @@ use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::model::header::State;
 use crate::model::ids::{BUCKETS, LANES};
-use crate::model::keys::{Keys, Kind, Position, edge, edge_adds, edge_ends, edge_of_states};
-use crate::operations::claim::since;
+use crate::model::keys::{Keys, Kind, Position, edge, edge_adds, edge_ends, edge_of_states, since};
 use crate::{Error, JobType, Jobs, Result};
 
 /// The jobs of a type, by state, and every transition ever made.

@@ -16,75 +16,11 @@ use store::Transaction;
 
 use crate::model::header::{Header, check_data};
 use crate::model::keys::{Position, after_stamp};
-use crate::model::machine::{Event, How, Reply};
+use crate::model::machine::{Event, Finish, Held, Reply};
 use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
 
 /// The most jobs that one transaction accepts.
 pub(crate) const CLAIM_JOBS_MAX: usize = 500;
-
-/// How a run ends.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Finish {
-    /// The data the job is left with; `None` as it was. Newer data of a creator wins.
-    pub data: Option<Bytes>,
-    /// Run the job again at this time instead of finishing it; 0 is as soon as possible.
-    pub again_ms: Option<i64>,
-    /// The run failed: said by the history, nothing else follows from it.
-    pub failed: bool,
-    /// Why it ended like this, for the history.
-    pub reason: Option<String>,
-}
-
-impl Finish {
-    /// The job is finished, with the data it has.
-    pub fn done() -> Self {
-        Self::default()
-    }
-
-    /// The job is finished, and this is why it could not be done.
-    pub fn failed(reason: impl Into<String>) -> Self {
-        Self {
-            failed: true,
-            reason: Some(reason.into()),
-            ..Self::default()
-        }
-    }
-
-    /// The job is to be run again at this time.
-    pub fn again(due_ms: i64) -> Self {
-        Self {
-            again_ms: Some(due_ms),
-            ..Self::default()
-        }
-    }
-
-    /// The same end, with data.
-    #[must_use]
-    pub fn data(self, data: impl Into<Bytes>) -> Self {
-        Self {
-            data: Some(data.into()),
-            ..self
-        }
-    }
-
-    fn how(&self) -> How {
-        match self.again_ms {
-            Some(due_ms) => How::Again { due_ms },
-            None if self.failed => How::Failed,
-            None => How::Done,
-        }
-    }
-}
-
-/// The answer to a holder.
-#[must_use = "leave your own writes out of a transaction that is repeated"]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// The job runs again after this run, or is pending already if this call ended it.
-    pub again: bool,
-    /// An earlier try of this very transaction was committed; this one changes nothing.
-    pub repeated: bool,
-}
 
 impl Jobs {
     /// A heart-beat, with new data if there is any. To be sent at least every third of the type's
@@ -251,9 +187,7 @@ impl Jobs {
             let header = headers.entry((&job.ty, &job.id)).or_default();
             let event = Event::Finish {
                 lock: job.lock,
-                data: finish.data.clone(),
-                how: finish.how(),
-                reason: finish.reason.clone(),
+                finish: finish.clone(),
                 repeated: tx.maybe_committed() && self.has_ended(tx, job).await?,
             };
             answers.push(match effects.run(&job.ty, &job.id, header, event) {

@@ -1,10 +1,39 @@
-//! Waiting for work: one service for a process and type, whatever the number of its workers.
+//! Waiting for work: one service per process and type, however many workers there are.
 //!
 //! Workers ask through a handle. The service claims for all of them in one transaction, which also
-//! ends the runs of those who have done their work. When nothing is due it writes a row that says that it sleeps, looks once more, and waits until a
-//! creator clears the row, the next scheduled job falls due, or it is time to look anyway. A creator
-//! that reads the rows of sleepers just before one is written does not see it; so a sleeper looks
-//! again soon after it has gone to sleep, and then ever more rarely.
+//! ends the runs of workers that have finished. When nothing is due it goes to sleep, in steps:
+//!
+//! ```text
+//! 1 linger     claim again after 1 ms and 2 ms: more jobs often follow, and going to sleep and being
+//!              woken would cost two transactions
+//! 2 announce   claim; if nothing is due, write a SLEEPER row in the same transaction
+//! 3 watch      claim; if nothing is due, watch the row in the same transaction
+//! 4 sleep      until the row changes, a scheduled job falls due, or it is time to look
+//! ```
+//!
+//! After 4 it goes on from 3; from 2 if the row was cleared; from 1 once there have been jobs.
+//!
+//! A creator reads SLEEPER rows by snapshot and clears one in the transaction that adds a job. No order of
+//! the two loses the job:
+//!
+//! ```text
+//! the creator commits            and has read SLEEPER    so the job is found
+//! before the claim of 2 reads    at any time             by 2
+//! before the claim of 3 reads    at any time             by 3, which reads after 2 was committed
+//! later                          after 2's commit        when the row changes. The watch compares with what 3
+//!                                                        has read, so it also fires for a change before it is
+//!                                                        armed. If the creator clears another sleeper's row,
+//!                                                        that acceptor finds the job
+//! later                          before 2's commit       by the next look: nothing was cleared
+//! ```
+//!
+//! The last case takes a creator whose transaction lasts from before 2's commit until after 3's read. So the
+//! first looks come soon, after 30 ms and 300 ms, and then every 5 s. Looks also make up for watches that
+//! the store loses, or refuses because it has too many. A scheduled job wakes a sleeper only if it is due
+//! before that sleeper's next look; for the others the claim says when the first of them is due.
+//!
+//! An acceptor that was woken while none of its workers waits wakes another ([`Jobs::remove_sleeper`]): the
+//! job still needs one.
 
 mod handle;
 
@@ -17,7 +46,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::model::clock::millis;
-use crate::model::effects::POLL_MS;
+use crate::operations::effects::POLL_MS;
 use crate::services::pause::Pause;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
@@ -31,12 +60,11 @@ pub use handle::AcceptorHandle;
 
 /// The most runs that one transaction ends.
 const ENDED_MAX: usize = 250;
-/// How many requests wait before the next one does.
+/// How many requests are queued before a caller has to wait.
 const REQUESTS: usize = 1_024;
-/// How soon it looks again before it goes to sleep: where jobs have just come from more may come, and
-/// to go to sleep and to be woken are two transactions.
+/// After which pauses it claims again before it goes to sleep.
 const LINGERS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
-/// When a sleeper looks again by itself; then every [`POLL_MS`], at most.
+/// After which times a sleeper looks again, whether woken or not; then after [`POLL_MS`] each.
 const LOOKS: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(300)];
 
 /// The service.
@@ -46,28 +74,27 @@ pub struct Acceptor {
     ty: JobType,
     holder: Holder,
     requests: mpsc::Receiver<Request>,
-    /// Jobs that were delivered to nobody.
+    /// Jobs whose worker had stopped waiting when they were delivered.
     returned: mpsc::Receiver<Vec<Accepted>>,
     returns: mpsc::Sender<Vec<Accepted>>,
     waiting: VecDeque<Wanted>,
     ended: VecDeque<Ended>,
-    /// A claim of which the store could not say what became.
+    /// A claim of which the store could not say whether it was committed.
     unsure: Option<Claim>,
-    /// The row that says that this service sleeps.
-    bell: Option<u64>,
-    /// How often it has looked since there were jobs.
+    /// The number of its SLEEPER row, if it has one.
+    sleeper: Option<u64>,
+    /// How often it has claimed in vain since there were jobs.
     lingered: usize,
     /// How often it has looked since it went to sleep.
     looks: usize,
 }
 
-/// What a look that finds nothing does.
+/// What a claim that finds nothing does.
 enum Sleep {
-    /// Nothing yet.
-    Not,
-    /// Says that the service sleeps, by this bell.
-    Hang(u64),
-    /// Watches the bell that says so.
+    Linger,
+    /// Writes the SLEEPER row of this number.
+    Announce(u64),
+    /// Watches it.
     Watch(u64),
 }
 
@@ -80,7 +107,7 @@ enum Woken {
 }
 
 impl Acceptor {
-    /// The service for jobs of a type, which it accepts in the name of `holder`.
+    /// The service for jobs of a type, which it accepts as `holder`.
     pub fn new(jobs: Jobs, ty: JobType, holder: Holder) -> (Self, AcceptorHandle) {
         let (send, requests) = mpsc::channel(REQUESTS);
         let (returns, returned) = mpsc::channel(REQUESTS);
@@ -95,7 +122,7 @@ impl Acceptor {
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
             unsure: None,
-            bell: None,
+            sleeper: None,
             lingered: LINGERS.len(),
             looks: 0,
         };
@@ -106,7 +133,7 @@ impl Acceptor {
     pub async fn run(mut self, token: CancellationToken) {
         let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
         while !token.is_cancelled() {
-            // Those who were answered just now may have something to ask again.
+            // Workers that were answered just now may already have the next request.
             tokio::task::yield_now().await;
             self.gather();
             if self.waiting.is_empty() && self.unsure.is_none() {
@@ -136,7 +163,7 @@ impl Acceptor {
         self.leave().await;
     }
 
-    /// Takes in what was asked since, and forgets who does not wait any more.
+    /// Takes the requests that have arrived, and drops those whose caller has stopped waiting.
     fn gather(&mut self) {
         while let Ok(request) = self.requests.try_recv() {
             self.take_in(request);
@@ -151,7 +178,7 @@ impl Acceptor {
         }
     }
 
-    /// Nobody waits: waits for somebody who does. False when nobody ever will.
+    /// No worker waits: waits for one. False when the service is to stop or all handles are dropped.
     async fn idle(&mut self, token: &CancellationToken) -> bool {
         let Self {
             requests, returned, ..
@@ -173,8 +200,8 @@ impl Acceptor {
         }
     }
 
-    /// Claims for all who wait, and ends the runs that are over. When nothing is due: what to wait
-    /// for.
+    /// Claims for all workers that wait, and ends runs. When nothing is due and it is time to sleep: when
+    /// the next job is, and the watch.
     async fn look(&mut self) -> Result<Option<(Option<i64>, Option<Watch>)>> {
         if let Some(claim) = &self.unsure {
             let jobs = self.jobs.recall_claim(claim).await?;
@@ -184,12 +211,12 @@ impl Acceptor {
         }
         let wanted: usize = self.waiting.iter().map(|wanted| wanted.count).sum();
         let claim = (self.jobs).claim(&self.ty, &self.holder, wanted);
-        let (bell, ended) = (self.bell, self.take_ended());
+        let (sleeper, ended) = (self.sleeper, self.take_ended());
         let linger = LINGERS.get(self.lingered).copied();
-        let sleep = match (bell, linger) {
-            (Some(bell), _) => Sleep::Watch(bell),
-            (None, None) => Sleep::Hang(self.jobs.op().seed()),
-            (None, Some(_)) => Sleep::Not,
+        let sleep = match (sleeper, linger) {
+            (Some(sleeper), _) => Sleep::Watch(sleeper),
+            (None, None) => Sleep::Announce(self.jobs.op().seed()),
+            (None, Some(_)) => Sleep::Linger,
         };
         let result = match self.claim_or_sleep(&claim, &sleep, &finishes(&ended)).await {
             Ok((claimed, watch, answers)) => {
@@ -203,22 +230,22 @@ impl Acceptor {
         };
         match (result, sleep) {
             (Ok((claimed, _)), _) if !claimed.jobs.is_empty() => {
-                (self.bell, self.lingered) = (None, 0);
+                (self.sleeper, self.lingered) = (None, 0);
                 self.deliver(claimed.jobs).await;
                 Ok(None)
             }
             (Ok((claimed, Some(watch))), Sleep::Watch(_)) => Ok(Some((claimed.next_due_ms, watch))),
             (Ok(_), Sleep::Watch(_)) => {
-                // The bell was rung before it was watched.
-                self.bell = None;
+                // The row was cleared before it was watched.
+                self.sleeper = None;
                 Ok(None)
             }
-            (Ok(_), Sleep::Hang(bell)) => {
-                // What came while it was hung is seen by one more look.
-                (self.bell, self.looks) = (Some(bell), 0);
+            (Ok(_), Sleep::Announce(sleeper)) => {
+                // A creator may have read just before the row was there: claim once more.
+                (self.sleeper, self.looks) = (Some(sleeper), 0);
                 Ok(None)
             }
-            (Ok(_), Sleep::Not) => {
+            (Ok(_), Sleep::Linger) => {
                 self.lingered += 1;
                 tokio::time::sleep(linger.unwrap_or_default()).await;
                 Ok(None)
@@ -232,8 +259,8 @@ impl Acceptor {
         }
     }
 
-    /// Accepts, and ends runs; when nothing is due, goes to sleep as far as it is told to. The watch is
-    /// `None` when there is no bell any more, and `Some(None)` when the store has no watch left.
+    /// Accepts jobs and ends runs; when nothing is due, takes the next step to sleep. The watch is `None`
+    /// when the row is gone, and `Some(None)` when the store has no watch left.
     async fn claim_or_sleep(
         &self,
         claim: &Claim,
@@ -252,14 +279,14 @@ impl Acceptor {
                 };
                 let mut watch = None;
                 match *sleep {
-                    Sleep::Not => {}
-                    Sleep::Hang(bell) => {
+                    Sleep::Linger => {}
+                    Sleep::Announce(sleeper) => {
                         if claimed.jobs.is_empty() {
-                            self.jobs.hang_bell_in(&tx, &self.ty, bell);
+                            self.jobs.add_sleeper_in(&tx, &self.ty, sleeper);
                         }
                     }
-                    Sleep::Watch(bell) => {
-                        let key = self.jobs.keys().sleeper(&self.ty, bell);
+                    Sleep::Watch(sleeper) => {
+                        let key = self.jobs.keys().sleeper(&self.ty, sleeper);
                         if !claimed.jobs.is_empty() {
                             tx.clear(&key);
                         } else if tx.snapshot().get(&key).await?.is_some() {
@@ -277,7 +304,7 @@ impl Acceptor {
         self.ended.drain(..count).collect()
     }
 
-    /// Ends the runs that are over.
+    /// Ends runs, without a claim.
     async fn end_runs(&mut self) {
         while !self.ended.is_empty() {
             let ended = self.take_ended();
@@ -288,8 +315,8 @@ impl Acceptor {
         }
     }
 
-    /// A transaction has failed for all of them: what is wrong with one is not to keep the others
-    /// from being ended. When the store cannot be reached, each hears of it.
+    /// One transaction for all of them has failed: each is ended by itself, so that one bad request does
+    /// not fail the others. When the store cannot be reached, all callers are told.
     async fn end_apart(&self, ended: Vec<Ended>, error: &Error) {
         for run in ended {
             let answer = if error.is_retryable() {
@@ -297,12 +324,12 @@ impl Acceptor {
             } else {
                 self.jobs.finish(&run.job, run.finish).await
             };
-            // Whoever asked may have gone away.
+            // The caller may have gone away.
             let _ = run.reply.send(answer);
         }
     }
 
-    /// Waits until there may be work for those who wait. False when the service is to stop.
+    /// Waits until there may be work. False when the service is to stop.
     async fn sleep(
         &mut self,
         token: &CancellationToken,
@@ -310,14 +337,14 @@ impl Acceptor {
         watch: Option<Watch>,
     ) -> bool {
         let until = self.next_look(next_due_ms, watch.is_some());
-        let ring = changed_or_never(watch);
-        tokio::pin!(ring);
+        let changed = changed_or_never(watch);
+        tokio::pin!(changed);
         loop {
             let woken = tokio::select! {
                 biased;
                 () = token.cancelled() => Woken::Stop,
                 Some(jobs) = self.returned.recv() => Woken::Returned(jobs),
-                () = &mut ring => Woken::Look,
+                () = &mut changed => Woken::Look,
                 () = sleep_until(until) => Woken::Look,
                 Some(request) = self.requests.recv() => {
                     self.take_in(request);
@@ -336,13 +363,13 @@ impl Acceptor {
         }
         self.gather();
         if self.waiting.is_empty() {
-            // Whoever rang did not mean nobody.
-            self.take_bell_down().await;
+            // It may have been woken for a job that no worker here waits for any more.
+            self.remove_sleeper().await;
         }
         true
     }
 
-    /// When to look again, whatever happens.
+    /// When to look again if nothing happens before.
     fn next_look(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
         let poll = Duration::from_millis(POLL_MS.unsigned_abs());
         let look = LOOKS.get(self.looks).copied();
@@ -361,9 +388,10 @@ impl Acceptor {
         Instant::now() + wait
     }
 
-    /// Hands jobs to those who wait, first come, first served.
+    /// Hands jobs to the workers that wait, first come, first served.
     async fn deliver(&mut self, jobs: Vec<Accepted>) {
-        telemetry::accepted(&self.ty, &jobs, self.jobs.clock().now_ms());
+        let ready = jobs.iter().map(|job| job.ready_ms);
+        telemetry::accepted(&self.ty, ready, self.jobs.clock().now_ms());
         let mut jobs = jobs.into_iter();
         while jobs.len() > 0 {
             let Some(request) = self.waiting.pop_front() else {
@@ -376,12 +404,12 @@ impl Acceptor {
                 jobs: jobs.by_ref().take(request.count).collect(),
                 returns: self.returns.clone(),
             };
-            // One that nobody takes comes back by itself.
+            // If the worker has just stopped waiting, dropping the delivery returns the jobs.
             let _ = request.reply.send(delivery);
         }
     }
 
-    /// Puts jobs back that nobody waits for any more.
+    /// Makes jobs pending again that no worker waits for.
     async fn give_back(&self, jobs: Vec<Accepted>) {
         let finishes: Vec<(Job, Finish)> = (jobs.into_iter())
             .map(|accepted| {
@@ -397,7 +425,7 @@ impl Acceptor {
         }
     }
 
-    /// Stops waiting: runs that are over are ended, what was delivered to nobody goes back.
+    /// Stops: runs are ended, and jobs that no worker took are given back.
     async fn leave(&mut self) {
         self.requests.close();
         self.gather();
@@ -406,15 +434,14 @@ impl Acceptor {
         while let Ok(jobs) = self.returned.try_recv() {
             self.give_back(jobs).await;
         }
-        self.take_bell_down().await;
+        self.remove_sleeper().await;
     }
 
-    /// Takes the bell down; if it has been rung, someone else is to hear it.
-    async fn take_bell_down(&mut self) {
-        let Some(bell) = self.bell.take() else {
+    async fn remove_sleeper(&mut self) {
+        let Some(sleeper) = self.sleeper.take() else {
             return;
         };
-        if let Err(error) = self.jobs.take_bell_down(&self.ty, bell).await {
+        if let Err(error) = self.jobs.remove_sleeper(&self.ty, sleeper).await {
             tracing::debug!(job.ty = %self.ty, error = %error.chain(), "stop waiting for jobs");
         }
     }
@@ -427,7 +454,7 @@ fn finishes(ended: &[Ended]) -> Vec<(Job, Finish)> {
 
 fn answer(ended: Vec<Ended>, answers: Vec<Result<Held>>) {
     for (run, answer) in ended.into_iter().zip(answers) {
-        // Whoever asked may have gone away.
+        // The caller may have gone away.
         let _ = run.reply.send(answer);
     }
 }

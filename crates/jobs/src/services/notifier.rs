@@ -18,9 +18,9 @@ use store::{Call, RangeOptions, Transaction, Watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::model::effects::POLL_MS;
 use crate::model::keys::{Keys, stamp_template};
 use crate::model::machine::Event;
+use crate::operations::effects::POLL_MS;
 use crate::services::pause::{Pause, sleep};
 use crate::services::subscription::{Notice, Subscription, Table};
 use crate::services::sweep::BELL_AGE_MAX;

@@ -218,7 +218,7 @@ impl Script {
                 let (jobs, ty) = (&self.jobs, &mail());
                 self.runtime
                     .block_on(jobs.store().transact("sleep", |tx| async move {
-                        jobs.hang_bell_in(&tx, ty, bell);
+                        jobs.add_sleeper_in(&tx, ty, bell);
                         Ok::<_, Error>(())
                     }))?;
                 "asleep".to_owned()

@@ -8,6 +8,7 @@ use futures::future::try_join_all;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use store::{CommitFate, FaultControl, Faults, Store, Weaken};
+use testkit::actor_rng;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -15,8 +16,7 @@ use crate::model::keys::stamp_template;
 use crate::operations::leases::{Leases, buckets};
 use crate::services::monitor::TypeMonitor;
 use crate::services::sweep::{BELL_AGE_MAX, Sweeper};
-use crate::testing::bites::{self, Mistake};
-use crate::testing::simulation::actor_rng;
+use crate::testing::mistake::{self, Mistake};
 use crate::{
     Acceptor, Add, ByPolicy, Clock, Entropy, Error, Finish, Holder, Job, JobId, JobType, Jobs,
     Notice, Notifier, Options, Retention, State, TypeConfig,
@@ -47,9 +47,7 @@ impl World {
             seed: rng.random(),
             delay: 1.0,
             delay_max: DELAY,
-            weaken: mistake.weaken,
-            log: mistake.log.clone(),
-            ..Faults::default()
+            ..mistake.faults()
         });
         let clock = Clock::simulated(1_700_000_000_000);
         let jobs = Jobs::new(faulty, clock.clone(), Entropy::seeded(rng.random()));
@@ -325,8 +323,8 @@ impl World {
         let (mine, other) = (1, 2);
         let (calm, ty) = (&self.calm, &self.ty);
         let hang = calm.store().transact("hang", |tx| async move {
-            calm.hang_bell_in(&tx, ty, mine);
-            calm.hang_bell_in(&tx, ty, other);
+            calm.add_sleeper_in(&tx, ty, mine);
+            calm.add_sleeper_in(&tx, ty, other);
             Ok::<_, Error>(())
         });
         hang.await.unwrap();
@@ -340,7 +338,7 @@ impl World {
             self.add(&JobId::try_from("a").unwrap(), "").await;
             before.is_some() && self.value(&mine_key).await.is_none()
         };
-        let (taken, rung) = tokio::join!(self.jobs.take_bell_down(ty, mine), ring);
+        let (taken, rung) = tokio::join!(self.jobs.remove_sleeper(ty, mine), ring);
         taken.unwrap();
         (rung && self.value(&other_key).await.is_some()).then(|| "nobody heard the bell".into())
     }
@@ -358,7 +356,7 @@ impl World {
                 let value = stamp_template(calm.store().incarnation(), &[]);
                 tx.set_versionstamped_value(bell, &value);
                 tx.set(note, &[]);
-                calm.hang_bell_in(&tx, ty, 3);
+                calm.add_sleeper_in(&tx, ty, 3);
                 Ok::<_, Error>(())
             });
             touched.await.unwrap();
@@ -386,12 +384,7 @@ impl World {
 
 /// Runs all races; what went wrong, if anything did.
 fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    mistake::paused().block_on(async {
         let rng = &mut actor_rng(seed, &[0]);
         None.or(World::new(rng, mistake).await.recall().await)
             .or(World::new(rng, mistake).await.register().await)
@@ -419,7 +412,7 @@ fn nobody_is_run_over() {
     }
 }
 
-bites::weakened! {
+mistake::weakened! {
     clear_bells: clear_bells Notifier All,
     expire_first: expire Job First,
     expire_later: expire Job Later,
@@ -439,7 +432,7 @@ bites::weakened! {
 }
 
 pub(crate) fn weakened() -> &'static [Weaken] {
-    weakened::ALL
+    reads::ALL
 }
 
 /// Runs what is to be noted.

@@ -9,10 +9,11 @@ use jobs::NotifierHandle;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
+use testkit::some_time;
 use tokio::time::sleep;
 
 use super::fleet::World;
-use super::plan::{Wish, some_time};
+use super::plan::Wish;
 use crate::create::{Caller, Rank, Replications, Started, Writer};
 use crate::fault::ServiceError;
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 use docstore::{Db, DocStore};
 use jobs::{Clock, Entropy, Jobs};
 use store::Store;
+use testkit::{Fault, Report};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::clients::{self, Desk};
 use super::judge;
-use super::plan::{Act, Plan};
+use super::plan::Plan;
 use super::process::{Journal, Running};
 use super::servers::{Servers, write_for_ever};
 use crate::create::{Replications, Setup};
@@ -46,18 +47,6 @@ impl World {
     }
 }
 
-/// What a run came to.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    pub(super) problems: Vec<String>,
-    /// What runs of the engine did, in order.
-    pub(super) story: Vec<String>,
-    pub(super) runs: usize,
-    pub(super) checkpoints: usize,
-    /// How long it took, by the simulated clock.
-    pub(super) lasted: Duration,
-}
-
 /// The nodes.
 pub(super) struct Fleet {
     pub(super) world: Arc<World>,
@@ -75,7 +64,7 @@ struct Member {
 }
 
 /// Runs a plan from beginning to end.
-pub(super) async fn run(plan: Plan, bug: Option<Bug>) -> Outcome {
+pub(super) async fn run(plan: Plan, bug: Option<Bug>) -> Report {
     let mut fleet = Fleet::open(plan, bug).await;
     let writing = write_for_ever(Arc::clone(&fleet.world.servers), fleet.world.plan.clone());
     let writing = AbortOnDropHandle::new(tokio::spawn(writing));
@@ -89,12 +78,9 @@ pub(super) async fn run(plan: Plan, bug: Option<Bug>) -> Outcome {
         problems.extend(fleet.idle().await);
     }
     problems.extend(fleet.stop().await);
-    let mut outcome = judge::judge(&fleet).await;
-    problems.append(&mut outcome.problems);
-    Outcome {
-        problems,
-        ..outcome
-    }
+    let mut report = judge::judge(&fleet).await;
+    problems.append(&mut report.problems);
+    Report { problems, ..report }
 }
 
 impl Fleet {
@@ -173,42 +159,42 @@ impl Fleet {
     /// Everything that goes wrong.
     async fn troubled(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
-        for (at, act) in self.world.plan.schedule.clone() {
+        for (at, (node, fault)) in self.world.plan.schedule.clone() {
             sleep_until(self.begun + at).await;
-            problems.extend(self.act(act).await.err());
+            problems.extend(self.befall(node, fault).await.err());
         }
         sleep_until(self.begun + self.world.plan.troubled).await;
         problems
     }
 
-    async fn act(&mut self, act: Act) -> Result<(), String> {
-        match act {
-            Act::Outage(node, outage) => {
-                let member = &mut self.members[node];
+    async fn befall(&mut self, node: usize, fault: Fault) -> Result<(), String> {
+        let member = &mut self.members[node];
+        match fault {
+            Fault::Outage(outage) => {
                 member.is_cut_off = outage;
                 if let Some(running) = &member.running {
                     running.control.set_outage(outage);
                 }
             }
-            Act::Pause(node, paused) => {
-                if let Some(running) = &self.members[node].running {
+            Fault::Pause(paused) => {
+                if let Some(running) = &member.running {
                     running.process.pause(paused);
                 }
             }
-            Act::Crash(node) => {
-                if let Some(running) = self.members[node].running.take() {
+            Fault::Crash => {
+                if let Some(running) = member.running.take() {
                     running.crash().await;
                 }
             }
-            Act::Stop(node) => {
-                if let Some(running) = self.members[node].running.take() {
+            Fault::Stop => {
+                if let Some(running) = member.running.take() {
                     // One that is stopped and paused at once would never end.
                     running.process.pause(false);
                     running.stop().await?;
                 }
             }
-            Act::Start(node) => self.start(node),
-            Act::Skew(node, skew_ms) => self.members[node].clock.set_skew_ms(skew_ms),
+            Fault::Start => self.start(node),
+            Fault::Skew(skew_ms) => member.clock.set_skew_ms(skew_ms),
         }
         Ok(())
     }

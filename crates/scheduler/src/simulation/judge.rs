@@ -7,9 +7,10 @@ use std::time::Duration;
 use jobs::{JobId, State};
 use serde_json::Value;
 use store::{KeyRange, KeyValue, RangeOptions};
+use testkit::Report;
 use tokio::time::Instant;
 
-use super::fleet::{Fleet, Outcome};
+use super::fleet::Fleet;
 use super::plan::Wish;
 use crate::create::JOB_TIMEOUT;
 use crate::data::{JobData, JobState, Origin};
@@ -180,7 +181,7 @@ async fn all(fleet: &Fleet, range: KeyRange) -> Vec<KeyValue> {
 }
 
 /// Says what was wrong with all that was done, when all nodes have stopped.
-pub(super) async fn judge(fleet: &Fleet) -> Outcome {
+pub(super) async fn judge(fleet: &Fleet) -> Report {
     let of = &fleet.calm.of;
     let counts = of.jobs().counts(of.job_type()).await.unwrap();
     let journal = fleet
@@ -206,11 +207,13 @@ pub(super) async fn judge(fleet: &Fleet) -> Outcome {
             copied.replication, copied.job
         )
     });
-    Outcome {
+    Report {
         problems,
         story: story.collect(),
-        runs: journal.copied.len(),
-        checkpoints: journal.recorded.len(),
+        counts: [
+            ("runs", journal.copied.len()),
+            ("checkpoints", journal.recorded.len()),
+        ],
         lasted: fleet.begun.elapsed(),
     }
 }

@@ -6,6 +6,7 @@ use peer::Profile;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::Faults;
+use testkit::{Fault, Schedule, often};
 
 use crate::options::Options;
 
@@ -25,7 +26,8 @@ pub(super) struct Plan {
     pub(super) edits_gap: Duration,
     /// Between two writes to the sources, on average.
     pub(super) writes_gap: Duration,
-    pub(super) schedule: Vec<(Duration, Act)>,
+    /// What goes wrong with which node.
+    pub(super) schedule: Vec<(Duration, (usize, Fault))>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,19 +47,6 @@ pub(super) struct Wish {
     pub(super) documents: usize,
     /// It cannot be read.
     pub(super) invalid: bool,
-}
-
-/// Something that befalls a node.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Act {
-    /// The store cannot be reached, or can again.
-    Outage(usize, bool),
-    /// The process gets no processor, or does again.
-    Pause(usize, bool),
-    Crash(usize),
-    Stop(usize),
-    Start(usize),
-    Skew(usize, i64),
 }
 
 /// Databases that are written to all the time.
@@ -99,47 +88,25 @@ impl Plan {
     }
 
     fn draw_schedule(&mut self, rng: &mut SmallRng) {
-        let mut acts = Vec::new();
-        let moment = |rng: &mut SmallRng| self.troubled.mul_f64(rng.random());
-        let length =
-            |rng: &mut SmallRng, most_s: u64| Duration::from_secs(rng.random_range(1..most_s));
+        let mut schedule = Schedule::new(self.troubled, rng);
         for node in 0..self.nodes.len() {
-            for _ in 0..rng.random_range(0..=2) {
-                let at = moment(rng);
-                acts.push((at, Act::Outage(node, true)));
-                acts.push((at + length(rng, 120), Act::Outage(node, false)));
-            }
-            for _ in 0..rng.random_range(0..=2) {
-                let at = moment(rng);
-                acts.push((at, Act::Pause(node, true)));
-                acts.push((at + length(rng, 200), Act::Pause(node, false)));
-            }
-            for _ in 0..rng.random_range(0..=2) {
-                let at = moment(rng);
-                let end = if rng.random_bool(0.6) {
-                    Act::Crash(node)
-                } else {
-                    Act::Stop(node)
-                };
-                acts.push((at, end));
-                acts.push((at + length(rng, 150), Act::Start(node)));
-            }
-            if rng.random_bool(0.3) {
-                let skew_ms = rng.random_range(-600_000..600_000);
-                acts.push((moment(rng), Act::Skew(node, skew_ms)));
+            let mut some = |most, longest_s, begin, end| {
+                let longest = Duration::from_secs(longest_s);
+                schedule.some(most, longest, (node, begin), (node, end));
+            };
+            some(2, 120, Fault::Outage(true), Fault::Outage(false));
+            some(2, 200, Fault::Pause(true), Fault::Pause(false));
+            some(2, 150, Fault::Crash, Fault::Start);
+            some(1, 150, Fault::Stop, Fault::Start);
+            if schedule.rng.random_bool(0.3) {
+                let skew_ms = schedule.rng.random_range(-600_000..600_000);
+                let at = schedule.moment();
+                schedule.add(at, (node, Fault::Skew(skew_ms)));
             }
         }
-        if rng.random_bool(0.3) {
-            // The whole store is away.
-            let (at, length) = (moment(rng), length(rng, 100));
-            for node in 0..self.nodes.len() {
-                acts.push((at, Act::Outage(node, true)));
-                acts.push((at + length, Act::Outage(node, false)));
-            }
-        }
-        acts.retain(|(at, _)| *at < self.troubled);
-        acts.sort_by_key(|(at, _)| *at);
-        self.schedule = acts;
+        let longest = Duration::from_secs(100);
+        schedule.store_outage(0.3, longest, self.nodes.len(), |node, fault| (node, fault));
+        self.schedule = schedule.finish();
     }
 }
 
@@ -204,13 +171,6 @@ fn profile(rng: &mut SmallRng) -> Profile {
 }
 
 fn faults(rng: &mut SmallRng) -> Faults {
-    let often = |rng: &mut SmallRng, most: f64| {
-        if rng.random_bool(0.3) {
-            0.0
-        } else {
-            rng.random_range(0.0..most)
-        }
-    };
     Faults {
         seed: 0,
         conflict: often(rng, 0.2),
@@ -225,20 +185,4 @@ fn faults(rng: &mut SmallRng) -> Faults {
         weaken: None,
         log: None,
     }
-}
-
-/// Random numbers for one actor.
-pub(super) fn actor_rng(seed: u64, parts: &[u64]) -> SmallRng {
-    let mixed = parts.iter().fold(seed, |mixed, part| {
-        (mixed ^ part)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-    });
-    SmallRng::seed_from_u64(mixed)
-}
-
-/// A random time, often short, on average `mean`.
-pub(super) fn some_time(rng: &mut SmallRng, mean: Duration) -> Duration {
-    let uniform: f64 = rng.random_range(1e-6..1.0);
-    mean.mul_f64((-uniform.ln()).min(5.0))
 }

@@ -8,13 +8,13 @@ use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use rand::RngExt;
 use store::{FaultControl, Store};
+use testkit::actor_rng;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::clients;
 use super::fleet::World;
-use super::plan::actor_rng;
 use crate::create::{Replications, Setup};
 use crate::seal::Sealer;
 use crate::server::{Server, ServerSetup};

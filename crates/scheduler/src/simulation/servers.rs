@@ -7,9 +7,10 @@ use couch::{ConnectFn, Transport, Wire};
 use peer::{Contents, Faults, Options, Peer, compare};
 use rand::RngExt;
 use rand::rngs::SmallRng;
+use testkit::{actor_rng, some_time};
 use tokio::time::sleep;
 
-use super::plan::{LIVE, Plan, STILL, Wish, actor_rng, some_time};
+use super::plan::{LIVE, Plan, STILL, Wish};
 
 /// Documents of a source when everything begins.
 const DOCUMENTS: usize = 40;

@@ -1,8 +1,8 @@
-//! What becoming and being the holder of a job does to it.
+//! What acceptors and holders do to a job.
 
 use bytes::Bytes;
 
-use super::{Context, How, Reply, Step};
+use super::{Context, Finish, Reply, Step};
 use crate::model::header::{Header, Place};
 use crate::testing::planted::Bug;
 use crate::{Attempt, Error, Holder, JobLock, Outcome, Result, State};
@@ -75,9 +75,7 @@ pub(super) fn resubmit(
 pub(super) fn finish(
     old: Option<&Header>,
     lock: JobLock,
-    data: Option<Bytes>,
-    how: How,
-    reason: Option<String>,
+    finish: Finish,
     repeated: bool,
     cx: &Context,
 ) -> Result<Step> {
@@ -96,26 +94,26 @@ pub(super) fn finish(
     };
     let mut new = old.clone();
     new.stalls = 0;
-    let outcome = match how {
-        How::Done => Outcome::Done,
-        How::Failed => Outcome::Failed,
-        How::Again { due_ms } => {
+    let outcome = match finish.again_ms {
+        Some(due_ms) => {
             new.ask_again(due_ms, None);
             Outcome::Again
         }
+        None if finish.failed => Outcome::Failed,
+        None => Outcome::Done,
     };
-    new.end_attempt(outcome, reason, cx);
+    new.end_attempt(outcome, finish.reason, cx);
     let next = new.next.take();
     let again = next.is_some();
     match next {
         None => {
-            new.replace_data(data);
+            new.replace_data(finish.data);
             new.be_finished(cx);
         }
         Some(next) => {
             match next.data {
                 Some(newer) => new.data = newer,
-                None => new.replace_data(data),
+                None => new.replace_data(finish.data),
             }
             new.be_pending(next.due_ms, cx);
         }
@@ -127,7 +125,7 @@ pub(super) fn finish(
     Ok(step)
 }
 
-/// The job, if `lock` holds it; `None` if this very transaction ended the run before; else halt.
+/// The job, if `lock` holds it; `None` if an earlier try of this transaction has ended the run.
 fn held<'a>(old: Option<&'a Header>, lock: JobLock, cx: &Context) -> Result<Option<&'a Header>> {
     let old = old.ok_or(Error::Halt)?;
     if old.lock() == Some(lock) {

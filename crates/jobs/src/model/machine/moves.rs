@@ -1,4 +1,4 @@
-//! The moves that steps are made of.
+//! Changes to a header that several events share.
 
 use bytes::Bytes;
 
@@ -43,8 +43,8 @@ impl Header {
         }
     }
 
-    /// The holder's wish for another run. A creator's wish is not put off by it, and newer data of
-    /// a creator is not replaced.
+    /// The holder asks for another run. It cannot delay a run that a creator has asked for, nor replace
+    /// the creator's data.
     pub(super) fn ask_again(&mut self, due_ms: i64, data: Option<Bytes>) {
         let due_ms = due_ms.max(0);
         let data = data.map(|data| self.blob(data));

@@ -1,4 +1,4 @@
-//! The jobs that a claim may take.
+//! The jobs that a claim may choose from.
 
 use futures::future::{try_join, try_join_all};
 use rand::rngs::SmallRng;
@@ -9,16 +9,16 @@ use super::Claim;
 use super::lanes::Groups;
 use crate::model::header::State;
 use crate::model::ids::{BUCKETS, SHARDS};
-use crate::model::keys::Position;
+use crate::model::keys::{Position, since};
 use crate::testing::planted::Bug;
-use crate::{Error, JobId, JobType, Jobs, Lane, Result};
+use crate::{JobId, JobType, Jobs, Lane, Result};
 
-/// How many rows a claim reads, for each job it wants, and how many more than it wants at most: from
-/// a random shard on it meets few others anyway. And at least.
+/// How many rows a claim reads: so many for each job it wants, but only so many more than it wants,
+/// because claims that begin at random shards seldom see the same rows; and at least so many.
 const WINDOW_PER_JOB: usize = 8;
 const WINDOW_MORE_MAX: usize = 64;
 const WINDOW_MIN: usize = 16;
-/// So many scheduled jobs a claim looks for in one read before it asks each bucket.
+/// Up to so many scheduled jobs are read in one range; if there are more, each bucket is read by itself.
 const TIMED_FEW: usize = 64;
 
 /// A row at the head of a bucket.
@@ -217,10 +217,4 @@ pub(super) fn choose(
         candidates.truncate(wanted);
     }
     candidates
-}
-
-/// When a pending row was written.
-pub(crate) fn since(value: &[u8]) -> Result<i64> {
-    (value.try_into().map(i64::from_be_bytes))
-        .map_err(|_| Error::corrupt("a pending row cannot be decoded"))
 }

@@ -5,9 +5,8 @@
 //! the handle alone: another one begins anywhere and comes round as soon. Jobs without a lane are
 //! served as one lane, behind the last. A type that uses none is looked at for lanes seldom.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use futures::future::{try_join, try_join_all};
 use store::Transaction;
@@ -16,31 +15,15 @@ use super::Claim;
 use super::candidates::{Candidate, choose};
 use crate::model::ids::{BUCKETS, LANES};
 use crate::model::keys::Position;
-use crate::{JobType, Jobs, Result};
+use crate::model::turns::Turn;
+use crate::{Jobs, Result};
 
-/// One claim in so many looks for lanes where there have been none.
-const LOOKS: u32 = 8;
 /// How many lanes one claim takes jobs from at most, if the first ones have enough.
 const LANES_MAX: usize = 8;
 /// How many lanes of scheduled jobs one claim looks at before it takes what it has found.
 const TIMED_LANES_MAX: usize = 16;
 /// Into how many parts the lanes are divided when all of them are looked at.
 const PARTS: u16 = 32;
-
-/// What a handle remembers of each type.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<BTreeMap<JobType, Turn>>);
-
-/// Whose turn it is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Turn {
-    claims: u32,
-    /// There have been jobs in lanes.
-    used: bool,
-    /// The lane to begin with; [`LANES`] is the jobs without one.
-    ready: u16,
-    timed: u16,
-}
 
 /// Due jobs of one lane.
 #[derive(Debug)]
@@ -56,38 +39,6 @@ pub(super) struct Groups {
     timed: Vec<Group>,
     /// Behind the last lane of scheduled jobs that was looked at.
     timed_end: u16,
-}
-
-impl Turns {
-    /// The turn of the next claim; the first begins with a lane that `seed` chooses.
-    pub(super) fn draw(&self, ty: &JobType, seed: u64) -> Turn {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = turns.entry(ty.clone()).or_insert_with(|| {
-            let lane = u16::try_from(seed % u64::from(LANES)).unwrap_or(0);
-            Turn {
-                claims: 0,
-                used: false,
-                ready: lane,
-                timed: lane,
-            }
-        });
-        turn.claims = turn.claims.wrapping_add(1);
-        *turn
-    }
-
-    fn set(&self, ty: &JobType, ready: u16, timed: u16) {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = turns.get_mut(ty) {
-            (turn.used, turn.ready, turn.timed) = (true, ready, timed);
-        }
-    }
-}
-
-impl Turn {
-    /// Whether the claim looks for lanes although nothing says that there are any.
-    pub(super) fn looks(&self) -> bool {
-        self.used || self.claims.is_multiple_of(LOOKS)
-    }
 }
 
 impl Groups {

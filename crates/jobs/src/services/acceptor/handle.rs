@@ -1,4 +1,4 @@
-//! Asking the service: to accept jobs, and to end runs.
+//! Requests to the service: to accept jobs, and to end runs.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::model::header::check_data;
 use crate::operations::work::CLAIM_JOBS_MAX;
 use crate::{Accepted, Error, Finish, Held, Job, Jobs, Result};
 
-/// Runs that leave more data than this behind are ended in a transaction of their own.
+/// A run that ends with more data than this has a transaction of its own.
 const SHARED_DATA_BYTES_MAX: usize = 4_096;
-/// Whoever waits for longer waits for ever; a time that far away has no name on some clocks.
+/// Longer waits are cut to this: on some platforms `Instant` cannot represent a time much further away.
 const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
 
 /// A handle on the service, cheap to clone.
@@ -27,7 +27,7 @@ pub(super) enum Request {
     Finish(Ended),
 }
 
-/// Somebody who waits for jobs.
+/// A worker that waits for jobs.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) count: usize,
@@ -42,7 +42,7 @@ pub(super) struct Ended {
     pub(super) reply: oneshot::Sender<Result<Held>>,
 }
 
-/// Accepted jobs on their way to a worker; when nobody takes them they go back.
+/// Accepted jobs on their way to a worker. Dropped before they are taken, they go back to the service.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) jobs: Vec<Accepted>,
@@ -53,7 +53,7 @@ impl Drop for Delivery {
     fn drop(&mut self) {
         let jobs = std::mem::take(&mut self.jobs);
         if !jobs.is_empty() && self.returns.try_send(jobs).is_err() {
-            // They come back by the activity monitor.
+            // The activity monitor makes them pending again.
             tracing::warn!("accepted jobs were left to time out");
         }
     }
@@ -96,11 +96,11 @@ impl AcceptorHandle {
         }
     }
 
-    /// [`Jobs::finish`], in one transaction with whatever else the workers of this process ask for
-    /// at the same moment. A worker that asks for its next job meanwhile, by joining this with
-    /// [`accept`](Self::accept), pays for one transaction and not for two.
+    /// [`Jobs::finish`], in one transaction with the other requests of this process at the same moment. A
+    /// worker that requests its next job meanwhile, by joining this with [`accept`](Self::accept), costs
+    /// one transaction instead of two.
     ///
-    /// Dropping the future does not say whether the run was ended.
+    /// If the future is dropped, the run may have been ended or not.
     pub async fn finish(&self, job: &Job, finish: Finish) -> Result<Held> {
         check_data(finish.data.as_ref())?;
         let bytes = finish.data.as_ref().map_or(0, bytes::Bytes::len);
@@ -116,7 +116,7 @@ impl AcceptorHandle {
             {
                 return held;
             }
-            // The service was stopped, which is no reason to leave a run without an end.
+            // The service was stopped; the run is ended all the same.
         }
         self.jobs.finish(job, finish).await
     }

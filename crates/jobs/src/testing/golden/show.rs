@@ -5,8 +5,7 @@ use store::tuple::{Element, unpack};
 
 use crate::Attempt;
 use crate::model::header::{Blob, Header, Place};
-use crate::model::keys::{after_stamp, stamp_of};
-use crate::operations::claim::since;
+use crate::model::keys::{after_stamp, since, stamp_of};
 
 const TABLES: [&str; 13] = [
     "JOB", "PENDING", "SLEEPER", "NOTIFIER", "TYPE", "ACTIVITY", "DATA", "FINISHED", "HISTORY",

@@ -4,32 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::Report;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Fleet, Member, START_MS, attempts};
-use super::history::{Glimpse, Told, token_of};
+use super::history::Glimpse;
 use super::judge::Judge;
 use super::node::{Hook, Node};
 use crate::model::header::Header;
 use crate::model::keys::Keys;
+use crate::testing::rules::{Told, token_of};
 use crate::{Holder, JobId, Maintenance, State};
-
-/// What a run came to.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) problems: Vec<String>,
-    /// All that is known of the job of the first problem.
-    pub(super) story: Vec<String>,
-    pub(super) digest: u64,
-    /// How many transactions of actors were committed.
-    pub(super) transactions: usize,
-    /// How often a job was run.
-    pub(super) runs: usize,
-    /// How long it took, by the simulated clock.
-    pub(super) lasted: Duration,
-}
 
 impl Fleet {
     /// Whether any job of a type is held, or due and not held.
@@ -210,7 +197,7 @@ impl Fleet {
         }
     }
 
-    pub(super) async fn judge(&mut self) -> Outcome {
+    pub(super) async fn judge(&mut self) -> (Report, u64) {
         let world = &self.world;
         let committed = world.history.committed(&world.store).await;
         let digest = world.history.digest(&committed);
@@ -235,14 +222,16 @@ impl Fleet {
         }
         let verdict = Judge::new(&world.plan, &record).judge(&committed, &last, &counts);
         problems.extend(verdict.problems);
-        Outcome {
+        let report = Report {
             problems,
             story: verdict.story,
-            digest,
-            transactions: committed.len(),
-            runs: record.delivered.len(),
+            counts: [
+                ("transactions", committed.len()),
+                ("runs", record.delivered.len()),
+            ],
             lasted: world.history.now(),
-        }
+        };
+        (report, digest)
     }
 
     /// What a node's clock said at a moment; if it was set just then, the later of the two.

@@ -6,10 +6,12 @@ use futures::future::try_join_all;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use store::Transaction;
+use testkit::some_time;
 use tokio::time::sleep;
 
-use super::history::{Ask, CallId, Entry, Glimpse, Kept, What, data_of};
-use super::node::{Node, some_time};
+use super::history::{CallId, Entry, Glimpse, What};
+use super::node::Node;
+use crate::testing::rules::{Ask, Kept, data_of};
 use crate::{Add, Added, Error, JobId, Op, Result, Retention};
 
 /// Makes work until everything heals.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use store::{FaultControl, Faults, Store};
+use testkit::{Fault, Report, actor_rng};
 use tokio::task::{JoinSet, unconstrained};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::aftermath::Outcome;
-use super::node::{Gate, Node, World, actor_rng};
+use super::node::{Gate, Node, World};
 use super::plan::{Act, Plan};
 use super::process::Process;
-use crate::testing::bites::Mistake;
+use crate::testing::mistake::Mistake;
 use crate::{Clock, Entropy, Holder, Jobs, TypeConfig};
 
 /// When everything begins, by a clock that is right.
@@ -41,7 +41,7 @@ pub(super) struct Member {
 }
 
 /// Runs a plan from beginning to end.
-pub(super) async fn run(plan: Plan, mistake: &Mistake) -> Outcome {
+pub(super) async fn run(plan: Plan, mistake: &Mistake) -> (Report, u64) {
     let mut fleet = Fleet::open(plan, mistake.clone()).await;
     fleet.troubled().await;
     fleet.heal().await;
@@ -187,25 +187,12 @@ impl Fleet {
 
     async fn act(&mut self, act: Act) {
         match act {
-            Act::Outage(node, outage) => {
-                self.useless(node);
-                self.members[node].outage = outage;
-                self.set_controls(node);
-            }
+            Act::Node(node, fault) => self.befall(node, fault).await,
             Act::Full(node, full) => {
                 self.useless(node);
                 self.members[node].full = full;
                 self.set_controls(node);
             }
-            Act::Pause(node, pause) => self.members[node].gate.close(pause),
-            Act::Crash(node) => self.end(node, true).await,
-            Act::Stop(node) => {
-                // One that is stopped and paused at once would never end.
-                self.members[node].gate.close(false);
-                self.end(node, false).await;
-            }
-            Act::Start(node) => self.start(node),
-            Act::Skew(node, skew_ms) => self.skew(node, skew_ms),
             Act::Retime(ty, other) => {
                 let TypeConfig { timeout_ms, .. } = self.world.plan.types[ty].config;
                 let other_ms = self.world.plan.types[ty].other_timeout_ms;
@@ -216,6 +203,25 @@ impl Fleet {
                 let set = self.calm.set_type(&self.world.types[ty], config);
                 unconstrained(set).await.unwrap();
             }
+        }
+    }
+
+    async fn befall(&mut self, node: usize, fault: Fault) {
+        match fault {
+            Fault::Outage(outage) => {
+                self.useless(node);
+                self.members[node].outage = outage;
+                self.set_controls(node);
+            }
+            Fault::Pause(pause) => self.members[node].gate.close(pause),
+            Fault::Crash => self.end(node, true).await,
+            Fault::Stop => {
+                // One that is stopped and paused at once would never end.
+                self.members[node].gate.close(false);
+                self.end(node, false).await;
+            }
+            Fault::Start => self.start(node),
+            Fault::Skew(skew_ms) => self.skew(node, skew_ms),
         }
     }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
+use testkit::some_time;
 use tokio::time::{Instant, sleep};
 
-use super::node::{Node, some_time};
+use super::node::Node;
 use crate::{Error, NotifierHandle, Subscription, Types};
 
 /// How many jobs one follower follows.

@@ -14,6 +14,7 @@ use store::{KeyRange, RangeOptions, Store, Transaction};
 use tokio::time::Instant;
 
 use crate::model::header::Header;
+use crate::testing::rules::{Ask, Job, Told, token_of};
 use crate::{
     Accepted, Added, Error, JobId, JobLock, JobType, Jobs, Notice, Result, State, Verdict,
 };
@@ -109,19 +110,6 @@ pub(super) enum What {
     Halt(JobLock),
 }
 
-/// What a creator asks for.
-#[derive(Debug, Clone)]
-pub(super) struct Ask {
-    /// The job is made if there is none; then, how long it is kept.
-    pub(super) create: Option<Kept>,
-    pub(super) due_ms: Option<i64>,
-    pub(super) data: Option<u64>,
-}
-
-/// How many milliseconds a finished job is kept; `None` for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kept(pub(super) Option<u64>);
-
 /// Which data a job has; `None` if nobody gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token(pub(super) Option<u64>);
@@ -162,18 +150,6 @@ pub(super) struct Followed {
     pub(super) told: Vec<Told>,
     /// It still wants to hear more.
     pub(super) open: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Told {
-    Job {
-        state: State,
-        attempts: u32,
-        data: Option<u64>,
-    },
-    Removed,
-    /// Nobody tells it any more.
-    End,
 }
 
 impl History {
@@ -271,14 +247,14 @@ impl History {
             node,
             ty,
             id: id.clone(),
-            told: vec![Told::of(now)],
+            told: vec![told(now)],
             open: true,
         });
         record.followed.len() - 1
     }
 
     pub(super) fn told(&self, follower: usize, notice: &Notice) {
-        self.record().followed[follower].told.push(Told::of(notice));
+        self.record().followed[follower].told.push(told(notice));
     }
 
     pub(super) fn unfollow(&self, follower: usize) {
@@ -345,6 +321,31 @@ impl Glimpse {
         }
     }
 
+    /// How this differs from what the job should be.
+    pub(super) fn differs(&self, job: &Job) -> Option<String> {
+        let (is, should) = (self.state, job.state);
+        if is != should {
+            return Some(format!("is {is:?} and should be {should:?}"));
+        }
+        should?;
+        let (is, should) = (self.attempts, job.attempts);
+        if is != should {
+            return Some(format!(
+                "has been run {is} times and should have been {should}"
+            ));
+        }
+        let (is, should) = (self.due_ms, job.due_ms);
+        if should.is_some_and(|should| is != should) {
+            return Some(format!("is due {is} and should be {should:?}"));
+        }
+        match self.data {
+            Some(Token(data)) if data != job.data => {
+                Some(format!("has data {data:?} and should have {:?}", job.data))
+            }
+            _ => None,
+        }
+    }
+
     /// How a job is, without conflicting with anybody.
     pub(super) async fn take(
         jobs: &Jobs,
@@ -358,34 +359,14 @@ impl Glimpse {
     }
 }
 
-impl Told {
-    fn of(notice: &Notice) -> Self {
-        match notice {
-            Notice::Job(info, data) => Self::Job {
-                state: info.state,
-                attempts: info.attempts,
-                data: token_of(data),
-            },
-            Notice::Removed => Self::Removed,
-            Notice::TypeCleared | Notice::Stopped => Self::End,
-        }
+fn told(notice: &Notice) -> Told {
+    match notice {
+        Notice::Job(info, data) => Told::Job {
+            state: info.state,
+            attempts: info.attempts,
+            data: token_of(data),
+        },
+        Notice::Removed => Told::Removed,
+        Notice::TypeCleared | Notice::Stopped => Told::End,
     }
-}
-
-/// The data that a number stands for: mostly short, now and then in several chunks.
-pub(super) fn data_of(token: u64) -> Bytes {
-    let size = match token {
-        token if token % 499 == 0 => 100_000,
-        token if token % 61 == 0 => 700,
-        _ => 24,
-    };
-    let digits = token.to_string();
-    (" ".repeat(size - digits.len()) + &digits).into()
-}
-
-/// The number that data stands for, if it does.
-pub(super) fn token_of(data: &Bytes) -> Option<u64> {
-    let text = std::str::from_utf8(data).ok()?;
-    let token = text.trim_start().parse().ok()?;
-    (data_of(token) == *data).then_some(token)
 }

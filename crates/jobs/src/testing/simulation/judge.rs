@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::answers::Answers;
-use super::history::{Delivered, Entry, Followed, Glimpse, Record, Token, Told, What};
-use super::model::Model;
+use super::history::{Delivered, Entry, Followed, Glimpse, Record, Token, What};
 use super::plan::Plan;
+use crate::testing::rules::{self, Job, Told};
 use crate::{Counts, JobId, JobLock, State};
 
 /// Which job: type and id.
@@ -21,7 +21,9 @@ type Key = (usize, JobId);
 pub(super) struct Judge<'a> {
     plan: &'a Plan,
     record: &'a Record,
-    jobs: BTreeMap<Key, Model>,
+    jobs: BTreeMap<Key, Job>,
+    /// When each holder was heard of last, or earlier.
+    heard: BTreeMap<Key, Duration>,
     /// What workers got, by lock.
     delivered: BTreeMap<JobLock, &'a Delivered>,
     /// Which lock has held which job.
@@ -46,6 +48,7 @@ impl<'a> Judge<'a> {
             plan,
             record,
             jobs: BTreeMap::new(),
+            heard: BTreeMap::new(),
             delivered: BTreeMap::new(),
             accepted: BTreeSet::new(),
             claims: BTreeMap::new(),
@@ -172,10 +175,8 @@ impl<'a> Judge<'a> {
         };
         let earlier = self.claims.entry(call).or_default();
         let held = earlier.iter().find(|(at, key, lock)| {
-            let model = self.jobs.get(key);
-            let holds =
-                |model: &Model| model.state == Some(State::Running) && model.lock == Some(*lock);
-            *at < version && model.is_some_and(holds)
+            let job = self.jobs.get(key);
+            *at < version && job.is_some_and(|job| job.is_held_by(*lock))
         });
         let held = held.map(|(_, key, _)| key.1.clone());
         earlier.push((version, key.clone(), lock));
@@ -224,7 +225,7 @@ impl<'a> Judge<'a> {
                 if running && model.lock != seen.lock {
                     return Err("is held by somebody else".into());
                 }
-                if let Some(problem) = model.differs(seen) {
+                if let Some(problem) = seen.differs(model) {
                     return Err(problem);
                 }
                 model.due_ms = seen.state.map(|_| seen.due_ms);
@@ -236,6 +237,7 @@ impl<'a> Judge<'a> {
                     let this = seen.attempts == model.attempts + 1 && !before_accept;
                     let lock = seen.lock.filter(|_| this);
                     model.accept(lock);
+                    self.heard.remove(key);
                     self.accepted.extend(lock.map(|lock| (key.clone(), lock)));
                     if lock.is_some() {
                         self.check_delivered(key)?;
@@ -288,7 +290,7 @@ impl<'a> Judge<'a> {
                 "was handed out with {is} stalls and not with {should}"
             ));
         }
-        if let Some(problem) = model.differs(&got) {
+        if let Some(problem) = got.differs(model) {
             return Err(format!("was handed out wrong: {problem}"));
         }
         model.due_ms = Some(accepted.due_ms);
@@ -299,15 +301,13 @@ impl<'a> Judge<'a> {
         let policy = self.plan.types[key.0].config.stalls;
         let model = self.jobs.entry(key.clone()).or_default();
         let holds = |lock: JobLock| {
-            if model.state == Some(State::Running) && model.lock == Some(lock) {
-                Ok(())
-            } else {
-                Err("a lock that does not hold it wrote")
-            }
+            let held = model.is_held_by(lock);
+            held.then_some(())
+                .ok_or("a lock that does not hold it wrote")
         };
         match &entry.what {
             What::Ask(ask, added) => {
-                let should = model.ask(ask)?;
+                let should = model.ask(ask).ok_or("asked for, and there is none")?;
                 if *added != should {
                     return Err(format!("was answered {added:?} and not {should:?}"));
                 }
@@ -316,13 +316,13 @@ impl<'a> Judge<'a> {
             What::Accept => {
                 let lock = entry.before.as_ref().and_then(|before| before.lock);
                 model.accept(lock);
-                model.heard = Some(entry.at);
+                self.heard.insert(key.clone(), entry.at);
                 self.accepted.extend(lock.map(|lock| (key.clone(), lock)));
                 return self.check_delivered(key);
             }
             What::Beat { lock, data, again } => {
                 holds(*lock)?;
-                model.heard = Some(entry.at);
+                self.heard.insert(key.clone(), entry.at);
                 if model.update(*data) != *again {
                     return Err("a heart-beat was told wrong about another run".into());
                 }
@@ -350,10 +350,11 @@ impl<'a> Judge<'a> {
                     return Err("nobody held it, and nobody can have been silent".into());
                 }
                 let timeout = Duration::from_millis(self.plan.types[key.0].config.timeout_ms);
-                if let Some(heard) = model.heard.filter(|heard| entry.at < *heard + timeout) {
+                let heard = self.heard.get(key);
+                if let Some(heard) = heard.filter(|heard| entry.at < **heard + timeout) {
                     return Err(format!("was taken from a holder heard of at {heard:?}"));
                 }
-                model.stall(verdict, &policy);
+                model.stall(verdict, &policy, false, None);
             }
             What::Look => {}
             What::Halt(lock) => {
@@ -390,34 +391,8 @@ impl<'a> Judge<'a> {
     /// The counters have counted every change of state once.
     fn totals(&mut self, counts: &[Counts]) {
         for (ty, counts) in counts.iter().enumerate() {
-            let jobs = || (self.jobs.iter()).filter(|((of, _), _)| *of == ty);
-            let changes = |from: &[Option<State>], to: Option<State>| -> u64 {
-                let of_job = |model: &Model| -> u64 {
-                    let times = from.iter().map(|from| model.changes.get(&(*from, to)));
-                    times.flatten().sum()
-                };
-                jobs().map(|(_, model)| of_job(model)).sum()
-            };
-            let in_state = |state| {
-                let there = jobs().filter(|(_, model)| model.state == Some(state));
-                there.count() as u64
-            };
-            let (pending, running, finished) = (
-                Some(State::Pending),
-                Some(State::Running),
-                Some(State::Finished),
-            );
-            let should = Counts {
-                pending: in_state(State::Pending),
-                running: in_state(State::Running),
-                finished: in_state(State::Finished),
-                created_total: changes(&[None], pending),
-                accepted_total: changes(&[pending], running),
-                finished_total: changes(&[running], finished),
-                again_total: changes(&[running], pending),
-                revived_total: changes(&[finished], pending),
-                removed_total: changes(&[pending, running, finished], None),
-            };
+            let jobs = (self.jobs.iter()).filter(|((of, _), _)| *of == ty);
+            let should = rules::counts(jobs.map(|(_, job)| job));
             if self.problems.is_empty() && *counts != should {
                 let problem = format!("type {ty} counts {counts:?} and should {should:?}");
                 self.problems.push(problem);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use rand::RngExt;
 use store::{FaultControl, Faults, Store};
+use testkit::actor_rng;
 use tokio::time::{Instant, sleep};
 
-use super::node::actor_rng;
 use crate::operations::leases::{Leases, PARTITIONS};
-use crate::testing::bites::Mistake;
+use crate::testing::mistake::{self, Mistake};
 use crate::{Clock, Entropy, JobType, Jobs};
 
 pub(super) const SEEDS: u64 = 40;
@@ -41,9 +41,7 @@ fn members(store: &Store, seed: u64, mistake: &Mistake) -> Vec<Member> {
             unavailable: 0.02,
             delay: 0.3,
             delay_max: Duration::from_millis(1_500),
-            weaken: mistake.weaken,
-            log: mistake.log.clone(),
-            ..Faults::default()
+            ..mistake.faults()
         });
         let jobs = Jobs::new(store, Clock::simulated(0), Entropy::seeded(rng.random()));
         Member {
@@ -75,12 +73,7 @@ async fn take_turns(member: &mut Member, ty: &JobType, begin: Instant) {
 
 /// What went wrong, if anything did.
 pub(super) fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    mistake::paused().block_on(async {
         let store = Store::open("memory:").await.unwrap();
         let ty = JobType::new("mail").unwrap();
         let mut members = members(&store, seed, mistake);

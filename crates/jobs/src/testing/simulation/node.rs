@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use rand::RngExt;
 use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
 use store::{RangeOptions, Store, Transaction};
 use tokio::task::unconstrained;
 
 use super::history::{Entry, Glimpse, History, What};
 use super::plan::Plan;
 use crate::model::ids::BUCKETS;
+use crate::testing::rules::data_of;
 use crate::{Holder, JobId, JobInfo, JobType, Jobs, Result, StallHook, State, Verdict};
 
 /// How many jobs count as recent.
@@ -153,22 +154,6 @@ impl Node {
     }
 }
 
-/// Random numbers for one actor.
-pub(crate) fn actor_rng(seed: u64, parts: &[u64]) -> SmallRng {
-    let mixed = parts.iter().fold(seed, |mixed, part| {
-        (mixed ^ part)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-    });
-    SmallRng::seed_from_u64(mixed)
-}
-
-/// A random time, often short, on average `mean`.
-pub(super) fn some_time(rng: &mut SmallRng, mean: Duration) -> Duration {
-    let uniform: f64 = rng.random_range(1e-6..1.0);
-    mean.mul_f64((-uniform.ln()).min(5.0))
-}
-
 /// Stops everything that goes through it: a process that gets no processor.
 #[derive(Debug, Default)]
 pub(super) struct Gate(Mutex<Closed>);
@@ -224,7 +209,7 @@ impl StallHook for Hook {
             },
             1 => Verdict::Rerun {
                 due_ms: None,
-                data: Some(super::history::data_of(u64::from(job.attempts) + 1_000_003)),
+                data: Some(data_of(u64::from(job.attempts) + 1_000_003)),
             },
             2 => Verdict::GiveUp {
                 data: None,

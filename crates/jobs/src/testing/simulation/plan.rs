@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::Faults;
+use testkit::{Fault, Schedule, often};
 
 use crate::{Options, StallPolicy, TypeConfig};
 
@@ -60,19 +61,12 @@ pub(super) struct Fates {
     pub(super) late: u32,
 }
 
-/// Something that befalls a node.
+/// What goes wrong.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Act {
-    /// The store cannot be reached, or can again.
-    Outage(usize, bool),
-    /// The store has no room, or has again.
+    Node(usize, Fault),
+    /// The store has no room for a node, or has again.
     Full(usize, bool),
-    /// The process is stopped in the middle of whatever it does, and goes on.
-    Pause(usize, bool),
-    Crash(usize),
-    Stop(usize),
-    Start(usize),
-    Skew(usize, i64),
     /// The timeout of a type is the other one, or the first again.
     Retime(usize, bool),
 }
@@ -119,30 +113,15 @@ impl Plan {
     }
 
     fn draw_schedule(&mut self, timeout: Duration, rng: &mut SmallRng) {
-        let mut schedule = Schedule {
-            acts: Vec::new(),
-            troubled: self.troubled,
-            rng,
-        };
+        let mut schedule = Schedule::new(self.troubled, rng);
         for node in 0..self.nodes.len() {
-            schedule.befall(node, timeout);
+            befall(&mut schedule, node, timeout);
         }
-        if schedule.rng.random_bool(0.4) {
-            // The whole cluster is away.
-            let at = schedule.moment();
-            let length = Duration::from_mins(1).mul_f64(schedule.rng.random());
-            for node in 0..self.nodes.len() {
-                schedule.acts.push((at, Act::Outage(node, true)));
-                schedule.acts.push((at + length, Act::Outage(node, false)));
-            }
-        }
+        schedule.store_outage(0.4, Duration::from_mins(1), self.nodes.len(), Act::Node);
         for ty in 0..self.types.len() {
             schedule.some(1, timeout, Act::Retime(ty, true), Act::Retime(ty, false));
         }
-        let mut acts = schedule.acts;
-        acts.retain(|(at, _)| *at < self.troubled);
-        acts.sort_by_key(|(at, _)| *at);
-        self.schedule = acts;
+        self.schedule = schedule.finish();
     }
 
     /// How long after everything works again the last due job may take to be done.
@@ -156,57 +135,40 @@ impl Plan {
     }
 }
 
-/// A schedule in the making.
-struct Schedule<'a> {
-    acts: Vec<(Duration, Act)>,
-    troubled: Duration,
-    rng: &'a mut SmallRng,
-}
-
-impl Schedule<'_> {
-    fn moment(&mut self) -> Duration {
-        self.troubled.mul_f64(self.rng.random())
+/// All that goes wrong with one node.
+fn befall(schedule: &mut Schedule<'_, Act>, node: usize, timeout: Duration) {
+    let act = |fault| Act::Node(node, fault);
+    let mut some = |most, longest, begin, end| schedule.some(most, longest, begin, end);
+    let (outage, full) = (Duration::from_secs(90), Duration::from_mins(1));
+    some(
+        2,
+        outage,
+        act(Fault::Outage(true)),
+        act(Fault::Outage(false)),
+    );
+    some(1, full, Act::Full(node, true), Act::Full(node, false));
+    some(
+        3,
+        timeout * 3,
+        act(Fault::Pause(true)),
+        act(Fault::Pause(false)),
+    );
+    some(2, timeout * 2, act(Fault::Crash), act(Fault::Start));
+    some(1, timeout * 2, act(Fault::Stop), act(Fault::Start));
+    for _ in 0..schedule.rng.random_range(0..=3) {
+        let at = schedule.moment();
+        let skew_ms = skew_ms(schedule.rng);
+        schedule.add(at, act(Fault::Skew(skew_ms)));
     }
-
-    /// Something that lasts for a while, up to so many times.
-    fn some(&mut self, most: u32, longest: Duration, begin: Act, end: Act) {
-        for _ in 0..self.rng.random_range(0..=most) {
-            let at = self.moment();
-            let length = longest.mul_f64(self.rng.random());
-            self.acts.push((at, begin));
-            self.acts.push((at + length, end));
+    if schedule.rng.random_bool(0.1) {
+        // A clock that stands still for a while, and then catches up.
+        let at = schedule.moment();
+        for step in 0..40 {
+            let since = Duration::from_millis(500) * step;
+            let behind = i64::from(step) * -500;
+            schedule.add(at + since, act(Fault::Skew(behind)));
         }
-    }
-
-    /// All that befalls one node.
-    fn befall(&mut self, node: usize, timeout: Duration) {
-        let (outage, full) = (Duration::from_secs(90), Duration::from_mins(1));
-        self.some(2, outage, Act::Outage(node, true), Act::Outage(node, false));
-        self.some(1, full, Act::Full(node, true), Act::Full(node, false));
-        self.some(
-            3,
-            timeout * 3,
-            Act::Pause(node, true),
-            Act::Pause(node, false),
-        );
-        let down = timeout * 2;
-        self.some(2, down, Act::Crash(node), Act::Start(node));
-        self.some(1, down, Act::Stop(node), Act::Start(node));
-        for _ in 0..self.rng.random_range(0..=3) {
-            let (at, skew_ms) = (self.moment(), skew_ms(self.rng));
-            self.acts.push((at, Act::Skew(node, skew_ms)));
-        }
-        if self.rng.random_bool(0.1) {
-            // A clock that stands still for a while, and then catches up.
-            let at = self.moment();
-            for step in 0..40 {
-                let since = Duration::from_millis(500) * step;
-                let behind = i64::from(step) * -500;
-                self.acts.push((at + since, Act::Skew(node, behind)));
-            }
-            let caught_up = at + Duration::from_secs(20);
-            self.acts.push((caught_up, Act::Skew(node, 0)));
-        }
+        schedule.add(at + Duration::from_secs(20), act(Fault::Skew(0)));
     }
 }
 
@@ -274,13 +236,6 @@ fn skew_ms(rng: &mut SmallRng) -> i64 {
 }
 
 fn faults(rng: &mut SmallRng) -> Faults {
-    let often = |rng: &mut SmallRng, most: f64| {
-        if rng.random_bool(0.3) {
-            0.0
-        } else {
-            rng.random_range(0.0..most)
-        }
-    };
     Faults {
         seed: 0,
         conflict: often(rng, 0.2),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use store::FaultControl;
+use testkit::actor_rng;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::node::{Gate, Hook, Node, actor_rng};
+use super::node::{Gate, Hook, Node};
 use super::{creators, followers, workers};
 use crate::{Acceptor, Jobs, Maintenance, Notifier};
 

@@ -6,10 +6,12 @@ use futures::future::join_all;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use store::Transaction;
+use testkit::some_time;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::history::{CallId, Entry, Glimpse, Token, What, data_of, token_of};
-use super::node::{Node, some_time};
+use super::history::{CallId, Entry, Glimpse, Token, What};
+use super::node::Node;
+use crate::testing::rules::{data_of, token_of};
 use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Result};
 
 /// Runs what the node's acceptor gives it, for good.

@@ -1,5 +1,5 @@
-//! Writes what a step of the state machine means: the header, the one index row that follows from
-//! it, chunks of data, history, counters, and who is to be woken.
+//! Writes what a step of the state machine calls for: the header, the one index row that follows from
+//! it, chunks of data, history and counters; and wakes acceptors and notifiers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::model::machine::{Change, Context, Event, Reply, Step, step};
 use crate::testing::planted::Bug;
 use crate::{JobId, JobType, Jobs, Op, Result};
 
-/// The size of a chunk of data: a value below `FoundationDB`'s limit.
+/// The size of a chunk of data, below `FoundationDB`'s limit for values.
 pub(crate) const CHUNK_BYTES: usize = 90_000;
 /// How many attempts are kept beside the one in the header.
 pub(crate) const HISTORY_MAX: u32 = 10;
-/// Who sleeps looks for work by itself at least this often. Jobs due sooner wake somebody.
+/// Sleeping services look for work at least this often, so only jobs that are due sooner wake one.
 pub(crate) const POLL_MS: i64 = 5_000;
 /// The most acceptors that one transaction wakes.
 const WAKE_MAX: usize = 8;
@@ -26,15 +26,15 @@ pub(crate) struct Effects<'a> {
     jobs: &'a Jobs,
     tx: &'a Transaction,
     cx: Context,
-    /// Rows of COUNT to be added to, by type, bucket and edge, and how much.
+    /// Additions to COUNT rows, by type, bucket and edge.
     counts: BTreeMap<(JobType, u16, u16), i64>,
-    /// How many jobs of a type have become due, or will before sleepers look by themselves.
+    /// How many jobs of a type have become due, or will before sleepers look again.
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
 }
 
 impl Jobs {
-    /// What an operation in `tx` knows, and its writes.
+    /// The writes of an operation in `tx`: none so far.
     pub(crate) async fn effects<'a>(
         &'a self,
         tx: &'a Transaction,
@@ -59,7 +59,7 @@ impl Jobs {
         })
     }
 
-    /// Removes the chunks of data that `new` does not have any more, and writes those it has anew.
+    /// Removes the chunks of data that `new` no longer refers to, and writes those that are new to it.
     pub(crate) fn move_chunks(
         &self,
         tx: &Transaction,
@@ -149,7 +149,7 @@ impl Effects<'_> {
             self.tx.clear(&self.jobs.keys().index(ty, id, from));
         }
         match to {
-            // Written with a heart-beat.
+            // ACTIVITY rows are written with the heart-beat, by [`Self::beat`].
             None | Some(Position::Active) => {}
             Some(to @ Position::Finished(_)) => {
                 self.tx.set(&self.jobs.keys().index(ty, id, to), &[]);
@@ -177,7 +177,7 @@ impl Effects<'_> {
         }
     }
 
-    /// Leaves a note about the job with each notifier, and rings its bell.
+    /// Leaves a note about the job for each notifier, and changes the row that it watches.
     fn tell(&mut self, ty: &JobType, id: &JobId, nonces: &[u64]) {
         let keys = self.jobs.keys();
         for nonce in nonces {
@@ -199,12 +199,12 @@ impl Effects<'_> {
         self.tx.set_versionstamped_value(&key, &value);
     }
 
-    /// More of the type is due than this operation takes.
+    /// More jobs of the type are due than this operation takes.
     pub(crate) fn wake_another(&mut self, ty: &JobType) {
         *self.wake.entry(ty.clone()).or_default() += 1;
     }
 
-    /// The counters, and waking: one sleeper for each job, as long as there are any.
+    /// Writes counters, and wakes sleepers: up to one for each job that has become due.
     pub(crate) async fn flush(self, op: &Op) -> Result<()> {
         for ((ty, bucket, edge), times) in self.counts {
             let key = self.jobs.keys().count(&ty, bucket, edge);

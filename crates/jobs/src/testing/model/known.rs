@@ -2,7 +2,8 @@
 
 use store::CommitFate;
 
-use super::script::{Act, Kept, Script, Step, Token, When, Wish};
+use super::script::{Act, Kept, Script, Step, When, Wish};
+use crate::testing::rules::Token;
 
 pub(super) fn scripts() -> Vec<Script> {
     vec![

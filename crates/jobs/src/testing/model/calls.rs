@@ -1,14 +1,14 @@
 //! Calls: what a step of a script asks of the queue at the moment it is its turn, asking it, and
 //! what was answered.
 
-use bytes::Bytes;
 use store::Transaction;
 
-use super::queue::{
+use super::script::{Act, At, HOLDERS, IDS, Kept, TYPES};
+use crate::testing::rules::{Token, data_of, token_of};
+use crate::{
     Accepted, Add, Added, Claim, Error, Finish, Held, Holder, Job, JobId, JobType, Jobs, Op,
     Result, Retention,
 };
-use super::script::{self, Act, At, HOLDERS, IDS, Kept, TYPES, Token};
 
 /// The names that a script's numbers stand for.
 pub(super) struct Names {
@@ -60,7 +60,7 @@ pub(super) struct Wanted {
 
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
-    pub(super) how: script::How,
+    pub(super) failed: bool,
     pub(super) again_ms: Option<i64>,
     pub(super) data: Option<Token>,
 }
@@ -89,7 +89,7 @@ pub(super) enum Refusal {
     reason = "each may be so without the others"
 )]
 #[derive(Clone, Copy, Default)]
-pub(super) struct How {
+pub(super) struct Circumstances {
     /// It had been committed before, and that answer was lost.
     pub(super) again: bool,
     /// An answer was lost, whatever it was.
@@ -145,13 +145,9 @@ impl Call {
             }
             Act::Finish(ends) => {
                 let ends = ends.iter().map(|(number, end)| {
-                    let again_ms = match end.how {
-                        script::How::Again(when) => Some(when.ms(now_ms)),
-                        _ => None,
-                    };
                     let ended = Ended {
-                        how: end.how,
-                        again_ms,
+                        failed: end.failed,
+                        again_ms: end.again.map(|when| when.ms(now_ms)),
                         data: end.data,
                     };
                     Some((run(*number)?, ended))
@@ -382,7 +378,7 @@ impl Ended {
         Finish {
             data: self.data.map(data_of),
             again_ms: self.again_ms,
-            failed: self.how == script::How::Failed,
+            failed: self.failed,
             reason: None,
         }
     }
@@ -391,23 +387,4 @@ impl Ended {
 fn ended(answers: Vec<Result<Held>>) -> Reply {
     let answers = answers.into_iter().map(|held| held.map_err(Refusal::from));
     Reply::Ended(answers.collect())
-}
-
-/// The data that a number stands for: none, some that fits into a header, some that does not, and
-/// some in several chunks.
-pub(super) fn data_of(token: Token) -> Bytes {
-    let size = match token {
-        0 => 0,
-        7 => 600,
-        8 => 100_000,
-        9 => 90_000,
-        _ => 20,
-    };
-    vec![token; size].into()
-}
-
-/// The number that data stands for, if it does.
-pub(super) fn token_of(data: &Bytes) -> Option<Token> {
-    let token = data.first().copied().unwrap_or(0);
-    (data_of(token) == *data).then_some(token)
 }

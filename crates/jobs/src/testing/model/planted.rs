@@ -1,28 +1,13 @@
-//! Proof that the model in `tests/model` bites: each mistake that it can see is found by few scripts,
-//! and what is left of the script when it is cut down is short.
-
-#[path = "../../tests/model/calls.rs"]
-mod calls;
-#[path = "../../tests/model/plain.rs"]
-mod plain;
-#[path = "../../tests/model/play.rs"]
-mod play;
-#[path = "../../tests/model/script.rs"]
-mod script;
-#[path = "../../tests/model/shown.rs"]
-mod shown;
-#[path = "../../tests/model/words.rs"]
-mod words;
+//! Shows that the [model](super) finds each planted bug that it can see: within few scripts, and shrunk
+//! to a short one.
 
 use std::cell::Cell;
 
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use store::{Faults, Store, Weaken};
-use tokio::runtime::Builder;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use store::{Store, Weaken};
 
-use crate as queue;
-use crate::testing::bites::{self, Mistake};
-use crate::{Clock, Entropy, Jobs};
+use super::script::Script;
+use crate::testing::mistake::{self, Mistake};
 
 /// How many scripts a mistake may survive, and how many steps of the one that finds it may be left.
 const SCRIPTS: u32 = 1_500;
@@ -30,17 +15,9 @@ const STEPS: usize = 20;
 /// How many scripts it takes to see every read.
 const LOGGED: u32 = 60;
 
-/// Plays scripts until one finds the mistake.
-fn search(scripts: u32, mistake: &Mistake) -> (u128, Result<(), TestError<script::Script>>) {
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    let planted = mistake.planted;
-    let make = move |store: Store, clock: Clock, entropy: Entropy| {
-        Jobs::planted_with(store, clock, entropy, planted)
-    };
+/// Plays scripts until one finds the mistake; how many were played.
+fn search(scripts: u32, mistake: &Mistake) -> (u128, Result<(), TestError<Script>>) {
+    let runtime = mistake::paused();
     let config = Config {
         cases: scripts,
         failure_persistence: None,
@@ -48,18 +25,11 @@ fn search(scripts: u32, mistake: &Mistake) -> (u128, Result<(), TestError<script
         ..Config::default()
     };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let played = Cell::new(0_u128);
-    let found = TestRunner::new_with_rng(config, rng).run(&script::script(), |script| {
-        played.set(played.get() + 1);
-        let store = runtime.block_on(Store::open("memory:")).unwrap();
-        let faults = Faults {
-            weaken: mistake.weaken,
-            log: mistake.log.clone(),
-            ..Faults::default()
-        };
-        let playing = play::play(&store, &make, faults, played.get(), &script);
-        runtime.block_on(playing).map_err(TestCaseError::fail)
-    });
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    // One of its own for each script: services look after all types that a store has.
+    let store = || runtime.block_on(Store::open("memory:")).unwrap();
+    let played = Cell::new(0);
+    let found = super::search(&mut runner, &runtime, store, &played, mistake);
     (played.get(), found)
 }
 
@@ -73,7 +43,7 @@ fn is_found(what: &str, mistake: &Mistake) {
     }
 }
 
-bites::planted! {
+mistake::planted! {
     one_activity_row_per_batch: OneActivityRowPerBatch,
     resubmit_loses_data: ResubmitLosesData,
     resubmit_far_future: ResubmitFarFuture,
@@ -86,7 +56,7 @@ bites::planted! {
     ignores_schedule: IgnoresSchedule,
 }
 
-bites::weakened! {
+mistake::weakened! {
     accept_first: accept Job First,
     accept_later: accept Job Later,
     add_first: add Job First,
@@ -100,7 +70,7 @@ bites::weakened! {
 }
 
 pub(crate) fn weakened() -> &'static [Weaken] {
-    weakened::ALL
+    reads::ALL
 }
 
 /// Runs what is to be noted.

@@ -1,46 +1,20 @@
-//! The queue: a handle on it, and what creators of jobs do.
+//! What creators of jobs do: add, resubmit, remove.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use futures::future::try_join_all;
-use store::{Call, Store, Transaction};
+use futures::future::try_join;
+use store::Transaction;
 
 use crate::model::header::{Header, State, check_data};
-use crate::model::keys::{Keys, LABELS};
 use crate::model::machine::{Create, Event, Reply};
-use crate::operations::claim::Turns;
-use crate::services::keep_alive::Beats;
-use crate::testing::planted::{Bug, Planted};
-use crate::{Clock, Entropy, Error, JobId, JobType, Lane, Op, Result};
+use crate::testing::planted::Bug;
+use crate::{Error, JobId, JobType, Jobs, Lane, Op, Result};
 
 /// What one transaction of a batch holds at most: jobs, and bytes of data.
 const BATCH_JOBS_MAX: usize = 500;
 const BATCH_BYTES_MAX: usize = 1_000_000;
-
-/// A handle on the queue, cheap to clone.
-///
-/// Every operation has two forms. `foo_in` takes part in the caller's transaction: what else is
-/// written there is committed with it or not at all. It takes an [`Op`], drawn before the
-/// transaction. `foo` is a transaction of its own.
-#[derive(Debug, Clone)]
-pub struct Jobs(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    store: Store,
-    keys: Keys,
-    clock: Clock,
-    entropy: Entropy,
-    planted: Planted,
-    beats: Beats,
-    turns: Turns,
-    label: Label,
-}
-
-/// Says what data is counted as.
-type Label = fn(&JobType, &[u8]) -> u8;
 
 /// A job to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,97 +94,6 @@ impl Add {
 }
 
 impl Jobs {
-    /// The queue in `store`.
-    pub fn new(store: Store, clock: Clock, entropy: Entropy) -> Self {
-        Self::planted_with(store, clock, entropy, Planted::default())
-    }
-
-    /// The queue, with a bug to be found.
-    pub(crate) fn planted_with(
-        store: Store,
-        clock: Clock,
-        entropy: Entropy,
-        planted: Planted,
-    ) -> Self {
-        Self(Arc::new(Inner {
-            store,
-            keys: Keys::new(),
-            clock,
-            entropy,
-            planted,
-            beats: Beats::default(),
-            turns: Turns::default(),
-            label: |_, _| 0,
-        }))
-    }
-
-    /// The same queue, whose jobs are counted by what their data says: by labels from 1 to 15, and 0 for none. Every handle
-    /// that gives jobs data has to be labelled alike. Whoever holds a job changes its label with its data.
-    #[must_use]
-    pub fn labelled(&self, label: fn(&JobType, &[u8]) -> u8) -> Self {
-        let Inner {
-            store,
-            keys,
-            clock,
-            entropy,
-            planted,
-            ..
-        } = &*self.0;
-        Self(Arc::new(Inner {
-            store: store.clone(),
-            keys: keys.clone(),
-            clock: clock.clone(),
-            entropy: entropy.clone(),
-            planted: *planted,
-            beats: Beats::default(),
-            turns: Turns::default(),
-            label,
-        }))
-    }
-
-    pub(crate) fn label(&self, ty: &JobType, data: &[u8]) -> u8 {
-        (self.0.label)(ty, data).min(LABELS - 1)
-    }
-
-    /// The store the queue lives in.
-    pub fn store(&self) -> &Store {
-        &self.0.store
-    }
-
-    /// The clock that plain operations and loops read.
-    pub fn clock(&self) -> &Clock {
-        &self.0.clock
-    }
-
-    /// The source of locks, operation ids and jitter.
-    pub fn entropy(&self) -> &Entropy {
-        &self.0.entropy
-    }
-
-    pub(crate) fn turns(&self) -> &Turns {
-        &self.0.turns
-    }
-
-    pub(crate) fn beats(&self) -> &Beats {
-        &self.0.beats
-    }
-
-    /// What an operation in the caller's transaction needs; draw it before the transaction.
-    pub fn op(&self) -> Op {
-        Op {
-            now_ms: self.0.clock.now_ms(),
-            bits: self.0.entropy.bits(),
-        }
-    }
-
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.0.keys
-    }
-
-    pub(crate) fn planted(&self) -> Planted {
-        self.0.planted
-    }
-
     /// Adds a job, or asks for another run of one that exists. The newest data wins: it replaces
     /// that of a pending job, and is delivered at the next run of a running one.
     ///
@@ -219,7 +102,7 @@ impl Jobs {
     /// again.
     pub async fn add(&self, ty: &JobType, add: Add) -> Result<Added> {
         let (op, adds) = (self.op(), [add]);
-        let added = (self.0.store)
+        let added = (self.store())
             .transact("add", |tx| {
                 let adds = &adds;
                 async move { self.add_many_in(&tx, &op, ty, adds).await }
@@ -243,7 +126,7 @@ impl Jobs {
             let (batch, later) = rest.split_at(fitting.count());
             let op = self.op();
             added.extend(
-                (self.0.store)
+                (self.store())
                     .transact("add", |tx| async move {
                         self.add_many_in(&tx, &op, ty, batch).await
                     })
@@ -274,7 +157,7 @@ impl Jobs {
         }
         let config = self.type_config_in(tx, ty);
         let headers = self.headers(tx, ty, adds.iter().map(|add| &add.id));
-        let (config, mut headers) = futures::future::try_join(config, headers).await?;
+        let (config, mut headers) = try_join(config, headers).await?;
         let config = config.ok_or_else(|| Error::NoTypeTimeout(ty.clone()))?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let mut added = Vec::with_capacity(adds.len());
@@ -319,7 +202,7 @@ impl Jobs {
         let remembered = adds.iter().enumerate().filter(|(nth, add)| {
             let header = headers.get(&add.id).and_then(Option::as_ref);
             header.is_some_and(|header| header.ops.contains(&op.id(*nth)))
-                && !self.0.planted.is(Bug::AddNotIdempotent)
+                && !self.planted().is(Bug::AddNotIdempotent)
         });
         remembered.map(|(nth, add)| (&add.id, nth)).collect()
     }
@@ -334,7 +217,7 @@ impl Jobs {
         data: Option<Bytes>,
     ) -> Result<Added> {
         let (op, data) = (self.op(), data.as_ref());
-        (self.0.store)
+        (self.store())
             .transact("resubmit", |tx| async move {
                 (self.resubmit_in(&tx, &op, ty, id, due_ms, data.cloned())).await
             })
@@ -375,7 +258,7 @@ impl Jobs {
         let op = self.op();
         // Which job an attempt was about to remove: not one that is added again meanwhile.
         let victim = &Mutex::new(None);
-        (self.0.store)
+        (self.store())
             .transact("remove", |tx| async move {
                 let header = self.header(&tx, ty, id).await?;
                 let born = header.as_ref().map(|header| header.born);
@@ -423,28 +306,6 @@ impl Jobs {
         effects.flush(op).await
     }
 
-    pub(crate) async fn header(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-        id: &JobId,
-    ) -> Result<Option<Arc<Header>>> {
-        let value = tx.get(&self.0.keys.job(ty, id)).await?;
-        Ok(value.map(Header::decode).transpose()?.map(Arc::new))
-    }
-
-    /// The headers of several jobs, read at once.
-    pub(crate) async fn headers(
-        &self,
-        tx: &Transaction,
-        ty: &JobType,
-        ids: impl Iterator<Item = &JobId>,
-    ) -> Result<BTreeMap<JobId, Option<Arc<Header>>>> {
-        let read = ids
-            .map(|id| async move { Ok::<_, Error>((id.clone(), self.header(tx, ty, id).await?)) });
-        Ok(try_join_all(read).await?.into_iter().collect())
-    }
-
     /// True when the next run gets this data anyway.
     async fn same_data(
         &self,
@@ -467,18 +328,6 @@ impl Jobs {
             }
             _ => Ok(false),
         }
-    }
-
-    /// A read-only transaction that somebody waits for.
-    pub(crate) async fn read<T, Fut>(
-        &self,
-        call: impl Into<Call>,
-        body: impl Fn(Transaction) -> Fut,
-    ) -> Result<T>
-    where
-        Fut: Future<Output = Result<T>>,
-    {
-        self.0.store.transact(call, body).await
     }
 }
 

@@ -1,8 +1,5 @@
-//! The mistakes that tests plant, to show that the simulation, the model and the races find each:
-//! known bugs, and conflicting reads that do not conflict any more.
-//!
-//! A read is named by its transaction and by the table it reads. What reads there are is found out
-//! by running, see [`every_conflicting_read_is_tried`].
+//! Every conflicting read is needed: each is weakened by some test that fails then, or listed as
+//! redundant with the reason. Which reads there are is found out by running.
 
 use std::collections::BTreeSet;
 
@@ -10,107 +7,8 @@ use bytes::Bytes;
 use store::{ReadLog, Reads, Weaken, Weakened};
 
 use crate::model::keys::Table;
-use crate::testing::planted::{Bug, Planted};
-use crate::testing::{model_bites, races, simulation};
-
-/// A mistake to be found.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Mistake {
-    pub(crate) planted: Planted,
-    pub(crate) weaken: Option<Weaken>,
-    /// Not a mistake: notes what was read.
-    pub(crate) log: Option<ReadLog>,
-}
-
-impl Mistake {
-    pub(crate) fn bug(bug: Bug) -> Self {
-        Self {
-            planted: Planted::bug(bug),
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn weakened(weaken: Weaken) -> Self {
-        Self {
-            weaken: Some(weaken),
-            ..Self::default()
-        }
-    }
-}
-
-/// How the keys of each table begin.
-const PREFIXES: [[u8; 4]; 14] = {
-    let mut prefixes = [[0x15, 51, 0x15, 0]; 14];
-    let mut table = 1;
-    while table < 14 {
-        prefixes[table as usize][3] = table;
-        table += 1;
-    }
-    prefixes
-};
-
-/// Reads of rows of one table in one transaction: which of them, and only in tries that cannot know
-/// whether an earlier one was committed?
-pub(crate) const fn reads(
-    transaction: &'static str,
-    table: Table,
-    reads: Weakened,
-    unsure: bool,
-) -> Weaken {
-    Weaken {
-        transaction,
-        prefix: &PREFIXES[table as usize],
-        unsure,
-        reads,
-    }
-}
-
-/// A test for each bug.
-macro_rules! planted {
-    ($($test:ident: $bug:ident,)*) => {
-        mod planted {
-            $(#[test]
-            fn $test() {
-                let bug = $crate::testing::planted::Bug::$bug;
-                super::is_found(stringify!($bug), &$crate::testing::bites::Mistake::bug(bug));
-            })*
-        }
-    };
-}
-
-/// A test for the reads of each transaction in each table that do not conflict any more, and the
-/// list of them. `First` and `Later` are for transactions about several jobs, `unsure` is for tries
-/// that cannot know whether an earlier one was committed.
-macro_rules! weakened {
-    ($($test:ident: $transaction:ident $table:ident $reads:ident $($unsure:ident)?,)*) => {
-        mod weakened {
-            use $crate::testing::bites::{Mistake, reads};
-            use $crate::model::keys::Table;
-            use store::{Weaken, Weakened};
-
-            $(#[test]
-            fn $test() {
-                let weaken = reads(
-                    stringify!($transaction),
-                    Table::$table,
-                    Weakened::$reads,
-                    !stringify!($($unsure)?).is_empty(),
-                );
-                super::is_found(stringify!($test), &Mistake::weakened(weaken));
-            })*
-
-            pub(crate) const ALL: &[Weaken] = &[$(reads(
-                stringify!($transaction),
-                Table::$table,
-                Weakened::$reads,
-                !stringify!($($unsure)?).is_empty(),
-            ),)*];
-        }
-    };
-}
-
-pub(crate) use planted;
-pub(crate) use weakened;
+use crate::testing::mistake::{Mistake, PREFIXES, reads};
+use crate::testing::{model, races, simulation};
 
 /// Reads whose conflict nothing depends on, and which cannot be snapshot reads.
 const REDUNDANT: &[(Weaken, &str)] = &[
@@ -170,14 +68,14 @@ fn every_conflicting_read_is_tried() {
         log: Some(log.clone()),
         ..Mistake::default()
     };
-    simulation::log(&mistake);
-    model_bites::log(&mistake);
+    simulation::planted::log(&mistake);
+    model::planted::log(&mistake);
     races::log(&mistake);
     let mut log = log.take();
     // A caller's transaction, of whose parts each is one of the others.
     log.retain(|reads| reads.transaction != "together");
-    let tried: Vec<&Weaken> = (simulation::weakened().iter())
-        .chain(model_bites::weakened())
+    let tried: Vec<&Weaken> = (simulation::planted::weakened().iter())
+        .chain(model::planted::weakened())
         .chain(races::weakened())
         .chain(REDUNDANT.iter().map(|(weaken, _)| weaken))
         .collect();

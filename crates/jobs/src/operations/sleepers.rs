@@ -1,8 +1,8 @@
-//! Bells: rows by which sleeping services are woken, and nobody else.
+//! SLEEPER rows, by which acceptors are woken.
 //!
-//! An acceptor that goes to sleep hangs one; whoever makes work for it takes it down, and that the
-//! row has changed wakes the sleeper. While nobody sleeps there is no bell, and so no row that every
-//! operation writes.
+//! An acceptor that goes to sleep writes a row of its own and watches it. A transaction that makes work
+//! for it clears the row, and that change wakes it. While no acceptor sleeps there are no such rows,
+//! and so there is no row that every operation writes.
 
 use store::{RangeOptions, Transaction};
 
@@ -15,9 +15,10 @@ const SLEEPERS_SEEN: usize = 64;
 impl Jobs {
     /// Wakes up to `count` sleepers.
     ///
-    /// By a snapshot read: who falls asleep at this very moment looks again by itself, so nobody has
-    /// to conflict with anybody. A sleeper's number is new each time, so the first ones are any
-    /// ones; the seed keeps two creators of the same moment from waking the same one.
+    /// By a snapshot read: creators would otherwise conflict with every acceptor that falls asleep. One
+    /// that falls asleep at this moment is missed, and finds the work when it looks again. Sleepers draw
+    /// a new number each time, so the first ones in the table are no particular ones; the seed makes
+    /// two creators at the same moment wake different ones.
     pub(crate) async fn wake(
         &self,
         tx: &Transaction,
@@ -37,16 +38,17 @@ impl Jobs {
         Ok(())
     }
 
-    /// Says that an acceptor sleeps, in the transaction in which it found nothing to do.
-    pub(crate) fn hang_bell_in(&self, tx: &Transaction, ty: &JobType, bell: u64) {
+    /// Writes that an acceptor sleeps, in the transaction in which it found nothing to do.
+    pub(crate) fn add_sleeper_in(&self, tx: &Transaction, ty: &JobType, sleeper: u64) {
         let value = stamp_template(self.store().incarnation(), &[]);
-        tx.set_versionstamped_value(&self.keys().sleeper(ty, bell), &value);
+        tx.set_versionstamped_value(&self.keys().sleeper(ty, sleeper), &value);
     }
 
-    /// Says that an acceptor sleeps no more. If it was woken meanwhile, another one is.
-    pub(crate) async fn take_bell_down(&self, ty: &JobType, bell: u64) -> Result<()> {
+    /// Removes the row of an acceptor that does not sleep any more. If the row is gone, the acceptor was
+    /// woken for work that it will not do: another sleeper is woken in its place.
+    pub(crate) async fn remove_sleeper(&self, ty: &JobType, sleeper: u64) -> Result<()> {
         let op = self.op();
-        let key = self.keys().sleeper(ty, bell);
+        let key = self.keys().sleeper(ty, sleeper);
         let key = &key;
         (self.store())
             .transact("take_bell_down", |tx| async move {

@@ -1,4 +1,4 @@
-//! Playing a script on a queue, and on the plain one beside it.
+//! Playing a script on a queue, and on the expected one beside it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,14 +7,16 @@ use store::{CommitFate, FaultControl, Faults, Store, Transaction};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{Call, How, Names, Refusal, Reply, Run, newest};
-use super::plain::{Plain, Verdict};
-use super::queue::{
-    self, Clock, Entropy, Error, Holder, JobId, JobInfo, JobType, Jobs, Maintenance, Options,
-    StallHook, StallPolicy, TypeConfig,
-};
+use super::calls::{Call, Circumstances, Names, Refusal, Reply, Run, newest};
+use super::expected::Expected;
 use super::script::{Act, At, Rules, Script, Step, TYPES, Word};
 use super::shown::{Look, Shown};
+use crate::testing::mistake::Mistake;
+use crate::testing::rules::data_of;
+use crate::{
+    Clock, Entropy, Error, Holder, JobId, JobInfo, JobType, Jobs, Maintenance, Options, StallHook,
+    StallPolicy, TypeConfig, Verdict,
+};
 
 /// What the clock says when a script begins.
 const START_MS: i64 = 1_000_000;
@@ -23,9 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// After so many steps a look is a long one; after the others it is short.
 const LONG_LOOKS: usize = 4;
-
-/// How to make a queue on a store.
-pub(super) type Make = dyn Fn(Store, Clock, Entropy) -> Jobs;
 
 /// A queue, and what is thought of it.
 struct Play {
@@ -39,22 +38,21 @@ struct Play {
     /// And this one is looked after by a node.
     tended: Jobs,
     effects: Vec<u8>,
-    plain: Plain,
+    expected: Expected,
     runs: Vec<Run>,
     story: Vec<String>,
     steps: usize,
 }
 
 /// Plays a script in a corner of the store that `number` names; says where the queue is not as it
-/// should be. The `faults` are mistakes, to show that they are found.
+/// should be.
 pub(super) async fn play(
     store: &Store,
-    make: &Make,
-    faults: Faults,
+    mistake: &Mistake,
     number: u128,
     script: &Script,
 ) -> Result<(), String> {
-    let mut play = Play::new(store, make, faults, number);
+    let mut play = Play::new(store, mistake, number);
     for ty in 0..TYPES {
         play.set_type(ty, Some(Rules::first())).await?;
     }
@@ -70,11 +68,14 @@ pub(super) async fn play(
 }
 
 impl Play {
-    fn new(store: &Store, make: &Make, faults: Faults, number: u128) -> Self {
+    fn new(store: &Store, mistake: &Mistake, number: u128) -> Self {
         let clock = Clock::standing(START_MS);
-        let (faulty, control) = store.with_faults(faults);
+        let (faulty, control) = store.with_faults(mistake.faults());
         let (tended, _) = store.with_faults(Faults::default());
-        let queue = |store, seed| make(store, clock.clone(), Entropy::seeded(seed));
+        let queue = |store, seed| {
+            let entropy = Entropy::seeded(seed);
+            Jobs::planted_with(store, clock.clone(), entropy, mistake.planted)
+        };
         let name = |kind: &str, n: usize| format!("{kind}{n}-{number:x}");
         let ids = [b"".to_vec(), b"a".to_vec(), vec![0xff, 0], vec![b'z'; 256]];
         let seed = u64::try_from(number >> 64).unwrap_or(0);
@@ -90,9 +91,9 @@ impl Play {
             tended: queue(tended, seed ^ 2),
             clock,
             effects: format!("model/{number:x}").into_bytes(),
-            plain: Plain {
+            expected: Expected {
                 now_ms: START_MS,
-                ..Plain::default()
+                ..Expected::default()
             },
             runs: Vec::new(),
             story: Vec::new(),
@@ -106,9 +107,9 @@ impl Play {
             Step::Together { acts, fate, regret } => self.together(acts, *fate, *regret).await?,
             Step::During { outer, inner } => self.during(outer, inner).await?,
             Step::Pass(ms) => {
-                self.plain.now_ms += ms;
-                self.clock.set_ms(self.plain.now_ms);
-                vec![self.plain.clone()]
+                self.expected.now_ms += ms;
+                self.clock.set_ms(self.expected.now_ms);
+                vec![self.expected.clone()]
             }
             Step::Maintain { silent, verdict } => self.maintain(silent, verdict).await?,
             Step::SetType(ty, rules) => self.set_type(*ty, Some(*rules)).await?,
@@ -119,10 +120,10 @@ impl Play {
         let look = if long { Look::Long } else { Look::Short };
         let is = self.shown(look).await?;
         let mut differences = Vec::new();
-        for plain in should {
-            match is.differs(&Shown::plain(&plain, look)) {
+        for expected in should {
+            match is.differs(&Shown::expected(&expected, look)) {
                 None => {
-                    self.plain = plain;
+                    self.expected = expected;
                     return Ok(());
                 }
                 Some(difference) => differences.push(difference),
@@ -135,7 +136,7 @@ impl Play {
         let shown = Shown::real(
             &self.names,
             &self.calm,
-            self.plain.now_ms,
+            self.expected.now_ms,
             &self.effects,
             look,
         );
@@ -150,30 +151,30 @@ impl Play {
     }
 
     /// A call of its own.
-    async fn call(&mut self, act: &Act, fate: CommitFate) -> Result<Vec<Plain>, String> {
-        let mut plain = self.plain.clone();
-        let Some(call) = Call::of(act, plain.now_ms, &self.runs) else {
-            return Ok(vec![plain]);
+    async fn call(&mut self, act: &Act, fate: CommitFate) -> Result<Vec<Expected>, String> {
+        let mut expected = self.expected.clone();
+        let Some(call) = Call::of(act, expected.now_ms, &self.runs) else {
+            return Ok(vec![expected]);
         };
-        let drawn = self.names.drawn(&self.jobs, act, plain.now_ms);
+        let drawn = self.names.drawn(&self.jobs, act, expected.now_ms);
         self.control.set_next_commit(fate);
         let answer = self.names.call(&self.jobs, &call, &drawn).await;
         let how = self.how(fate);
         let reply = answer.unwrap_or_else(|error| Reply::Refused(error.into()));
         self.told(&call, &reply);
-        plain.apply(&call, &reply, how)?;
+        expected.apply(&call, &reply, how)?;
         // It counts nothing.
-        plain.effects = self.plain.effects;
-        Ok(vec![plain])
+        expected.effects = self.expected.effects;
+        Ok(vec![expected])
     }
 
     /// Under which circumstances a call was answered whose commit was to have a fate.
-    fn how(&self, fate: CommitFate) -> How {
+    fn how(&self, fate: CommitFate) -> Circumstances {
         let met = self.control.set_next_commit(CommitFate::Normal) == CommitFate::Normal;
-        How {
+        Circumstances {
             again: met && fate == CommitFate::UnknownApplied,
             unsure: met && matches!(fate, CommitFate::UnknownApplied | CommitFate::UnknownLost),
-            ..How::default()
+            ..Circumstances::default()
         }
     }
 
@@ -183,8 +184,8 @@ impl Play {
         acts: &[Act],
         fate: CommitFate,
         regret: bool,
-    ) -> Result<Vec<Plain>, String> {
-        let now_ms = self.plain.now_ms;
+    ) -> Result<Vec<Expected>, String> {
+        let now_ms = self.expected.now_ms;
         let draw = |act| (act, self.names.drawn(&self.jobs, act, now_ms));
         let (drawn, own) = (&acts.iter().map(draw).collect::<Vec<_>>(), &self.jobs.op());
         let log = &Mutex::new(Vec::new());
@@ -220,7 +221,7 @@ impl Play {
             Ok(())
         };
         let result = jobs.store().transact("together", body).await;
-        let how = How {
+        let how = Circumstances {
             together: true,
             ..self.how(fate)
         };
@@ -228,28 +229,28 @@ impl Play {
         if let Err(error @ Error::Store(_)) = result {
             return Err(format!("a transaction failed: {error:?}"));
         }
-        let mut plain = self.plain.clone();
+        let mut expected = self.expected.clone();
         for (call, reply) in &calls {
             if result.is_ok() {
                 self.told(call, reply);
             } else {
                 self.story.push(format!("    {call:?}\n      -> {reply:?}"));
             }
-            plain.apply(call, reply, how)?;
+            expected.apply(call, reply, how)?;
         }
         Ok(vec![if result.is_ok() {
-            plain
+            expected
         } else {
-            self.plain.clone()
+            self.expected.clone()
         }])
     }
 
     /// A call within the transaction of another: whoever is committed last has seen the other.
-    async fn during(&mut self, outer: &Act, inner: &Act) -> Result<Vec<Plain>, String> {
-        let now_ms = self.plain.now_ms;
+    async fn during(&mut self, outer: &Act, inner: &Act) -> Result<Vec<Expected>, String> {
+        let now_ms = self.expected.now_ms;
         let calls = [outer, inner].map(|act| Call::of(act, now_ms, &self.runs));
         let [Some(outside), Some(inside)] = &calls else {
-            return Ok(vec![self.plain.clone()]);
+            return Ok(vec![self.expected.clone()]);
         };
         let drawn = &self.names.drawn(&self.jobs, outer, now_ms);
         let drawn_inside = &self.names.drawn(&self.calm, inner, now_ms);
@@ -276,24 +277,24 @@ impl Play {
         let inner_reply = lock(inside_reply).take().ok_or("nothing was done inside")?;
         self.told(inside, &inner_reply);
         self.told(outside, &outer_reply);
-        let racing = How {
+        let racing = Circumstances {
             racing: true,
-            ..How::default()
+            ..Circumstances::default()
         };
         let parts = [(inside, &inner_reply), (outside, &outer_reply)];
         let (mut possible, mut problems) = (Vec::new(), Vec::new());
         for order in [[0, 1], [1, 0]] {
-            let mut plain = self.plain.clone();
+            let mut expected = self.expected.clone();
             let applied = order.into_iter().try_for_each(|part| {
-                let (before, (call, reply)) = (plain.effects, parts[part]);
-                plain.apply(call, reply, racing)?;
+                let (before, (call, reply)) = (expected.effects, parts[part]);
+                expected.apply(call, reply, racing)?;
                 if part == 0 {
-                    plain.effects = before;
+                    expected.effects = before;
                 }
                 Ok::<_, String>(())
             });
             match applied {
-                Ok(()) => possible.push(plain),
+                Ok(()) => possible.push(expected),
                 Err(problem) => problems.push(problem),
             }
         }
@@ -303,39 +304,44 @@ impl Play {
         Ok(possible)
     }
 
-    async fn set_type(&mut self, ty: usize, rules: Option<Rules>) -> Result<Vec<Plain>, String> {
+    async fn set_type(&mut self, ty: usize, rules: Option<Rules>) -> Result<Vec<Expected>, String> {
         let (name, config) = (&self.names.types[ty], rules.map(Rules::config));
         let done = match config {
             Some(config) => self.calm.set_type(name, config).await,
             None => self.calm.clear_type(name).await,
         };
         done.map_err(|error| format!("register t{ty}: {error:?}"))?;
-        self.plain.types[ty] = config;
-        Ok(vec![self.plain.clone()])
+        self.expected.types[ty] = config;
+        Ok(vec![self.expected.clone()])
     }
 
     /// A node looks after the types, until all is as it should be and it has looked several times.
-    async fn maintain(&mut self, silent: &[usize], word: &Word) -> Result<Vec<Plain>, String> {
+    async fn maintain(&mut self, silent: &[usize], word: &Word) -> Result<Vec<Expected>, String> {
         let runs = silent.iter().filter_map(|n| newest(&self.runs, *n));
         let runs: Vec<_> = runs.map(|run| (run.at, run.job.clone())).collect();
-        let word = match *word {
+        let data_of = |data: Option<_>| data.map(data_of);
+        let verdict = match *word {
             Word::Policy => Verdict::Policy,
-            Word::Rerun(due, data) => {
-                Verdict::Rerun(due.map(|due| due.ms(self.plain.now_ms)), data)
-            }
-            Word::GiveUp(data) => Verdict::GiveUp(data),
+            Word::Rerun(due, data) => Verdict::Rerun {
+                due_ms: due.map(|due| due.ms(self.expected.now_ms)),
+                data: data_of(data),
+            },
+            Word::GiveUp(data) => Verdict::GiveUp {
+                data: data_of(data),
+                reason: "given up".into(),
+            },
         };
-        self.story.push(format!("    {runs:?} {word:?}"));
-        let mut plain = self.plain.clone();
-        plain.maintain(&runs, &word);
-        let should = Shown::plain(&plain, Look::Short);
+        self.story.push(format!("    {runs:?}"));
+        let mut expected = self.expected.clone();
+        expected.maintain(&runs, &verdict);
+        let should = Shown::expected(&expected, Look::Short);
         let hook = Hook {
             runs: Arc::new(
                 runs.iter()
                     .map(|(at, job)| self.run_name(*at, job.attempt))
                     .collect(),
             ),
-            word,
+            verdict,
         };
         let options = Options {
             activity_monitor_max_jitter_msec: 1,
@@ -348,7 +354,7 @@ impl Play {
             let stats = self.tended.store().stats();
             stats.get("lease").map_or(0, |stats| stats.calls)
         };
-        let types = plain.types.iter().flatten().count() as u64;
+        let types = expected.types.iter().flatten().count() as u64;
         let enough = turns() + 4 * types;
         let stop = CancellationToken::new();
         let running = tokio::spawn(service.run(stop.clone()));
@@ -363,7 +369,7 @@ impl Play {
         running
             .await
             .map_err(|error| format!("the service failed: {error}"))?;
-        Ok(vec![plain])
+        Ok(vec![expected])
     }
 
     fn run_name(&self, at: At, attempt: u32) -> (JobType, JobId, u32) {
@@ -375,7 +381,7 @@ impl Play {
 /// The owner of the types: says which holders are silent, and what becomes of their jobs.
 struct Hook {
     runs: Arc<Vec<(JobType, JobId, u32)>>,
-    word: Verdict,
+    verdict: Verdict,
 }
 
 impl StallHook for Hook {
@@ -384,28 +390,17 @@ impl StallHook for Hook {
         _: &Transaction,
         ty: &JobType,
         job: &JobInfo,
-    ) -> queue::Result<queue::Verdict> {
+    ) -> crate::Result<Verdict> {
         let run = (ty.clone(), job.id.clone(), job.attempts);
         if !self.runs.contains(&run) {
             return Err(Error::Invalid("this holder is not silent"));
         }
-        let data_of = |data: Option<_>| data.map(super::calls::data_of);
-        Ok(match self.word {
-            Verdict::Policy => queue::Verdict::Policy,
-            Verdict::Rerun(due_ms, data) => queue::Verdict::Rerun {
-                due_ms,
-                data: data_of(data),
-            },
-            Verdict::GiveUp(data) => queue::Verdict::GiveUp {
-                data: data_of(data),
-                reason: "given up".into(),
-            },
-        })
+        Ok(self.verdict.clone())
     }
 }
 
 impl Rules {
-    /// How types are registered when a script begins.
+    /// Circumstances types are registered when a script begins.
     fn first() -> Self {
         Self {
             retention_ms: Some(30),

@@ -4,7 +4,8 @@ use std::fmt;
 
 use store::CommitFate;
 
-use super::script::{Act, At, End, How, Kept, Rules, Script, Step, Token, When, Wish, Word};
+use super::script::{Act, At, End, Kept, Rules, Script, Step, When, Wish, Word};
+use crate::testing::rules::Token;
 
 /// Shown after "data", if there is any.
 struct Data(Option<Token>);
@@ -124,10 +125,10 @@ impl fmt::Debug for When {
 
 impl fmt::Debug for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.how {
-            How::Done => write!(f, "as done")?,
-            How::Failed => write!(f, "as failed")?,
-            How::Again(when) => write!(f, "to run again {when:?}")?,
+        match self.again {
+            Some(when) => write!(f, "to run again {when:?}")?,
+            None if self.failed => write!(f, "as failed")?,
+            None => write!(f, "as done")?,
         }
         write!(f, "{:?}", Data(self.data))
     }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::calls::{Names, token_of};
-use super::plain::{Plain, PlainJob};
-use super::queue::{Attempt, Counts, JobInfo, Jobs, Outcome, Query, Result, State};
-use super::script::{At, HOLDERS, IDS, TYPES, Token};
+use super::calls::Names;
+use super::expected::{Expected, ExpectedJob};
+use super::script::{At, HOLDERS, IDS, TYPES};
+use crate::testing::rules::{self, Token, token_of};
+use crate::{Attempt, Counts, JobInfo, Jobs, Outcome, Query, Result, State};
 
 /// How many runs the history shows: ten, and the last one.
 const RUNS_MAX: usize = 11;
@@ -111,37 +112,33 @@ impl Shown {
     }
 
     /// The queue as it should be.
-    pub(super) fn plain(plain: &Plain, look: Look) -> Self {
-        let jobs = plain.jobs.iter();
+    pub(super) fn expected(expected: &Expected, look: Look) -> Self {
+        let jobs = expected.jobs.iter();
+        let shown = jobs.filter_map(|(at, job)| Some((*at, ShownJob::expected(job)?)));
         let mut shown = Self {
-            jobs: jobs.map(|(at, job)| (*at, ShownJob::plain(job))).collect(),
-            effects: plain.effects,
+            jobs: shown.collect(),
+            effects: expected.effects,
             ..Self::default()
         };
         for (ty, shown) in shown.types.iter_mut().enumerate() {
-            let of_type = || plain.jobs.iter().filter(|(at, _)| at.ty == ty);
-            let ids = |state| {
-                let there = of_type().filter(|(_, job)| job.state == state);
-                there.map(|(at, _)| at.id).collect::<BTreeSet<_>>()
-            };
-            let states = [State::Pending, State::Running, State::Finished];
-            shown.listed = states
-                .into_iter()
-                .map(|state| (state, ids(state)))
-                .collect();
-            let number = |state| shown.listed.get(&state).map_or(0, |ids| ids.len() as u64);
-            shown.counts = Counts {
-                pending: number(State::Pending),
-                running: number(State::Running),
-                finished: number(State::Finished),
-                ..plain.counts[ty]
-            };
+            let of_type = || (expected.jobs.iter()).filter(|(at, _)| at.ty == ty);
+            shown.counts = rules::counts(of_type().map(|(_, job)| &job.job));
             if look == Look::Short {
-                shown.listed.clear();
                 continue;
             }
-            let due = of_type()
-                .filter(|(_, job)| job.state == State::Pending && job.due_ms <= plain.now_ms);
+            for state in [State::Pending, State::Running, State::Finished] {
+                let there = of_type().filter(|(_, job)| job.job.state == Some(state));
+                shown
+                    .listed
+                    .insert(state, there.map(|(at, _)| at.id).collect());
+            }
+            let due = of_type().filter(|(_, job)| {
+                let due = job
+                    .job
+                    .due_ms
+                    .is_some_and(|due_ms| due_ms <= expected.now_ms);
+                due && job.job.state == Some(State::Pending)
+            });
             shown.due = due.count() as u64;
             shown.future = shown.counts.pending - shown.due;
         }
@@ -195,24 +192,26 @@ impl ShownJob {
         }
     }
 
-    fn plain(job: &PlainJob) -> Self {
-        let known = job.runs.len().saturating_sub(RUNS_MAX);
-        let runs = job.runs[known..].iter().map(|run| {
+    /// `None` if the job was removed.
+    fn expected(expected: &ExpectedJob) -> Option<Self> {
+        let ExpectedJob { job, runs, .. } = expected;
+        let known = runs.len().saturating_sub(RUNS_MAX);
+        let shown = runs[known..].iter().map(|run| {
             debug_assert!(run.holder < HOLDERS, "a holder that there is");
             (Some(run.holder), run.started_ms, run.end)
         });
-        Self {
-            state: job.state,
-            due_ms: job.due_ms,
-            created_ms: job.created_ms,
-            data: Some(job.data),
+        Some(Self {
+            state: job.state?,
+            due_ms: job.due_ms?,
+            created_ms: expected.created_ms,
+            data: job.data,
             stalls: job.stalls,
-            attempts: job.runs.len(),
-            next_due_ms: job.next.as_ref().map(|next| next.due_ms),
-            finished_ms: job.finished.map(|(at_ms, _)| at_ms),
-            expires_ms: job.finished.and_then(|(_, expires_ms)| expires_ms),
-            runs: runs.collect(),
-        }
+            attempts: runs.len(),
+            next_due_ms: job.next.as_ref().and_then(|next| next.due_ms),
+            finished_ms: expected.finished.map(|(at_ms, _)| at_ms),
+            expires_ms: expected.finished.and_then(|(_, expires_ms)| expires_ms),
+            runs: shown.collect(),
+        })
     }
 }
 

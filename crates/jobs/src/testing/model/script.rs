@@ -5,13 +5,12 @@ use proptest::option;
 use proptest::prelude::*;
 use store::CommitFate;
 
+use crate::testing::rules::Token;
+
 /// How many types there are, how many ids of each, and how many processors.
 pub(super) const TYPES: usize = 2;
 pub(super) const IDS: usize = 4;
 pub(super) const HOLDERS: usize = 2;
-
-/// Which data: a number stands for it.
-pub(super) type Token = u8;
 
 /// Which job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,15 +103,10 @@ pub(super) enum Kept {
 /// How a run ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct End {
-    pub(super) how: How,
+    /// It is to be run again; otherwise it is finished.
+    pub(super) again: Option<When>,
+    pub(super) failed: bool,
     pub(super) data: Option<Token>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    Done,
-    Failed,
-    Again(When),
 }
 
 /// What the owner of a type says about jobs whose holder was silent.
@@ -248,16 +242,20 @@ fn when() -> impl Strategy<Value = When> {
 }
 
 fn token() -> impl Strategy<Value = Token> {
-    0..10_u8
+    0..10_u64
 }
 
 fn end() -> impl Strategy<Value = End> {
     let how = prop_oneof![
-        3 => Just(How::Done),
-        1 => Just(How::Failed),
-        2 => when().prop_map(How::Again),
+        3 => Just((None, false)),
+        1 => Just((None, true)),
+        2 => when().prop_map(|when| (Some(when), false)),
     ];
-    (how, option::of(token())).prop_map(|(how, data)| End { how, data })
+    (how, option::of(token())).prop_map(|((again, failed), data)| End {
+        again,
+        failed,
+        data,
+    })
 }
 
 fn word() -> impl Strategy<Value = Word> {

@@ -1,0 +1,159 @@
+//! The handle on a queue: its store and keys, where time and random bits come from, and what a
+//! process remembers between transactions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use store::{Call, Store, Transaction};
+
+use crate::model::header::Header;
+use crate::model::keys::{Keys, LABELS};
+use crate::model::turns::Turns;
+use crate::operations::heartbeats::Heartbeats;
+use crate::testing::planted::Planted;
+use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
+
+/// A handle on the queue, cheap to clone.
+///
+/// Every operation has two forms. `foo_in` takes part in the caller's transaction: what else is
+/// written there is committed with it or not at all. It takes an [`Op`], drawn before the
+/// transaction. `foo` is a transaction of its own.
+#[derive(Debug, Clone)]
+pub struct Jobs(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    keys: Keys,
+    clock: Clock,
+    entropy: Entropy,
+    planted: Planted,
+    heartbeats: Heartbeats,
+    turns: Turns,
+    label: Label,
+}
+
+/// Says what data is counted as.
+type Label = fn(&JobType, &[u8]) -> u8;
+
+impl Jobs {
+    /// The queue in `store`.
+    pub fn new(store: Store, clock: Clock, entropy: Entropy) -> Self {
+        Self::planted_with(store, clock, entropy, Planted::default())
+    }
+
+    /// The queue with a bug, for tests that have to find it.
+    pub(crate) fn planted_with(
+        store: Store,
+        clock: Clock,
+        entropy: Entropy,
+        planted: Planted,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            store,
+            keys: Keys::new(),
+            clock,
+            entropy,
+            planted,
+            heartbeats: Heartbeats::default(),
+            turns: Turns::default(),
+            label: |_, _| 0,
+        }))
+    }
+
+    /// A handle that also counts jobs by what their data says: `label` gives each a number from 1 to
+    /// 15, or 0 for none. Every handle that writes data of the type must use the same function, or
+    /// the counts are wrong. A job's label changes when its holder changes its data.
+    #[must_use]
+    pub fn labelled(&self, label: fn(&JobType, &[u8]) -> u8) -> Self {
+        let same = &*self.0;
+        Self(Arc::new(Inner {
+            store: same.store.clone(),
+            keys: same.keys.clone(),
+            clock: same.clock.clone(),
+            entropy: same.entropy.clone(),
+            planted: same.planted,
+            heartbeats: Heartbeats::default(),
+            turns: Turns::default(),
+            label,
+        }))
+    }
+
+    pub(crate) fn label(&self, ty: &JobType, data: &[u8]) -> u8 {
+        (self.0.label)(ty, data).min(LABELS - 1)
+    }
+
+    /// The store the queue lives in.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// The clock that plain operations and loops read.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// The source of locks, operation ids and jitter.
+    pub fn entropy(&self) -> &Entropy {
+        &self.0.entropy
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
+    pub(crate) fn heartbeats(&self) -> &Heartbeats {
+        &self.0.heartbeats
+    }
+
+    /// What an operation in the caller's transaction needs; draw it before the transaction.
+    pub fn op(&self) -> Op {
+        Op {
+            now_ms: self.0.clock.now_ms(),
+            bits: self.0.entropy.bits(),
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.0.keys
+    }
+
+    pub(crate) fn planted(&self) -> Planted {
+        self.0.planted
+    }
+
+    pub(crate) async fn header(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Option<Arc<Header>>> {
+        let value = tx.get(&self.0.keys.job(ty, id)).await?;
+        Ok(value.map(Header::decode).transpose()?.map(Arc::new))
+    }
+
+    /// The headers of several jobs, read at once.
+    pub(crate) async fn headers(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        ids: impl Iterator<Item = &JobId>,
+    ) -> Result<BTreeMap<JobId, Option<Arc<Header>>>> {
+        let read = ids
+            .map(|id| async move { Ok::<_, Error>((id.clone(), self.header(tx, ty, id).await?)) });
+        Ok(try_join_all(read).await?.into_iter().collect())
+    }
+
+    /// A read-only transaction that somebody waits for.
+    pub(crate) async fn read<T, Fut>(
+        &self,
+        call: impl Into<Call>,
+        body: impl Fn(Transaction) -> Fut,
+    ) -> Result<T>
+    where
+        Fut: Future<Output = Result<T>>,
+    {
+        self.0.store.transact(call, body).await
+    }
+}

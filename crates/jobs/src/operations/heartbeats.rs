@@ -1,0 +1,92 @@
+//! Heart-beats that wait to be sent together, see `services/keep_alive.rs`.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::model::ids::Job;
+use crate::model::machine::Held;
+
+/// The most heart-beats in one transaction.
+const TOGETHER_MAX: usize = 100;
+/// Ticks in the timeout of a type.
+const TICKS: u32 = 64;
+
+/// The heart-beats that wait for others to go out with.
+#[derive(Debug)]
+pub(crate) struct Heartbeats {
+    waiting: Mutex<Vec<Waiting>>,
+    /// The first tick.
+    began: Instant,
+}
+
+impl Default for Heartbeats {
+    fn default() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            began: Instant::now(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) job: Job,
+    pub(crate) answer: oneshot::Sender<Beat>,
+}
+
+/// What became of a heart-beat.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Beat {
+    Held(Held),
+    Lost,
+    /// It may be tried again.
+    Failed,
+}
+
+impl Heartbeats {
+    /// Adds one; all that wait, if they fill a transaction now.
+    pub(crate) fn join(&self, waiting: Waiting) -> Option<Vec<Waiting>> {
+        let mut all = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(waiting);
+        (all.len() >= TOGETHER_MAX).then(|| std::mem::take(&mut *all))
+    }
+
+    pub(crate) fn take(&self) -> Vec<Waiting> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The next tick at a time or after it.
+    pub(crate) fn tick(&self, at: Instant, timeout: Duration) -> Instant {
+        let every = (timeout / TICKS).as_nanos().max(1);
+        let since = at.saturating_duration_since(self.began).as_nanos();
+        let rest = u64::try_from((every - since % every) % every);
+        at + Duration::from_nanos(rest.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ticks_are_shared() {
+        let beats = Heartbeats::default();
+        let timeout = Duration::from_secs(64);
+        for (ms, tick_ms) in [
+            (0, 0),
+            (1, 1_000),
+            (999, 1_000),
+            (1_000, 1_000),
+            (1_001, 2_000),
+        ] {
+            let at = beats.began + Duration::from_millis(ms);
+            let tick = beats.began + Duration::from_millis(tick_ms);
+            assert_eq!(beats.tick(at, timeout), tick, "{ms} ms");
+        }
+        let at = beats.began + Duration::from_millis(1);
+        assert_eq!(beats.tick(at, Duration::ZERO), at);
+    }
+}

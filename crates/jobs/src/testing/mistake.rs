@@ -1,0 +1,125 @@
+//! The mistakes that tests plant, to show that the model, the simulation and the races find each:
+//! planted bugs, and conflicting reads that are weakened to snapshot reads.
+//!
+//! A read is named by its transaction and by the table it reads. [`conflicts`](super::conflicts)
+//! checks that no read is left out.
+
+use store::{Faults, ReadLog, Weaken, Weakened};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::model::keys::Table;
+use crate::testing::planted::{Bug, Planted};
+
+/// A mistake for a test to find.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mistake {
+    pub(crate) planted: Planted,
+    pub(crate) weaken: Option<Weaken>,
+    /// No mistake: records what was read.
+    pub(crate) log: Option<ReadLog>,
+}
+
+impl Mistake {
+    pub(crate) fn bug(bug: Bug) -> Self {
+        Self {
+            planted: Planted::bug(bug),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn weakened(weaken: Weaken) -> Self {
+        Self {
+            weaken: Some(weaken),
+            ..Self::default()
+        }
+    }
+
+    /// What the store has to do for it.
+    pub(crate) fn faults(&self) -> Faults {
+        Faults {
+            weaken: self.weaken,
+            log: self.log.clone(),
+            ..Faults::default()
+        }
+    }
+}
+
+/// A runtime whose clock only moves when nothing else can.
+pub(crate) fn paused() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap()
+}
+
+/// How the keys of each table begin.
+pub(super) const PREFIXES: [[u8; 4]; 14] = {
+    let mut prefixes = [[0x15, 51, 0x15, 0]; 14];
+    let mut table = 1;
+    while table < 14 {
+        prefixes[table as usize][3] = table;
+        table += 1;
+    }
+    prefixes
+};
+
+/// Reads of rows of one table in one transaction: which of them, and only in tries that cannot know
+/// whether an earlier one was committed?
+pub(crate) const fn reads(
+    transaction: &'static str,
+    table: Table,
+    reads: Weakened,
+    unsure: bool,
+) -> Weaken {
+    Weaken {
+        transaction,
+        prefix: &PREFIXES[table as usize],
+        unsure,
+        reads,
+    }
+}
+
+/// A test for each bug.
+macro_rules! planted {
+    ($($test:ident: $bug:ident,)*) => {
+        mod bugs {
+            $(#[test]
+            fn $test() {
+                let bug = $crate::testing::planted::Bug::$bug;
+                super::is_found(stringify!($bug), &$crate::testing::mistake::Mistake::bug(bug));
+            })*
+        }
+    };
+}
+
+/// A test for the reads of each transaction in each table that do not conflict any more, and the
+/// list of them. `First` and `Later` are for transactions about several jobs, `unsure` is for tries
+/// that cannot know whether an earlier one was committed.
+macro_rules! weakened {
+    ($($test:ident: $transaction:ident $table:ident $reads:ident $($unsure:ident)?,)*) => {
+        mod reads {
+            use $crate::testing::mistake::{self, Mistake};
+            use $crate::model::keys::Table;
+            use store::{Weaken, Weakened};
+
+            $(#[test]
+            fn $test() {
+                let weaken = mistake::reads(
+                    stringify!($transaction),
+                    Table::$table,
+                    Weakened::$reads,
+                    !stringify!($($unsure)?).is_empty(),
+                );
+                super::is_found(stringify!($test), &Mistake::weakened(weaken));
+            })*
+
+            pub(crate) const ALL: &[Weaken] = &[$(mistake::reads(
+                stringify!($transaction),
+                Table::$table,
+                Weakened::$reads,
+                !stringify!($($unsure)?).is_empty(),
+            ),)*];
+        }
+    };
+}
+
+pub(crate) use planted;
+pub(crate) use weakened;

@@ -1,0 +1,315 @@
+//! The rules of the queue, written a second time and as simply as possible: what one job is after
+//! each operation, and what the caller is told. Nothing here looks at the state machine.
+//!
+//! Two tests share it, and each adds what the other cannot know:
+//!
+//! - [`model`](super::model) plays one call after the other on a clock that stands still. It knows
+//!   every lock, time and earlier try, and so it predicts answers, histories and listings exactly.
+//! - The judge of the [simulation](super::simulation) reads what a fleet has committed, long after
+//!   the fact. Some of it no actor has seen (a claim whose answer was lost, a job that an acceptor gave
+//!   back), and times come from clocks that are wrong. The judge accepts any explanation that the rules
+//!   allow. A prediction would need facts that the history does not have; an explanation in the model
+//!   tests would accept answers that are wrong. So only the rules are shared, not who applies them.
+//!
+//! Nor is the script shared: the model's scripts are drawn in advance, so that proptest can shrink
+//! them, while actors of the simulation decide what to do next by what they have just been told. Golden
+//! scripts do not use this module, because what they compare is rows, of which the rules know nothing.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::operations::effects::CHUNK_BYTES;
+use crate::{Added, Counts, JobLock, StallPolicy, State, Verdict};
+
+/// Names some data, see [`data_of`].
+pub(crate) type Token = u64;
+
+/// One job, as it should be.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Job {
+    /// `None` if there is no such job.
+    pub(crate) state: Option<State>,
+    /// `None` if only the queue knows: a back-off is counted from its own clock.
+    pub(crate) due_ms: Option<i64>,
+    pub(crate) data: Option<Token>,
+    pub(crate) attempts: u32,
+    pub(crate) stalls: u32,
+    pub(crate) kept_ms: Option<u64>,
+    pub(crate) next: Option<Next>,
+    /// The lock of the last run, if anyone has seen it.
+    pub(crate) lock: Option<JobLock>,
+    /// What its subscribers are told, from when it was first added.
+    pub(crate) trail: Vec<Told>,
+}
+
+/// What subscribers are told of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Told {
+    Job {
+        state: State,
+        attempts: u32,
+        data: Option<Token>,
+    },
+    Removed,
+    /// That they will be told no more, which says nothing about the job.
+    End,
+}
+
+/// The run that was requested while another is in progress.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Next {
+    pub(crate) due_ms: Option<i64>,
+    data: Option<Token>,
+    by_creator: bool,
+}
+
+/// What a creator asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    /// The job is made if there is none; then, how long it is kept.
+    pub(crate) create: Option<Kept>,
+    pub(crate) due_ms: Option<i64>,
+    pub(crate) data: Option<Token>,
+}
+
+/// For how many milliseconds a finished job is kept; `None` until it is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept(pub(crate) Option<u64>);
+
+impl Job {
+    /// What a creator's call does and is answered; `None` if there is no job to resubmit.
+    pub(crate) fn ask(&mut self, ask: &Ask) -> Option<Added> {
+        let due_ms = ask.due_ms.map(|due_ms| due_ms.max(0));
+        let kept_ms = ask.create.map_or(self.kept_ms, |Kept(ms)| ms);
+        let same_kept = kept_ms == self.kept_ms;
+        self.kept_ms = kept_ms;
+        let added = match self.state {
+            None => {
+                ask.create?;
+                *self = Self {
+                    due_ms: Some(0),
+                    kept_ms,
+                    trail: std::mem::take(&mut self.trail),
+                    ..Self::default()
+                };
+                Added::Created
+            }
+            Some(State::Pending) => {
+                let same_data = ask.data.is_none() || ask.data == self.data;
+                let same_time = due_ms.is_none() || due_ms == self.due_ms;
+                if same_data && same_time && same_kept {
+                    return Some(Added::Unchanged);
+                }
+                Added::Replaced
+            }
+            Some(State::Running) => {
+                let before = self.next.take();
+                let asked_ms = before.as_ref().and_then(|next| next.due_ms);
+                let next = Next {
+                    due_ms: due_ms.or(asked_ms).or(self.due_ms),
+                    data: ask.data.or(before.as_ref().and_then(|next| next.data)),
+                    by_creator: true,
+                };
+                let same = before.as_ref() == Some(&next) && same_kept;
+                self.next = Some(next);
+                return Some(if same {
+                    Added::Unchanged
+                } else {
+                    Added::Deferred
+                });
+            }
+            Some(State::Finished) => Added::Revived,
+        };
+        self.stalls = 0;
+        self.due_ms = due_ms.or(self.due_ms);
+        self.data = ask.data.or(self.data);
+        self.become_state(Some(State::Pending));
+        Some(added)
+    }
+
+    pub(crate) fn accept(&mut self, lock: Option<JobLock>) {
+        self.attempts += 1;
+        self.lock = lock;
+        self.become_state(Some(State::Running));
+    }
+
+    /// Whether the job is held under this lock.
+    pub(crate) fn is_held_by(&self, lock: JobLock) -> bool {
+        self.state == Some(State::Running) && self.lock == Some(lock)
+    }
+
+    /// A heart-beat; true when another run is requested.
+    pub(crate) fn update(&mut self, data: Option<Token>) -> bool {
+        if data.is_some() {
+            self.data = data;
+            self.become_state(Some(State::Running));
+        }
+        self.next.is_some()
+    }
+
+    /// The holder requests another run. A creator's request takes precedence.
+    pub(crate) fn run_again(&mut self, due_ms: Option<i64>, data: Option<Token>) {
+        let due_ms = due_ms.map(|due_ms| due_ms.max(0));
+        self.next = Some(match self.next.take() {
+            Some(next) if next.by_creator => Next {
+                due_ms: next.due_ms.min(due_ms),
+                data: next.data.or(data),
+                by_creator: true,
+            },
+            before => Next {
+                due_ms,
+                data: data.or(before.and_then(|next| next.data)),
+                by_creator: false,
+            },
+        });
+    }
+
+    /// The holder ends its run; true when another follows.
+    pub(crate) fn finish(&mut self, data: Option<Token>) -> bool {
+        self.stalls = 0;
+        match self.next.take() {
+            None => {
+                self.data = data.or(self.data);
+                self.become_state(Some(State::Finished));
+                false
+            }
+            Some(next) => {
+                self.data = next.data.or(data).or(self.data);
+                self.due_ms = next.due_ms;
+                self.become_state(Some(State::Pending));
+                true
+            }
+        }
+    }
+
+    /// The holder went silent, after a `healthy` run or not. Back-offs begin at `now_ms`, if it is
+    /// known.
+    pub(crate) fn stall(
+        &mut self,
+        verdict: &Verdict,
+        policy: &StallPolicy,
+        healthy: bool,
+        now_ms: Option<i64>,
+    ) {
+        self.stalls = if healthy { 1 } else { self.stalls + 1 };
+        if let Some(next) = self.next.take() {
+            self.due_ms = next.due_ms;
+            self.data = next.data.or(self.data);
+            if next.by_creator {
+                if next.data.is_some() {
+                    self.stalls = 0;
+                }
+                return self.become_state(Some(State::Pending));
+            }
+        }
+        let after = |wait_ms: u64| Some(now_ms? + i64::try_from(wait_ms).ok()?);
+        let state = match verdict {
+            Verdict::Policy => match policy.wait_ms(self.stalls) {
+                None => State::Finished,
+                Some(0) => State::Pending,
+                Some(wait_ms) => {
+                    self.due_ms = after(wait_ms);
+                    State::Pending
+                }
+            },
+            Verdict::Rerun { due_ms, data } => {
+                self.data = data.as_ref().map_or(self.data, token_of);
+                let never_given_up = StallPolicy {
+                    stalls_max: None,
+                    ..*policy
+                };
+                let wait_ms = never_given_up.wait_ms(self.stalls);
+                let due_ms = due_ms.or_else(|| after(wait_ms.unwrap_or(0)));
+                self.due_ms = due_ms.map(|due_ms| due_ms.max(0));
+                State::Pending
+            }
+            Verdict::GiveUp { data, .. } => {
+                self.data = data.as_ref().map_or(self.data, token_of);
+                State::Finished
+            }
+        };
+        self.become_state(Some(state));
+    }
+
+    /// It is removed, or its retention is over.
+    pub(crate) fn remove(&mut self) {
+        self.next = None;
+        self.become_state(None);
+    }
+
+    fn become_state(&mut self, state: Option<State>) {
+        self.state = state;
+        self.trail.push(match state {
+            Some(state) => Told::Job {
+                state,
+                attempts: self.attempts,
+                data: self.data,
+            },
+            None => Told::Removed,
+        });
+    }
+}
+
+/// What the counters of a type should say if its jobs, removed ones included, are these.
+pub(crate) fn counts<'a>(jobs: impl Iterator<Item = &'a Job>) -> Counts {
+    let mut changes: BTreeMap<(Option<State>, Option<State>), u64> = BTreeMap::new();
+    for job in jobs {
+        let mut from = None;
+        for told in &job.trail {
+            let to = match told {
+                Told::Job { state, .. } => Some(*state),
+                Told::Removed | Told::End => None,
+            };
+            if from != to {
+                *changes.entry((from, to)).or_default() += 1;
+            }
+            from = to;
+        }
+    }
+    let times = |from, to| changes.get(&(from, to)).copied().unwrap_or(0);
+    let [pending, running, finished] = [State::Pending, State::Running, State::Finished].map(Some);
+    let mut counts = Counts {
+        created_total: times(None, pending),
+        accepted_total: times(pending, running),
+        finished_total: times(running, finished),
+        again_total: times(running, pending),
+        revived_total: times(finished, pending),
+        removed_total: times(pending, None) + times(running, None) + times(finished, None),
+        ..Counts::default()
+    };
+    let came = |to| changes.iter().filter(move |((_, state), _)| *state == to);
+    let left = |from| changes.iter().filter(move |((state, _), _)| *state == from);
+    let now = |state| {
+        let came: u64 = came(state).map(|(_, times)| times).sum();
+        came - left(state).map(|(_, times)| times).sum::<u64>()
+    };
+    (counts.pending, counts.running, counts.finished) = (now(pending), now(running), now(finished));
+    counts
+}
+
+/// The data that a token stands for: none, some that fits into a header, some that does not, and
+/// some in one full chunk or in several.
+pub(crate) fn data_of(token: Token) -> Bytes {
+    let size = match token {
+        0 => 0,
+        9 => CHUNK_BYTES,
+        token if token == 8 || token.is_multiple_of(499) => 100_000,
+        token if token == 7 || token.is_multiple_of(61) => 700,
+        _ => 24,
+    };
+    let digits = token.to_string();
+    let digits = &digits[..digits.len().min(size)];
+    (" ".repeat(size - digits.len()) + digits).into()
+}
+
+/// The token of some data, if it has one.
+pub(crate) fn token_of(data: &Bytes) -> Option<Token> {
+    let text = std::str::from_utf8(data).ok()?.trim_start();
+    let token = if text.is_empty() {
+        0
+    } else {
+        text.parse().ok()?
+    };
+    (data_of(token) == *data).then_some(token)
+}
