@@ -30,5 +30,5 @@ sbom *target:
 # Fuzz every parser for the given seconds each: `just fuzz 3600`; from seed 4711: `just fuzz 60 4711`
 fuzz seconds="60" seed="0":
     FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p document --test fuzz -- --nocapture
-    FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p couch -p peer -p api --lib -- --nocapture any_
+    FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p wire -p couch -p api --lib -- --nocapture any_
     FUZZ_SECONDS={{seconds}} cargo test -p store -p jobs --lib -- --nocapture fuzz::

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use docstore::DocStore;
 use document::json::{self, Json};
 use flate2::read::GzDecoder;
@@ -17,6 +17,7 @@ use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
+use wire::Collected;
 
 use crate::auth::Identity;
 use crate::auth::authenticator::Proven;
@@ -111,9 +112,9 @@ impl Call {
         format!("{scheme}://{host}{path}")
     }
 
-    /// Whether the client takes an answer of this type.
+    /// Whether the client accepts this media type.
     pub(crate) fn accepts(&self, content_type: &str) -> bool {
-        accepts(self.header(&ACCEPT).unwrap_or("*/*"), content_type)
+        wire::accepts(self.header(&ACCEPT).unwrap_or("*/*"), content_type)
     }
 
     /// The type of the body, without parameters.
@@ -136,10 +137,7 @@ impl Call {
         let declared = self
             .header(&CONTENT_LENGTH)
             .and_then(|length| length.parse().ok());
-        let declared: usize = declared.unwrap_or(0);
-        if declared > bytes_max {
-            return Err(too_large());
-        }
+        let mut whole = Collected::sized(declared, bytes_max).map_err(|_| too_large())?;
         let patience = Duration::from_secs(self.options().body_timeout_sec);
         let body = self
             .body
@@ -147,25 +145,18 @@ impl Call {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let mut pieces = body.unwrap_or_else(Body::empty).into_data_stream();
-        let mut whole = BytesMut::new();
         loop {
             let piece = match timeout(patience, pieces.next()).await {
                 Ok(Some(Ok(piece))) => piece,
                 Ok(Some(Err(error))) => return Err(pace::refusal(error)),
-                Ok(None) => return Ok(whole.freeze()),
+                Ok(None) => return Ok(whole.finish()),
                 Err(_) => {
                     let reason = "The request's body does not come.";
                     return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason));
                 }
             };
-            if whole.len() + piece.len() > bytes_max {
-                return Err(too_large());
-            }
-            self.make_room(whole.len() + piece.len())?;
-            if whole.is_empty() {
-                whole.reserve(declared.max(piece.len()));
-            }
-            whole.extend_from_slice(&piece);
+            whole.push(piece).map_err(|_| too_large())?;
+            self.make_room(whole.len())?;
         }
     }
 
@@ -291,43 +282,6 @@ pub(crate) fn not_json() -> Error {
     Error::bad_request("invalid UTF-8 JSON")
 }
 
-/// Whether a header `Accept` takes a type.
-fn accepts(header: &str, content_type: &str) -> bool {
-    let group = content_type.split('/').next().unwrap_or_default();
-    let mut accepted = false;
-    for range in header.split(',') {
-        let mut parts = range.split(';').map(str::trim);
-        let kind = parts.next().unwrap_or_default();
-        let weight = parts.find_map(|part| part.strip_prefix("q="));
-        let refused = weight.map_or(Ok(1.0), str::parse::<f64>).unwrap_or(0.0) <= 0.0;
-        let specific = kind == content_type || kind.strip_suffix("/*") == Some(group);
-        if specific && refused {
-            return false;
-        }
-        accepted |= !refused && (specific || kind == "*/*");
-    }
-    accepted
-}
-
 fn too_large() -> Error {
     Error::too_large("the request entity is too large")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::accepts;
-
-    #[test]
-    fn accept_headers() {
-        for (header, content_type, expected) in [
-            ("*/*", "multipart/mixed", true),
-            ("application/json", "multipart/mixed", false),
-            ("multipart/*", "multipart/mixed", true),
-            ("a/b, application/json;q=0.5", "application/json", true),
-            ("*/*, application/json;q=0", "application/json", false),
-            ("", "application/json", false),
-        ] {
-            assert_eq!(accepts(header, content_type), expected, "{header}");
-        }
-    }
 }

@@ -164,7 +164,14 @@ impl Error {
         let is_meant = self.status == StatusCode::NOT_IMPLEMENTED
             || matches!(self.header, Header::RetryAfter(_));
         if self.status.is_server_error() && !is_meant {
-            tracing::error!(status = self.status.as_u16(), error = &*self.kind, cause = %Chain(self), "request failed");
+            let cause = std::error::Error::source(self).map(wire::chain);
+            let cause = cause.unwrap_or_default();
+            tracing::error!(
+                status = self.status.as_u16(),
+                error = &*self.kind,
+                cause,
+                "request failed"
+            );
         }
     }
 
@@ -298,20 +305,5 @@ impl store::AsStoreError for Error {
     /// What a body of a transaction answers a request with ends the transaction.
     fn as_store_error(&self) -> Option<&store::Error> {
         self.cause.as_ref()?.downcast_ref()
-    }
-}
-
-/// An error with its causes, on one line.
-struct Chain<'a>(&'a Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut next = std::error::Error::source(self.0);
-        let mut separator = "";
-        while let Some(cause) = next {
-            write!(f, "{separator}{cause}")?;
-            (next, separator) = (cause.source(), ": ");
-        }
-        Ok(())
     }
 }

@@ -66,14 +66,3 @@ pub(crate) fn with_location(mut reply: Reply, url: &str) -> Reply {
     set(&mut reply, LOCATION, url);
     reply
 }
-
-/// Encodes a part of a path, as CouchDB writes `Location`.
-pub(crate) fn quote(part: &str) -> String {
-    use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
-        .remove(b'_')
-        .remove(b'.')
-        .remove(b'-')
-        .remove(b':');
-    utf8_percent_encode(part, PLAIN).to_string()
-}

@@ -1,20 +1,14 @@
 //! The HTTP client of all benchmarks. It costs next to nothing, so that the server is what is measured.
 
 use anyhow::{Context, bail, ensure};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{HeaderValue, Method, Request, StatusCode};
-use http_body_util::{BodyExt as _, Full};
+use http::{Method, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use url::{Host, Url};
+use wire::client;
 
 /// A server, as its user sees it. Every request has a connection of its own, because some servers close idle ones at the
 /// moment they are used again; [`Client::connect`] keeps one.
@@ -52,25 +46,7 @@ impl Client {
 
     /// A connection for many requests.
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
-        let host = self.root.host_str().context("the URL has no host")?;
-        let port = self.root.port_or_known_default();
-        let authority = format!("{host}:{}", port.context("the URL has no port")?);
-        let stream = TcpStream::connect(&authority).await;
-        let stream = stream.with_context(|| format!("cannot connect to {authority}"))?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends with its sender; what breaks it is the answer to a request.
-        tokio::spawn(connection);
-        let (name, password) = (self.root.username(), self.root.password());
-        let pair = format!("{name}:{}", password.unwrap_or_default());
-        let basic = format!("Basic {}", BASE64_STANDARD.encode(pair));
-        Ok(Connection {
-            sender,
-            host: HeaderValue::from_str(&authority)?,
-            authorization: (!name.is_empty())
-                .then(|| HeaderValue::from_str(&basic))
-                .transpose()?,
-        })
+        Ok(Connection(client::Connection::open(&self.root).await?))
     }
 
     /// Whether the server replicates by itself.
@@ -160,7 +136,7 @@ impl Client {
     ) -> anyhow::Result<(StatusCode, Value)> {
         let mut connection = self.connect().await?;
         let path = format!("/{path}");
-        let (status, answer) = connection.ask(method, &path, body.to_owned()).await?;
+        let (status, answer) = connection.0.ask(method, &path, body.to_owned()).await?;
         let text = || Value::String(String::from_utf8_lossy(&answer).into_owned());
         Ok((
             status,
@@ -169,16 +145,12 @@ impl Client {
     }
 }
 
-pub(crate) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    host: HeaderValue,
-    authorization: Option<HeaderValue>,
-}
+pub(crate) struct Connection(client::Connection);
 
 impl Connection {
     /// Writes a new document.
     pub(crate) async fn put(&mut self, path: &str, body: String) -> anyhow::Result<()> {
-        let (status, answer) = self.ask(Method::PUT, path, body).await?;
+        let (status, answer) = self.0.ask(Method::PUT, path, body).await?;
         let answer = String::from_utf8_lossy(&answer);
         ensure!(
             status == StatusCode::CREATED,
@@ -188,7 +160,7 @@ impl Connection {
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
-        let (status, answer) = self.ask(Method::GET, path, String::new()).await?;
+        let (status, answer) = self.0.ask(Method::GET, path, String::new()).await?;
         let text = String::from_utf8_lossy(&answer);
         ensure!(status == StatusCode::OK, "GET {path}: {status}: {text}");
         Ok(serde_json::from_slice(&answer)?)
@@ -196,45 +168,11 @@ impl Connection {
 
     /// An answer that is read piece by piece.
     pub(crate) async fn follow(&mut self, path: &str) -> anyhow::Result<Followed> {
-        let (_, body) = self.send(Method::GET, path, String::new()).await?;
+        let (_, body) = self.0.send(Method::GET, path, String::new()).await?;
         Ok(Followed {
             body,
             read: Vec::new(),
         })
-    }
-
-    async fn ask(
-        &mut self,
-        method: Method,
-        path: &str,
-        body: String,
-    ) -> anyhow::Result<(StatusCode, Bytes)> {
-        let (status, body) = self.send(method, path, body).await?;
-        let body = body.collect().await.context("cannot read the answer")?;
-        Ok((status, body.to_bytes()))
-    }
-
-    async fn send(
-        &mut self,
-        method: Method,
-        path: &str,
-        body: String,
-    ) -> anyhow::Result<(StatusCode, Incoming)> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, &self.host);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        if !body.is_empty() {
-            request = request.header(CONTENT_TYPE, "application/json");
-        }
-        let request = request.body(Full::from(body))?;
-        self.sender.ready().await.context("the connection closed")?;
-        let answer = self.sender.send_request(request).await;
-        let (parts, body) = answer.context("the server does not answer")?.into_parts();
-        Ok((parts.status, body))
     }
 }
 

@@ -1,4 +1,4 @@
-//! How requests say who sends them.
+//! Authenticates requests.
 //!
 //! Sessions and tokens are shared by all endpoints of a node that have the same origin, user and
 //! password (or key): ten thousand jobs against one server log in once.
@@ -22,7 +22,7 @@ use crate::secret::Secret;
 /// A token younger than this is not renewed because of a 401.
 const YOUNG: Duration = Duration::from_secs(5);
 
-/// Times that a session or token is renewed at.
+/// When sessions and tokens are renewed.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthSettings {
     pub(crate) session_refresh: Duration,
@@ -30,7 +30,7 @@ pub(crate) struct AuthSettings {
     pub(crate) jwt_directory: Option<PathBuf>,
 }
 
-/// Who an endpoint's requests say they are.
+/// How an endpoint's requests are authenticated.
 #[derive(Clone)]
 pub(crate) enum Authenticator {
     Anonymous,
@@ -41,14 +41,14 @@ pub(crate) enum Authenticator {
     JwtFile(Arc<JwtFile>),
 }
 
-/// What one request carries, and which renewal it stems from.
+/// The credentials of one request, and the renewal they stem from.
 pub(crate) struct Ticket {
     pub(crate) header: Option<(HeaderName, HeaderValue)>,
     epoch: u64,
 }
 
 impl Ticket {
-    /// The cookie or token in it, without what stands before it.
+    /// The cookie or token without its prefix.
     pub(crate) fn secret(&self) -> Option<Secret> {
         let (_, value) = self.header.as_ref()?;
         let text = value.to_str().ok()?;
@@ -59,7 +59,6 @@ impl Ticket {
     }
 }
 
-/// What to do with an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Stands,
@@ -68,7 +67,7 @@ pub(crate) enum Verdict {
 }
 
 impl Authenticator {
-    /// What the next request carries; renews it first when it is time.
+    /// The credentials of the next request, renewed first if due.
     pub(crate) async fn ticket(&self) -> Result<Ticket, Error> {
         let bearer = |(value, epoch)| Ticket {
             header: Some((header::AUTHORIZATION, value)),
@@ -92,7 +91,7 @@ impl Authenticator {
         }
     }
 
-    /// Looks at an answer to a request that carried `ticket`.
+    /// Handles an answer to a request that carried `ticket`.
     pub(crate) async fn after(
         &self,
         ticket: &Ticket,
@@ -111,12 +110,4 @@ impl Authenticator {
             Self::Anonymous | Self::Fixed(_) | Self::Token(_) | Self::JwtFile(_) => Verdict::Stands,
         }
     }
-}
-
-/// A header value that debug output does not show.
-pub(crate) fn sensitive(value: &Secret) -> Result<HeaderValue, Error> {
-    let mut value = HeaderValue::from_str(value.expose())
-        .map_err(|_| Error::Config("credentials have characters that no header has".to_owned()))?;
-    value.set_sensitive(true);
-    Ok(value)
 }

@@ -1,6 +1,4 @@
-//! Bodies of answers, as they arrive.
-
-mod gzip;
+//! Reads the bodies of answers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,19 +7,20 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::Instant;
+use wire::gzip::Gunzip;
+use wire::{Collected, TooLarge};
 
-use crate::error::{Failure, chain};
+use crate::error::Failure;
 use crate::traffic::Counters;
 use crate::types::millis;
-use gzip::Gunzip;
 
-/// When a request as a whole must be done, and how long that was.
+/// When a request as a whole times out, and after how many milliseconds.
 pub(crate) type Deadline = Option<(Instant, u64)>;
 
-/// A body being read. Each wait for bytes has a time-out of its own, so that a reader who pauses
-/// is not taken for a server that does.
+/// A body being read. Only waits for bytes are timed, so that a slow consumer
+/// is not mistaken for a stalled server.
 pub(crate) struct BodyReader {
-    /// `None` when there is nothing left to read, or nothing more to hope for.
+    /// `None` after the end or an error.
     incoming: Option<Incoming>,
     gunzip: Option<Gunzip>,
     idle: Duration,
@@ -37,7 +36,7 @@ impl BodyReader {
         deadline: Deadline,
         counters: Arc<Counters>,
     ) -> Self {
-        let gunzip = is_gzip.then(Gunzip::new);
+        let gunzip = is_gzip.then(Gunzip::default);
         Self {
             incoming: Some(incoming),
             gunzip,
@@ -81,7 +80,7 @@ impl BodyReader {
                 .map_or(idle_until, |(at, _)| at.min(idle_until));
             match tokio::time::timeout_at(until, frame).await {
                 Ok(Some(Ok(frame))) => {
-                    // Trailers say nothing that we want to know.
+                    // Trailers are ignored.
                     let Ok(data) = frame.into_data() else {
                         continue;
                     };
@@ -92,7 +91,7 @@ impl BodyReader {
                 }
                 Ok(Some(Err(error))) => {
                     self.incoming = None;
-                    return Err(Failure::Connection(chain(&error)));
+                    return Err(Failure::Connection(wire::chain(&error)));
                 }
                 Ok(None) => {
                     self.incoming = None;
@@ -113,29 +112,15 @@ impl BodyReader {
 
     /// The whole rest of the body, if it has at most `bytes_max` bytes.
     pub(crate) async fn collect(&mut self, bytes_max: usize) -> Result<Bytes, Failure> {
-        let Some(first) = self.chunk().await? else {
-            return Ok(Bytes::new());
-        };
-        let mut length = first.len();
-        let mut joined: Option<BytesMut> = None;
-        loop {
-            if length > bytes_max {
-                return Err(Failure::BadAnswer(format!(
-                    "it has more than {bytes_max} bytes"
-                )));
-            }
-            let Some(chunk) = self.chunk().await? else {
-                break;
-            };
-            length += chunk.len();
-            joined
-                .get_or_insert_with(|| BytesMut::from(&first[..]))
-                .extend_from_slice(&chunk);
+        let too_large = |error: TooLarge| Failure::BadAnswer(error.to_string());
+        let mut whole = Collected::new(bytes_max);
+        while let Some(chunk) = self.chunk().await? {
+            whole.push(chunk).map_err(too_large)?;
         }
-        Ok(joined.map_or(first, BytesMut::freeze))
+        Ok(whole.finish())
     }
 
-    /// The beginning of the body, for a message; what goes wrong on the way does not matter.
+    /// The beginning of the body, for a message; errors are ignored.
     pub(crate) async fn beginning(&mut self, bytes_max: usize, until: Instant) -> Bytes {
         let mut found = BytesMut::new();
         while found.len() < bytes_max {

@@ -20,7 +20,7 @@ pub(crate) struct ConnectTo {
 }
 
 impl ConnectTo {
-    /// Reads entries separated by commas; a bad one is logged and left out.
+    /// Parses entries separated by commas; invalid ones are logged and skipped.
     pub(crate) fn parse(option: &str) -> Self {
         let texts = option
             .split(',')
@@ -41,7 +41,7 @@ impl ConnectTo {
         }
     }
 
-    /// Where to connect instead of `host:port`, if anywhere else. The first match wins.
+    /// Where to connect instead of `host:port`. The first match wins.
     pub(crate) fn resolve(&self, host: &str, port: u16) -> Option<(&str, u16)> {
         let matching = |entry: &&Entry| entry.port == port && entry.matches(host);
         let entry = self.entries.iter().find(matching)?;

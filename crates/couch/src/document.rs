@@ -1,7 +1,7 @@
-//! Documents, as far as replication looks into them.
+//! Documents, as far as replication parses them.
 //!
 //! A body stays the text that the source sent, byte for byte: order, numbers and duplicate keys are
-//! none of our business. What we need to know is read in one pass that builds nothing.
+//! left alone. The members that replication needs are found in one pass without building a tree.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::types::{DocId, Rev};
 
-/// A document: its JSON text and what it says about itself.
+/// A document: its JSON text and the members that replication needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Document {
     /// `_id`.
@@ -24,20 +24,19 @@ pub struct Document {
     pub rev: Option<Rev>,
     /// `_deleted`.
     pub deleted: bool,
-    /// What `_attachments` holds.
     pub attachments: Attachments,
     json: Bytes,
 }
 
-/// How a document's attachments come.
+/// How a document's attachments are transferred.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Attachments {
     None,
-    /// Only what the receiver is supposed to have.
+    /// As stubs only: the receiver is expected to have them.
     Stubs,
-    /// As base64 within the document.
+    /// Inline, as base64.
     Inline,
-    /// Some after the document, in this order.
+    /// Some follow the document, in this order.
     Following(Vec<Attachment>),
 }
 
@@ -46,18 +45,17 @@ pub enum Attachments {
 pub struct Attachment {
     pub name: String,
     pub content_type: String,
-    /// Its bytes on the wire: compressed ones stay compressed.
+    /// The length on the wire, where compressed attachments stay compressed.
     pub length: u64,
-    /// How it is compressed.
+    /// The content encoding, if it is compressed.
     pub encoding: Option<String>,
-    /// The MD5 of its bytes on the wire, if the source says.
+    /// The MD5 of the bytes on the wire, if the source sends one.
     pub digest: Option<[u8; 16]>,
 }
 
 impl Document {
-    /// Looks into a document.
     pub fn parse(json: Bytes) -> Result<Self, serde_json::Error> {
-        // Skipped members would not be checked, and one invalid text fails a whole batch.
+        // Members that are skipped would not be validated, and one invalid document fails a whole batch.
         let text = std::str::from_utf8(&json).map_err(serde::de::Error::custom)?;
         let members: Members<'_> = serde_json::from_str(text)?;
         let attachments = match members.attachments {
@@ -78,13 +76,13 @@ impl Document {
         &self.json
     }
 
-    /// Whether it has attachments of any kind.
+    /// Whether it has attachments, of any form.
     pub fn has_attachments(&self) -> bool {
         self.attachments != Attachments::None
     }
 }
 
-/// The members that replication looks at.
+/// The members that replication needs.
 #[derive(Default)]
 struct Members<'a> {
     id: Option<Cow<'a, str>>,
@@ -127,7 +125,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// A text that is borrowed when it has no escapes.
+/// A string that is borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -159,7 +157,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
-/// What a document says of an attachment. Most of it matters only when the attachment follows; elsewhere it may be anything.
+/// A member of `_attachments`. Most of it only matters if the attachment follows; otherwise it may be anything.
 #[derive(Deserialize)]
 struct RawAttachment<'a> {
     #[serde(default)]
@@ -178,19 +176,19 @@ struct RawAttachment<'a> {
 }
 
 impl RawAttachment<'_> {
-    /// Bytes on the wire.
+    /// The length on the wire.
     fn length(&self) -> Option<u64> {
         let encoded = self.encoding.and(self.encoded_length).and_then(read);
         encoded.or_else(|| self.length.and_then(read))
     }
 }
 
-/// A member, if it is of the type that it should be of.
+/// A member, if it has the expected type.
 fn read<T: DeserializeOwned>(raw: &RawValue) -> Option<T> {
     serde_json::from_str(raw.get()).ok()
 }
 
-/// The digest in CouchDB's form. Others say nothing that could be checked.
+/// A digest in CouchDB's form; others cannot be checked.
 fn md5(digest: &str) -> Option<[u8; 16]> {
     let encoded = digest.strip_prefix("md5-")?;
     BASE64.decode(encoded).ok()?.try_into().ok()

@@ -1,9 +1,9 @@
-//! Which addresses requests may go to.
+//! The egress policy: which addresses requests may go to.
 //!
-//! Whoever may write a replication document makes this node send requests, so every address that
-//! is connected to passes here: of endpoints, proxies, token servers and redirects, resolved names
+//! Users who write replication documents make this node send requests, so every address that
+//! is connected to is checked here: of endpoints, proxies, token servers and redirects, resolved names
 //! as well as literal addresses. A name is resolved once, **all** its addresses are checked, and a
-//! checked address is connected to, so that a second answer of the resolver changes nothing.
+//! checked address is connected to, so that the resolver cannot return another one later (DNS rebinding).
 //!
 //! A rule is `target` or `target:port`, where the target is
 //!
@@ -72,7 +72,7 @@ impl Egress {
         })
     }
 
-    /// Checks a name before it is resolved, so that a denied one is not even asked for.
+    /// Checks a name before it is resolved, so that the resolver never gets a denied one.
     pub(crate) fn check_name(&self, host: &str, port: u16) -> Result<(), Error> {
         if self.allow.iter().any(|rule| rule.names(host, port)) {
             return Ok(());
@@ -83,7 +83,7 @@ impl Egress {
         }
     }
 
-    /// Checks the addresses of a host: one denied address denies them all.
+    /// Checks the addresses of a host: one denied address denies all.
     pub(crate) fn check_addresses(&self, host: &str, found: &[SocketAddr]) -> Result<(), Error> {
         for address in found {
             self.check_address(host, address.ip(), address.port())?;

@@ -1,4 +1,4 @@
-//! One side of a replication: where it is and how it is spoken to.
+//! One side of a replication: URL, credentials, headers, proxy and TLS.
 //!
 //! An [`Endpoint`] is always in normal form: the URL has its trailing slash, Basic credentials are
 //! out of URL and headers, headers are sorted. Two endpoints are equal exactly when CouchDB takes
@@ -6,6 +6,7 @@
 
 mod auth;
 mod headers;
+mod invalid;
 mod named;
 mod proxy;
 mod text;
@@ -18,79 +19,23 @@ use serde_json::{Map, Value};
 use url::Url;
 
 pub use auth::{AuthMethod, ClientCredentials, IamKey};
+pub use invalid::InvalidEndpoint;
 pub use named::NamedSecret;
 pub use proxy::{Proxy, ProxyScheme};
 pub use tls::TlsOverrides;
 
 use crate::secret::{Basic, Secret, spellings};
 use headers::{Author, Headers};
+use invalid::URL_BYTES_MAX;
 use text::{Split, with_trailing_slash};
 
-/// Headers every request carries unless the user's own replace them.
+/// The headers of every request, which the user's own may replace.
 pub const DEFAULT_HEADERS: [(&str, &str); 2] =
     [("Accept", "application/json"), ("User-Agent", USER_AGENT)];
 
-/// The longest URL. It is searched for in what servers send, piece by piece, and servers take none that is longer.
-const URL_BYTES_MAX: usize = 8 * 1024;
-
-/// How we name ourselves to servers.
 pub const USER_AGENT: &str = concat!("CouchDB-Replicator/", env!("CARGO_PKG_VERSION"));
 
-/// Why a `source`, `target` or proxy is not usable. The texts are CouchDB's and are shown to the
-/// user; none repeats what the user wrote, which may hold a password.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidEndpoint {
-    /// Absent or null.
-    #[error("Missing replication endpoint")]
-    Missing,
-    /// A name without `http://` or `https://`.
-    #[error("local_endpoints_not_supported")]
-    Local,
-    /// No URL, or one that we cannot or may not use.
-    #[error("endpoint has an invalid url")]
-    Url,
-    /// A URL that no server takes.
-    #[error("endpoint has a url of more than {URL_BYTES_MAX} bytes")]
-    LongUrl,
-    /// `auth` is something else than an object.
-    #[error("if defined, `auth` must be an object")]
-    Auth,
-    /// A member of `auth` that we know has the wrong form.
-    #[error("`auth.{0}` is not valid")]
-    AuthMember(&'static str),
-    /// `headers` is something else than an object.
-    #[error("if defined `headers` must be an object")]
-    Headers,
-    /// A header that cannot be sent.
-    #[error("`headers` must have valid names and string values")]
-    Header,
-    /// More headers than a request can have.
-    #[error("`headers` must have at most {} members", headers::HEADERS_MAX)]
-    TooManyHeaders,
-    /// A header that the service sets itself, or that only a proxy may send: its name, and what to do.
-    #[error("the header `{0}` cannot be set in `headers`: {1}")]
-    RefusedHeader(&'static str, &'static str),
-    /// A session's cookie, and other credentials: which of them counts would be the server's choice.
-    #[error("`headers` has the cookie `AuthSession` beside other credentials: keep one of them")]
-    TwoCredentials,
-    /// The secret is not for this server.
-    #[error(
-        "`auth.secret_ref` names a secret that may not be sent to this server: add its origin to `origins` of the secret \
-         in the configuration"
-    )]
-    SecretOrigin,
-    /// `tls` or one of its members has the wrong form.
-    #[error("`tls` must be an object of `verify`, `ca`, `cert` and `key`")]
-    Tls,
-    /// The proxy is not a URL.
-    #[error("proxy has an invalid url")]
-    ProxyUrl,
-    /// The proxy is neither http, https nor socks5, or the configuration excludes it.
-    #[error("Unsupported proxy protocol")]
-    ProxyScheme,
-}
-
-/// Which schemes the configuration lets through (`valid_endpoint_protocols`,
+/// The schemes that the configuration allows (`valid_endpoint_protocols`,
 /// `valid_proxy_protocols`).
 #[derive(Debug, Clone)]
 pub struct Schemes {
@@ -158,7 +103,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads a bare URL, as a command line or a test has it.
+    /// Parses a bare URL, for command lines and tests.
     pub fn from_url(url: &str) -> Result<Self, InvalidEndpoint> {
         Self::parse(&Value::String(url.to_owned()), None, &Schemes::default())
     }
@@ -253,7 +198,7 @@ impl Endpoint {
         self.basic.as_ref().map(|basic| basic.username.as_str())
     }
 
-    /// Basic credentials, wherever they were written.
+    /// Basic credentials from the URL, `headers` or `auth`.
     pub fn basic(&self) -> Option<&Basic> {
         self.basic.as_ref()
     }
@@ -269,7 +214,7 @@ impl Endpoint {
     }
 
     /// The headers that replication ids hash: the user's own, minus those that say what every
-    /// request says anyway.
+    /// request has anyway.
     pub fn id_headers(&self) -> impl Iterator<Item = (&str, &Secret)> {
         self.headers
             .iter()
@@ -282,13 +227,12 @@ impl Endpoint {
         self.proxy.as_ref()
     }
 
-    /// What this endpoint wants changed about TLS.
     pub fn tls(&self) -> &TlsOverrides {
         &self.tls
     }
 
-    /// The name of a secret in the service's secret store that holds the rest of `auth`. Whoever
-    /// opens the endpoint resolves it first, by [`Endpoint::with_secret`].
+    /// The name of a secret in the service's secret store that holds the rest of `auth`. It
+    /// has to be resolved by [`Endpoint::with_secret`] before the endpoint is opened.
     pub fn secret_ref(&self) -> Option<&str> {
         self.auth.get("secret_ref").and_then(Value::as_str)
     }
@@ -315,7 +259,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether it says with whose rights it is used.
+    /// Whether it has any credentials.
     pub fn has_credentials(&self) -> bool {
         self.basic.is_some()
             || self.method.is_some()
@@ -323,8 +267,8 @@ impl Endpoint {
             || headers::prove(&self.headers)
     }
 
-    /// The same endpoint with `headers` and `auth` that the service adds to it on behalf of a caller. They may be what no user
-    /// can write, as the headers of a trusted proxy.
+    /// The same endpoint with `headers` and `auth` that the service adds on behalf of a caller, including those that users
+    /// may not set, such as the headers of a trusted proxy.
     pub fn with_rights(&self, rights: &Map<String, Value>) -> Result<Self, InvalidEndpoint> {
         let mut resolved = self.clone();
         let (headers, basic) = headers::take(rights.get("headers"), Author::Service)?;
@@ -337,7 +281,7 @@ impl Endpoint {
         Ok(resolved)
     }
 
-    /// Whether it asks for something that only a server administrator may ask for: other TLS
+    /// Whether it uses something that only a server administrator may use: other TLS
     /// rules, a token file of the node, or a secret of the configuration.
     pub fn is_privileged(&self) -> bool {
         self.tls != TlsOverrides::default()
@@ -345,7 +289,7 @@ impl Endpoint {
             || self.auth.contains_key("secret_ref")
     }
 
-    /// What a server could repeat of the query and the fragment.
+    /// The secrets in query and fragment that a server could repeat.
     pub(crate) fn query_secrets(&self) -> Vec<Secret> {
         let Some((_, query)) = self.spelled.expose().split_once(['?', '#']) else {
             return Vec::new();
@@ -425,7 +369,7 @@ impl Endpoint {
         Value::Object(stored)
     }
 
-    /// Reads what [`Endpoint::to_stored`] made.
+    /// Reads the form of [`Endpoint::to_stored`].
     pub fn from_stored(value: &Value) -> Result<Self, InvalidEndpoint> {
         let proxy = value.get("proxy").and_then(Value::as_str);
         Self::parse(value, proxy, &Schemes::default())

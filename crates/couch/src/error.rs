@@ -1,14 +1,12 @@
-//! What can go wrong, by what the caller does next.
+//! Errors, by what the caller does next.
 
-use std::error::Error as StdError;
 use std::fmt;
-use std::fmt::Write as _;
 use std::io;
 
 use url::Url;
 
 /// A failed exchange with a server. Nothing here holds credentials: addresses are shown without
-/// userinfo and query, and known secrets are blotted out of the texts that servers send.
+/// userinfo and query, and known secrets are redacted in the texts that servers send.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// 401, after the session or token was renewed: report, don't repeat.
@@ -17,7 +15,7 @@ pub enum Error {
     /// 403: report; as the answer to one document, count it and go on.
     #[error("forbidden: {0}")]
     Forbidden(Box<Answer>),
-    /// 404: the database, document or function is not there.
+    /// 404: the database, document or function does not exist.
     #[error("not found: {0}")]
     NotFound(Box<Answer>),
     /// 409: read again, then decide.
@@ -26,36 +24,24 @@ pub enum Error {
     /// 412 `missing_stub`: send the attachments that the target turns out not to have.
     #[error("missing stub: {0}")]
     MissingStub(Box<Answer>),
-    /// 413: split the request, or give the document up.
+    /// 413: split the request, or give up on the document.
     #[error("too large: {0}")]
     TooLarge(Box<Answer>),
-    /// Any other 3xx or 4xx: what was asked is refused and will be refused again.
+    /// Any other 3xx or 4xx: the request will be refused again.
     #[error("refused: {0}")]
     Refused(Box<Answer>),
-    /// The server answered with success and with something that is not an answer: truncated, not
-    /// JSON, out of bounds, in another order. Repeating may help, trusting it may not.
+    /// The server answered with success, but invalidly: truncated, not
+    /// JSON, out of bounds, in another order. Repeating may help.
     #[error("bad answer to {request}: {problem}")]
-    BadAnswer {
-        /// What was asked.
-        request: Request,
-        /// What is wrong with the answer.
-        problem: String,
-    },
+    BadAnswer { request: Request, problem: String },
     /// The connection was lost while an answer streamed in: continue from the last position.
     #[error("answer to {request} was cut off: {cause}")]
-    Interrupted {
-        /// What was asked.
-        request: Request,
-        /// How it ended.
-        cause: Failure,
-    },
-    /// No answer within the retries of the request (`http_request_failed`): end the run, come back
+    Interrupted { request: Request, cause: Failure },
+    /// No answer within the retries of the request (`http_request_failed`): end the run, try again
     /// later.
     #[error("no answer to {request} in {attempts} attempts: {cause}")]
     Failed {
-        /// What was asked.
         request: Request,
-        /// How often.
         attempts: u32,
         cause: Failure,
     },
@@ -65,12 +51,9 @@ pub enum Error {
         /// The name.
         host: String,
     },
-    /// The server keeps answering 429 (`max_backoff`): end the run, come back later.
+    /// The server keeps answering 429 (`max_backoff`): end the run, try again later.
     #[error("{request} is held back: the server asks for less")]
-    MaxBackoff {
-        /// What was to be asked.
-        request: Request,
-    },
+    MaxBackoff { request: Request },
     /// The egress policy forbids the address: an operator has to allow it.
     #[error(
         "egress to {host} is not allowed by the rule `{rule}`; an operator lets it through with `network.egress.allow`"
@@ -80,23 +63,22 @@ pub enum Error {
         /// The rule that forbids it.
         rule: String,
     },
-    /// A session or token could not be had (`replication_auth_error`).
+    /// A session or token could not be obtained (`replication_auth_error`).
     #[error("{tag} at {request}: {reason}")]
     Auth {
         /// `session_request_unauthorized`, `session_request_failed`, …
         tag: &'static str,
         /// The login or token request.
         request: Request,
-        /// What the server said.
         reason: String,
     },
-    /// Certificates, proxies or tokens of the configuration or endpoint are unusable.
+    /// Certificates, proxies or tokens of the configuration or endpoint are invalid.
     #[error("{0}")]
     Config(String),
 }
 
 impl Error {
-    /// The answer that the error is about, if the server gave one.
+    /// The answer that caused the error, if there is one.
     pub fn answer(&self) -> Option<&Answer> {
         match self {
             Self::Unauthorized(answer)
@@ -119,7 +101,6 @@ impl Error {
         self.answer().map(|answer| answer.status)
     }
 
-    /// What was asked.
     pub fn request(&self) -> Option<&Request> {
         match self {
             Self::BadAnswer { request, .. }
@@ -146,7 +127,7 @@ impl Error {
     }
 }
 
-/// Method and address of a request, without credentials and query.
+/// Method and URL of a request, without credentials and query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// `GET`, …
@@ -176,7 +157,6 @@ impl fmt::Display for Request {
 /// An answer that was not success.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// What was asked.
     pub request: Request,
     pub status: u16,
     /// `error` of a JSON body.
@@ -208,8 +188,8 @@ pub enum Failure {
     /// 408 or 5xx.
     #[error("{0}")]
     Status(Box<Answer>),
-    /// 429, or 503 with `Retry-After`, to a request that cannot be repeated as it is: no failure, and
-    /// another request like it waits for as long as the server wants.
+    /// 429, or 503 with `Retry-After`, to a request that cannot be repeated as it is. Not a failure:
+    /// another request like it waits as long as the server asks.
     #[error("{0}")]
     Limited(Box<Answer>),
     /// The name of the host has no address.
@@ -226,53 +206,30 @@ pub enum Failure {
     Tls {
         /// The kind of failure.
         tag: &'static str,
-        /// What rustls says.
         source: io::Error,
     },
-    /// The proxy did not let us through.
+    /// The proxy refused the connection.
     #[error("proxy: {0}")]
     Proxy(String),
-    /// Nothing was received for so long.
     #[error("nothing received for {idle_ms} ms")]
-    ReadTimeout {
-        /// The time-out.
-        idle_ms: u64,
-    },
-    /// Nothing could be sent for so long.
+    ReadTimeout { idle_ms: u64 },
     #[error("nothing could be sent for {idle_ms} ms")]
-    WriteTimeout {
-        /// The time-out.
-        idle_ms: u64,
-    },
+    WriteTimeout { idle_ms: u64 },
     /// The whole request took longer than allowed.
     #[error("not done within {total_ms} ms")]
-    RequestTimeout {
-        /// The time-out.
-        total_ms: u64,
-    },
+    RequestTimeout { total_ms: u64 },
     /// The connection was closed or broke the protocol.
     #[error("connection lost: {0}")]
     Connection(String),
-    /// The answer came and made no sense.
+    /// The answer is invalid.
     #[error("{0}")]
     BadAnswer(String),
 }
 
-/// An error with all its sources.
-pub(crate) fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let _ = write!(text, ": {error}");
-        next = error.source();
-    }
-    text
-}
-
-/// Characters of a server's text that are shown.
+/// The most characters shown of a server's text.
 const SHOWN_CHARS_MAX: usize = 200;
 
-/// The beginning of what a server sent, fit for a log.
+/// The beginning of a server's text, without control characters.
 pub(crate) fn printable(text: &str) -> String {
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     text.trim()

@@ -1,4 +1,4 @@
-//! One request and the head of its answer, without any second thoughts.
+//! Sends one request, without retries.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::body::Deadline;
-use crate::error::{Failure, chain};
+use crate::error::Failure;
 use crate::net::{ConnectError, Profile, Trouble};
 use crate::payload::{Body, Progress, State};
 use crate::types::millis;
 
-/// Interim answers (1xx) to one request: no server has reason for more.
+/// The most interim answers (1xx) to one request. No server has reason for more.
 const INTERIM_MAX: u32 = 64;
 
-/// A connection that can be kept from being used again.
+/// The connection of an answer.
 pub(crate) struct Used(hyper_util::client::legacy::connect::CaptureConnection);
 
 impl Used {
@@ -93,5 +93,5 @@ fn limit_interim(request: &mut Request<Body>) -> CancellationToken {
 }
 
 fn classify(error: &hyper_util::client::legacy::Error) -> Trouble {
-    ConnectError::find(error).unwrap_or_else(|| Failure::Connection(chain(error)).into())
+    ConnectError::find(error).unwrap_or_else(|| Failure::Connection(wire::chain(error)).into())
 }

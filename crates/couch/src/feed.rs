@@ -1,4 +1,4 @@
-//! Rows of an answer that streams in.
+//! Reads the rows of a streamed answer.
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -6,6 +6,30 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, Failure};
 use crate::peer::Reply;
 use crate::rows::{Broken, Layout, Splitter};
+
+/// What a server does while nothing happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Idle {
+    /// Its own default.
+    #[default]
+    Default,
+    /// It ends the feed after this many milliseconds (`timeout`).
+    TimeoutMs(u64),
+    /// It sends an empty line every so many milliseconds (`heartbeat`), even while a filter passes
+    /// nothing.
+    HeartbeatMs(u64),
+}
+
+impl Idle {
+    /// The query parameter and its milliseconds.
+    pub(crate) fn param(self) -> Option<(&'static str, u64)> {
+        match self {
+            Self::Default => None,
+            Self::TimeoutMs(ms) => Some(("timeout", ms)),
+            Self::HeartbeatMs(ms) => Some(("heartbeat", ms)),
+        }
+    }
+}
 
 /// A streamed answer of JSON rows.
 pub(crate) struct Feed {
@@ -48,24 +72,24 @@ impl Feed {
         }
     }
 
-    /// What stood around the rows, after the end.
+    /// The JSON around the rows, after the end.
     pub(crate) fn envelope<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.envelope).map_err(|error| self.reply.not_json(&error))
     }
 
-    /// An error for a row that cannot be parsed; nothing is read after it.
+    /// The error for a row that cannot be parsed; nothing is read after it.
     pub(crate) fn bad_row(&mut self, error: &serde_json::Error) -> Error {
         self.splitter = None;
         self.reply.not_json(error)
     }
 
-    /// An error for rows that make no sense; nothing is read after it.
+    /// The error for invalid rows; nothing is read after it.
     pub(crate) fn bad(&mut self, problem: impl Into<String>) -> Error {
         self.splitter = None;
         self.reply.bad(problem)
     }
 
-    /// The error of a failure that the server reports instead of a row.
+    /// The error for a failure that the server reports instead of a row.
     pub(crate) fn reported(&mut self, said: &str) -> Error {
         self.splitter = None;
         let said = self.reply.clean(said.to_owned());
@@ -86,14 +110,14 @@ impl Feed {
     fn broken(&mut self, broken: &Broken) -> Error {
         self.splitter = None;
         match broken {
-            // The server, or something between, went away without saying so.
+            // The server or a proxy closed the connection early.
             Broken::Truncated => interrupted(&self.reply, Failure::Connection(broken.to_string())),
             _ => self.reply.bad(broken.to_string()),
         }
     }
 }
 
-/// The error of an answer that breaks off.
+/// The error for an answer that breaks off.
 pub(crate) fn interrupted(reply: &Reply, failure: Failure) -> Error {
     match failure {
         Failure::BadAnswer(problem) => reply.bad(problem),

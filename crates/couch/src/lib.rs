@@ -79,7 +79,6 @@ mod feed;
 mod limiter;
 mod login;
 mod metrics;
-mod multipart;
 mod net;
 mod network;
 mod options;
@@ -94,7 +93,7 @@ mod types;
 
 pub use database::{
     BulkGet, Change, Changes, ChangesFilter, ChangesRequest, Database, DatabaseInfo, DocError,
-    FeedKind, Fetched, Idle, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,
+    Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,
 };
 pub use document::{Attachment, Attachments, Document};
 pub use egress::EgressOptions;
@@ -103,7 +102,8 @@ pub use endpoint::{
     Proxy, ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
 };
 pub use error::{Answer, Error, Failure, Request};
-pub use net::{ConnectFn, ResolveFn, Resolver, Transport, Wire};
+pub use feed::Idle;
+pub use net::{ConnectFn, ResolveFn, Resolver, Transport};
 pub use network::Network;
 pub use options::{NetworkOptions, RateLimitScope, RequestOptions};
 pub use secret::{Basic, Secret};
@@ -112,3 +112,4 @@ pub use server::{
 };
 pub use traffic::Traffic;
 pub use types::{DocId, Rev, Seq};
+pub use wire::FeedKind;

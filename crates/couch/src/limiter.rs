@@ -1,8 +1,8 @@
-//! How fast one server may be asked: CouchDB's additive-increase, multiplicative-decrease limiter.
+//! CouchDB's additive-increase, multiplicative-decrease limiter of requests to one server.
 //!
 //! Each key (an endpoint and a method, or a host) has an interval in milliseconds that every
 //! request waits before it is sent. A 429 stretches the interval, every other answer shrinks it,
-//! time without requests forgives. Keys without a recent 429 have no entry and cost nothing.
+//! as does time without requests. Keys without a recent 429 have no entry and cost nothing.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,17 +16,17 @@ use crate::types::millis;
 
 const BASE_INTERVAL_MS: u64 = 20;
 const BACKOFF_FACTOR: f64 = 1.2;
-/// A key that has reached this is given up for the run.
+/// A run gives up on a key that reaches this interval.
 pub(crate) const MAX_INTERVAL_MS: u64 = 25_000;
 const SENSITIVITY_WINDOW_MS: u64 = 80;
 const TIME_DECAY_FACTOR: u64 = 2;
 const TIME_DECAY_THRESHOLD_MS: u64 = 1000;
 const SWEEP_PERIOD_MS: u64 = 2 * MAX_INTERVAL_MS;
 
-/// Intervals of all keys of a node.
+/// The intervals of all keys of a node.
 pub(crate) struct RateLimiter<K> {
     entries: Mutex<Entries<K>>,
-    /// Spares the lock while no key is limited.
+    /// Avoids the lock while no key is limited.
     count: AtomicUsize,
 }
 
@@ -53,7 +53,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
         }
     }
 
-    /// How long a request to `key` waits before it is sent; `None` when the key is given up.
+    /// How long a request to `key` has to wait; `None` if the key is given up.
     pub(crate) fn delay(&self, key: &K) -> Option<Duration> {
         let interval_ms = self.interval_ms(key);
         (interval_ms < MAX_INTERVAL_MS).then(|| Duration::from_millis(interval_ms))
@@ -66,7 +66,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
         self.with(|entries| entries.by_key.get(key).map_or(0, |entry| entry.interval_ms))
     }
 
-    /// A request was answered, and not by 429.
+    /// A request was answered other than by 429.
     pub(crate) fn success(&self, key: &K, now: Instant) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -126,7 +126,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
 }
 
 impl<K> Entries<K> {
-    /// Drops keys that nobody asked for in a while.
+    /// Drops keys that were not used for a while.
     fn sweep(&mut self, now: Instant) {
         let last = *self.last_sweep.get_or_insert(now);
         if millis(now.saturating_duration_since(last)) < SWEEP_PERIOD_MS {
@@ -158,7 +158,7 @@ fn time_decay(elapsed_ms: u64, interval_ms: u64) -> u64 {
     }
 }
 
-/// Large intervals shrink faster, or a key at the limit would never come back.
+/// Large intervals shrink faster, or a key at the limit would never recover.
 fn step(interval_ms: u64) -> u64 {
     match interval_ms {
         10_001.. => BASE_INTERVAL_MS * 50,

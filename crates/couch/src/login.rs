@@ -1,4 +1,4 @@
-//! Requests that are made to be allowed to make requests: sessions and tokens.
+//! Requests for sessions and tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,11 @@ const POLICY: RetryPolicy = RetryPolicy {
 const TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// What is sent.
 pub(crate) struct Form {
     pub(crate) body: Secret,
     pub(crate) authorization: Option<HeaderValue>,
 }
 
-/// What came back.
 pub(crate) struct Answered {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -39,7 +37,7 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// The status and the beginning of the body, without the secrets that it may repeat.
+    /// The status and the beginning of the body, with secrets redacted.
     pub(crate) fn reason(&self, secrets: &[Secret]) -> String {
         let body = String::from_utf8_lossy(&self.body).into_owned();
         let body = blot(body, secrets.iter().map(Secret::expose));

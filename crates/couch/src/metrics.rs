@@ -31,7 +31,7 @@ pub(crate) fn connection_created() {
     counter!("couchdb_couch_replicator_connection_creates_total").increment(1);
 }
 
-/// A connection was closed instead of being kept for the next request.
+/// A connection was closed instead of reused.
 pub(crate) fn connection_closed() {
     counter!("couchdb_couch_replicator_connection_closes_total").increment(1);
 }

@@ -1,7 +1,7 @@
 //! Connections: names, addresses, proxies and TLS below HTTP.
 //!
 //! There is one HTTP client per [`Profile`], that is per TLS identity and proxy, because a pooled
-//! connection may be handed to whoever asks for the same host. Nearly all endpoints of a node share
+//! connection is handed to any request for the same host. Nearly all endpoints of a node share
 //! one profile; a profile goes away, with its idle connections, when its last endpoint does.
 
 mod connector;
@@ -18,25 +18,24 @@ use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use dial::{ConnectFn, ResolveFn, Resolver, Transport, Wire};
+pub use dial::{ConnectFn, ResolveFn, Resolver, Transport};
 
 pub(crate) use connector::{ConnectError, Trouble};
 pub(crate) use dial::Dialer;
 pub(crate) use tls::{ClientIdentity, Roots, TlsIdentity, TlsSource};
 
-use crate::auth::sensitive;
 use crate::endpoint::{Proxy, ProxyScheme};
 use crate::error::Error;
 use crate::payload::Body;
-use crate::secret::{Basic, Secret};
+use crate::secret::{Basic, Secret, sensitive};
 use connector::Connector;
 
 /// Idle connections kept per host and profile.
 const IDLE_PER_HOST_MAX: usize = 32;
-/// What one HTTP/2 stream may send ahead of our reading.
+/// How much a server may send on an HTTP/2 stream before we read it.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// HTTP/2 connections with open streams are probed, as nothing else notices a dead peer.
+/// HTTP/2 connections with open streams are probed, because nothing else detects a dead peer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -75,7 +74,7 @@ impl Profile {
         Self { key, client }
     }
 
-    /// What a proxy could repeat.
+    /// The secrets that a proxy could repeat.
     pub(crate) fn secrets(&self) -> Vec<Secret> {
         let proxy = self.key.proxy.as_ref();
         let credentials = proxy.and_then(Proxy::credentials);
@@ -100,7 +99,7 @@ impl Profile {
     }
 }
 
-/// Owns the tasks that drive connections: they end when the network is dropped.
+/// Owns the tasks that drive connections and end when the network is dropped.
 #[derive(Clone)]
 pub(crate) struct Tasks {
     pub(crate) tracker: TaskTracker,

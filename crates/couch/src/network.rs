@@ -12,10 +12,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::auth::{
     AuthSettings, Authenticator, Grant, JwtFile, Session, SessionKey, TokenKey, TokenSource,
-    sensitive, session_url,
+    session_url,
 };
 use crate::connect_to::ConnectTo;
-use crate::database::Database;
 use crate::egress::Egress;
 use crate::endpoint::{AuthMethod, Endpoint};
 use crate::error::Error;
@@ -23,16 +22,14 @@ use crate::limiter::RateLimiter;
 use crate::net::{
     ClientIdentity, Dialer, Profile, ProfileKey, Roots, Tasks, TlsIdentity, TlsSource,
 };
-use crate::options::{NetworkOptions, RateLimitScope, RequestOptions};
-use crate::peer::Peer;
-use crate::secret::Secret;
-use crate::server::Server;
+use crate::options::{NetworkOptions, RateLimitScope};
+use crate::secret::{Secret, sensitive};
 
-/// Connections, sessions and limits of a node. A cheap handle; connections end with the last.
+/// Connections, sessions and limits of a node. Clones are cheap; connections are closed with the last.
 #[derive(Clone)]
 pub struct Network(Arc<Shared>);
 
-/// What a rate limit counts: an address and a method.
+/// The key of a rate limit: an address and a method.
 pub(crate) type LimitKey = (Arc<str>, &'static str);
 
 struct Shared {
@@ -45,7 +42,7 @@ struct Shared {
     sessions: Cache<SessionKey, Session>,
     tokens: Cache<TokenKey, TokenSource>,
     jwt_files: Cache<String, JwtFile>,
-    /// Held, so that short jobs find the connections of those before them.
+    /// Kept alive, so that short jobs reuse the connections of earlier ones.
     _default_profile: Arc<Profile>,
     boundaries: Boundaries,
 }
@@ -57,7 +54,7 @@ impl Drop for Shared {
 }
 
 impl Network {
-    /// A network. `seed` makes multipart boundaries that nobody can guess.
+    /// Creates a network. `seed` makes multipart boundaries unguessable.
     pub fn new(options: NetworkOptions, seed: [u8; 32]) -> Result<Self, Error> {
         options.validate()?;
         if !options.verify_ssl_certificates {
@@ -102,47 +99,26 @@ impl Network {
         })))
     }
 
-    /// Opens a database: logs in, if it has credentials and the server has sessions. That the
-    /// database is there is for [`Database::info`] to tell.
-    pub async fn database(
+    /// The connections and credentials of an endpoint; logs in if the server has sessions.
+    pub(crate) async fn enter(
         &self,
-        endpoint: Endpoint,
-        options: RequestOptions,
-    ) -> Result<Database, Error> {
-        Ok(Database::new(self.peer(endpoint, options).await?))
-    }
-
-    /// Opens the root of a server.
-    pub async fn server(
-        &self,
-        endpoint: Endpoint,
-        options: RequestOptions,
-    ) -> Result<Server, Error> {
-        Ok(Server::new(self.peer(endpoint, options).await?))
-    }
-
-    async fn peer(&self, endpoint: Endpoint, options: RequestOptions) -> Result<Arc<Peer>, Error> {
+        endpoint: &Endpoint,
+    ) -> Result<(Arc<Profile>, Authenticator), Error> {
         if endpoint.secret_ref().is_some() {
             return Err(Error::Config(
                 "`auth.secret_ref` is not resolved".to_owned(),
             ));
         }
         let key = ProfileKey {
-            tls: self.identity(&endpoint),
+            tls: self.identity(endpoint),
             proxy: endpoint.proxy().cloned(),
         };
         let profile = self.profile(key)?;
-        let authenticator = self.authenticator(&endpoint, &profile).await?;
-        Ok(Arc::new(Peer::new(
-            self.clone(),
-            endpoint,
-            profile,
-            authenticator,
-            options,
-        )?))
+        let authenticator = self.authenticator(endpoint, &profile).await?;
+        Ok((profile, authenticator))
     }
 
-    /// The node's beliefs, with what the endpoint wants changed.
+    /// The node's TLS identity with the endpoint's overrides.
     fn identity(&self, endpoint: &Endpoint) -> TlsIdentity {
         let wanted = endpoint.tls();
         let mut identity = self.0.tls.clone();
@@ -174,7 +150,7 @@ impl Network {
         })
     }
 
-    /// The profile for an origin that an endpoint did not name but was sent to.
+    /// The profile for an origin that an endpoint was redirected to.
     pub(crate) fn foreign_profile(&self, own: &ProfileKey) -> Result<Arc<Profile>, Error> {
         self.profile(ProfileKey {
             tls: self.0.tls.anonymous(),
@@ -256,7 +232,7 @@ impl Network {
         self.0.options.rate_limit_scope
     }
 
-    /// A boundary that no document can have been made to contain.
+    /// A boundary that no document can contain on purpose.
     pub(crate) fn boundary(&self) -> String {
         self.0.boundaries.next()
     }
@@ -275,7 +251,7 @@ fn new_profile(
     Profile::new(key, Arc::clone(dialer), tls, idle, tasks.clone())
 }
 
-/// Things that are shared while somebody uses them.
+/// Values that are shared while they are in use.
 struct Cache<K, V>(Mutex<HashMap<K, Weak<V>>>);
 
 impl<K, V> Default for Cache<K, V> {
@@ -290,7 +266,7 @@ impl<K: Hash + Eq + Clone, V> Cache<K, V> {
         if let Some(found) = entries.get(&key).and_then(Weak::upgrade) {
             return Ok(found);
         }
-        // Keys hold credentials, so those of unused things go first.
+        // Keys hold credentials, so those of unused values are dropped at once.
         entries.retain(|_, value| value.strong_count() > 0);
         let fresh = Arc::new(make(key.clone())?);
         entries.insert(key, Arc::downgrade(&fresh));
@@ -310,13 +286,7 @@ impl Boundaries {
             .chain_update(self.seed)
             .chain_update(count.to_be_bytes())
             .finalize();
-        digest[..16]
-            .iter()
-            .fold(String::with_capacity(32), |mut text, byte| {
-                use std::fmt::Write as _;
-                let _ = write!(text, "{byte:02x}");
-                text
-            })
+        wire::hex(&digest[..16])
     }
 }
 

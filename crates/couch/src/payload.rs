@@ -1,4 +1,4 @@
-//! What requests carry, and how far they have got sending it.
+//! Bodies of requests, and the progress of sending them.
 
 use std::io;
 use std::pin::Pin;
@@ -11,17 +11,17 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Small pieces are gathered into writes of this size, and large ones cut: how far a body has got
-/// is known by what the connection has asked for.
+/// Small pieces are joined to writes of this size, and large ones cut: the progress of a body
+/// is known by what the connection has taken.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// The body of a request, in a form that can be sent again, but for a stream.
+/// The body of a request, in a form that can be sent again.
 #[derive(Clone, Default)]
 pub(crate) enum Payload {
     #[default]
     Empty,
     Bytes(Bytes),
-    /// Sent one after the other, as if they were one.
+    /// Sent one after the other as one body.
     Pieces(Arc<[Bytes]>),
 }
 
@@ -79,7 +79,7 @@ impl Body {
     }
 
     /// A body of exactly `length` bytes that arrive through a channel. If the channel closes early,
-    /// the request is broken off, so that a truncated document never looks like a whole one.
+    /// the request is aborted, so that a truncated document never looks complete.
     pub(crate) fn stream(
         chunks: mpsc::Receiver<Bytes>,
         length: u64,
@@ -89,7 +89,7 @@ impl Body {
     }
 }
 
-/// Copies small pieces together, and takes large ones out as they are, bit by bit.
+/// Copies small pieces together, and slices large ones.
 fn gather(pieces: &[Bytes], next: &mut usize, rest: &mut Bytes) -> Bytes {
     if rest.is_empty() {
         rest.clone_from(&pieces[*next]);
@@ -171,15 +171,15 @@ impl HttpBody for Body {
 /// Whose turn it is while a request is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// The server's, to take what we have.
+    /// The server's, to take the bytes at hand.
     Sending = 0,
-    /// Ours, to have more.
+    /// Ours, to produce more.
     Waiting = 1,
     /// The server's, to answer.
     Sent = 2,
 }
 
-/// Tells the sender of a request how its body is doing; the body is out of reach by then.
+/// The progress of a body, which the HTTP client owns by then.
 pub(crate) struct Progress {
     state: AtomicU8,
     since_ms: AtomicU64,
@@ -207,7 +207,7 @@ impl Progress {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the body given to the connection.
+    /// Bytes of the body passed to the connection.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

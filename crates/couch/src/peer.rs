@@ -1,4 +1,4 @@
-//! An opened endpoint: sends requests and repeats them until there is an answer or none to hope for.
+//! An opened endpoint: sends requests and repeats failed ones.
 
 mod call;
 mod redirect;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 pub(crate) use call::{Call, StreamBody, encode};
 pub(crate) use reply::Reply;
 
-use crate::auth::{Authenticator, Ticket, Verdict, sensitive};
+use crate::auth::{Authenticator, Ticket, Verdict};
 use crate::body::BodyReader;
 use crate::endpoint::{DEFAULT_HEADERS, Endpoint, Proxy};
 use crate::error::{Error, Failure, Request};
@@ -27,7 +27,7 @@ use crate::network::{LimitKey, Network};
 use crate::options::{RateLimitScope, RequestOptions};
 use crate::payload::{Body, Payload, Progress};
 use crate::retry::Retry;
-use crate::secret::{Secret, blot};
+use crate::secret::{Secret, blot, sensitive};
 use crate::traffic::Counters;
 use call::name;
 use redirect::Target;
@@ -45,14 +45,14 @@ pub(crate) struct Peer {
     prefix: Arc<str>,
     query: Option<String>,
     limit_key: Arc<str>,
-    /// What every request carries, and what is left of that for other origins.
+    /// The headers of every request, and the subset for other origins.
     headers: HeaderMap,
     foreign_headers: HeaderMap,
-    /// What must not show up in messages.
+    /// What is redacted in messages.
     secrets: Vec<Secret>,
 }
 
-/// A connection's worth of an endpoint, given back when the answer is read or dropped.
+/// A permit for a connection of an endpoint, released when the answer is read or dropped.
 pub(crate) struct Held(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
 impl Drop for Held {
@@ -62,13 +62,12 @@ impl Drop for Held {
 }
 
 impl Peer {
-    pub(crate) fn new(
-        network: Network,
+    pub(crate) async fn open(
+        network: &Network,
         endpoint: Endpoint,
-        profile: Arc<Profile>,
-        authenticator: Authenticator,
         options: RequestOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<Arc<Self>, Error> {
+        let (profile, authenticator) = network.enter(&endpoint).await?;
         let mut base = endpoint.base().clone();
         let query = base
             .query()
@@ -98,11 +97,11 @@ impl Peer {
             headers.insert(name, sensitive(value)?);
         }
         let secrets = secrets(&endpoint);
-        Ok(Self {
+        Ok(Arc::new(Self {
             permits: Arc::new(Semaphore::new(options.http_connections.max(1))),
             prefix: base.as_str().into(),
             counters: Arc::default(),
-            network,
+            network: network.clone(),
             endpoint,
             options,
             profile,
@@ -112,7 +111,7 @@ impl Peer {
             headers,
             foreign_headers,
             secrets,
-        })
+        }))
     }
 
     /// The request as messages show it.
@@ -123,7 +122,7 @@ impl Peer {
         }
     }
 
-    /// The address that all requests begin with.
+    /// The URL that all requests start with.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -153,13 +152,13 @@ impl Peer {
         }
     }
 
-    /// Makes secrets in a server's text unreadable, also the one that a request was sent with.
+    /// Redacts secrets in a server's text, including the one that the request was sent with.
     pub(crate) fn blot(&self, text: String, sent: Option<&Secret>) -> String {
         blot(text, self.secrets.iter().chain(sent).map(Secret::expose))
     }
 
-    /// Sends a request until its answer begins. Answers of 200 to 499 are returned, whatever they
-    /// mean, but for those that a limiter, a session or a redirect takes care of.
+    /// Sends a request until its answer starts. Answers with status 200 to 499 are returned,
+    /// except those handled by the limiter, a session or a redirect.
     pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Reply, Error> {
         let mut retry = Retry::new(self.options.retry_policy());
         loop {
@@ -185,7 +184,7 @@ impl Peer {
         }
     }
 
-    /// Sends a request whose body can be sent once only; there is no second attempt.
+    /// Sends a request whose body can be sent only once, without retries.
     pub(crate) async fn send_once(
         self: &Arc<Self>,
         call: &Call,
@@ -200,7 +199,7 @@ impl Peer {
         })
     }
 
-    /// Waits before the next attempt, or says that there is none.
+    /// Waits before the next attempt, or returns the error if there is none.
     async fn pause(&self, call: &Call, retry: &mut Retry, trouble: Trouble) -> Result<(), Error> {
         crate::metrics::response(call.is_stream, false);
         let (failure, attempts) = match trouble {
@@ -251,7 +250,7 @@ impl Peer {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            // Boxed, so that whoever reads a feed for weeks does not keep the room that opening it took.
+            // Boxed, so that a feed that is read for weeks does not keep the memory that opening it took.
             let (reply, ticket) = Box::pin(self.exchange(call, &target, &mut once)).await?;
             let (status, now) = (reply.status, Instant::now());
             let asked = retry_after(&reply.headers);
@@ -294,7 +293,7 @@ impl Peer {
         Held(permit)
     }
 
-    /// Sends one request to `target`. There is a ticket when it carried our credentials.
+    /// Sends one request to `target`. Returns a ticket if it carried our credentials.
     async fn exchange(
         self: &Arc<Self>,
         call: &Call,
@@ -361,7 +360,7 @@ impl Peer {
         };
         let sends_body = *request.method() == Method::POST || *request.method() == Method::PUT;
         if sends_body && request.body().is_end_stream() {
-            // Some servers want to be told that there is nothing.
+            // Some servers require a length even without a body.
             let nothing = HeaderValue::from_static("0");
             request
                 .headers_mut()
@@ -375,7 +374,7 @@ impl Peer {
         Ok(request)
     }
 
-    /// The address of a call, with the query that the endpoint itself has.
+    /// The URL of a call, with the query of the endpoint itself.
     fn address(&self, call: &Call) -> String {
         let mut address =
             String::with_capacity(self.prefix.len() + call.path.len() + call.query.len() + 1);
@@ -400,7 +399,7 @@ fn is_gzip(value: &HeaderValue) -> bool {
         || value.as_bytes().eq_ignore_ascii_case(b"x-gzip")
 }
 
-/// The constant names of headers, as the HTTP library wants them.
+/// A header's name in lower case, as the HTTP library requires of constants.
 fn lower(name: &'static str) -> &'static str {
     if name == "Accept" {
         "accept"
@@ -409,7 +408,7 @@ fn lower(name: &'static str) -> &'static str {
     }
 }
 
-/// Everything of an endpoint that a server could repeat.
+/// All secrets of an endpoint that a server could repeat.
 fn secrets(endpoint: &Endpoint) -> Vec<Secret> {
     let mut found = Vec::new();
     let proxy = endpoint.proxy().and_then(Proxy::credentials);

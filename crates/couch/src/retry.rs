@@ -1,4 +1,4 @@
-//! When a failed request is sent again.
+//! Retries of failed requests.
 
 use std::time::Duration;
 
@@ -9,17 +9,16 @@ use crate::error::Failure;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 
-/// How often and how long a request is repeated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryPolicy {
     /// Repetitions after the first attempt.
     pub(crate) retries: u32,
     /// No repetition begins later than this after the first failure, so that a request that fails
-    /// slowly does not pass for a healthy one.
+    /// slowly is not taken for a healthy one.
     pub(crate) window: Duration,
 }
 
-/// The history of one request.
+/// The attempts at one request.
 pub(crate) struct Retry {
     policy: RetryPolicy,
     attempts: u32,
@@ -41,7 +40,7 @@ impl Retry {
         self.attempts
     }
 
-    /// Takes note of a failed attempt; returns how long to wait before the next, or the failure
+    /// Records a failed attempt; returns how long to wait before the next, or the failure
     /// when there is none.
     pub(crate) fn after(&mut self, failure: Failure, now: Instant) -> Result<Duration, Failure> {
         self.attempts += 1;

@@ -1,21 +1,22 @@
 //! Finds the rows of a streamed JSON answer without waiting for its end.
 //!
 //! CouchDB writes one row per line, other servers write as they like, and proxies cut anywhere, so
-//! rows are found by the structure of the JSON alone. Bytes are looked at once, whatever the sizes
-//! of the chunks; a row that lies within a chunk is a slice of it. What stands around the rows, as
-//! `{"results":[` and `],"last_seq":7}`, is kept apart as the *envelope*, so that members before and
-//! after the rows read alike. Rows are not validated here: whoever parses them does that.
+//! rows are found by the structure of the JSON alone. Each byte is examined once, whatever the sizes
+//! of the chunks; a row within one chunk is a slice of it. What surrounds the rows, as
+//! `{"results":[` and `],"last_seq":7}`, is collected as the *envelope*, so that members before and
+//! after the rows can be parsed alike. Rows are not validated here but when they are parsed.
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
+use wire::FeedKind;
 
-/// More than any server says beside its rows.
+/// More than any server sends besides its rows.
 const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
 
 /// Where the rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layout {
-    /// Elements of the array that this member of an object has.
+    /// The elements of an array that is this member of an object.
     Member(&'static str),
     Array,
     /// Values one after the other.
@@ -24,17 +25,27 @@ pub(crate) enum Layout {
     Events,
 }
 
+impl From<FeedKind> for Layout {
+    fn from(kind: FeedKind) -> Self {
+        match kind {
+            FeedKind::Normal | FeedKind::Longpoll => Self::Member("results"),
+            FeedKind::Continuous => Self::Values,
+            FeedKind::EventSource => Self::Events,
+        }
+    }
+}
+
 impl Layout {
-    /// Whether the rows are all there is, and may end at any time.
+    /// Whether there is nothing but rows, which may end at any time.
     fn is_bare(self) -> bool {
         matches!(self, Self::Values | Self::Events)
     }
 }
 
-/// What begins a line of an event stream that has a row.
+/// The prefix of a row's line in an event stream.
 const DATA: &[u8] = b"data:";
 
-/// Why an answer is not what its layout promises.
+/// Why an answer does not match its layout.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("a row has more than {0} bytes")]
@@ -53,15 +64,15 @@ pub(crate) enum Broken {
 enum Place {
     /// Before the rows.
     Head,
-    /// Between rows; `comma` when the next thing may be one.
+    /// Between rows; `comma` if a comma may come next.
     Between {
         comma: bool,
     },
-    /// At the beginning of a line of an event stream, so many bytes of `data:` having been there.
+    /// At the start of a line of an event stream, after `matched` bytes of `data:`.
     Line {
         matched: usize,
     },
-    /// In a line of an event stream that has no row, or none any more.
+    /// In a line of an event stream without a row, or after it.
     Rest,
     Row,
     /// After the rows.
@@ -73,13 +84,13 @@ pub(crate) struct Splitter {
     layout: Layout,
     row_bytes_max: usize,
     place: Place,
-    /// What has been received and not been looked at.
+    /// Received, but not examined yet.
     chunk: Bytes,
     /// The beginning of a row that started in an earlier chunk.
     carry: BytesMut,
     scan: Scan,
     envelope: Vec<u8>,
-    /// The last whole string of the envelope: start and end of its text.
+    /// Start and end of the last complete string in the envelope.
     last_string: (usize, usize),
     string_start: usize,
 }
@@ -147,7 +158,7 @@ impl Splitter {
         }
     }
 
-    /// Says that there are no more chunks, and returns the envelope with its rows left out.
+    /// Ends the input and returns the envelope.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>, Broken> {
         match self.place {
             Place::Between { .. } if self.layout.is_bare() => Ok(self.envelope),
@@ -175,7 +186,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// Reads up to and with the bracket that opens the rows.
+    /// Reads through the bracket that opens the rows.
     fn head(&mut self) -> Result<(), Broken> {
         let chunk = std::mem::take(&mut self.chunk);
         for (index, &byte) in chunk.iter().enumerate() {
@@ -259,7 +270,7 @@ impl Splitter {
             b'}' | b']' => {
                 self.scan.depth = self.scan.depth.checked_sub(1).ok_or(Broken::NotJson)?;
             }
-            // An HTML page or other text is told from JSON by its first byte.
+            // The first byte distinguishes JSON from HTML and other text.
             _ if self.scan.depth == 0 && !byte.is_ascii_whitespace() => {
                 return Err(Broken::NotJson);
             }
@@ -326,7 +337,7 @@ impl Splitter {
 }
 
 impl Scan {
-    /// Goes on with a value; returns where it ends, if it ends within `bytes`.
+    /// Scans on in a value; returns where it ends, if that is within `bytes`.
     fn end_of_value(&mut self, bytes: &[u8]) -> Result<Option<usize>, Broken> {
         let mut at = 0;
         while at < bytes.len() {

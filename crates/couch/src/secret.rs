@@ -3,6 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use http::HeaderValue;
+
+use crate::error::Error;
+
 /// A password, token, key or header value. `Debug` prints `***`, there is no `Display` and no
 /// serialisation: the only way to the text is [`Secret::expose`], which is easy to search for.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -18,7 +22,6 @@ impl Secret {
         &self.0
     }
 
-    /// Whether there is no text at all.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -59,7 +62,7 @@ impl Basic {
         Secret::from(format!("Basic {encoded}"))
     }
 
-    /// Everything in requests that gives the password away.
+    /// All texts in requests that reveal the password.
     pub(crate) fn spellings(&self) -> Vec<Secret> {
         let header = self.header();
         let encoded = header.expose().trim_start_matches("Basic ");
@@ -68,7 +71,7 @@ impl Basic {
         all
     }
 
-    /// Splits `user:password` at the first colon; text without a colon is no credentials.
+    /// Splits `user:password` at the first colon; `None` without a colon.
     pub(crate) fn split(pair: &str) -> Option<Self> {
         let (username, password) = pair.split_once(':')?;
         Some(Self {
@@ -78,8 +81,8 @@ impl Basic {
     }
 }
 
-/// A secret as a server may see and repeat it: in a form, in JSON, and as it is. The longer ones come first, for nothing would
-/// be left of the shorter that could be looked for.
+/// A secret as a server may repeat it: form-encoded, JSON-escaped, and verbatim. The longer ones come first, because
+/// redacting a shorter one first would leave pieces of them.
 pub(crate) fn spellings(secret: &Secret) -> [Secret; 3] {
     let form: String = url::form_urlencoded::byte_serialize(secret.expose().as_bytes()).collect();
     let json = serde_json::Value::from(secret.expose()).to_string();
@@ -87,10 +90,10 @@ pub(crate) fn spellings(secret: &Secret) -> [Secret; 3] {
     [Secret::from(form), Secret::from(json), secret.clone()]
 }
 
-/// Secrets shorter than this are not looked for in texts: they would be found everywhere.
+/// Shorter secrets are not redacted: they would be found everywhere.
 const BLOTTED_BYTES_MIN: usize = 3;
 
-/// Makes secrets in a text that a server sent unreadable: a server may repeat what it was sent.
+/// Redacts secrets in a server's text: a server may repeat what it was sent.
 pub(crate) fn blot<'a>(mut text: String, secrets: impl IntoIterator<Item = &'a str>) -> String {
     for secret in secrets {
         if secret.len() >= BLOTTED_BYTES_MIN && text.contains(secret) {
@@ -98,6 +101,15 @@ pub(crate) fn blot<'a>(mut text: String, secrets: impl IntoIterator<Item = &'a s
         }
     }
     text
+}
+
+/// A header value that debug output hides and HTTP/2 does not index.
+pub(crate) fn sensitive(value: &Secret) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::from_str(value.expose()).map_err(|_| {
+        Error::Config("credentials contain characters that are not allowed in a header".to_owned())
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 #[cfg(test)]

@@ -4,36 +4,35 @@ use std::sync::Arc;
 
 use http::Method;
 use serde::{Deserialize, Serialize};
+use wire::FeedKind;
 
-use crate::database::{FeedKind, Idle};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::feed::Feed;
+use crate::feed::{Feed, Idle};
+use crate::network::Network;
+use crate::options::RequestOptions;
 use crate::payload::Payload;
 use crate::peer::{Call, Peer};
 use crate::traffic::Traffic;
 use crate::types::Seq;
 
-/// The root of a server. A cheap handle; all clones share one limit of connections.
+/// The root of a server. Clones are cheap and share one limit of connections.
 #[derive(Clone)]
 pub struct Server {
     peer: Arc<Peer>,
 }
 
-/// What a server says about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct ServerInfo {
-    /// `CouchDB`'s welcome.
+    /// `Welcome`.
     pub couchdb: Option<String>,
     pub version: Option<String>,
     #[serde(default)]
     pub features: Vec<String>,
-    /// Who made it.
     #[serde(default)]
     pub vendor: Option<Vendor>,
 }
 
-/// Who made a server.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct Vendor {
     pub name: Option<String>,
@@ -46,10 +45,10 @@ impl ServerInfo {
     }
 }
 
-/// Who the server thinks we are.
+/// The user that the server takes us for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionInfo {
-    /// The user, `None` for nobody.
+    /// `None` for anonymous requests.
     pub name: Option<String>,
     pub roles: Vec<String>,
 }
@@ -58,11 +57,11 @@ pub struct SessionInfo {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListedDatabase {
     pub name: String,
-    /// Its last sequence, `None` when there is no such database.
+    /// The last sequence, `None` if the database does not exist.
     pub update_seq: Option<Seq>,
 }
 
-/// Something happened to a database.
+/// An event of a database.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct DatabaseUpdate {
     #[serde(alias = "dbname")]
@@ -70,7 +69,7 @@ pub struct DatabaseUpdate {
     /// `created`, `updated` or `deleted`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The sequence, of the server and not of the database.
+    /// The sequence in the server's feed, not the database's.
     #[serde(default = "Seq::null")]
     pub seq: Seq,
 }
@@ -83,11 +82,19 @@ pub struct DatabaseUpdates {
     is_done: bool,
 }
 
-impl Server {
-    pub(crate) fn new(peer: Arc<Peer>) -> Self {
-        Self { peer }
+impl Network {
+    /// Opens the root of a server.
+    pub async fn server(
+        &self,
+        endpoint: Endpoint,
+        options: RequestOptions,
+    ) -> Result<Server, Error> {
+        let peer = Peer::open(self, endpoint, options).await?;
+        Ok(Server { peer })
     }
+}
 
+impl Server {
     /// The server of a database.
     pub(crate) fn above(database: &Peer) -> Self {
         Self {
@@ -95,17 +102,14 @@ impl Server {
         }
     }
 
-    /// Where it is; displays without credentials.
     pub fn endpoint(&self) -> &Endpoint {
         &self.peer.endpoint
     }
 
-    /// What its requests have moved.
     pub fn traffic(&self) -> Traffic {
         self.peer.counters.sums()
     }
 
-    /// What it says about itself.
     pub async fn info(&self) -> Result<ServerInfo, Error> {
         self.peer
             .fetch(&Call::get(""))
@@ -115,7 +119,6 @@ impl Server {
             .parse()
     }
 
-    /// Who it thinks we are.
     pub async fn session(&self) -> Result<SessionInfo, Error> {
         #[derive(Deserialize)]
         struct Raw {
@@ -138,18 +141,18 @@ impl Server {
         Ok(SessionInfo { name, roles })
     }
 
-    /// Names of databases in order, after `after`, at most `limit`.
+    /// The names of at most `limit` databases after `after`, in order.
     pub async fn all_dbs(&self, after: Option<&str>, limit: u64) -> Result<Vec<String>, Error> {
         let mut call = Call::get("_all_dbs").param("limit", &limit.to_string());
         if let Some(after) = after {
-            // The first name that is greater.
+            // The smallest string that is greater.
             let key = serde_json::Value::from(format!("{after}\u{0}"));
             call = call.param("start_key", &key.to_string());
         }
         self.peer.fetch(&call).await?.success().await?.parse()
     }
 
-    /// What it says about databases, in the order of the names.
+    /// Information on databases, in the order of the names.
     pub async fn dbs_info(&self, names: &[String]) -> Result<Vec<ListedDatabase>, Error> {
         #[derive(Serialize)]
         struct Keys<'a> {
@@ -165,7 +168,7 @@ impl Server {
             update_seq: Option<Seq>,
         }
         let json = serde_json::to_vec(&Keys { keys: names })
-            .map_err(|error| Error::Config(format!("names are no JSON: {error}")))?;
+            .map_err(|error| Error::Config(format!("cannot write names as JSON: {error}")))?;
         let call = Call::new(Method::POST, "_dbs_info").json(Payload::Bytes(json.into()));
         let rows: Vec<Row> = self.peer.fetch(&call).await?.success().await?.parse()?;
         let listed = |row: Row| ListedDatabase {
@@ -186,13 +189,11 @@ impl Server {
             .param("feed", kind.name())
             .param("since", &since.to_query())
             .stream();
-        match idle {
-            Idle::Default => {}
-            Idle::TimeoutMs(ms) => call = call.param("timeout", &ms.to_string()),
-            Idle::HeartbeatMs(ms) => call = call.param("heartbeat", &ms.to_string()),
+        if let Some((name, ms)) = idle.param() {
+            call = call.param(name, &ms.to_string());
         }
         let reply = self.peer.send(&call).await?.success().await?;
-        let feed = Feed::new(reply, kind.layout());
+        let feed = Feed::new(reply, kind.into());
         Ok(DatabaseUpdates {
             feed,
             kind,
@@ -219,7 +220,7 @@ impl DatabaseUpdates {
             last_seq: Option<Seq>,
         }
         let Some(row) = self.feed.next_row().await? else {
-            if self.kind.has_envelope() {
+            if self.kind.is_object() {
                 self.last_seq = self.feed.envelope::<End>()?.last_seq;
             }
             return Ok(None);
@@ -239,7 +240,7 @@ impl DatabaseUpdates {
         }
     }
 
-    /// The sequence that the server named at the end of the feed.
+    /// The sequence at the end of the feed.
     pub fn last_seq(&self) -> Option<&Seq> {
         self.last_seq.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The small values that cross this crate's edge.
+//! Ids, revisions and sequences.
 
 use std::fmt;
 
@@ -74,7 +74,7 @@ impl Rev {
 pub struct Seq(Box<str>);
 
 impl Seq {
-    /// The beginning.
+    /// Before all changes.
     pub fn zero() -> Self {
         Self("0".into())
     }
@@ -104,12 +104,12 @@ impl Seq {
     }
 
     /// Whether the server left it out, as it does between the rows of a `seq_interval`. Such a row
-    /// is no position to continue from.
+    /// is not a position to continue from.
     pub fn is_null(&self) -> bool {
         &*self.0 == "null"
     }
 
-    /// The number of a server that counts (CouchDB 1, PouchDB).
+    /// The number of a server with numeric sequences (CouchDB 1, PouchDB).
     pub fn as_number(&self) -> Option<u64> {
         self.0.parse().ok()
     }

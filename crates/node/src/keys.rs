@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use aws_lc_rs::hmac;
 use scheduler::Sealer;
+use wire::{hex, unhex};
 
 use crate::config::Config;
 
@@ -77,7 +78,9 @@ impl KeyRing {
             }
             let key = line
                 .split_once(char::is_whitespace)
-                .and_then(|(name, key)| Some((name.to_owned(), unhex(key.trim())?)));
+                .and_then(|(name, key)| {
+                    Some((name.to_owned(), unhex(key.trim())?.try_into().ok()?))
+                });
             let Some(key) = key else {
                 bail!(
                     "line {}: write a name and 64 hexadecimal digits",
@@ -172,25 +175,6 @@ fn name_of(key: &[u8; 32]) -> String {
         b"davenport key name",
     );
     format!("k{}", hex(&tag.as_ref()[..4]))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut key = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(key)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Attachments: as sent, and as stored.
+//! Attachments as sent and as stored.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -8,7 +8,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use document::doc::Doc;
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use md5::{Digest, Md5};
 use serde_json::Value;
@@ -23,19 +22,18 @@ const COMPRESSION_LEVEL: u32 = 8;
 pub struct Attachment {
     pub name: Arc<str>,
     pub content_type: Arc<str>,
-    /// Generation of the document that it came with; in replication it is what the document says, whatever that is.
+    /// The generation of the revision that added it; in a replicated document, whatever JSON the document has there.
     pub revpos: Value,
     /// MD5 of `data`.
     pub md5: [u8; 16],
-    /// Bytes it has when it is not compressed, as far as that is known.
+    /// The length without compression, if known.
     pub length: u64,
-    /// `data` is compressed.
+    /// Whether `data` is compressed.
     pub gzip: bool,
-    /// The bytes, compressed or not.
     pub data: Bytes,
 }
 
-/// An attachment as a document that is being written says it.
+/// An attachment as declared by a document that is written.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) name: String,
@@ -50,15 +48,15 @@ pub(crate) struct Sent {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// The one that the document has already.
+    /// A stub: the attachment that the document has already.
     Stub,
-    /// It comes after the document, in a part of its own.
+    /// It follows the document in a separate part.
     Follows,
     Here(Bytes),
 }
 
 impl Sent {
-    /// Reads what a document says of its attachments.
+    /// Parses `_attachments`.
     pub(crate) fn parse_all(doc: &Doc<'_>) -> Result<Vec<Self>, Refusal> {
         doc.attachments
             .iter()
@@ -66,7 +64,6 @@ impl Sent {
             .collect()
     }
 
-    /// Reads one member of `_attachments`.
     fn parse(name: String, json: &str) -> Result<Self, Refusal> {
         #[derive(serde::Deserialize)]
         struct Raw<'a> {
@@ -102,7 +99,7 @@ impl Sent {
             Content::Follows
         } else {
             let json = raw.data.ok_or_else(bad_data)?.get();
-            // Usually nothing in it is escaped, and it need not be copied.
+            // Usually nothing in it is escaped, so it is not copied.
             let decoded = match serde_json::from_str::<&str>(json) {
                 Ok(text) => BASE64.decode(text),
                 Err(_) => {
@@ -119,7 +116,7 @@ impl Sent {
             name,
             content_type,
             revpos: raw.revpos,
-            // What stands inside the document is plain and needs no check: CouchDB looks at nothing else of it.
+            // Inline data is never compressed, and CouchDB ignores its `digest` and `length`.
             md5: md5.filter(|_| !inline),
             length: raw.length.filter(|_| !inline),
             encoded_length: raw.encoded_length.filter(|_| gzip && !inline),
@@ -128,12 +125,12 @@ impl Sent {
         })
     }
 
-    /// Bytes that follow for it, if it said so.
+    /// The declared length of the part that follows.
     pub(crate) fn following_bytes(&self) -> Option<u64> {
         self.encoded_length.or(self.length)
     }
 
-    /// Stores the bytes that came for it.
+    /// Compresses and hashes the bytes.
     pub(crate) fn store(
         &self,
         data: Bytes,
@@ -170,7 +167,7 @@ impl Sent {
     }
 }
 
-/// How the server stores.
+/// How the server stores attachments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
@@ -178,7 +175,7 @@ pub(crate) struct Rules {
 }
 
 impl Attachment {
-    /// Whether it came after a generation. What is no number counts as later than any.
+    /// Whether it is newer than a generation. A `revpos` that is not a number counts as newer than any.
     #[expect(clippy::cast_precision_loss, reason = "a generation has few digits")]
     pub(crate) fn is_after(&self, generation: u64) -> bool {
         self.revpos
@@ -191,14 +188,13 @@ impl Attachment {
         if !self.gzip {
             return self.data.clone();
         }
-        let mut plain = Vec::new();
-        match GzDecoder::new(&self.data[..]).read_to_end(&mut plain) {
-            Ok(_) => plain.into(),
+        match wire::gzip::gunzip(self.data.clone(), usize::MAX) {
+            Ok(plain) => plain.into(),
             Err(_) => self.data.clone(),
         }
     }
 
-    /// `md5-…`, as documents say it.
+    /// `md5-…`, the form in documents.
     pub fn digest(&self) -> String {
         format!("md5-{}", BASE64.encode(self.md5))
     }
@@ -217,12 +213,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
 }
 
 fn compresses_well(content_type: &str) -> bool {
-    let kind = content_type
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
+    let kind = wire::media_type(content_type);
     kind.starts_with("text/")
         || [
             "application/javascript",

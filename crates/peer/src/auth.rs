@@ -1,7 +1,6 @@
-//! Who a client is: passwords, sessions, users.
+//! Authentication: passwords, sessions, users.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{PoisonError, RwLock};
 
 use base64::Engine as _;
@@ -16,10 +15,10 @@ use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::server::Server;
 
-/// Few, for this server guards nothing and answers many.
+/// Few, because this server protects nothing and has to be fast.
 const ITERATIONS: u32 = 10;
 
-/// A password that cannot be read back.
+/// A hashed password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Password {
     salt: String,
@@ -64,10 +63,7 @@ fn derive(password: &str, salt: &str, iterations: u32) -> String {
             .zip(block)
             .for_each(|(key, byte)| *key ^= byte);
     }
-    key.iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").expect("writing to memory does not fail");
-        hex
-    })
+    wire::hex(&key)
 }
 
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
@@ -78,15 +74,15 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// What the server knows about credentials.
+/// The administrators, and the key of sessions.
 #[derive(Debug)]
 pub(crate) struct Auth {
     admins: RwLock<BTreeMap<String, Password>>,
-    /// Signs cookies. Another one ends all sessions.
+    /// Signs cookies; replacing it ends all sessions.
     secret: RwLock<[u8; 32]>,
 }
 
-/// Who sent a request, and a new cookie if the session shall go on.
+/// The user who sent a request, and a new cookie if the session is to be extended.
 #[derive(Debug, Default)]
 pub(crate) struct Authenticated {
     pub(crate) user: UserContext,
@@ -123,7 +119,7 @@ impl Auth {
         *self.secret.write().unwrap_or_else(PoisonError::into_inner) = secret;
     }
 
-    /// Nobody administers the server, so everybody does.
+    /// CouchDB's admin party: without administrators, every request has their rights.
     pub(crate) fn is_party(&self) -> bool {
         self.admins
             .read()
@@ -141,7 +137,6 @@ impl Auth {
 }
 
 impl Server {
-    /// Finds out who sent a request.
     pub(crate) fn authenticate(&self, request: &Request) -> Result<Authenticated, Refusal> {
         if let Some(authenticated) = self.authenticate_cookie(request)? {
             return Ok(authenticated);
@@ -211,7 +206,7 @@ impl Server {
         if left <= 0 || signature != self.auth.sign(&password.salt, &format!("{name}:{time}")) {
             return Ok(None);
         }
-        // Within the last nine tenths of its time a session that is used goes on.
+        // A session in use is extended once a tenth of its time has passed.
         let renewed = (left.saturating_mul(10) < timeout.saturating_mul(9))
             .then(|| self.cookie(name, &password));
         Ok(Some(Authenticated {
@@ -221,13 +216,13 @@ impl Server {
         }))
     }
 
-    /// Who has this name and password.
+    /// The user with this name and password.
     pub(crate) fn check_password(&self, name: &str, password: &str) -> Option<UserContext> {
         let (user, known) = self.find_user(name)?;
         known.matches(password).then_some(user)
     }
 
-    /// The value of `Set-Cookie` that begins a session.
+    /// The value of `Set-Cookie` that starts a session.
     pub(crate) fn begin_session(&self, name: &str) -> Option<String> {
         let (_, password) = self.find_user(name)?;
         Some(self.cookie(name, &password))
@@ -285,7 +280,7 @@ impl Server {
     }
 }
 
-/// Puts the derived key in the place of the password in a document of the users' database.
+/// Replaces the password in a document of `_users` by the derived key.
 pub(crate) fn hide_password(body: &str, salt: String) -> Option<String> {
     let mut user: serde_json::Map<String, Value> = serde_json::from_str(body).ok()?;
     let password = Password::new(user.get("password")?.as_str()?, salt);
@@ -298,7 +293,7 @@ pub(crate) fn hide_password(body: &str, salt: String) -> Option<String> {
     serde_json::to_string(&user).ok()
 }
 
-/// Name and password; none for the pair that means logging out.
+/// Name and password; `None` for the empty pair, which logs out.
 fn parse_basic(encoded: &str) -> Result<Option<(String, String)>, Refusal> {
     let invalid = || Refusal::bad_request("Authorization header has invalid base64 value");
     let decoded = STANDARD.decode(encoded.trim()).map_err(|_| invalid())?;

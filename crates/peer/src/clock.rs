@@ -1,4 +1,4 @@
-//! Time, identity and chance of one server.
+//! The clock and the random numbers of one server.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
-/// The server's clock: real time at the start, advanced by the runtime's clock (so that tests may pause it), and set wrong at will.
+/// The server's clock: real time at the start, advanced by the runtime's clock (which tests may pause), and skewed at will.
 #[derive(Debug)]
 pub(crate) struct Clock {
     started: Duration,
@@ -31,14 +31,14 @@ impl Clock {
         }
     }
 
-    /// Seconds since 1970, as this server believes.
+    /// Seconds since 1970 by this server's clock.
     pub(crate) fn seconds(&self) -> i64 {
         let now = self.started + self.since.elapsed();
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         now.saturating_add(self.skew_seconds.load(Ordering::Relaxed))
     }
 
-    /// The time in `seconds` from now, as HTTP writes dates.
+    /// The time `seconds` from now as an HTTP date.
     pub(crate) fn http_date(&self, seconds: i64) -> String {
         let timestamp =
             Timestamp::from_second(self.seconds().saturating_add(seconds)).unwrap_or_default();
@@ -52,7 +52,7 @@ impl Clock {
     }
 }
 
-/// Numbers that look random and come from the peer's seed.
+/// Pseudo-random numbers from the peer's seed.
 #[derive(Debug)]
 pub(crate) struct Chance(Mutex<StdRng>);
 

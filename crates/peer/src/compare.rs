@@ -1,4 +1,4 @@
-//! Whether two databases hold the same, found out without their servers' help.
+//! Compares the contents of two databases.
 
 mod remote;
 
@@ -34,26 +34,21 @@ pub struct Leaf {
     pub attachments: BTreeMap<String, (String, Value, Bytes)>,
 }
 
-/// One way in which a target is not like its source.
+/// A difference between a target and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// The source has a document that the target has not.
     MissingDocument(String),
-    /// The target has a document that the source has not.
     ExtraDocument(String),
-    /// The source has a leaf that the target has not.
     MissingLeaf(String, Rev),
-    /// The target has a leaf that the source has not.
     ExtraLeaf(String, Rev),
-    /// One says it deletes the document, the other does not.
+    /// Only one of them is a deletion.
     Deleted(String, Rev),
-    /// Their histories contradict each other.
+    /// Their ancestors differ. A history may be longer on one side.
     History(String, Rev),
-    /// The documents' members differ.
     Body(String, Rev),
-    /// An attachment is on one side only, or its type, generation or bytes differ.
+    /// An attachment is missing on one side, or its type, generation or bytes differ.
     Attachment(String, Rev, String),
-    /// A `_local` document is on one side only, or its members differ.
+    /// A `_local` document is missing on one side, or its members differ.
     Local(String),
 }
 
@@ -104,7 +99,7 @@ impl Contents {
         }
     }
 
-    /// Without the `_local` documents, for replications that leave none.
+    /// Drops the `_local` documents, for replications without checkpoints.
     #[must_use]
     pub fn without_locals(self) -> Self {
         Self {
@@ -114,7 +109,7 @@ impl Contents {
     }
 }
 
-/// What the target lacks, has too much, or has otherwise. Histories may be longer on one side; revisions of `_local` documents may differ.
+/// Lists the differences. Histories may be longer on one side, and revisions of `_local` documents may differ.
 pub fn compare(source: &Contents, target: &Contents) -> Vec<Difference> {
     let mut differences = Vec::new();
     for id in keys(&source.documents, &target.documents) {
@@ -180,7 +175,7 @@ fn compare_leaves(
     }
 }
 
-/// Whether two texts are the same JSON: members in order, numbers by value.
+/// Whether two texts are equal JSON: members in order, numbers by value.
 fn same_json(a: &str, b: &str) -> bool {
     if a == b {
         return true;

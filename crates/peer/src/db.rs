@@ -23,10 +23,10 @@ pub(crate) use write::{Incoming, Slot, local_rev};
 
 pub(crate) type Id = Arc<str>;
 
-/// What is kept of one revision.
+/// The contents of one revision.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// The client's members as an object without blanks.
+    /// The client's members as a JSON object without whitespace.
     pub(crate) body: Box<str>,
     /// In the order of the document.
     pub(crate) attachments: Vec<Attachment>,
@@ -37,7 +37,7 @@ pub(crate) type Tree = RevTree<Arc<Version>>;
 /// A document with all its revisions.
 #[derive(Debug, Default)]
 pub(crate) struct Document {
-    /// Update sequence of its latest change.
+    /// The update sequence of its latest change.
     pub(crate) seq: u64,
     pub(crate) tree: Tree,
 }
@@ -58,26 +58,26 @@ pub(crate) struct Local {
 #[derive(Debug)]
 pub(crate) struct Database {
     pub(crate) name: String,
-    /// Seconds since 1970, never twice the same for one name.
+    /// Seconds since 1970, unique per name.
     pub(crate) created: i64,
-    /// Tells this database from earlier ones of the same name.
+    /// Distinguishes this database from earlier ones of the same name.
     pub(crate) uuid: [u8; 8],
     pub(crate) functions: Functions,
     events: Arc<Events>,
     state: RwLock<State>,
     updates: watch::Sender<u64>,
-    /// Set when the database is deleted.
+    /// Cancelled when the database is deleted.
     pub(crate) gone: CancellationToken,
 }
 
-/// What changes in a database.
+/// The mutable state of a database.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) docs: BTreeMap<Id, Document>,
     /// Each document once, at its latest change.
     by_seq: BTreeMap<u64, Id>,
     pub(crate) seq: u64,
-    /// Documents whose winner is a deletion.
+    /// The number of documents whose winner is a deletion.
     pub(crate) deleted_docs: usize,
     /// Bytes of bodies and attachments ever written.
     pub(crate) bytes: u64,
@@ -113,7 +113,7 @@ impl Database {
         }
     }
 
-    /// The state, for reading. Never held across an await.
+    /// Locks the state for reading; never held across an await.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,18 +122,18 @@ impl Database {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of the latest update sequence.
+    /// Publishes the latest update sequence.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.updates.subscribe()
     }
 
-    /// Lets feeds know what was just written.
+    /// Wakes the feeds after a write.
     fn announce(&self, seq: u64) {
         self.updates.send_replace(seq);
         self.events.add(Kind::Updated, &self.name);
     }
 
-    /// Forgets the bodies of replaced revisions.
+    /// Deletes the bodies of replaced revisions, as compaction does.
     pub(crate) fn compact(&self) {
         for document in self.write().docs.values_mut() {
             document.tree.compact();
@@ -142,7 +142,6 @@ impl Database {
 }
 
 impl State {
-    /// Documents that are not deleted.
     pub(crate) fn live_docs(&self) -> usize {
         self.docs.len() - self.deleted_docs
     }
@@ -157,7 +156,7 @@ impl State {
         since: u64,
         until: u64,
     ) -> impl DoubleEndedIterator<Item = (u64, &Id, &Document)> {
-        // A range whose start lies behind its end is no range.
+        // `BTreeMap::range` panics if the start is after the end.
         let until = until.max(since);
         self.by_seq
             .range((Bound::Excluded(since), Bound::Included(until)))
@@ -180,7 +179,7 @@ impl State {
         self.changes(since, until).count()
     }
 
-    /// The first revision on a history whose body is here, newest first.
+    /// The newest revision of a branch whose body is known.
     fn nearest<'a>(
         &'a self,
         id: &str,

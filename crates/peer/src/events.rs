@@ -1,4 +1,4 @@
-//! What happened to which databases (`_db_updates`): of each kind of event and database the latest.
+//! Events of databases (`_db_updates`): the latest of each kind and database.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -23,7 +23,6 @@ impl Kind {
     }
 }
 
-/// The events of a server.
 #[derive(Debug)]
 pub(crate) struct Events {
     state: RwLock<State>,

@@ -1,4 +1,4 @@
-//! What goes wrong, as data: a script of faults for certain requests, or faults drawn from a seed.
+//! Faults to inject: a script of faults for certain requests, or faults drawn from a seed.
 //!
 //! ```
 //! use peer::{Fault, Faults, On};
@@ -13,7 +13,6 @@
 //! Of a script all rules that match a request apply, in order. A seed decides by method, path and how often that path was asked for, so the
 //! same requests meet the same faults whatever order they arrive in.
 
-mod apply;
 mod draw;
 
 #[cfg(test)]
@@ -25,7 +24,6 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use apply::Stop;
 pub use draw::Profile;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -38,12 +36,12 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// No faults.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The given requests meet the given faults.
+    /// Injects the given faults into the given requests.
     pub fn script(rules: impl IntoIterator<Item = (On, Fault)>) -> Self {
         Self {
             script: rules.into_iter().collect(),
@@ -51,7 +49,7 @@ impl Faults {
         }
     }
 
-    /// Faults are drawn for every request.
+    /// Draws faults for every request.
     pub fn seeded(seed: u64, profile: Profile) -> Self {
         Self {
             script: Vec::new(),
@@ -60,17 +58,17 @@ impl Faults {
     }
 }
 
-/// Which requests meet a fault.
+/// The requests that get a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct On {
-    /// The method; any if there is none. `HEAD` is told from `GET`.
+    /// The method, or any. `HEAD` is not `GET` here.
     pub method: Option<String>,
-    /// The decoded path, in which `*` stands for anything. With a `?` the query follows, as it was sent.
+    /// The decoded path, in which `*` stands for any text. After a `?` comes the query as sent.
     pub path: String,
-    /// Which of the requests with this method and path, counted from 1: the first of them.
+    /// The first of the matching requests that gets the fault, counted from 1.
     pub from: u64,
-    /// The last of them, if there is one.
+    /// The last of them, or all.
     pub to: Option<u64>,
 }
 
@@ -129,7 +127,7 @@ impl On {
         }
     }
 
-    /// The nth of them, counted from 1, and all after it.
+    /// The nth of them, counted from 1, and all that follow.
     #[must_use]
     pub fn from(self, nth: u64) -> Self {
         Self {
@@ -150,64 +148,47 @@ impl On {
     }
 }
 
-/// Something that goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// The request is worked on later.
+    /// The request is delayed.
     Latency { ms: u64 },
-    /// The request is refused, its body unread.
+    /// The request is refused without reading its body.
     Status {
         status: u16,
         /// `Retry-After`: seconds, or any other text; `date+N` becomes the date in N seconds.
         retry_after: Option<String>,
     },
-    /// Something else is answered, its body unread.
+    /// Another answer is sent without reading the request's body.
     Answer {
         status: u16,
         headers: Vec<(String, String)>,
         body: String,
     },
-    /// The request is refused when some of its body was read, and the connection is closed.
-    RefuseEarly {
-        status: u16,
-        /// Bytes read before.
-        after_bytes: u64,
-    },
-    /// The connection is reset before anything is done.
+    /// The request is refused after part of its body was read, and the connection closed.
+    RefuseEarly { status: u16, after_bytes: u64 },
+    /// The connection is reset before the request is handled.
     Reset,
-    /// The request is done, and the connection reset instead of an answer.
+    /// The request is handled, and the connection reset instead of an answer.
     LoseAnswer,
-    /// There is never an answer.
+    /// There is no answer, and the connection stays open.
     Hang,
-    /// The connection is closed within the answer's body.
-    CutBody {
-        /// Bytes of the body sent before.
-        after_bytes: usize,
-    },
-    /// The answer's body ends early, without a sign of it.
-    TruncateBody {
-        /// Bytes of the body sent.
-        after_bytes: usize,
-    },
-    /// The answer's body comes slowly.
+    /// The connection is closed in the middle of the answer's body.
+    CutBody { after_bytes: usize },
+    /// The answer's body ends early, but like a complete one.
+    TruncateBody { after_bytes: usize },
+    /// The answer's body is sent slowly.
     SlowBody { bytes_per_second: u64 },
-    /// The answer's body comes byte by byte.
+    /// The answer's body is sent byte by byte.
     Dribble,
     /// `Content-Length` is wrong.
-    DeclareLength {
-        /// Added to the true length.
-        by: i64,
-    },
-    /// The answer's body goes on with blanks for ever.
+    DeclareLength { by: i64 },
+    /// The answer's body is followed by endless spaces.
     EndlessBody,
-    /// From now on the server's clock is wrong.
+    /// The server's clock is skewed from now on.
     ClockSkew { seconds: i64 },
     /// The server restarts: all connections and sessions are lost, the data stays.
-    Restart {
-        /// How long nobody listens.
-        down_ms: u64,
-    },
+    Restart { down_ms: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +199,7 @@ pub struct Injected {
     pub fault: Fault,
 }
 
-/// A plan at work.
+/// Decides which faults a request gets.
 #[derive(Debug)]
 pub(crate) struct Injector {
     idle: AtomicBool,
@@ -228,9 +209,9 @@ pub(crate) struct Injector {
 #[derive(Debug, Default)]
 struct State {
     plan: Faults,
-    /// Requests that each rule of the script concerned.
+    /// The number of requests that matched each rule of the script.
     concerned: Vec<u64>,
-    /// How often each method and path was asked for.
+    /// The number of requests per method and path.
     asked: HashMap<(String, String), u64>,
     drawn: u64,
     injected: Vec<Injected>,
@@ -246,7 +227,7 @@ impl Injector {
         injector
     }
 
-    /// Begins another plan; counting starts over.
+    /// Replaces the plan; counting starts over.
     pub(crate) fn set(&self, plan: Faults) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.idle.store(plan == Faults::none(), Ordering::Release);
@@ -267,7 +248,7 @@ impl Injector {
             .clone()
     }
 
-    /// What a request meets.
+    /// The faults of a request.
     pub(crate) fn decide(&self, method: &str, path: &str, query: &str) -> Vec<Fault> {
         if self.idle.load(Ordering::Acquire) {
             return Vec::new();
@@ -305,7 +286,7 @@ impl Injector {
     }
 }
 
-/// Whether a pattern, in which `*` stands for anything, matches a whole text.
+/// Whether a pattern, in which `*` stands for any text, matches a whole text.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
         return pattern == text;

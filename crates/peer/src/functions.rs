@@ -16,10 +16,10 @@ type Filter = dyn Fn(&Value, &Query) -> bool + Send + Sync;
 type Map = dyn Fn(&Value) -> bool + Send + Sync;
 pub(crate) type Validate = dyn Fn(&Value, &UserContext) -> Result<(), Objection> + Send + Sync;
 
-/// Who writes a document, as a validation function sees it.
+/// The user who writes a document, as a validation function sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserContext {
-    /// None for anonymous requests.
+    /// `None` for anonymous requests.
     pub name: Option<String>,
     /// Roles; `_admin` for administrators.
     pub roles: Vec<String>,
@@ -34,7 +34,7 @@ pub enum Objection {
     Unauthorized(String),
 }
 
-/// The functions a peer knows, by kind and text. The default knows a few that tests and the demo use; see [`sources`].
+/// The functions a peer can run, by kind and source text. The default has a few for tests and the demo; see [`sources`].
 #[derive(Clone)]
 pub struct Functions {
     filters: HashMap<String, Arc<Filter>>,
@@ -42,16 +42,16 @@ pub struct Functions {
     validations: HashMap<String, Arc<Validate>>,
 }
 
-/// Texts of the functions every peer knows.
+/// Source texts of the functions that every peer can run.
 pub mod sources {
     /// Filter: documents whose `type` is the query parameter of that name.
     pub const FILTER_TYPE: &str = "function(doc, req) { return doc.type === req.query.type; }";
     /// Filter: documents whose `class` is `mammal`.
     pub const FILTER_MAMMAL: &str = "function(doc, req) { return doc.class === 'mammal'; }";
-    /// Filter: documents whose id begins with the query parameter `starts`.
+    /// Filter: documents whose id starts with the query parameter `starts`.
     pub const FILTER_STARTS: &str =
         "function(doc, req) { return doc._id.indexOf(req.query.starts) === 0; }";
-    /// Filter: documents whose number `integer` is even.
+    /// Filter: documents whose `integer` is even.
     pub const FILTER_EVEN: &str = "function(doc, req) { return (doc.integer % 2) === 0; }";
     /// Filter: documents that are not deleted.
     pub const FILTER_LIVE: &str = "function(doc, req) { return !doc._deleted; }";
@@ -69,7 +69,7 @@ pub mod sources {
 }
 
 impl Functions {
-    /// Lets a filter function (`filters.name` of a design document) do what the closure does.
+    /// Runs a closure for a filter function (`filters.name` of a design document).
     #[must_use]
     pub fn filter<F>(mut self, source: &str, run: F) -> Self
     where
@@ -79,7 +79,7 @@ impl Functions {
         self
     }
 
-    /// Lets a map function (`views.name.map`), used by the filter `_view`, emit for the documents the closure is true for.
+    /// Runs a closure for a map function (`views.name.map`) in the filter `_view`: whether it emits for a document.
     #[must_use]
     pub fn map<F>(mut self, source: &str, emits: F) -> Self
     where
@@ -89,7 +89,7 @@ impl Functions {
         self
     }
 
-    /// Lets a validation function (`validate_doc_update`) do what the closure does.
+    /// Runs a closure for a validation function (`validate_doc_update`).
     #[must_use]
     pub fn validation<F>(mut self, source: &str, run: F) -> Self
     where
@@ -131,7 +131,7 @@ impl Default for Functions {
         })
         .filter(sources::FILTER_MAMMAL, move |doc, _| mammal(doc))
         .filter(sources::FILTER_STARTS, |doc, query| {
-            // Without the parameter JavaScript looks for the text "undefined".
+            // Without the parameter JavaScript compares with the text "undefined".
             let starts = query.get("starts").map_or("undefined", String::as_str);
             doc["_id"].as_str().is_some_and(|id| id.starts_with(starts))
         })

@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Routes requests.
 
 mod all_docs;
 mod attachments;
@@ -9,6 +9,7 @@ mod database;
 mod db_updates;
 mod doc_query;
 mod document;
+mod faulty;
 mod multipart;
 mod session;
 mod site;
@@ -21,13 +22,13 @@ use http::header::{DATE, SERVER, SET_COOKIE};
 use http::{HeaderName, Method, Uri};
 
 use crate::db::Database;
-use crate::faults::Stop;
 use crate::listener::{Connection, Control};
 use crate::record::Recorded;
 use crate::refusal::Refusal;
 use crate::reply::{self, Reply};
 use crate::request::Request;
 use crate::server::Server;
+use faulty::Stop;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 const BODY_TIME: HeaderName = HeaderName::from_static("x-couchdb-body-time");
@@ -39,7 +40,7 @@ pub(crate) struct Context {
     pub(crate) control: Control,
 }
 
-/// Answers a request, unless a fault forbids it.
+/// Answers a request, with the faults that it is to meet.
 pub(crate) async fn handle(
     State(context): State<Context>,
     ConnectInfo(connection): ConnectInfo<Connection>,
@@ -91,7 +92,6 @@ pub(crate) async fn handle(
     reply
 }
 
-/// Ends a request without an answer.
 async fn never(context: &Context, connection: &Connection, stop: Stop) -> Reply {
     match stop {
         Stop::Restart(down) => context.control.restart(down),
@@ -171,11 +171,11 @@ async fn route(
     }
 }
 
-/// Whether the user may do anything in a database.
+/// Checks that the user may use a database at all.
 fn check_member(request: &Request, db: &Database, rest: &[&str]) -> Result<(), Refusal> {
     let security = &db.read().security;
     security.check_member(&request.user)?;
-    // Listing these two is for server administrators, whatever their security objects say.
+    // Only server administrators may list these two, whatever their security objects say.
     let listing = matches!(rest, ["_all_docs" | "_changes", ..]);
     if listing && matches!(db.name.as_str(), "_users" | "_replicator") {
         return check_server_admin(request);

@@ -15,22 +15,21 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::either::Either;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// What a connection within the process holds that was not read yet.
+/// The buffer of a connection within the process.
 const WIRE_BYTES: usize = 64 << 10;
 
-/// Where a server is found.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     Port(SocketAddr),
     Memory(Door),
 }
 
-/// Connects to a server that listens on no port ([`Peer::unplugged`](crate::Peer::unplugged)).
+/// Connects to a server without a port ([`Peer::unplugged`](crate::Peer::unplugged)).
 #[derive(Clone, Debug, Default)]
 pub struct Door(Arc<Mutex<Option<mpsc::UnboundedSender<DuplexStream>>>>);
 
 impl Door {
-    /// A new connection.
+    /// Opens a connection.
     ///
     /// # Errors
     /// The server is down at the moment.
@@ -73,18 +72,17 @@ pub(crate) struct Sockets {
     pub(crate) running: CancellationToken,
 }
 
-/// One connection, as far as its requests may see it.
+/// The handle of a connection that its requests have.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection(CancellationToken);
 
 impl Connection {
-    /// Resets it; nothing more is sent.
+    /// Sends nothing more.
     pub(crate) fn reset(&self) {
         self.0.cancel();
     }
 }
 
-/// One connection's bytes.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: Either<TcpStream, DuplexStream>,
@@ -103,14 +101,14 @@ impl Listener for Sockets {
                     TcpListener::accept(listener)
                         .await
                         .map(|(stream, address)| {
-                            // Small answers shall not wait for company; without the option they are only slower.
+                            // Small answers must not wait for an acknowledgement. Without the option they are only slower.
                             stream.set_nodelay(true).ok();
                             (Either::Left(stream), address)
                         })
                 }
                 Listening::Memory(knocks) => match knocks.recv().await {
                     Some(stream) => Ok((Either::Right(stream), self.address)),
-                    // Nobody has the door any more.
+                    // All doors are dropped, so no connection can come.
                     None => std::future::pending().await,
                 },
             };
@@ -127,7 +125,7 @@ impl Listener for Sockets {
                         address,
                     );
                 }
-                // Usually too many open files: some connection will close.
+                // Usually too many open files: retry once a connection may have closed.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
@@ -149,7 +147,7 @@ impl Socket {
         if self.reset.as_mut().poll(cx).is_pending() {
             return Ok(());
         }
-        // The peer sees a reset instead of an orderly end.
+        // The client sees a reset instead of an orderly close.
         if let Either::Left(stream) = &self.stream {
             stream.set_zero_linger().ok();
         }
@@ -203,16 +201,16 @@ impl AsyncWrite for Socket {
 #[derive(Clone, Debug)]
 pub(crate) struct Control(pub(crate) mpsc::Sender<Restart>);
 
-/// A restart that somebody wants.
+/// A requested restart.
 #[derive(Debug)]
 pub(crate) struct Restart {
     pub(crate) down: Duration,
-    /// Told when the server listens again.
+    /// Notified when the server listens again.
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
 impl Control {
-    /// Restarts soon, unless a restart is coming anyway.
+    /// Restarts, unless a restart is already pending.
     pub(crate) fn restart(&self, down: Duration) {
         self.0.try_send(Restart { down, done: None }).ok();
     }

@@ -1,4 +1,4 @@
-//! How a peer behaves.
+//! Options of a peer.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,27 +11,24 @@ use crate::functions::Functions;
 pub struct Options {
     /// Where to listen; port 0 chooses one.
     pub listen: SocketAddr,
-    /// Name and password of the server administrator. With none, every request is an administrator's.
+    /// Name and password of the server administrator. Without one, every request has an administrator's rights.
     pub admin: Option<(String, String)>,
-    /// New databases are for administrators only, as CouchDB 3 makes them; or else for everybody.
+    /// Whether new databases are for administrators only, as in CouchDB 3, or open to all.
     pub admin_only: bool,
-    /// Anonymous requests are refused, whatever they ask for.
+    /// Refuses anonymous requests.
     pub require_valid_user: bool,
     /// How long a session lasts without use.
     pub session: Duration,
-    /// The version the server claims to be.
+    /// The version that the server claims.
     pub version: String,
-    /// How update sequences look.
+    /// The form of update sequences.
     pub seqs: SeqForm,
     /// Compress attachments of types that compress well.
     pub compress: bool,
-    /// Sizes it accepts.
     pub limits: Limits,
-    /// What design documents' functions do.
     pub functions: Functions,
-    /// What goes wrong.
     pub faults: Faults,
-    /// From this come ids, secrets and multipart boundaries.
+    /// The seed of ids, secrets and multipart boundaries.
     pub seed: u64,
 }
 
@@ -54,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// How update sequences look to clients, which must not care.
+/// The form of update sequences, which are opaque to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeqForm {
     /// `"7-g1AAAA…"`, as CouchDB 2 and later.
@@ -65,15 +62,15 @@ pub enum SeqForm {
     Array,
 }
 
-/// Sizes above which CouchDB refuses.
+/// The sizes above which requests are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub document_bytes_max: usize,
-    /// One attachment, as sent.
+    /// Of one attachment, as sent.
     pub attachment_bytes_max: usize,
     pub request_bytes_max: usize,
     pub id_bytes_max: Option<usize>,
-    /// The request line's path and query.
+    /// Of path and query in the request line.
     pub uri_bytes_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A running server, and what tests may do to it behind its clients' backs.
+//! A running server, and how tests read and change it without HTTP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,28 +24,25 @@ use crate::options::{Limits, Options};
 use crate::record::Recorded;
 use crate::refusal::Refusal;
 use crate::render::{self, Shown};
-use crate::request::quote;
 use crate::security::Security;
 use crate::server::Server;
 use crate::supervisor::Supervisor;
 
-/// What can go wrong with a peer itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be listened on: choose another.
+    /// Cannot listen on the address: choose another.
     #[error("listen on {address}")]
     Listen {
         address: SocketAddr,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// The server refused, as it would refuse a client: what was asked for makes no sense.
+    /// The server refused the operation as it would refuse a client's request.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
-/// A running server. It stops when this is dropped.
+/// A running server, which stops when this is dropped.
 #[derive(Debug)]
 pub struct Peer {
     server: Arc<Server>,
@@ -81,7 +78,7 @@ impl Peer {
         ))
     }
 
-    /// Starts a server that listens on no port: [`Self::door`] leads to it, and its address is a name only.
+    /// Starts a server without a port: [`Self::door`] connects to it, and its address is only a name.
     pub fn unplugged(options: Options) -> Self {
         let (address, door) = (options.listen, Door::default());
         let listening = door.open();
@@ -119,12 +116,12 @@ impl Peer {
         }
     }
 
-    /// How to connect to a server that listens on no port; one that does is found by its [address](Self::address).
+    /// Connects to a server without a port; one with a port is reached by its [address](Self::address).
     pub fn door(&self) -> Option<Door> {
         self.door.clone()
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -134,9 +131,9 @@ impl Peer {
         format!("http://{}", self.address)
     }
 
-    /// The URL of a database, its name encoded.
+    /// The URL of a database, with the name percent-encoded.
     pub fn database_url(&self, name: &str) -> String {
-        format!("{}/{}", self.url(), quote(name))
+        format!("{}/{}", self.url(), wire::quote(name))
     }
 
     /// Stops the server and waits until it has stopped.
@@ -150,7 +147,7 @@ impl Peer {
         supervisor.await.ok();
     }
 
-    /// Resets all connections, ends all sessions, and listens again after a while, as if the process had been restarted.
+    /// Resets all connections, ends all sessions and listens again after `down`, like a restarted process.
     pub async fn restart(&self, down: Duration) {
         let (done, listens) = oneshot::channel();
         if self
@@ -167,7 +164,7 @@ impl Peer {
         }
     }
 
-    /// Begins another plan of faults.
+    /// Replaces the plan of faults; counting starts over.
     pub fn set_faults(&self, faults: Faults) {
         self.server.faults.set(faults);
     }
@@ -177,12 +174,11 @@ impl Peer {
         self.server.faults.injected()
     }
 
-    /// Sets the clock wrong: dates, and the ends of sessions.
+    /// Skews the clock, which dates and the ends of sessions follow.
     pub fn set_clock_skew(&self, seconds: i64) {
         self.server.clock.set_skew(seconds);
     }
 
-    /// Changes the sizes it accepts.
     pub fn set_limits(&self, limits: Limits) {
         *self
             .server
@@ -195,7 +191,7 @@ impl Peer {
         self.server.recorder.all()
     }
 
-    /// How many requests came with this method, and a path that matches the pattern, in which `*` stands for anything.
+    /// Counts the requests with this method and a path that matches the pattern, in which `*` stands for any text.
     pub fn count(&self, method: &str, pattern: &str) -> usize {
         self.requests()
             .iter()
@@ -203,12 +199,12 @@ impl Peer {
             .count()
     }
 
-    /// Forgets the requests that came.
+    /// Clears the record of requests.
     pub fn clear_requests(&self) {
         self.server.recorder.clear();
     }
 
-    /// Makes somebody a server administrator.
+    /// Adds a server administrator.
     pub fn set_admin(&self, name: &str, password: &str) {
         self.server.auth.set_admin(
             name,
@@ -219,7 +215,7 @@ impl Peer {
     /// Adds a user.
     ///
     /// # Errors
-    /// The user is there already.
+    /// The user exists.
     pub fn add_user(&self, name: &str, password: &str, roles: &[&str]) -> Result<(), Error> {
         if self.server.database("_users").is_err() {
             self.server.create_database("_users")?;
@@ -238,7 +234,7 @@ impl Peer {
     /// Creates a database.
     ///
     /// # Errors
-    /// It exists, or its name is none.
+    /// The database exists, or its name is invalid.
     pub fn create_database(&self, name: &str) -> Result<(), Error> {
         self.server.create_database(name)?;
         Ok(())
@@ -247,7 +243,7 @@ impl Peer {
     /// Deletes a database.
     ///
     /// # Errors
-    /// It does not exist.
+    /// The database does not exist.
     pub fn delete_database(&self, name: &str) -> Result<(), Error> {
         Ok(self.server.delete_database(name)?)
     }
@@ -255,26 +251,26 @@ impl Peer {
     /// Sets a database's security object.
     ///
     /// # Errors
-    /// There is no such database, or the object makes no sense.
+    /// The database does not exist, or the object is invalid.
     pub fn set_security(&self, database: &str, security: &Value) -> Result<(), Error> {
         let parsed = Security::parse(&security.to_string())?;
         self.server.database(database)?.write().security = parsed;
         Ok(())
     }
 
-    /// Sets how many revisions of a history are kept.
+    /// Sets how many revisions of a branch are kept.
     ///
     /// # Errors
-    /// There is no such database.
+    /// The database does not exist.
     pub fn set_revs_limit(&self, database: &str, limit: usize) -> Result<(), Error> {
         self.server.database(database)?.write().revs_limit = limit.max(1);
         Ok(())
     }
 
-    /// Edits a document, as `PUT` does. Without `_id` it gets one.
+    /// Edits a document as `PUT` does. Without `_id` it gets one.
     ///
     /// # Errors
-    /// What a client would be told.
+    /// The error that a client would get.
     pub fn put(&self, database: &str, json: &str) -> Result<Rev, Error> {
         let db = self.server.database(database)?;
         let edit = self.incoming(&db, json, true)?;
@@ -285,7 +281,7 @@ impl Peer {
     /// Edits many documents, as `_bulk_docs` does.
     ///
     /// # Errors
-    /// What a client would be told of the first document that was refused.
+    /// The error that a client would get for the first refused document.
     pub fn put_all<T: AsRef<str>>(
         &self,
         database: &str,
@@ -300,10 +296,10 @@ impl Peer {
         Ok(outcomes.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// Adds revisions made elsewhere, with `_rev` or `_revisions`, as `new_edits=false` does.
+    /// Adds replicated revisions, with `_rev` or `_revisions`, as `new_edits=false` does.
     ///
     /// # Errors
-    /// What a client would be told of the first document that was refused.
+    /// The error that a client would get for the first refused document.
     pub fn put_replicas<T: AsRef<str>>(
         &self,
         database: &str,
@@ -320,10 +316,10 @@ impl Peer {
         }
     }
 
-    /// Adds an attachment to a document, or replaces it; `rev` is the document's revision, if there is one.
+    /// Adds or replaces an attachment; `rev` is the document's revision, if it exists.
     ///
     /// # Errors
-    /// What a client would be told.
+    /// The error that a client would get.
     pub fn attach(
         &self,
         database: &str,
@@ -376,10 +372,10 @@ impl Peer {
         Ok(outcome.expect("one edit has one outcome")?)
     }
 
-    /// The winner of a document, with stubs of its attachments; none if it is deleted or was never there.
+    /// A document's winner with attachment stubs; `None` if it is deleted or never existed.
     ///
     /// # Errors
-    /// There is no such database.
+    /// The database does not exist.
     pub fn get(&self, database: &str, id: &str) -> Result<Option<Value>, Error> {
         let db = self.server.database(database)?;
         let state = db.read();
@@ -402,19 +398,19 @@ impl Peer {
         Ok(serde_json::from_slice(&json).ok())
     }
 
-    /// Forgets the bodies of replaced revisions.
+    /// Deletes the bodies of replaced revisions, as compaction does.
     ///
     /// # Errors
-    /// There is no such database.
+    /// The database does not exist.
     pub fn compact(&self, database: &str) -> Result<(), Error> {
         self.server.database(database)?.compact();
         Ok(())
     }
 
-    /// Everything in a database, for comparing.
+    /// The contents of a database, for comparison.
     ///
     /// # Errors
-    /// There is no such database.
+    /// The database does not exist.
     pub fn contents(&self, database: &str) -> Result<Contents, Error> {
         let db = self.server.database(database)?;
         Ok(Contents::of(&db))

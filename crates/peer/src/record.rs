@@ -1,26 +1,26 @@
-//! Which requests came.
+//! Records requests.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use crate::faults::matches;
 
-/// Older requests than these are forgotten.
+/// Older requests are dropped.
 const REQUESTS_MAX: usize = 200_000;
 
-/// A request that was answered, or that met a fault which lets it have no answer.
+/// A request that was answered, or whose answer a fault suppressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     pub method: String,
     pub path: String,
-    /// Its query, as it was sent.
+    /// As sent, still encoded.
     pub query: String,
-    /// The answer's status; 0 if there was none.
+    /// 0 if there was no answer.
     pub status: u16,
 }
 
 impl Recorded {
-    /// Whether it has this method, and a path that matches the pattern, in which `*` stands for anything.
+    /// Whether it has this method and its path matches the pattern, in which `*` stands for any text.
     pub fn is(&self, method: &str, pattern: &str) -> bool {
         self.method == method && matches(pattern, &self.path)
     }

@@ -1,4 +1,4 @@
-//! CouchDB's way of saying no: a status, an `error` and a `reason`.
+//! CouchDB's errors: a status, an `error` and a `reason`.
 
 use std::borrow::Cow;
 
@@ -11,13 +11,12 @@ type Text = Cow<'static, str>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {error}: {reason}")]
 pub struct Refusal {
-    /// The answer's status, if it is about a whole request.
     pub status: StatusCode,
     /// `error` in the body.
     pub error: Text,
     /// `reason` in the body.
     pub reason: Text,
-    /// The methods that are allowed, for status 405.
+    /// The allowed methods, for status 405.
     pub allow: Option<&'static str>,
 }
 
@@ -63,7 +62,7 @@ impl Refusal {
         Self::not_found("Database does not exist.")
     }
 
-    /// The revision to which an attachment is to be added is not there.
+    /// The revision to add an attachment to does not exist.
     pub(crate) fn missing_rev() -> Self {
         Self::new(StatusCode::CONFLICT, "not_found", "missing_rev")
     }

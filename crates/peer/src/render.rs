@@ -12,7 +12,7 @@ use document::revtree::{Node, Status};
 use crate::attachment::Attachment;
 use crate::db::{Document, Version, local_rev};
 
-/// What to show of a document beside its members.
+/// What to include in a document besides its members.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) revisions: Option<Revisions>,
@@ -21,7 +21,7 @@ pub(crate) struct Shown {
     pub(crate) conflicts: Vec<Rev>,
     pub(crate) deleted_conflicts: Vec<Rev>,
     pub(crate) attachments: Attachments,
-    /// Attachments of this generation or an earlier one are shown as stubs.
+    /// Attachments of this generation or earlier are stubs.
     pub(crate) known_generation: Option<u64>,
     pub(crate) encoding: bool,
 }
@@ -38,13 +38,13 @@ pub(crate) enum Attachments {
 }
 
 impl Shown {
-    /// Whether an attachment is shown with its bytes, if any is.
+    /// Whether an attachment is included with its bytes, if any is.
     pub(crate) fn is_new(&self, attachment: &Attachment) -> bool {
         self.known_generation
             .is_none_or(|known| attachment.is_after(known))
     }
 
-    /// Whether something is shown that is not part of the revision.
+    /// Whether anything is included that is not part of the revision.
     pub(crate) fn has_meta(&self) -> bool {
         self.revs_info.is_some()
             || self.local_seq.is_some()
@@ -52,7 +52,7 @@ impl Shown {
             || !self.deleted_conflicts.is_empty()
     }
 
-    /// Shows the losing leaves that are not deleted.
+    /// Includes the losing leaves that are not deleted.
     pub(crate) fn with_conflicts(mut self, document: &Document) -> Self {
         self.conflicts = document
             .tree
@@ -64,7 +64,7 @@ impl Shown {
     }
 }
 
-/// Appends a document of a tree.
+/// Appends a revision as a document.
 pub(crate) fn node(out: &mut Vec<u8>, id: &str, node: Node<'_, Arc<Version>>, shown: &Shown) {
     let version = node
         .value
@@ -199,7 +199,7 @@ pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// Appends the text of something as a JSON string.
+/// Appends a displayed value as a JSON string.
 pub(crate) fn quoted(out: &mut Vec<u8>, value: impl fmt::Display) {
     string(out, &value.to_string());
 }

@@ -16,7 +16,7 @@ use crate::request::Request;
 
 pub(crate) type Reply = Response<Body>;
 
-/// An answer of JSON, which gets a newline at the end as CouchDB's do.
+/// A JSON answer. Like CouchDB's, it ends with a newline.
 pub(crate) fn json(status: StatusCode, json: impl Into<Vec<u8>>) -> Reply {
     let mut json = json.into();
     json.push(b'\n');
@@ -28,7 +28,7 @@ pub(crate) fn ok(status: StatusCode) -> Reply {
     json(status, "{\"ok\":true}")
 }
 
-/// An answer of JSON that comes in pieces, its length unknown.
+/// A JSON answer in chunks, without a length.
 pub(crate) fn stream<S>(content_type: &str, pieces: S) -> Reply
 where
     S: Stream<Item = Bytes> + Send + 'static,
@@ -37,7 +37,7 @@ where
     build(StatusCode::OK, content_type, Body::from_stream(pieces))
 }
 
-/// An answer whose pieces are all here.
+/// An answer whose pieces are all known.
 pub(crate) fn pieces(
     status: StatusCode,
     content_type: &str,
@@ -60,7 +60,7 @@ pub(crate) fn build(status: StatusCode, content_type: &str, body: Body) -> Reply
     reply
 }
 
-/// Sets a header; a value that cannot be one is left out.
+/// Sets a header; invalid values are left out.
 pub(crate) fn set(reply: &mut Reply, name: &HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         reply.headers_mut().insert(name, value);
@@ -76,7 +76,7 @@ pub(crate) fn with_location(reply: Reply, location: &str) -> Reply {
     with(reply, &LOCATION, location)
 }
 
-/// The answer, or that the client has it already.
+/// The answer, or 304 if the client has it already.
 pub(crate) fn with_etag(request: &Request, etag: &str, answer: impl FnOnce() -> Reply) -> Reply {
     let known = request.header(&IF_NONE_MATCH).unwrap_or_default();
     let mut known = known.split(", ").flat_map(|part| part.split(','));
@@ -88,7 +88,7 @@ pub(crate) fn with_etag(request: &Request, etag: &str, answer: impl FnOnce() -> 
     with(answer(), &ETAG, etag)
 }
 
-/// Completes an answer of JSON.
+/// Adds the headers that all JSON answers have.
 pub(crate) fn complete(reply: &mut Reply) {
     let headers = reply.headers_mut();
     if headers

@@ -1,26 +1,24 @@
-//! A request, as CouchDB reads it.
-
-use std::fmt::Write as _;
-use std::io::Read as _;
+//! Parses requests as CouchDB does.
 
 use axum::body::Body;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use document::rev::Rev;
-use flate2::read::GzDecoder;
 use futures::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, IF_MATCH};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method};
+use wire::Collected;
+use wire::gzip::{GzipError, gunzip};
 
 use crate::functions::UserContext;
 use crate::refusal::Refusal;
 
-/// A request after its head was read.
+/// A request whose head is parsed.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// `HEAD` counts as `GET`.
     pub(crate) method: Method,
-    /// The path, decoded, without empty parts.
+    /// Decoded, without empty segments.
     pub(crate) path: Vec<String>,
     pub(crate) raw_path: String,
     pub(crate) query: Vec<(String, String)>,
@@ -61,7 +59,6 @@ impl Request {
         })
     }
 
-    /// The value of a query parameter.
     pub(crate) fn param(&self, name: &str) -> Option<&str> {
         self.query
             .iter()
@@ -78,12 +75,11 @@ impl Request {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Whether the client takes an answer of this type.
+    /// Whether the client accepts this media type.
     pub(crate) fn accepts(&self, content_type: &str) -> bool {
-        accepts(self.header(&ACCEPT).unwrap_or("*/*"), content_type)
+        wire::accepts(self.header(&ACCEPT).unwrap_or("*/*"), content_type)
     }
 
-    /// Refuses requests whose body is not declared as JSON.
     pub(crate) fn check_json(&self) -> Result<(), Refusal> {
         let declared = self.header(&CONTENT_TYPE).unwrap_or_default();
         if declared.split(';').next() == Some("application/json") {
@@ -94,7 +90,7 @@ impl Request {
         ))
     }
 
-    /// Whether there is a body, as far as headers tell.
+    /// Whether the headers announce a body.
     pub(crate) fn has_body(&self) -> bool {
         match self.header(&CONTENT_LENGTH) {
             Some(length) => length != "0",
@@ -102,42 +98,20 @@ impl Request {
         }
     }
 
-    /// The body, whole.
+    /// Reads the whole body.
     pub(crate) async fn body(&mut self) -> Result<Bytes, Refusal> {
         let declared = self
             .header(&CONTENT_LENGTH)
             .and_then(|length| length.parse::<usize>().ok());
-        if declared.is_some_and(|length| length > self.body_bytes_max) {
-            return Err(Refusal::request_too_large());
-        }
-        let mut stream = self
-            .body
-            .take()
-            .unwrap_or_else(Body::empty)
-            .into_data_stream();
-        let mut first = Bytes::new();
-        let mut whole = BytesMut::new();
-        while let Some(chunk) = stream.next().await {
+        let too_large = |_| Refusal::request_too_large();
+        let mut whole = Collected::sized(declared, self.body_bytes_max).map_err(too_large)?;
+        let body = self.body.take().unwrap_or_else(Body::empty);
+        let mut chunks = body.into_data_stream();
+        while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|_| Refusal::bad_request("request body ended early"))?;
-            if first.len() + whole.len() + chunk.len() > self.body_bytes_max {
-                return Err(Refusal::request_too_large());
-            }
-            // A body that comes in one piece is not copied.
-            if first.is_empty() && whole.is_empty() {
-                first = chunk;
-                continue;
-            }
-            if whole.is_empty() {
-                whole.reserve(declared.unwrap_or(0).max(first.len() + chunk.len()));
-                whole.extend_from_slice(&std::mem::take(&mut first));
-            }
-            whole.extend_from_slice(&chunk);
+            whole.push(chunk).map_err(too_large)?;
         }
-        Ok(if whole.is_empty() {
-            first
-        } else {
-            whole.freeze()
-        })
+        Ok(whole.finish())
     }
 
     /// The body as JSON text, uncompressed.
@@ -145,13 +119,12 @@ impl Request {
         let body = self.body().await?;
         let body = match self.header(&CONTENT_ENCODING).unwrap_or("identity") {
             "identity" => Vec::from(body),
-            "gzip" => {
-                let mut plain = Vec::new();
-                GzDecoder::new(&body[..])
-                    .read_to_end(&mut plain)
-                    .map_err(|_| Refusal::bad_request("Request body is not properly gzipped."))?;
-                plain
-            }
+            "gzip" => gunzip(body, self.body_bytes_max).map_err(|error| match error {
+                GzipError::TooLarge(_) => Refusal::request_too_large(),
+                GzipError::Damaged(_) => {
+                    Refusal::bad_request("Request body is not properly gzipped.")
+                }
+            })?,
             other => {
                 return Err(Refusal::content_type(format!(
                     "{other} is not a supported content encoding."
@@ -190,12 +163,12 @@ impl Request {
     pub(crate) fn absolute(&self, parts: &[&str]) -> String {
         let host = self.header(&HOST).unwrap_or("localhost");
         parts.iter().fold(format!("http://{host}"), |url, part| {
-            url + "/" + &quote(part)
+            url + "/" + &wire::quote(part)
         })
     }
 }
 
-/// Every `%` is followed by two hexadecimal digits.
+/// Checks that two hexadecimal digits follow every `%`.
 fn check_encoding(text: &str) -> Result<(), Refusal> {
     let bytes = text.as_bytes();
     let hex = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_hexdigit);
@@ -209,7 +182,7 @@ fn check_encoding(text: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Decodes a part of a path, in which a plus is a blank, as in queries.
+/// Decodes a path segment, in which `+` is a space, as in queries.
 fn unquote(part: &str) -> String {
     let pair = format!("={}", part.replace('&', "%26"));
     let mut decoded = url::form_urlencoded::parse(pair.as_bytes());
@@ -219,70 +192,13 @@ fn unquote(part: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Encodes a part of a path, as CouchDB writes `Location`.
-pub(crate) fn quote(part: &str) -> String {
-    let mut quoted = String::with_capacity(part.len());
-    for byte in part.bytes() {
-        if byte.is_ascii_alphanumeric() || b"_.-:".contains(&byte) {
-            quoted.push(char::from(byte));
-        } else {
-            write!(quoted, "%{byte:02X}").expect("writing to memory does not fail");
-        }
-    }
-    quoted
-}
-
-/// Whether a header `Accept` takes a type.
-fn accepts(header: &str, content_type: &str) -> bool {
-    let group = content_type.split('/').next().unwrap_or_default();
-    let mut accepted = false;
-    for range in header.split(',') {
-        let mut parts = range.split(';').map(str::trim);
-        let kind = parts.next().unwrap_or_default();
-        let weight = parts
-            .find_map(|part| part.strip_prefix("q="))
-            .map_or(Ok(1.0), str::parse::<f64>);
-        let specific = kind == content_type || kind.strip_suffix("/*") == Some(group);
-        let refused = weight.unwrap_or(0.0) <= 0.0;
-        if specific && refused {
-            return false;
-        }
-        accepted |= !refused && (specific || kind == "*/*");
-    }
-    accepted
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn accept_headers() {
-        for (header, content_type, expected) in [
-            ("*/*", "multipart/mixed", true),
-            ("application/json", "multipart/mixed", false),
-            ("multipart/*", "multipart/mixed", true),
-            (
-                "multipart/mixed, application/json;q=0.5",
-                "application/json",
-                true,
-            ),
-            ("*/*, application/json;q=0", "application/json", false),
-            ("text/html;q=0.9, */*;q=0.1", "application/json", true),
-            ("", "application/json", false),
-        ] {
-            assert_eq!(
-                accepts(header, content_type),
-                expected,
-                "{header} {content_type}"
-            );
-        }
-    }
-
-    #[test]
     fn paths() {
         assert_eq!(unquote("a%2Fb+c%2Bd%C3%A9&e"), "a/b c+dé&e");
-        assert_eq!(quote("a/b c:é"), "a%2Fb%20c:%C3%A9");
         assert!(check_encoding("a%2Fb").is_ok());
         for bad in ["%", "%2", "a%zz", "%%41"] {
             assert!(check_encoding(bad).is_err(), "{bad}");

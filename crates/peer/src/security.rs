@@ -1,11 +1,11 @@
-//! Who may do what in a database: its `_security` object.
+//! Access rights of a database: its `_security` object.
 
 use serde_json::Value;
 
 use crate::functions::UserContext;
 use crate::refusal::Refusal;
 
-/// A security object, as it was sent and as it is understood.
+/// A security object, as sent and as parsed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Security {
     pub(crate) json: String,
@@ -52,7 +52,7 @@ impl Group {
 }
 
 impl Security {
-    /// The one of a new database: for administrators only, or for everybody.
+    /// That of a new database: administrators only, or open to all.
     pub(crate) fn initial(admin_only: bool) -> Self {
         if !admin_only {
             return Self {
@@ -64,7 +64,6 @@ impl Security {
         Self::parse(json).expect("this is a security object")
     }
 
-    /// Reads what a client sends.
     pub(crate) fn parse(json: &str) -> Result<Self, Refusal> {
         let value: Value =
             serde_json::from_str(json).map_err(|_| Refusal::bad_request("invalid UTF-8 JSON"))?;

@@ -34,10 +34,10 @@ impl Seqs {
         BASE64.encode(bytes)
     }
 
-    /// Reads `since`. A sequence of another database is the beginning.
+    /// Parses `since`. A sequence of another database counts as 0.
     ///
     /// # Errors
-    /// It is no sequence at all.
+    /// The text is not a sequence.
     pub(crate) fn parse(self, text: &str) -> Result<u64, Refusal> {
         let malformed =
             || Refusal::bad_request("Malformed sequence supplied in 'since' parameter.");

@@ -1,4 +1,4 @@
-//! What a server is made of, apart from HTTP.
+//! The state of a server, without HTTP.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::security::Security;
 use crate::seq::Seqs;
 
-/// Databases that may begin with an underscore.
+/// Databases whose names may start with an underscore.
 const SYSTEM_DATABASES: [&str; 5] = ["_users", "_replicator", "_global_changes", "_dbs", "_nodes"];
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Server {
     pub(crate) chance: Chance,
     pub(crate) auth: Auth,
     pub(crate) events: Arc<Events>,
-    /// Tells the sequences of `_db_updates` from those of other servers.
+    /// Distinguishes the sequences of `_db_updates` from those of other servers.
     events_uuid: [u8; 8],
     pub(crate) faults: Injector,
     pub(crate) recorder: Recorder,
@@ -39,7 +39,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `seed` also tells servers apart that were started with the same options.
+    /// `seed` also distinguishes servers started with the same options.
     pub(crate) fn new(options: Options, seed: u64) -> Self {
         let chance = Chance::new(seed);
         let auth = Auth::new(chance.bytes());
@@ -103,7 +103,7 @@ impl Server {
             return Err(Refusal::database_exists());
         }
         let security = Security::initial(self.options.admin_only);
-        // Creation times tell a database from its predecessors, which may have lived in the same second.
+        // Creation times distinguish a database from predecessors of the same name, even within a second.
         let now = self.clock.seconds();
         let next = |last| Some(now.max(last + 1));
         let last = self
@@ -139,7 +139,7 @@ impl Server {
         Ok(())
     }
 
-    /// Checks a document and stores its attachments; `edit` tells an edit from a revision made elsewhere.
+    /// Checks a document and stores its attachments; `edit` is false for a replicated revision.
     pub(crate) fn prepare(
         &self,
         db: &Database,

@@ -1,4 +1,4 @@
-//! Serving, and beginning anew at every restart.
+//! Serves, and starts over at every restart.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::http::{Context, handle};
 use crate::listener::{Connection, Listening, Place, Restart, Sockets};
 
-/// Serves until the peer is dropped, beginning anew at every restart.
+/// Serves until the peer is dropped.
 pub(crate) struct Supervisor {
     pub(crate) place: Place,
     pub(crate) address: SocketAddr,

@@ -4,7 +4,7 @@
 //! current version is the fourth; ids of older versions and of releases that normalised otherwise are only ever looked
 //! up.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use couch::Endpoint;
 use document::json::Json;
@@ -310,13 +310,7 @@ fn suffixes(replication: &Replication) -> String {
 }
 
 fn hash(terms: Vec<Term>) -> String {
-    let digest = Md5::digest(Term::List(terms).encode());
-    digest
-        .iter()
-        .fold(String::with_capacity(32), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    wire::hex(&Md5::digest(Term::List(terms).encode()))
 }
 
 #[cfg(test)]

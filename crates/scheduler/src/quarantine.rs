@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::create::Replications;
 use crate::fault::ServiceError;
 use crate::keys;
-use crate::run::{Shown, chain};
+use crate::run::Shown;
 use replication::engine::{Phase, Progress};
 
 /// Suspects without a strike that a node starts at a time.
@@ -117,7 +117,7 @@ impl Suspect {
             Ok::<_, ServiceError>(())
         };
         if let Err(error) = (of.0.jobs.store()).transact("clear_suspect", clear).await {
-            tracing::debug!(job.id = %job.id, error = %chain(&error), "clear a suspect");
+            tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "clear a suspect");
         }
     }
 }
@@ -149,7 +149,7 @@ impl Replications {
             "a run does not give its thread back; the job goes to another node, and this one should be restarted"
         );
         if let Err(error) = write.await {
-            tracing::debug!(job.id = %job.id, error = %chain(&error), "mark a stuck run");
+            tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "mark a stuck run");
         }
     }
 }

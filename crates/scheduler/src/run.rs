@@ -176,7 +176,7 @@ impl Runner {
             Ok(ended) => ended,
             Err(error) => {
                 let id = &accepted.job.id;
-                tracing::warn!(job.id = %id, error = %chain(&error), "a run was lost");
+                tracing::warn!(job.id = %id, error = %wire::chain(&error), "a run was lost");
                 Ended::Halted
             }
         }
@@ -453,11 +453,4 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 
 pub(crate) fn timestamp(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(ms).unwrap_or_default()
-}
-
-/// An error and its causes, for logs.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    let causes: Vec<_> = causes.map(|cause| format!(": {cause}")).collect();
-    format!("{error}{}", causes.concat())
 }

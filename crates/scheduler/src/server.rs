@@ -26,7 +26,7 @@ use crate::idle::Sources;
 use crate::keys;
 use crate::metrics;
 use crate::quarantine::{self, Quarantine};
-use crate::run::{Ended, Runner, Stops, chain};
+use crate::run::{Ended, Runner, Stops};
 use crate::slots::Slots;
 use crate::starts::Starts;
 use crate::witness::{self, Bug};
@@ -100,7 +100,7 @@ impl Worker {
         let info = match of.0.jobs.info(&of.0.ty, &self.job.id).await {
             Ok(info) => info,
             Err(error) => {
-                tracing::debug!(error = %chain(&error), "look for lost jobs");
+                tracing::debug!(error = %wire::chain(&error), "look for lost jobs");
                 return;
             }
         };
@@ -196,7 +196,7 @@ impl Server {
                             return;
                         }
                         Err(error) => {
-                            tracing::warn!(error = %chain(&error), "accept jobs");
+                            tracing::warn!(error = %wire::chain(&error), "accept jobs");
                             sleep(Duration::from_secs(1)).await;
                         }
                     }
@@ -310,7 +310,7 @@ impl Server {
         let waiting = match self.waiting(options.max_churn).await {
             Ok(waiting) => waiting,
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "count waiting jobs");
+                tracing::warn!(error = %wire::chain(&error), "count waiting jobs");
                 0
             }
         };
@@ -412,7 +412,7 @@ async fn rung(of: Replications, heard: Option<Bytes>) -> Option<Bytes> {
             said
         }
         Err(error) => {
-            tracing::debug!(error = %chain(&error), "watch for lost jobs");
+            tracing::debug!(error = %wire::chain(&error), "watch for lost jobs");
             sleep(TIDY_PAUSE).await;
             heard
         }
@@ -432,7 +432,7 @@ async fn tidy(of: Replications) {
             Ok(true) if witness::has(Bug::BusyTidying) => sleep(Duration::from_millis(200)).await,
             Ok(true) => sleep(TIDY_PAUSE / 2 + of.entropy().up_to(TIDY_PAUSE)).await,
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "tidy up");
+                tracing::warn!(error = %wire::chain(&error), "tidy up");
                 sleep(TIDY_PAUSE).await;
             }
         }

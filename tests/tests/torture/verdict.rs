@@ -6,7 +6,7 @@ use std::path::Path;
 use e2e::PATIENCE;
 use futures::stream::{self, StreamExt as _};
 use peer::{Contents, Difference, Refusal, compare};
-use reqwest::{Client as Http, Method, StatusCode};
+use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use tokio::time::{Duration, Instant, sleep};
 
@@ -48,15 +48,14 @@ impl Judge<'_> {
     /// Every target has what its source has, as far as that was wanted.
     pub(crate) async fn equal(&self) {
         let begun = Instant::now();
-        let http = Http::new();
         let compared = self.work.replications.iter();
-        let compared = compared.map(|replication| self.one_is_equal(&http, replication));
+        let compared = compared.map(|replication| self.one_is_equal(replication));
         let compared = stream::iter(compared).buffer_unordered(COMPARED_AT_A_TIME);
         compared.collect::<()>().await;
         println!("equal after {:?}", begun.elapsed());
     }
 
-    async fn one_is_equal(&self, http: &Http, replication: &Replication) {
+    async fn one_is_equal(&self, replication: &Replication) {
         let (work, places) = (self.work, self.places);
         let (from, to) = (
             &places.all[replication.source],
@@ -69,7 +68,7 @@ impl Judge<'_> {
         let until = Instant::now() + PATIENCE;
         loop {
             let runs = self.runs(replication).await;
-            let differences = differences(http, replication, &source, &target, pouchdb).await;
+            let differences = differences(replication, &source, &target, pouchdb).await;
             if runs && differences.as_ref().is_ok_and(Vec::is_empty) {
                 return;
             }
@@ -141,14 +140,13 @@ impl Judge<'_> {
 }
 
 async fn differences(
-    http: &Http,
     replication: &Replication,
     source: &str,
     target: &str,
     pouchdb: bool,
 ) -> Result<Vec<Difference>, Refusal> {
-    let source = Contents::fetch(http, source, &[]).await?;
-    let target = Contents::fetch(http, target, &[]).await?;
+    let source = Contents::fetch(source, &[]).await?;
+    let target = Contents::fetch(target, &[]).await?;
     let expected = Work::expected(replication, source);
     let differences = compare(&expected, &target.without_locals()).into_iter();
     Ok(differences

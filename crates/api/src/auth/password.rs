@@ -12,8 +12,9 @@ use std::num::NonZeroU32;
 
 use aws_lc_rs::{digest, pbkdf2};
 use serde_json::Value;
+use wire::{hex, unhex};
 
-use super::{equal, hex, unhex};
+use super::equal;
 
 /// What a new hash is made with; OWASP's figure for SHA-256.
 pub const ITERATIONS: u32 = 600_000;

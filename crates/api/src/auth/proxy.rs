@@ -3,7 +3,7 @@
 
 use aws_lc_rs::hmac;
 
-use super::{Identity, unhex};
+use super::Identity;
 
 /// The headers of a vouching proxy, by `CouchDB`'s default names.
 pub const NAME_HEADER: &str = "x-auth-couchdb-username";
@@ -20,7 +20,7 @@ pub fn identity(
     roles: Option<&str>,
     token: Option<&str>,
 ) -> Option<Identity> {
-    let token = unhex(token?)?;
+    let token = wire::unhex(token?)?;
     let algorithm = match token.len() {
         32 => hmac::HMAC_SHA256,
         20 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,

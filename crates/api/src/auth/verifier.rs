@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::hashing::{Hashing, Lane};
 use super::password::PasswordHash;
 use super::throttle::Attempt;
-use super::{AuthError, equal, hex};
+use super::{AuthError, equal};
 
 /// How long a password that was right is believed without hashing it again, since it was last used.
 const REMEMBERED: Duration = Duration::from_mins(10);
@@ -57,7 +57,7 @@ impl Verifier {
     pub fn new(random: [u8; 32]) -> Self {
         Self(Arc::new(Inner {
             key: hmac::Key::new(hmac::HMAC_SHA256, &random),
-            nobody: PasswordHash::unmatched(hex(&random[..16])),
+            nobody: PasswordHash::unmatched(wire::hex(&random[..16])),
             hashing: Hashing::default(),
             remembered: Mutex::default(),
             running: Mutex::default(),

@@ -12,13 +12,14 @@ use document::json::Json;
 use document::mango::Selector;
 use document::matching::Matcher;
 use http::{HeaderName, Method};
+use wire::FeedKind;
 
 use super::reading::{self, Reading};
 use crate::Error;
 use crate::access::Opened;
 use crate::call::Call;
 use crate::reply::Reply;
-use feed::{Feed, Kind};
+use feed::Feed;
 use guard::Guard;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -38,17 +39,10 @@ pub(crate) async fn changes(call: &mut Call, opened: &Opened) -> Result<Reply, E
     } else {
         Json::Null
     };
-    let kind = match call.query.get("feed") {
-        None | Some("normal") => Kind::Normal,
-        Some("longpoll") => Kind::LongPoll,
-        Some("continuous" | "live") => Kind::Continuous,
-        Some("eventsource") => Kind::EventSource,
-        Some(_) => {
-            return Err(Error::bad_request(
-                "Supported `feed` types: normal, continuous, live, longpoll, eventsource",
-            ));
-        }
-    };
+    let kind = FeedKind::parse(call.query.get("feed")).ok_or_else(|| {
+        let forms = "normal, continuous, live, longpoll, eventsource";
+        Error::bad_request(format!("Supported `feed` types: {forms}"))
+    })?;
     let query = ChangesQuery {
         since: since(call, kind)?,
         descending: call.query.flag("descending")?,
@@ -76,10 +70,10 @@ pub(crate) async fn changes(call: &mut Call, opened: &Opened) -> Result<Reply, E
     feed.answer().await
 }
 
-fn since(call: &Call, kind: Kind) -> Result<Since, Error> {
+fn since(call: &Call, kind: FeedKind) -> Result<Since, Error> {
     let resumed = || {
         call.header(&LAST_EVENT_ID)
-            .filter(|_| kind == Kind::EventSource)
+            .filter(|_| kind == FeedKind::EventSource)
     };
     let given = call.query.get("last-event-id").or_else(resumed);
     match given.or(call.query.get("since")) {

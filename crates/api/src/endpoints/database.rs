@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::Error;
 use crate::access::{Opened, Security};
 use crate::call::Call;
-use crate::reply::{self, Reply, quote};
+use crate::reply::{self, Reply};
 
 /// `PUT /{db}`, which has to be none yet.
 pub(crate) async fn create(call: &Call, name: &str) -> Result<Reply, Error> {
@@ -20,7 +20,7 @@ pub(crate) async fn create(call: &Call, name: &str) -> Result<Reply, Error> {
     let reply = reply::json(StatusCode::CREATED, &json!({"ok": true}));
     Ok(reply::with_location(
         reply,
-        &call.absolute(&format!("/{}", quote(name))),
+        &call.absolute(&format!("/{}", wire::quote(name))),
     ))
 }
 

@@ -14,7 +14,7 @@ use super::writing::{Writing, edit};
 use crate::Error;
 use crate::access::Opened;
 use crate::call::{Call, aside};
-use crate::reply::{self, Reply, quote};
+use crate::reply::{self, Reply};
 
 /// `/{db}/{docid}`
 pub(crate) async fn document(call: &mut Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
@@ -232,7 +232,11 @@ pub(crate) fn written(
     let rev = rev.to_string();
     let mut reply = reply::json(status, &json!({"ok": true, "id": id, "rev": rev}));
     if call.method != Method::DELETE {
-        let url = format!("/{}/{}", quote(opened.db.name().as_str()), quote(id));
+        let url = format!(
+            "/{}/{}",
+            wire::quote(opened.db.name().as_str()),
+            wire::quote(id)
+        );
         reply = reply::with_location(reply, &call.absolute(&url));
     }
     if etag {

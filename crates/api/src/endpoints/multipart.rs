@@ -2,18 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Read as _;
 
 use axum::body::Body;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use docstore::Opened as Found;
-use flate2::read::GzDecoder;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use memchr::memmem;
 use serde_json::{Value, json};
+use wire::gzip::{GzipError, gunzip};
+use wire::multipart;
 
 use crate::Error;
 use crate::call::Call;
@@ -44,97 +43,39 @@ pub(crate) fn mixed(boundary: &str, found: impl Iterator<Item = Found>) -> Reply
 
 /// A document with its attachments, as one JSON text.
 pub(crate) async fn document(call: &mut Call) -> Result<String, Error> {
-    let bad = || Error::bad_request("The multipart body is not of its form.");
+    let malformed =
+        |problem: &str| Error::bad_request(format!("Invalid multipart body: {problem}."));
     let kind = call.header(&CONTENT_TYPE).unwrap_or_default();
-    let boundary = boundary(kind).ok_or_else(bad)?.to_owned();
+    let boundary = multipart::boundary(kind).ok_or_else(|| malformed("no boundary"))?;
     let bytes_max = call.options().request_bytes_max;
     let body = call.body().await?;
-    let mut parts = split(&body, &boundary).ok_or_else(bad)?.into_iter();
-    let first = parts.next().ok_or_else(bad)?;
-    let text = std::str::from_utf8(&first.content).map_err(|_| crate::call::not_json())?;
+    let parts =
+        multipart::split(&body, &boundary).map_err(|error| malformed(&error.to_string()))?;
+    let mut parts = parts.into_iter();
+    let (_, first) = parts.next().ok_or_else(|| malformed("no document"))?;
+    let text = std::str::from_utf8(&first).map_err(|_| crate::call::not_json())?;
     let mut contents = Vec::new();
     let mut named = HashMap::new();
-    for part in parts {
-        if let Some(name) = part.file_name() {
+    for (part, content) in parts {
+        if let Some(name) = part.bare_name() {
             named.insert(name.to_owned(), contents.len());
         }
-        contents.push(match part.header("content-encoding") {
-            Some("gzip") => unzip(&part.content, bytes_max)?,
-            _ => part.content,
+        contents.push(match part.content_encoding.as_str() {
+            "gzip" => unzip(content, bytes_max)?,
+            _ => content,
         });
     }
     fill_in(text, &contents, &named)
 }
 
-/// One part of a body.
-struct Part {
-    head: String,
-    content: Bytes,
-}
-
-impl Part {
-    fn header(&self, name: &str) -> Option<&str> {
-        let mut headers = self.head.lines().filter_map(|line| line.split_once(':'));
-        let found = headers.find(|(given, _)| given.trim().eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.trim())
-    }
-
-    fn file_name(&self) -> Option<&str> {
-        let (_, rest) = self
-            .header("content-disposition")?
-            .split_once("filename=\"")?;
-        Some(rest.strip_suffix('"').unwrap_or(rest))
-    }
-}
-
-/// Takes a body apart; `None` if it is not of its form, or cut off.
-fn split(body: &Bytes, boundary: &str) -> Option<Vec<Part>> {
-    let mark = format!("--{boundary}");
-    let delimiter = format!("\r\n{mark}");
-    // What stands before the first mark is for nobody.
-    let mut at = if body.starts_with(mark.as_bytes()) {
-        mark.len()
-    } else {
-        memmem::find(body, delimiter.as_bytes())? + delimiter.len()
-    };
-    let mut parts = Vec::new();
-    loop {
-        let rest = &body[at..];
-        if rest.starts_with(b"--") {
-            return Some(parts);
+fn unzip(packed: Bytes, bytes_max: usize) -> Result<Bytes, Error> {
+    match gunzip(packed, bytes_max) {
+        Ok(plain) => Ok(plain.into()),
+        Err(GzipError::TooLarge(_)) => Err(Error::too_large("the request entity is too large")),
+        Err(GzipError::Damaged(_)) => {
+            Err(Error::bad_request("An attachment is not properly gzipped."))
         }
-        // Without headers the empty line follows at once.
-        let head_at = at + memmem::find(rest, b"\r\n")?;
-        let head_bytes = memmem::find(&body[head_at..], b"\r\n\r\n")?;
-        let content_at = head_at + head_bytes + 4;
-        let content_bytes = memmem::find(&body[content_at..], delimiter.as_bytes())?;
-        parts.push(Part {
-            head: std::str::from_utf8(&body[head_at..head_at + head_bytes])
-                .ok()?
-                .to_owned(),
-            content: body.slice(content_at..content_at + content_bytes),
-        });
-        at = content_at + content_bytes + delimiter.len();
     }
-}
-
-/// The parameter `boundary` of a content type.
-fn boundary(content_type: &str) -> Option<&str> {
-    let mut parameters = content_type.split(';').skip(1).map(str::trim);
-    let given = parameters.find_map(|parameter| parameter.strip_prefix("boundary="))?;
-    let boundary = given.trim_matches('"');
-    (!boundary.is_empty() && boundary.len() <= 200).then_some(boundary)
-}
-
-fn unzip(bytes: &[u8], bytes_max: usize) -> Result<Bytes, Error> {
-    let mut plain = Vec::new();
-    let mut limited = GzDecoder::new(bytes).take(bytes_max as u64 + 1);
-    let read = limited.read_to_end(&mut plain);
-    read.map_err(|_| Error::bad_request("An attachment is not properly gzipped."))?;
-    if plain.len() > bytes_max {
-        return Err(Error::too_large("the request entity is too large"));
-    }
-    Ok(plain.into())
 }
 
 /// Puts what follows the document into it.
@@ -211,40 +152,4 @@ fn members_of(text: &str) -> Result<Vec<(String, Box<serde_json::value::RawValue
     let mut reader = serde_json::Deserializer::from_str(text);
     let members = reader.deserialize_map(InOrder);
     members.map_err(|_| Error::bad_request("Document must be a JSON object"))
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-
-    use super::{boundary, split};
-
-    #[test]
-    fn bodies_are_taken_apart() {
-        let body = "before\r\n--z\r\nA: b\r\nContent-Disposition: attachment; filename=\"n\"\r\n\r\n\
-                    one\r\n\r\n--z\r\n\r\ntwo\r\n--z--after";
-        let parts = split(&Bytes::from_static(body.as_bytes()), "z").unwrap();
-        let contents: Vec<_> = parts.iter().map(|part| &part.content[..]).collect();
-        assert_eq!(contents, [&b"one\r\n"[..], b"two"]);
-        assert_eq!(
-            (parts[0].header("a"), parts[0].file_name()),
-            (Some("b"), Some("n"))
-        );
-        assert_eq!((parts[1].header("a"), parts[1].file_name()), (None, None));
-        for end in 0..body.len() - "--after".len() {
-            let cut = Bytes::copy_from_slice(&body.as_bytes()[..end]);
-            assert!(split(&cut, "z").is_none(), "{end}");
-        }
-        assert_eq!(split(&Bytes::from_static(b"--z--"), "z").unwrap().len(), 0);
-    }
-
-    #[test]
-    fn boundaries_are_parameters() {
-        let found = |kind| boundary(kind);
-        assert_eq!(found("multipart/related; boundary=\"a b\""), Some("a b"));
-        assert_eq!(found("multipart/related;charset=x;boundary=ab"), Some("ab"));
-        for none in ["multipart/related", "multipart/related; boundary=", ""] {
-            assert_eq!(found(none), None, "{none}");
-        }
-    }
 }

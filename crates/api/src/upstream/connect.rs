@@ -1,7 +1,6 @@
 //! Connections to the cluster.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,17 +8,16 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use http::Uri;
 use http::uri::Scheme;
-use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
+use wire::{Io, Stream};
 
-/// A cluster that is gone without a word is noticed after a few of these, also below a feed that waits for hours.
+/// A cluster that vanished is noticed after a few of these, even by a feed that waits for hours.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
@@ -46,16 +44,21 @@ impl Connector {
         let keepalive = TcpKeepalive::new()
             .with_time(KEEPALIVE)
             .with_interval(KEEPALIVE);
-        // An option that cannot be set costs comfort, not correctness.
+        // Without the option dead connections are only noticed later.
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-        if !is_tls {
-            return Ok(TokioIo::new(Stream(Box::new(stream))));
-        }
-        let no_tls = || io::Error::other("there are no certificates to believe in");
-        let tls = self.tls.ok_or_else(no_tls)?;
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let stream = tls.connect(name, stream).await?;
-        Ok(TokioIo::new(Stream(Box::new(stream))))
+        let io: Box<dyn Io> = if is_tls {
+            let no_tls = || io::Error::other("no trust roots for TLS");
+            let tls = self.tls.ok_or_else(no_tls)?;
+            let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+            Box::new(tls.connect(name, stream).await?)
+        } else {
+            Box::new(stream)
+        };
+        Ok(TokioIo::new(Stream {
+            io,
+            absolute_form: false,
+            http2: false,
+        }))
     }
 }
 
@@ -74,58 +77,5 @@ impl tower::Service<Uri> for Connector {
             let connected = timeout(patience, connecting).await;
             connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         })
-    }
-}
-
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
-/// A connection, with or without TLS.
-pub(super) struct Stream(Box<dyn Io>);
-
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
     }
 }

@@ -1,4 +1,4 @@
-//! Cookie sessions: `POST /_session` once, a cookie from then on.
+//! Cookie sessions: `POST /_session` once, then a cookie.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use url::{Url, form_urlencoded};
 
-use super::{AuthSettings, Verdict, sensitive};
+use super::{AuthSettings, Verdict};
 use crate::error::{Error, Request};
 use crate::login::{Form, submit};
 use crate::net::{Profile, ProfileKey};
-use crate::secret::{Basic, Secret};
+use crate::secret::{Basic, Secret, sensitive};
 
 /// What must be equal for two endpoints to share a session.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -33,19 +33,19 @@ pub(crate) struct Session {
 
 #[derive(Default)]
 struct State {
-    /// Rises with each new cookie.
+    /// Incremented with each new cookie.
     epoch: u64,
     cookie: Option<HeaderValue>,
-    /// When it was last renewed because a request was refused.
+    /// When a refused request last renewed it.
     refused: Option<Instant>,
     renew_at: Option<Instant>,
-    /// The server wants Basic credentials even for `_session` (`require_valid_user`).
+    /// Whether the server wants Basic credentials even for `_session` (`require_valid_user`).
     needs_basic: bool,
-    /// The server has no sessions.
+    /// Whether the server lacks sessions.
     unsupported: bool,
 }
 
-/// The address of `_session` for an endpoint: at the root of its host, without a query.
+/// The URL of `_session` for an endpoint: at the root of its host, without a query.
 pub(crate) fn session_url(endpoint: &Url) -> Url {
     let mut url = endpoint.clone();
     url.set_path("/_session");
@@ -119,7 +119,7 @@ impl Session {
         if state.epoch > epoch {
             return Verdict::Again;
         }
-        // Even a new cookie may be one that a restarted server knows no more; but what is refused with two in a row is
+        // A restarted server may reject even a new cookie; but a request refused with two in a row is
         // refused for another reason.
         let since = (state.refused).map(|at| now.saturating_duration_since(at));
         if since.is_some_and(|since| since < self.settings.session_min_update) {
@@ -213,7 +213,7 @@ impl State {
         }
         self.cookie = Some(cookie.clone());
         self.epoch += 1;
-        // A tenth is kept back for the way the cookie took, and for clocks that differ.
+        // A tenth is deducted for the time in transit and clock skew.
         let lifetime = max_age.map_or(settings.session_refresh, |seconds| {
             Duration::from_secs(seconds.min(u64::from(u32::MAX)) * 9 / 10)
         });

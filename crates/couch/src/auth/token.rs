@@ -10,18 +10,18 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
-use super::{AuthSettings, Verdict, YOUNG, sensitive};
+use super::{AuthSettings, Verdict, YOUNG};
 use crate::endpoint::{AuthMethod, ClientCredentials, IamKey};
 use crate::error::{Error, Request};
 use crate::login::{Answered, Form, submit};
 use crate::net::{Profile, ProfileKey};
-use crate::secret::{Basic, Secret, spellings};
+use crate::secret::{Basic, Secret, sensitive, spellings};
 
-/// Tokens are renewed so long before they expire, or at half their life when that is short.
+/// Tokens are renewed this long before they expire, or after half their lifetime if that is short.
 const RENEW_BEFORE: Duration = Duration::from_mins(5);
-/// The life of a token whose server does not tell.
+/// The lifetime of a token without `expires_in`.
 const LIFE_DEFAULT_S: u64 = 3600;
-/// A token file is looked at this often.
+/// How often a token file is checked.
 const FILE_CHECK: Duration = Duration::from_secs(10);
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -49,7 +49,7 @@ pub(crate) struct TokenSource {
 struct State {
     epoch: u64,
     token: Option<Token>,
-    /// The server wants client and secret in the body instead of the header.
+    /// Whether the server wants client and secret in the body instead of the header.
     in_body: bool,
 }
 
@@ -169,7 +169,7 @@ impl TokenSource {
     }
 }
 
-/// A client as Basic credentials: the standard wants both form-encoded before they are joined.
+/// A client as Basic credentials: RFC 6749 wants both form-encoded before they are joined.
 fn basic(client: &ClientCredentials) -> Basic {
     let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
     Basic {
@@ -224,7 +224,7 @@ impl Grant {
     }
 }
 
-/// Reads a token from a file that somebody else keeps fresh.
+/// Reads a token from a file that another process keeps fresh.
 pub(crate) struct JwtFile {
     path: PathBuf,
     state: Mutex<FileState>,
@@ -265,7 +265,7 @@ impl JwtFile {
         }
     }
 
-    /// A request with the token of `epoch` was answered by 401: perhaps there is a newer one.
+    /// A request with the token of `epoch` was answered by 401: the file may have a newer one.
     pub(super) async fn refused(&self, epoch: u64) -> Verdict {
         let mut state = self.state.lock().await;
         if state.epoch == epoch {

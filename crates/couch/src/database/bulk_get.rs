@@ -8,8 +8,9 @@ use http::{Method, header};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::handle::Database;
 use super::open_revs::Revisions;
-use super::{Database, DocError};
+use super::writes::DocError;
 use crate::document::Document;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -25,28 +26,27 @@ pub struct WantedRev {
     /// servers take for the winner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rev: Option<Rev>,
-    /// Revisions whose attachments need not come again.
+    /// Revisions whose attachments need not be sent again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub atts_since: Vec<Rev>,
 }
 
-/// What came of one wanted revision.
+/// The result for one wanted revision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fetched {
-    /// Its place in what was wanted.
+    /// The index of the wanted revision.
     pub index: usize,
-    /// The document, or why there is none.
     pub result: Result<Document, DocError>,
 }
 
-/// Fetched documents, as they come in. They come in the order they were wanted in; an answer in
-/// another order is an error, and what has not come by then is to be fetched in another way.
+/// A stream of fetched documents in the order of the request. An answer in
+/// another order is an error, and the rest is to be fetched in another way.
 pub struct BulkGet {
     feed: Feed,
-    /// Which documents, and whether with all their leaves.
+    /// The wanted ids, and whether all their leaves are wanted.
     wanted: Vec<(DocId, bool)>,
     next: usize,
-    /// Documents of the current row that are still to be handed out.
+    /// Documents of the current row that are not returned yet.
     ready: VecDeque<Fetched>,
 }
 
@@ -116,7 +116,7 @@ fn bulk_get_call(
     Ok(Call::new(Method::POST, "_bulk_get")
         .param("latest", "true")
         .param("revs", "true")
-        // Stubs then say which attachments are compressed.
+        // Makes stubs include the encoding of compressed attachments.
         .param("att_encoding_info", "true")
         .param("attachments", if attachments { "true" } else { "false" })
         .header(header::ACCEPT, accept)
@@ -132,11 +132,11 @@ async fn success(reply: Reply) -> Result<Reply, Error> {
 }
 
 impl BulkGet {
-    /// The next document, `None` when all have come. May be cancelled and called again.
+    /// The next document, `None` at the end. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Fetched>, Error> {
         let next = self.read_next().await;
         if next.is_err() {
-            // Nothing comes after an error.
+            // Nothing is read after an error.
             self.next = self.wanted.len();
             self.ready.clear();
         }
@@ -159,7 +159,7 @@ impl BulkGet {
         }
     }
 
-    /// Most servers answer each wanted revision by a row, some gather those of a document in one.
+    /// Most servers send a row per wanted revision, some one per document.
     fn read(&mut self, row: &Bytes) -> Result<(), Error> {
         let parsed: Row<'_> = match serde_json::from_slice(row) {
             Ok(parsed) => parsed,

@@ -8,27 +8,27 @@ use bytes::Bytes;
 use http::header;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use wire::media_type;
 
-use super::{Database, path};
+use super::handle::{Database, path};
 use crate::document::{Attachment, Document};
 use crate::error::Error;
 use crate::feed::Feed;
-use crate::multipart::media_type;
 use crate::peer::{Call, Peer, Reply, encode};
 use crate::rows::Layout;
 use crate::types::{DocId, Rev};
 use stream::Stream;
 
-/// The request line of CouchDB's replicator stays below this.
+/// The limit of CouchDB's replicator for its request lines.
 const REQUEST_LINE_BYTES_MAX: usize = 7000;
-/// A server that refuses a request line as short as this refuses any.
+/// Below this length a refusal is not about the length.
 const REQUEST_LINE_BYTES_MIN: usize = 200;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WantedRevs<'a> {
     /// All leaves.
     All,
-    /// These, or newer ones on their branches.
+    /// These, or their descendants.
     These(&'a [Rev]),
 }
 
@@ -42,14 +42,14 @@ pub enum Revision {
     Document(Document),
 }
 
-/// Revisions, as they come in.
+/// A stream of revisions.
 pub struct Revisions {
     place: Place,
     document_bytes_max: usize,
 }
 
 enum Place {
-    /// A server that answers by JSON: the rows of an array.
+    /// A server that answers with JSON: the elements of an array.
     Json(Box<Feed>),
     Multipart(Box<Stream>),
     Done,
@@ -98,7 +98,7 @@ fn open_revs_call(
         .param("revs", "true")
         .param("open_revs", &revs)
         .param("latest", "true")
-        // Servers that only speak JSON then send attachments inline.
+        // Makes servers that only send JSON include attachments.
         .param("attachments", "true")
         .header(header::ACCEPT, "multipart/mixed")
         .stream();
@@ -181,12 +181,10 @@ impl Revisions {
         }
     }
 
-    /// The error of attachments that are not those of the document.
     pub(super) fn attachments_missing(&mut self) -> Error {
         self.bad("attachments are not those that the document announced")
     }
 
-    /// The error of an attachment whose bytes are not those that its digest was made of.
     pub(super) fn attachment_damaged(&mut self) -> Error {
         self.bad("an attachment has another digest than the document says")
     }

@@ -1,4 +1,4 @@
-//! Writing one document, with attachments that stream through.
+//! Writes one document, streaming its attachments.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use http::Method;
 use md5::{Digest as _, Md5};
 use tokio::sync::mpsc;
 
+use super::handle::{Database, FULL_COMMIT, content_type, path};
 use super::open_revs::Revisions;
-use super::{Database, FULL_COMMIT, content_type, path};
 use crate::document::{Attachment, Attachments, Document};
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::peer::{Call, StreamBody};
 
-/// Chunks between source and target: with those of the connections, all that is held.
+/// Chunks buffered between source and target, besides the connections' own buffers.
 const CHUNKS_HELD: usize = 2;
 
 impl Database {
@@ -55,7 +55,7 @@ impl Database {
                 biased;
                 reply = &mut sending => break reply?,
                 pumped = &mut pumping, if !is_pumped => {
-                    // An error of the source ends the request to the target by dropping it.
+                    // After an error of the source, dropping the channel aborts the request to the target.
                     pumped?;
                     is_pumped = true;
                 }
@@ -71,7 +71,7 @@ fn put_call(document: &Document) -> Call {
         .header(FULL_COMMIT, "false")
 }
 
-/// Moves a document and its attachments into a request; stops when the request ends.
+/// Copies a document and its attachments into a request; stops when the request ends.
 async fn pump(
     frame: Frame,
     document: &Document,
@@ -105,7 +105,7 @@ async fn pump(
                 return Ok(());
             }
         }
-        // The target has not heard the end yet, so it keeps nothing of what is damaged.
+        // The request is still incomplete, so the target discards the damaged attachment.
         if attachment
             .digest
             .is_some_and(|digest| digest != hash.finalize()[..])
@@ -122,7 +122,7 @@ async fn pump(
     Ok(())
 }
 
-/// Everything of a multipart request that is not document or attachment.
+/// The parts of a multipart request around document and attachments.
 struct Frame {
     content_type: String,
     /// Before the document, and before each attachment.
@@ -168,7 +168,7 @@ impl Frame {
     }
 }
 
-/// A name between quotes must not end them, nor the line.
+/// Escapes what would end the quotes or the line.
 fn escaped(c: char) -> impl Iterator<Item = char> {
     let (before, c) = match c {
         '"' | '\\' => (Some('\\'), c),

@@ -8,7 +8,7 @@ use http::Method;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Database, FULL_COMMIT};
+use super::handle::{Database, FULL_COMMIT};
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::peer::Call;
@@ -18,23 +18,21 @@ use crate::types::{DocId, Rev};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MissingRevs {
     pub id: DocId,
-    /// What it lacks.
     pub missing: Vec<Rev>,
-    /// What it has that may be ancestors of it.
+    /// Revisions that the target has and that may be ancestors of the missing ones.
     pub possible_ancestors: Vec<Rev>,
 }
 
-/// A document that a server did not give or take.
+/// A document that a server refused to send or to store.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct DocError {
     #[serde(default)]
     pub id: Option<DocId>,
-    /// Its revision, if the server says.
+    /// The revision, if the server sends it.
     #[serde(default)]
     pub rev: Option<Rev>,
     /// `forbidden`, …
     pub error: String,
-    /// The server's words.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -71,7 +69,7 @@ impl Database {
             .header(FULL_COMMIT, "false")
             .json(Payload::Pieces(Arc::from(pieces)));
         let reply = self.peer.fetch(&call).await?;
-        // 417: a validation function has refused some of them.
+        // 417: a validation function refused some of them.
         let reply = if reply.status == 417 {
             reply
         } else {

@@ -1,8 +1,8 @@
-//! Classes of addresses, and the IPv4 addresses that hide in IPv6 ones.
+//! Classes of addresses, and the IPv4 addresses embedded in IPv6 ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What an address is when it is not an ordinary public one.
+/// The classes of addresses that are not public.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
     Loopback,
@@ -56,7 +56,7 @@ fn of_v6(ip: Ipv6Addr) -> Option<Class> {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some(Class::Unspecified),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some(Class::Loopback),
-        // Unique and site local; the local NAT64 prefix leads wherever its operator says.
+        // Unique and site local; the local NAT64 prefix leads to wherever its operator configured.
         [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] | [0x64, 0xff9b, 1, ..] => Some(Class::Private),
         [0xfe80..=0xfebf, ..] => Some(Class::LinkLocal),
         [0xff00..=0xffff, ..] => Some(Class::Multicast),
@@ -73,7 +73,7 @@ pub(super) fn canonical(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
 }
 
-/// The IPv4 address that a gateway would make of this one.
+/// The IPv4 address that a gateway would translate this one to.
 pub(super) fn wrapped(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     let join = |high: u16, low: u16| {

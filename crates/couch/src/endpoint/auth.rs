@@ -12,7 +12,7 @@
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::InvalidEndpoint;
+use super::invalid::InvalidEndpoint;
 use crate::secret::{Basic, Secret};
 
 /// Where `iam` asks for tokens unless told otherwise.
@@ -37,9 +37,9 @@ pub struct ClientCredentials {
     pub token_url: Url,
     pub client_id: String,
     pub client_secret: Secret,
-    /// Scopes, separated by blanks.
+    /// Separated by spaces.
     pub scope: Option<String>,
-    /// The audience, for servers that want one.
+    /// For servers that require one.
     pub audience: Option<String>,
 }
 
@@ -51,7 +51,7 @@ pub struct IamKey {
 }
 
 impl AuthMethod {
-    /// `None` when no member that we know is there; two of them would leave open which one counts.
+    /// `None` without a known member. Two are an error, because it would be unclear which counts.
     pub(super) fn parse(auth: &Map<String, Value>) -> Result<Option<Self>, InvalidEndpoint> {
         let mut found = None;
         for (name, value) in auth {
@@ -87,7 +87,7 @@ fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     value.get(name)?.as_str()
 }
 
-/// A token goes into a header, so it must be able to.
+/// A token becomes a header, so its characters must be valid there.
 fn bearer(value: &Value) -> Option<AuthMethod> {
     let token = value.as_str().or_else(|| text(value, "token"))?;
     let sendable = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
@@ -123,7 +123,7 @@ fn iam(value: &Value) -> Option<AuthMethod> {
     }))
 }
 
-/// An optional member, which must be a string when it is there.
+/// An optional member, which must be a string.
 fn optional_text(value: &Value, name: &str) -> Result<Option<String>, ()> {
     match value.get(name) {
         None | Some(Value::Null) => Ok(None),

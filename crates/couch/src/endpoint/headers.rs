@@ -3,13 +3,10 @@
 use base64::Engine as _;
 use serde_json::Value;
 
-use super::InvalidEndpoint;
+use super::invalid::{HEADERS_MAX, InvalidEndpoint};
 use crate::secret::{Basic, Secret};
 
 pub(super) type Headers = Vec<(String, Secret)>;
-
-/// The most headers, which is what common servers take.
-pub(super) const HEADERS_MAX: usize = 100;
 
 const CREDENTIALS: &str = "put credentials into `auth`";
 const URL: &str = "the URL names the host";
@@ -17,8 +14,8 @@ const PROXY: &str = "put the credentials into the URL of the proxy";
 const OURS: &str = "the replicator sets it where it is needed";
 const TRUSTED: &str = "x-auth-couchdb-";
 
-/// Headers that nobody may set, and what to do instead. What a server believes of a proxy in front of it must not come out of
-/// a document, and what frames messages must not differ from what is sent.
+/// Headers that users may not set, and what to do instead. What a server trusts a proxy to send must not come from
+/// a document, and framing headers must match the message.
 const REFUSED: [(&str, &str); 16] = [
     ("x-auth-couchdb-username", CREDENTIALS),
     ("x-auth-couchdb-roles", CREDENTIALS),
@@ -38,12 +35,12 @@ const REFUSED: [(&str, &str); 16] = [
     ("http2-settings", OURS),
 ];
 
-/// Who has written the headers.
+/// The author of headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
     /// A user, in a document or request.
     User,
-    /// The service, which passes on what has proven a caller.
+    /// The service, which passes on a caller's credentials.
     Service,
 }
 
@@ -93,13 +90,13 @@ fn check_name(name: &str) -> Result<(), InvalidEndpoint> {
     Ok(())
 }
 
-/// Whether they say who sends a request, beside Basic credentials.
+/// Whether they authenticate requests, other than by Basic credentials.
 pub(super) fn prove(headers: &[(String, Secret)]) -> bool {
     let authorizes = |name: &str| name.eq_ignore_ascii_case("authorization");
     headers.iter().any(|(name, _)| authorizes(name)) || has_session(headers)
 }
 
-/// Whether they hold the cookie of a session.
+/// Whether they contain a session's cookie.
 pub(super) fn has_session(headers: &[(String, Secret)]) -> bool {
     let cookies = headers
         .iter()

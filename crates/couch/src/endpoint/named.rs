@@ -1,4 +1,4 @@
-//! Secrets of the configuration, which endpoints name by `auth.secret_ref`.
+//! Secrets of the configuration, which endpoints reference by `auth.secret_ref`.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ impl NamedSecret {
     }
 }
 
-/// The origin that a text names, if it names nothing else.
+/// Parses an origin, which may have no path, query or credentials.
 fn parse_origin(text: &str) -> Option<Origin> {
     let url = Url::parse(text).ok()?;
     let is_bare = matches!(url.scheme(), "http" | "https")

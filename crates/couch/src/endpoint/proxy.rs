@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use super::InvalidEndpoint;
+use super::invalid::InvalidEndpoint;
 use super::text::Split;
 use crate::secret::{Basic, Secret};
 
-/// The protocol spoken with a proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ProxyScheme {
     /// Plain HTTP: absolute-form requests for `http`, `CONNECT` for `https`.
@@ -55,7 +54,7 @@ impl Proxy {
         let scheme = ProxyScheme::from_name(split.scheme)
             .filter(|scheme| allowed.contains(scheme))
             .ok_or(InvalidEndpoint::ProxyScheme)?;
-        // One parser decides what the host is: the one that endpoints go through, too.
+        // The same parser as for endpoints, so that both agree on what the host is.
         let host = url::Host::parse(&bracketed(split.host))
             .map_err(|_| InvalidEndpoint::ProxyUrl)?
             .to_string();

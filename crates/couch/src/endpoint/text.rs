@@ -18,7 +18,7 @@ pub(super) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// `None` for everything that a URL parser might read in another way than we do.
+    /// `None` for everything that a URL parser might read differently.
     pub(super) fn of(text: &'a str) -> Option<Self> {
         if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return None;

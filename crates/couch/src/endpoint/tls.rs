@@ -1,15 +1,15 @@
-//! What one endpoint wants changed about TLS.
+//! TLS settings of one endpoint.
 
 use serde_json::{Map, Value};
 
-use super::InvalidEndpoint;
+use super::invalid::InvalidEndpoint;
 use crate::secret::Secret;
 
-/// The `tls` member of an endpoint object; only a server administrator may set it, which whoever
+/// The `tls` member of an endpoint object. Only a server administrator may set it, which the code that
 /// accepts the document checks by [`Endpoint::is_privileged`](super::Endpoint::is_privileged).
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 pub struct TlsOverrides {
-    /// `false` accepts any certificate of this endpoint; `true` insists, whatever the node says.
+    /// `false` accepts any certificate of this endpoint; `true` requires a valid one, whatever the node's setting.
     pub verify: Option<bool>,
     /// Certificates (PEM) that this endpoint's chain must end in, instead of the node's.
     pub ca_pem: Option<String>,
@@ -33,7 +33,7 @@ impl TlsOverrides {
                 ("ca", Value::String(pem)) => tls.ca_pem = Some(pem.clone()),
                 ("cert", Value::String(pem)) => tls.cert_pem = Some(pem.clone()),
                 ("key", Value::String(pem)) => tls.key_pem = Some(Secret::from(pem.as_str())),
-                // A misspelt `verify` must not pass for none.
+                // A misspelt `verify` must not be ignored.
                 _ => return Err(InvalidEndpoint::Tls),
             }
         }

@@ -1,4 +1,4 @@
-//! Makes the connection for a request: address, proxy, TLS.
+//! Opens the connection for a request: address, proxy, TLS.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,27 +10,26 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use wire::{Io, Stream};
 
-use super::dial::{Dialer, Wire};
+use super::dial::Dialer;
 use super::proxy;
 use super::tls::TlsSource;
 use crate::endpoint::{Proxy, ProxyScheme};
 use crate::error::{Error, Failure};
 
-/// Address, proxy and TLS together may take this long.
+/// For address, proxy and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no connection or answer, by what the sender of the request does next.
+/// Why a request failed, by what its sender does next.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// Tries again, within its retries.
+    /// Tries again, if retries are left.
     Retry(Failure),
     /// Gives up, as another try would fail the same way.
     Final(Failure),
-    /// Hands it to the caller.
+    /// Returns it to the caller.
     Fatal(Error),
 }
 
@@ -46,12 +45,12 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Carries a [`Trouble`] through the HTTP client, which only lends its sources.
+/// Carries a [`Trouble`] through the HTTP client, which only lends the sources of its errors: hence the mutex.
 #[derive(Debug)]
 pub(crate) struct ConnectError(Mutex<Option<Trouble>>);
 
 impl ConnectError {
-    /// The trouble inside an error of the HTTP client.
+    /// Takes the trouble out of an error of the HTTP client.
     pub(crate) fn find(error: &(dyn StdError + 'static)) -> Option<Trouble> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -72,7 +71,7 @@ impl fmt::Display for ConnectError {
 
 impl StdError for ConnectError {}
 
-/// What the HTTP client asks for connections.
+/// Opens connections for the HTTP client.
 #[derive(Clone)]
 pub(crate) struct Connector {
     dialer: Arc<Dialer>,
@@ -89,7 +88,7 @@ impl Connector {
         let host = uri.host().unwrap_or_default();
         let is_tls = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let (stream, absolute_form): (Box<dyn Wire>, bool) = match &self.proxy {
+        let (stream, absolute_form): (Box<dyn Io>, bool) = match &self.proxy {
             None => (self.dialer.dial(host, port).await?, false),
             Some(proxy) => {
                 self.dialer.check_behind_proxy(host, port).await?;
@@ -101,14 +100,11 @@ impl Connector {
                 }
             }
         };
-        if !is_tls {
-            return Ok(TokioIo::new(Stream {
-                io: stream,
-                absolute_form,
-                http2: false,
-            }));
-        }
-        let (io, http2) = self.tls.handshake(stream, host).await?;
+        let (io, http2) = if is_tls {
+            self.tls.handshake(stream, host).await?
+        } else {
+            (stream, false)
+        };
         Ok(TokioIo::new(Stream {
             io,
             absolute_form,
@@ -116,7 +112,7 @@ impl Connector {
         }))
     }
 
-    async fn reach_proxy(&self, proxy: &Proxy) -> Result<Box<dyn Wire>, Trouble> {
+    async fn reach_proxy(&self, proxy: &Proxy) -> Result<Box<dyn Io>, Trouble> {
         let stream = self.dialer.dial_exactly(proxy.host(), proxy.port()).await?;
         match proxy.scheme() {
             ProxyScheme::Https => self.tls.proxy_handshake(stream, proxy.host()).await,
@@ -143,64 +139,5 @@ impl tower::Service<Uri> for Connector {
                 .unwrap_or_else(|_| Err(timed_out()))
                 .map_err(|trouble| ConnectError(Mutex::new(Some(trouble))))
         })
-    }
-}
-
-/// A connection, with what the HTTP client must know of it.
-pub(crate) struct Stream {
-    io: Box<dyn Wire>,
-    /// An HTTP proxy without a tunnel: requests name the whole URL.
-    absolute_form: bool,
-    http2: bool,
-}
-
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        let connected = Connected::new().proxy(self.absolute_form);
-        if self.http2 {
-            connected.negotiated_h2()
-        } else {
-            connected
-        }
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
     }
 }

@@ -1,4 +1,4 @@
-//! From a host name to a TCP connection, past the egress policy.
+//! Resolves host names and opens TCP connections, subject to the egress policy.
 
 use std::fmt;
 use std::future::Future;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use url::Host;
+use wire::Io;
 
 use super::connector::Trouble;
 use crate::connect_to::ConnectTo;
@@ -21,14 +21,14 @@ use crate::egress::Egress;
 use crate::error::Failure;
 use crate::metrics;
 
-/// Names being resolved at once: the system's resolver blocks a thread for each.
+/// Concurrent lookups: the system's resolver blocks a thread for each.
 const LOOKUPS_MAX: usize = 32;
-/// How long an address may take before the next one is tried beside it.
+/// How long to wait for an address before the next is tried concurrently (RFC 8305).
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(300);
-/// Addresses tried of one name.
+/// The most addresses tried per name.
 const ADDRESSES_MAX: usize = 16;
 
-/// Answers a name with addresses.
+/// Resolves a name.
 pub type ResolveFn = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<Vec<std::net::IpAddr>>> + Send>>
     + Send
     + Sync;
@@ -37,7 +37,7 @@ pub type ResolveFn = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<Ve
 pub enum Resolver {
     #[default]
     System,
-    /// Something else, as a simulation has it.
+    /// Of a simulation.
     Custom(Arc<ResolveFn>),
 }
 
@@ -50,22 +50,17 @@ impl fmt::Debug for Resolver {
     }
 }
 
-/// A connection of any make.
-pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
-
-pub type ConnectFn = dyn Fn(SocketAddr) -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send>>
+pub type ConnectFn = dyn Fn(SocketAddr) -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Io>>> + Send>>
     + Send
     + Sync;
 
-/// Who connects to addresses, once they are known and allowed.
+/// Connects to addresses, once they are resolved and allowed.
 #[derive(Clone, Default)]
 pub enum Transport {
     /// The operating system.
     #[default]
     Tcp,
-    /// Something else, as a simulation has it.
+    /// Of a simulation.
     Custom(Arc<ConnectFn>),
 }
 
@@ -78,7 +73,7 @@ impl fmt::Debug for Transport {
     }
 }
 
-/// Makes every connection of a node.
+/// Opens every connection of a node.
 pub(crate) struct Dialer {
     egress: Egress,
     connect_to: ConnectTo,
@@ -104,7 +99,7 @@ impl Dialer {
     }
 
     /// Connects to the host of a URL, or to where `connect_to` says.
-    pub(super) async fn dial(&self, host: &str, port: u16) -> Result<Box<dyn Wire>, Trouble> {
+    pub(super) async fn dial(&self, host: &str, port: u16) -> Result<Box<dyn Io>, Trouble> {
         let Some((target, target_port)) = self.connect_to.resolve(host, port) else {
             return self.dial_exactly(host, port).await;
         };
@@ -114,13 +109,9 @@ impl Dialer {
     }
 
     /// Connects to a host, whatever `connect_to` says.
-    pub(super) async fn dial_exactly(
-        &self,
-        host: &str,
-        port: u16,
-    ) -> Result<Box<dyn Wire>, Trouble> {
+    pub(super) async fn dial_exactly(&self, host: &str, port: u16) -> Result<Box<dyn Io>, Trouble> {
         let found = self.resolve(host, port).await?;
-        let stream: Box<dyn Wire> = match &self.transport {
+        let stream: Box<dyn Io> = match &self.transport {
             Transport::Tcp => Box::new(tcp(found).await.map_err(Failure::Connect)?),
             Transport::Custom(connect) => connect(found[0]).await.map_err(Failure::Connect)?,
         };
@@ -128,7 +119,7 @@ impl Dialer {
         Ok(stream)
     }
 
-    /// Checks a host that a proxy will connect to. The proxy resolves the name for itself, so what
+    /// Checks a host that a proxy will connect to. The proxy resolves the name itself, so what
     /// we resolve is a hint; a name that only the proxy knows passes.
     pub(super) async fn check_behind_proxy(&self, host: &str, port: u16) -> Result<(), Trouble> {
         match self.resolve(host, port).await {
@@ -137,7 +128,7 @@ impl Dialer {
         }
     }
 
-    /// All addresses of a host, all of them allowed.
+    /// All addresses of a host, if all of them are allowed.
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
         self.egress.check_name(host, port)?;
         let found = match Host::parse(host) {
@@ -181,13 +172,13 @@ async fn tcp(found: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_mins(1))
         .with_interval(Duration::from_secs(15));
-    // An option that cannot be set costs comfort, not correctness.
+    // Without the options dead connections are only noticed later, and small writes are slower.
     let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-/// Tries the addresses in turn, families alternating, a slow one not holding up the next.
+/// Tries the addresses in turn, alternating families; a slow one does not hold up the next.
 async fn connect_any(found: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut waiting = alternate(found).into_iter();
     let mut trying = FuturesUnordered::new();

@@ -1,4 +1,4 @@
-//! What is said to a proxy before it lets us through.
+//! Opens tunnels through proxies.
 
 use std::io;
 
@@ -6,22 +6,22 @@ use hyper_util::client::legacy::connect::proxy::SocksV5;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tower::{Service as _, service_fn};
+use wire::Io;
 
 use super::connector::Trouble;
-use super::dial::Wire;
 use crate::endpoint::Proxy;
 use crate::error::Failure;
 
-/// The head of a proxy's answer may have this many bytes.
+/// The most bytes in the head of a proxy's answer.
 const HEAD_BYTES_MAX: usize = 8192;
 
 /// Asks an HTTP proxy for a tunnel (`CONNECT`).
 pub(super) async fn tunnel(
-    mut stream: Box<dyn Wire>,
+    mut stream: Box<dyn Io>,
     proxy: &Proxy,
     host: &str,
     port: u16,
-) -> Result<Box<dyn Wire>, Trouble> {
+) -> Result<Box<dyn Io>, Trouble> {
     let mut head = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
     if let Some(credentials) = proxy.credentials() {
         head.push_str("Proxy-Authorization: ");
@@ -46,8 +46,8 @@ pub(super) async fn tunnel(
     }
 }
 
-/// Reads up to the empty line, byte by byte: what follows belongs to the tunnel.
-async fn read_status(stream: &mut Box<dyn Wire>) -> io::Result<Option<Vec<u8>>> {
+/// Reads up to the empty line, byte by byte, because what follows belongs to the tunnel.
+async fn read_status(stream: &mut Box<dyn Io>) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::with_capacity(256);
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == HEAD_BYTES_MAX {
@@ -64,11 +64,11 @@ async fn read_status(stream: &mut Box<dyn Wire>) -> io::Result<Option<Vec<u8>>> 
 
 /// Asks a SOCKS 5 proxy for a connection; the proxy resolves the name.
 pub(super) async fn socks5(
-    stream: Box<dyn Wire>,
+    stream: Box<dyn Io>,
     proxy: &Proxy,
     host: &str,
     port: u16,
-) -> Result<Box<dyn Wire>, Trouble> {
+) -> Result<Box<dyn Io>, Trouble> {
     let authority = format!("socks5://{host}:{port}");
     let target: http::Uri = authority
         .parse()

@@ -1,4 +1,4 @@
-//! TLS: whom we believe, and as whom we come.
+//! TLS: trust roots and client certificates.
 
 use std::fmt;
 use std::io;
@@ -17,13 +17,13 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
+use wire::Io;
 
 use super::connector::Trouble;
-use super::dial::Wire;
 use crate::error::{Error, Failure};
 use crate::secret::Secret;
 
-/// Where the certificates come from that a server's chain must end in.
+/// The source of the trust roots.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Roots {
     System,
@@ -50,7 +50,7 @@ pub(crate) struct TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// The same beliefs, anonymously: for origins that the endpoint did not name.
+    /// The same without the client certificate, for origins that the endpoint did not name.
     pub(crate) fn anonymous(&self) -> Self {
         Self {
             client: None,
@@ -59,10 +59,10 @@ impl TlsIdentity {
     }
 }
 
-/// A TLS configuration, made when first needed and again when its files may have changed.
+/// A TLS configuration, loaded when first needed and again when its files may have changed.
 pub(crate) struct TlsSource {
     identity: TlsIdentity,
-    /// For `https` proxies: the node's own beliefs.
+    /// For `https` proxies: the node's own trust roots.
     proxy_identity: TlsIdentity,
     http2: bool,
     reload: Duration,
@@ -91,12 +91,12 @@ impl TlsSource {
         }
     }
 
-    /// TLS with the server itself; also says whether it wants to speak HTTP/2.
+    /// TLS with the server itself; returns whether it chose HTTP/2.
     pub(super) async fn handshake(
         &self,
-        stream: Box<dyn Wire>,
+        stream: Box<dyn Io>,
         host: &str,
-    ) -> Result<(Box<dyn Wire>, bool), Trouble> {
+    ) -> Result<(Box<dyn Io>, bool), Trouble> {
         let config = {
             let mut loaded = self.loaded.lock().await;
             let alpn: &[&[u8]] = if self.http2 {
@@ -114,9 +114,9 @@ impl TlsSource {
     /// TLS with an `https` proxy.
     pub(super) async fn proxy_handshake(
         &self,
-        stream: Box<dyn Wire>,
+        stream: Box<dyn Io>,
         host: &str,
-    ) -> Result<Box<dyn Wire>, Trouble> {
+    ) -> Result<Box<dyn Io>, Trouble> {
         let config = {
             let mut loaded = self.loaded.lock().await;
             self.fresh(&mut loaded.proxy, &self.proxy_identity, &[b"http/1.1"])
@@ -147,9 +147,9 @@ impl TlsSource {
 
 async fn shake_hands(
     config: Arc<ClientConfig>,
-    stream: Box<dyn Wire>,
+    stream: Box<dyn Io>,
     host: &str,
-) -> Result<tokio_rustls::client::TlsStream<Box<dyn Wire>>, Trouble> {
+) -> Result<tokio_rustls::client::TlsStream<Box<dyn Io>>, Trouble> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| Failure::Unresolvable {
         host: host.to_owned(),
@@ -160,7 +160,7 @@ async fn shake_hands(
         .map_err(classify)
 }
 
-/// A certificate that is wrong stays wrong; everything else may pass.
+/// Retries do not help against an invalid certificate; all other errors may be transient.
 fn classify(source: io::Error) -> Trouble {
     let inner = source
         .get_ref()
@@ -233,7 +233,7 @@ async fn client_config(identity: &TlsIdentity) -> Result<ClientConfig, Error> {
 }
 
 fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
-    // Both forms say so in clear: PKCS #8 in its label, the older one in a header.
+    // PKCS #8 names the encryption in its label, the older form in a header.
     if memchr::memmem::find(pem, b"ENCRYPTED").is_some() {
         return Err(Error::Config(
             "client key is encrypted, which is not supported: write it without a password, with \
@@ -272,7 +272,7 @@ fn certificates(
     }
 }
 
-/// Believes any certificate, but still that the server has its key.
+/// Accepts any certificate, but still checks that the server has its key.
 #[derive(Debug)]
 struct AcceptAny(Arc<CryptoProvider>);
 

@@ -9,13 +9,13 @@ use crate::payload::Payload;
 /// What one request asks.
 pub(crate) struct Call {
     pub(crate) method: Method,
-    /// Below the endpoint, percent-encoded.
+    /// Relative to the endpoint, percent-encoded.
     pub(crate) path: String,
     /// Encoded, without the question mark.
     pub(crate) query: String,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) payload: Payload,
-    /// Whether the answer is a stream, which no time limit applies to as a whole.
+    /// Whether the answer is a stream, whose total time is not limited.
     pub(crate) is_stream: bool,
 }
 
@@ -64,7 +64,7 @@ impl Call {
     }
 }
 
-/// Appends a text with everything escaped that means something in an address.
+/// Appends a percent-encoded text.
 pub(crate) fn encode(text: &str, into: &mut String) {
     use std::fmt::Write as _;
     for byte in text.bytes() {
@@ -76,13 +76,13 @@ pub(crate) fn encode(text: &str, into: &mut String) {
     }
 }
 
-/// A body that can be sent once.
+/// A body that can be sent only once.
 pub(crate) struct StreamBody {
     pub(crate) chunks: mpsc::Receiver<bytes::Bytes>,
     pub(crate) length: u64,
 }
 
-/// A method's name that lives as long as messages about it.
+/// The static name of a method.
 pub(crate) fn name(method: &Method) -> &'static str {
     match *method {
         Method::PUT => "PUT",

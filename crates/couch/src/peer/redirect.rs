@@ -1,4 +1,4 @@
-//! Where a request goes, and where an answer sends it.
+//! Redirects.
 
 use http::{HeaderMap, Method, StatusCode, header};
 use url::Url;
@@ -10,14 +10,14 @@ use crate::net::Trouble;
 /// Redirects followed for one request.
 const HOPS_MAX: u32 = 5;
 
-/// The address that a request goes to next.
+/// The URL that a request goes to next.
 pub(super) struct Target {
     pub(super) method: Method,
     pub(super) uri: String,
     /// The address is not of the endpoint's origin: neither its credentials nor its headers nor its
-    /// client certificate go there, and it never is trusted again for this request.
+    /// client certificate go there, and it stays foreign for the rest of this request.
     pub(super) is_foreign: bool,
-    /// A 303 asks to fetch the result, without the body.
+    /// A 303 asks to fetch the result by a GET without a body.
     pub(super) drops_body: bool,
     hops: u32,
     shown: Request,
@@ -69,7 +69,7 @@ impl Target {
             .filter(|there| matches!(there.scheme(), "http" | "https") && there.has_host())
             .ok_or_else(|| bad("it redirects to no http address"))?;
         there.set_fragment(None);
-        // Credentials in a location are the server's idea, not the user's.
+        // The user did not choose credentials in a location.
         let stripped = there
             .set_username("")
             .and_then(|()| there.set_password(None));

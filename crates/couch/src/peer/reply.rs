@@ -1,4 +1,4 @@
-//! An answer whose head is there.
+//! An answer whose head has arrived.
 
 use std::sync::Arc;
 
@@ -15,11 +15,10 @@ use crate::exchange::Used;
 use crate::net::Trouble;
 use crate::secret::Secret;
 
-/// So much of an error's body is read.
+/// The most that is read of an error's body.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
 const ERROR_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// An answer.
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -67,7 +66,7 @@ impl Reply {
         }
     }
 
-    /// Reads the whole body and gives the connection back.
+    /// Reads the whole body and releases the connection.
     pub(super) async fn buffer(&mut self) -> Result<(), Trouble> {
         let bytes_max = self.peer.options.answer_bytes_max;
         self.whole = Some(
@@ -75,7 +74,7 @@ impl Reply {
                 .collect(bytes_max)
                 .await
                 .map_err(|failure| match failure {
-                    // A whole answer that is wrong would be wrong again.
+                    // An invalid answer that is complete would be invalid again.
                     Failure::BadAnswer(problem) => Trouble::Fatal(self.bad(problem)),
                     failure => Trouble::Retry(failure),
                 })?,
@@ -84,7 +83,7 @@ impl Reply {
         Ok(())
     }
 
-    /// Gives the connection back, when the body has been read.
+    /// Releases the connection after the body was read.
     pub(crate) fn release(&mut self) {
         self.held = None;
     }
@@ -94,7 +93,7 @@ impl Reply {
         self.whole.as_deref().unwrap_or_default()
     }
 
-    /// Passes on success, and turns everything else into an error.
+    /// Turns every status but success into an error.
     pub(crate) async fn success(self) -> Result<Self, Error> {
         if self.status.is_success() {
             Ok(self)
@@ -116,7 +115,7 @@ impl Reply {
             .unwrap_or_default()
     }
 
-    /// The connection is not used again: the server may have left the request unread.
+    /// Keeps the connection from being reused: the server may not have read the whole request.
     pub(crate) fn close(&self) {
         self.used.close();
     }
@@ -145,12 +144,12 @@ impl Reply {
         Failure::Status(Box::new(self.answer().await))
     }
 
-    /// A text of the server, fit for a message. Secrets go before it is cut, or a piece of one would be left.
+    /// A server's text for a message. Secrets are redacted before it is cut, or a piece of one could be left.
     pub(crate) fn clean(&self, text: String) -> String {
         printable(&self.peer.blot(text, self.sent.as_ref()))
     }
 
-    /// The failure of an answer that asks for patience.
+    /// The failure of an answer that asks to slow down.
     pub(super) async fn into_limited(mut self) -> Failure {
         Failure::Limited(Box::new(self.answer().await))
     }

@@ -240,7 +240,7 @@ async fn revisions_that_cannot_be_trusted() {
         ("--out\r\n: x\0\r\n\r\n".to_owned(), "a part of type"),
         (
             "--out\r\nnothing\r\n\r\n".to_owned(),
-            "a part has headers that are none",
+            "a part has malformed headers",
         ),
     ] {
         let fake = source(

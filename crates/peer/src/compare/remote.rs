@@ -1,4 +1,4 @@
-//! Reading the contents of databases on other servers.
+//! Reads the contents of databases on other servers.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,23 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use document::doc::Doc;
 use document::rev::{Rev, Revisions};
 use http::StatusCode;
-use http::header::ACCEPT;
-use reqwest::Client;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use wire::{client, quote};
 
 use super::{Contents, Leaf};
 use crate::refusal::Refusal;
-use crate::request::quote;
 
 impl Contents {
-    /// Reads everything from a database anywhere, revision by revision. `locals` names `_local` documents (with `_local/`) to read; where
-    /// the server can list them, all are read.
+    /// Reads a whole database of any server, revision by revision, by an `http` URL that may hold credentials. `locals` are
+    /// ids of `_local` documents to read; where the server can list them, all are read.
     ///
     /// # Errors
-    /// The server cannot be asked, or gives something else than a CouchDB's answers.
-    pub async fn fetch(client: &Client, url: &str, locals: &[&str]) -> Result<Self, Refusal> {
+    /// The server cannot be reached, or does not answer as CouchDB does.
+    pub async fn fetch(url: &str, locals: &[&str]) -> Result<Self, Refusal> {
         let url = url.trim_end_matches('/');
         let mut contents = Self::default();
-        let changes: Value = parse(&get(client, &format!("{url}/_changes?style=all_docs")).await?)?;
+        let changes: Value = parse(&get(&format!("{url}/_changes?style=all_docs")).await?)?;
         for row in changes["results"].as_array().into_iter().flatten() {
             let id = row["id"].as_str().unwrap_or_default();
             let path = id
@@ -41,9 +39,9 @@ impl Contents {
             let query = format!("{url}/{path}?revs=true&attachments=true&open_revs={revs}");
             contents
                 .documents
-                .insert(id.to_owned(), leaves(&get(client, &query).await?)?);
+                .insert(id.to_owned(), leaves(&get(&query).await?)?);
         }
-        let listed = get(client, &format!("{url}/_local_docs?include_docs=true")).await;
+        let listed = get(&format!("{url}/_local_docs?include_docs=true")).await;
         let listed: Option<Value> = listed
             .ok()
             .and_then(|json| serde_json::from_str(&json).ok());
@@ -57,7 +55,7 @@ impl Contents {
         names.extend(locals.iter().map(|name| (*name).to_owned()));
         for id in names {
             let name = id.strip_prefix("_local/").unwrap_or(&id);
-            match get(client, &format!("{url}/_local/{}", quote(name))).await {
+            match get(&format!("{url}/_local/{}", quote(name))).await {
                 Ok(json) => contents.locals.insert(id, Doc::parse(&json)?.body),
                 Err(refusal) if refusal.status == StatusCode::NOT_FOUND => None,
                 Err(refusal) => return Err(refusal),
@@ -67,18 +65,16 @@ impl Contents {
     }
 }
 
-async fn get(client: &Client, url: &str) -> Result<String, Refusal> {
-    let failed = |error: reqwest::Error| {
-        Refusal::new(StatusCode::BAD_GATEWAY, "request_failed", error.to_string())
+async fn get(url: &str) -> Result<String, Refusal> {
+    let failed = |error: client::Error| {
+        Refusal::new(
+            StatusCode::BAD_GATEWAY,
+            "request_failed",
+            wire::chain(&error),
+        )
     };
-    let answer = client
-        .get(url)
-        .header(ACCEPT, "application/json")
-        .send()
-        .await
-        .map_err(failed)?;
-    let status = answer.status();
-    let text = answer.text().await.map_err(failed)?;
+    let (status, body) = client::get(url).await.map_err(failed)?;
+    let text = String::from_utf8_lossy(&body).into_owned();
     if status.is_success() {
         Ok(text)
     } else {
@@ -90,7 +86,7 @@ fn parse<'a, T: serde::Deserialize<'a>>(json: &'a str) -> Result<T, Refusal> {
     serde_json::from_str(json).map_err(|_| Refusal::bad_request("invalid UTF-8 JSON"))
 }
 
-/// The answer to `open_revs`.
+/// Parses the answer to `open_revs`.
 fn leaves(json: &str) -> Result<BTreeMap<Rev, Leaf>, Refusal> {
     #[derive(serde::Deserialize)]
     struct Row<'a> {

@@ -1,4 +1,4 @@
-//! Writing documents: edits made here, and revisions made elsewhere.
+//! Writes documents: edits and replicated revisions.
 
 use std::fmt;
 use std::ops::Bound;
@@ -19,7 +19,7 @@ use crate::render::{self, Shown};
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) id: Id,
-    /// The revision edited, or else (in replication) the revision itself with its history.
+    /// The edited revision, or (replicated) the new revision with its history.
     pub(crate) revisions: Option<Revisions>,
     pub(crate) deleted: bool,
     pub(crate) body: String,
@@ -29,9 +29,9 @@ pub(crate) struct Incoming {
 /// An attachment of a document to write.
 #[derive(Debug)]
 pub(crate) enum Slot {
-    /// Its bytes came along, or were here.
+    /// The bytes are known.
     Stored(Attachment),
-    /// The one that an earlier revision has, if it is of this generation.
+    /// A stub: the attachment of an earlier revision, if it has this generation.
     Stub { name: String, revpos: Option<Value> },
 }
 
@@ -52,7 +52,8 @@ impl Incoming {
 }
 
 impl Slot {
-    /// Stores what came along, outside of any lock; `edited` is the generation of the revision edited, if this is an edit.
+    /// Compresses and hashes the attachments before any lock is taken. `edited` is the generation of the edited revision,
+    /// if this is an edit.
     pub(crate) fn store(
         sent: &[Sent],
         edited: Option<u64>,
@@ -69,7 +70,7 @@ impl Slot {
                     return Err(Refusal::bad_request("attachment shorter than expected"));
                 }
                 Content::Here(data) => {
-                    // An edit makes the attachment; in replication somebody else made it.
+                    // An edit creates the attachment; a replicated one has its generation already.
                     let revpos = match edited {
                         Some(generation) => Value::from(generation + 1),
                         None => sent.revpos.clone().unwrap_or(Value::from(0)),
@@ -94,10 +95,10 @@ impl Slot {
 }
 
 impl Database {
-    /// Edits documents (`new_edits=true`): each must continue a leaf. Refusals of single documents are in the list.
+    /// Edits documents (`new_edits=true`), each of which must extend a leaf. The list has the result of each document.
     ///
     /// # Errors
-    /// An attachment that should be here already is not: nothing is written.
+    /// A stub names an attachment that does not exist: nothing is written.
     pub(crate) fn edit(
         &self,
         edits: Vec<Incoming>,
@@ -120,10 +121,10 @@ impl Database {
         Ok(written)
     }
 
-    /// Adds revisions with their histories (`new_edits=false`). The list has the documents that were refused.
+    /// Adds revisions with their histories (`new_edits=false`). Returns the refused documents.
     ///
     /// # Errors
-    /// An attachment that should be here already is not, or a document has no revision: nothing is written.
+    /// A stub names an attachment that does not exist, or a document has no revision: nothing is written.
     pub(crate) fn replicate(
         &self,
         docs: Vec<Incoming>,
@@ -166,7 +167,6 @@ impl Database {
     }
 }
 
-/// The ancestors a document names, newest first.
 fn ancestors(doc: &Incoming) -> Vec<Rev> {
     let Some(Revisions { start, ids }) = &doc.revisions else {
         return Vec::new();
@@ -183,7 +183,7 @@ fn ancestors(doc: &Incoming) -> Vec<Rev> {
 }
 
 impl State {
-    /// Puts attachments in the place of stubs, from the first of the revisions that is here.
+    /// Replaces stubs by the attachments of the first of the revisions that exists.
     fn resolve(&self, doc: &Incoming, revs: &[Rev]) -> Result<Vec<Attachment>, Refusal> {
         let earlier = if doc
             .attachments
@@ -310,7 +310,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the user may write this: design documents are for administrators, and validation functions may object.
+    /// Checks that the user may write this: design documents are for administrators, and validation functions may object.
     fn permit(
         &self,
         id: &str,
@@ -352,7 +352,7 @@ impl State {
         self.validations = designs.filter_map(validation).collect();
     }
 
-    /// `_local` documents have a counter for a revision, and whoever writes last wins.
+    /// `_local` documents have a counter instead of a revision, and the last write wins.
     fn write_local(&mut self, edit: Incoming, base: Option<&Rev>) -> Result<Rev, Refusal> {
         let counter = |rev: &Rev| match &rev.id {
             RevId::Text(text) if rev.generation == 0 => text.parse::<u64>().ok(),

@@ -1,4 +1,4 @@
-//! Drawing faults from a seed.
+//! Draws faults from a seed.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -7,19 +7,19 @@ use sha2::{Digest, Sha256};
 
 use super::Fault;
 
-/// How likely each kind of fault is, in requests of a thousand. One request meets one of them at most, and perhaps latency.
+/// The probability of each fault, per 1,000 requests. A request gets at most one of them, and possibly latency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
-    /// Faults after which all goes well.
+    /// The number of faults, after which there are none.
     pub faults_max: u64,
     /// [`Fault::Latency`]
     pub latency: u32,
-    /// The longest of them.
+    /// In milliseconds.
     pub latency_ms_max: u64,
     /// 429 with `Retry-After: 1`.
     pub too_many: u32,
-    /// 429 without it.
+    /// 429 without `Retry-After`.
     pub too_many_silent: u32,
     /// 500, 502, 503 or 504.
     pub server_error: u32,
@@ -63,7 +63,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// A bad network: latency, resets, cut and slow bodies.
+    /// A bad network: latency, resets, truncated and slow bodies.
     pub fn network() -> Self {
         Self {
             latency: 300,
@@ -76,7 +76,7 @@ impl Profile {
         }
     }
 
-    /// A server with too much to do: 429 and 5xx, latency.
+    /// An overloaded server: 429 and 5xx, latency.
     pub fn overload() -> Self {
         Self {
             latency: 500,

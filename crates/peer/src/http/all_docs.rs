@@ -14,7 +14,7 @@ use crate::reply::{self, Reply};
 use crate::request::Request;
 use crate::server::Server;
 
-/// Which rows are wanted, and how.
+/// Which rows to return, and in what form.
 #[expect(clippy::struct_excessive_bools, reason = "each is a query parameter")]
 struct Query {
     keys: Option<Vec<Value>>,
@@ -124,7 +124,7 @@ impl Query {
         })
     }
 
-    /// The ids wanted, as a range in ascending order; none if there can be none. What is no text comes before all texts.
+    /// The requested ids as an ascending range; `None` if it is empty. Keys other than strings sort before all strings.
     fn bounds(&self) -> Option<(Bound<&str>, Bound<&str>)> {
         let (low, high) = if self.descending {
             (&self.end, &self.start)
@@ -196,7 +196,7 @@ fn range(out: &mut Vec<u8>, state: &State, query: &Query, design_only: bool, seq
     let Some(bounds) = query.bounds() else {
         return head(out, &total.to_string(), &total.to_string(), seq);
     };
-    // Rows that come before those wanted.
+    // The number of rows before the range.
     let before = match (bounds, query.descending) {
         ((Bound::Unbounded, _), false) | ((_, Bound::Unbounded), true) => 0,
         ((low, _), false) => state

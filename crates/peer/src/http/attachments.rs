@@ -20,7 +20,7 @@ use crate::reply::{self, Reply};
 use crate::request::Request;
 use crate::server::Server;
 
-/// More ranges than this are answered with the whole.
+/// With more ranges than this, the whole attachment is sent.
 const RANGES_MAX: usize = 9;
 
 pub(super) async fn attachment(
@@ -43,7 +43,7 @@ fn named<'a>(version: &'a Version, name: &str) -> Result<&'a Attachment, Refusal
     found.ok_or_else(|| Refusal::not_found("Document is missing attachment"))
 }
 
-/// The revision asked for, or else the winner.
+/// The requested revision, or the winner.
 fn version(db: &Database, request: &Request, id: &str) -> Result<Arc<Version>, Refusal> {
     let query = DocQuery::parse(request)?;
     let version = match query.rev {
@@ -130,7 +130,7 @@ fn several(server: &Server, content_type: &str, ranges: &[(usize, usize)], data:
     reply::pieces(StatusCode::PARTIAL_CONTENT, &content_type, pieces, true)
 }
 
-/// The ranges asked for, first and last byte each; none for the whole, or if the header makes no sense.
+/// First and last byte of each requested range; none for the whole attachment or an invalid header.
 fn ranges(header: &str, length: usize) -> Result<Option<Vec<(usize, usize)>>, Refusal> {
     let Some(list) = header.strip_prefix("bytes=") else {
         return Ok(None);
@@ -217,7 +217,7 @@ async fn delete(
     change(server, &request, db, id, name, &[])
 }
 
-/// Edits a document so that it has another attachment of this name, or none.
+/// Replaces or deletes an attachment by editing its document.
 fn change(
     server: &Server,
     request: &Request,

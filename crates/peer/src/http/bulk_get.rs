@@ -20,10 +20,10 @@ use crate::reply::{self, Reply};
 use crate::request::Request;
 use crate::server::Server;
 
-/// Parameters that belong to single documents and not here.
+/// Parameters of single documents, which are refused here.
 const REFUSED_PARAMS: [&str; 5] = ["open_revs", "new_edits", "w", "rev", "atts_since"];
 
-/// One thing asked for.
+/// One requested document.
 #[derive(Debug)]
 struct Item {
     id: Value,
@@ -37,7 +37,7 @@ struct Wanted {
     atts_since: Vec<Rev>,
 }
 
-/// Why one thing cannot be given: a revision (or null), an error and a reason.
+/// Why a document is not returned: a revision (or null), an error and a reason.
 #[derive(Debug)]
 struct Failure {
     rev: Value,
@@ -143,10 +143,9 @@ fn parse(item: &Value, server: &Server) -> Item {
     }
 }
 
-/// A revision to show, or one that is missing.
 type Found<'a> = Result<(Node<'a, Arc<Version>>, Shown), Value>;
 
-/// What is here of one thing asked for.
+/// The revisions of one requested document.
 fn results<'a>(state: &'a State, wanted: &Wanted, query: &DocQuery) -> Vec<Found<'a>> {
     let not_found = |rev: String| vec![Err(Value::String(rev))];
     let Some(document) = state.document(&wanted.id) else {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderName, Method};
+use wire::FeedKind;
 
 use crate::db::Database;
 use crate::refusal::Refusal;
@@ -20,47 +21,13 @@ use crate::server::Server;
 use feed::Feed;
 use filter::Filter;
 
-/// Idle feeds end, or send a sign of life, after this time at the latest.
+/// Idle feeds end or send a heartbeat after this time at the latest.
 pub(super) const TIMEOUT_MAX: Duration = Duration::from_mins(1);
 
-/// The forms of a feed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// What there is now.
-    Normal,
-    /// What there is now, or else the next change.
-    Longpoll,
-    /// Line by line, for ever.
-    Continuous,
-    /// The same as events for browsers.
-    EventSource,
-}
-
-impl Form {
-    pub(super) fn parse(name: Option<&str>, expected: &'static str) -> Result<Self, Refusal> {
-        match name {
-            None | Some("normal") => Ok(Self::Normal),
-            Some("longpoll") => Ok(Self::Longpoll),
-            Some("continuous" | "live") => Ok(Self::Continuous),
-            Some("eventsource") => Ok(Self::EventSource),
-            Some(_) => Err(Refusal::bad_request(expected)),
-        }
-    }
-
-    pub(super) fn content_type(self) -> &'static str {
-        if self == Self::EventSource {
-            "text/event-stream"
-        } else {
-            "application/json"
-        }
-    }
-}
-
-/// How long an idle feed waits, and what happens then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) wait: Duration,
-    /// It sends a sign of life and goes on; or else it ends.
+    /// Whether the feed then sends a heartbeat and continues, or ends.
     pub(super) heartbeat: bool,
 }
 
@@ -109,10 +76,9 @@ struct Docs {
     encoding: bool,
 }
 
-/// What a client wants of a feed.
 #[derive(Debug)]
 struct Query {
-    form: Form,
+    kind: FeedKind,
     filter: Filter,
     /// Changes after this one.
     since: u64,
@@ -132,10 +98,12 @@ impl Query {
         seqs: Seqs,
         now: u64,
     ) -> Result<Self, Refusal> {
-        let expected = "Supported `feed` types: normal, continuous, live, longpoll, eventsource";
-        let form = Form::parse(request.param("feed"), expected)?;
+        let kind = FeedKind::parse(request.param("feed")).ok_or_else(|| {
+            let forms = "normal, continuous, live, longpoll, eventsource";
+            Refusal::bad_request(format!("Supported `feed` types: {forms}"))
+        })?;
         let last_event = request.header(&HeaderName::from_static("last-event-id"));
-        let last_event = last_event.filter(|_| form == Form::EventSource);
+        let last_event = last_event.filter(|_| kind == FeedKind::EventSource);
         let descending = request.flag("descending");
         let since = match last_event
             .or(request.param("last-event-id"))
@@ -166,7 +134,7 @@ impl Query {
             Some(_) => return Err(Refusal::internal("badarg", "style")),
         };
         Ok(Self {
-            form,
+            kind,
             filter: Filter::parse(request, body, db)?,
             since,
             descending,
@@ -211,11 +179,11 @@ pub(super) async fn changes(
     let seqs = server.seqs(db);
     let now = db.read().seq;
     let query = Query::parse(&request, body.as_deref(), db, seqs, now)?;
-    let form = query.form;
+    let kind = query.kind;
     let feed = Feed::new(Arc::clone(db), seqs, query, now);
-    let stream = || reply::stream(form.content_type(), feed.into_stream());
-    Ok(match form {
-        Form::Normal => {
+    let stream = || reply::stream(kind.content_type(), feed.into_stream());
+    Ok(match kind {
+        FeedKind::Normal => {
             let etag = format!(
                 "\"{:X}-{now:X}-{}\"",
                 u64::from_be_bytes(db.uuid),
@@ -223,7 +191,7 @@ pub(super) async fn changes(
             );
             reply::with_etag(&request, &etag, stream)
         }
-        Form::EventSource => reply::with(stream(), &CACHE_CONTROL, "no-cache"),
-        Form::Longpoll | Form::Continuous => stream(),
+        FeedKind::EventSource => reply::with(stream(), &CACHE_CONTROL, "no-cache"),
+        FeedKind::Longpoll | FeedKind::Continuous => stream(),
     })
 }

@@ -1,4 +1,4 @@
-//! A database as a whole.
+//! Requests for a whole database.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn create(server: &Server, request: &Request, name: &str) -> Result<Reply, Refus
     ))
 }
 
-/// Appends what `GET /db` tells.
+/// Appends the body of `GET /db`.
 pub(super) fn info(out: &mut Vec<u8>, server: &Server, db: &Database) {
     let seqs = server.seqs(db);
     let state = db.read();

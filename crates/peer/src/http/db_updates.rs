@@ -7,8 +7,9 @@ use futures::{Stream, stream};
 use http::Method;
 use http::header::{CACHE_CONTROL, ETAG};
 use tokio::sync::watch;
+use wire::FeedKind;
 
-use super::changes::{Form, Patience};
+use super::changes::Patience;
 use super::check_server_admin;
 use crate::events::{Events, Kind};
 use crate::refusal::Refusal;
@@ -18,11 +19,10 @@ use crate::request::Request;
 use crate::seq::Seqs;
 use crate::server::Server;
 
-/// A feed that is being answered.
 struct Feed {
     events: Arc<Events>,
     updates: watch::Receiver<u64>,
-    form: Form,
+    kind: FeedKind,
     patience: Patience,
     seqs: Seqs,
     since: u64,
@@ -45,8 +45,10 @@ pub(super) fn db_updates(server: &Arc<Server>, request: &Request) -> Result<Repl
     if request.method != Method::GET {
         return Err(Refusal::method("GET"));
     }
-    let expected = "Supported `feed` types: normal, continuous, longpoll, eventsource";
-    let form = Form::parse(request.param("feed"), expected)?;
+    let kind = FeedKind::parse(request.param("feed")).ok_or_else(|| {
+        let forms = "normal, continuous, longpoll, eventsource";
+        Refusal::bad_request(format!("Supported `feed` types: {forms}"))
+    })?;
     let seqs = server.event_seqs();
     let now = server.events.seq();
     let since = match request.param("since") {
@@ -58,7 +60,7 @@ pub(super) fn db_updates(server: &Arc<Server>, request: &Request) -> Result<Repl
     let feed = Feed {
         events: Arc::clone(&server.events),
         updates: server.events.watch(),
-        form,
+        kind,
         patience: Patience::parse(request)?,
         seqs,
         since,
@@ -67,11 +69,11 @@ pub(super) fn db_updates(server: &Arc<Server>, request: &Request) -> Result<Repl
         any_rows: false,
         phase: Phase::Head,
     };
-    let reply = reply::stream(form.content_type(), feed.into_stream());
-    Ok(match form {
-        Form::Normal => reply::with(reply, &ETAG, &format!("\"{}\"", now + 1)),
-        Form::EventSource => reply::with(reply, &CACHE_CONTROL, "no-cache"),
-        Form::Longpoll | Form::Continuous => reply,
+    let reply = reply::stream(kind.content_type(), feed.into_stream());
+    Ok(match kind {
+        FeedKind::Normal => reply::with(reply, &ETAG, &format!("\"{}\"", now + 1)),
+        FeedKind::EventSource => reply::with(reply, &CACHE_CONTROL, "no-cache"),
+        FeedKind::Longpoll | FeedKind::Continuous => reply,
     })
 }
 
@@ -89,9 +91,7 @@ impl Feed {
             match self.phase {
                 Phase::Head => {
                     self.phase = Phase::Rows;
-                    if matches!(self.form, Form::Normal | Form::Longpoll) {
-                        out.extend_from_slice(b"{\"results\":[\n");
-                    }
+                    out.extend_from_slice(self.kind.head().as_bytes());
                 }
                 Phase::Rows => self.rows(&mut out),
                 Phase::Wait => self.wait(&mut out).await,
@@ -118,10 +118,9 @@ impl Feed {
             self.since = seq;
             self.row(out, seq, kind, &database);
         }
-        let endless = matches!(self.form, Form::Continuous | Form::EventSource);
         let waits = !self.descending
             && self.left > 0
-            && (endless || self.form == Form::Longpoll && !self.any_rows);
+            && (!self.kind.is_object() || self.kind == FeedKind::Longpoll && !self.any_rows);
         if waits {
             self.phase = Phase::Wait;
         } else {
@@ -130,11 +129,7 @@ impl Feed {
     }
 
     fn row(&mut self, out: &mut Vec<u8>, seq: u64, kind: Kind, database: &str) {
-        match self.form {
-            Form::EventSource => out.extend_from_slice(b"data: "),
-            Form::Normal | Form::Longpoll if self.any_rows => out.extend_from_slice(b",\r\n"),
-            _ => {}
-        }
+        out.extend_from_slice(self.kind.before_row(!self.any_rows).as_bytes());
         self.any_rows = true;
         let seq = self.seqs.json(seq);
         out.extend_from_slice(b"{\"db_name\":");
@@ -142,11 +137,7 @@ impl Feed {
         out.extend_from_slice(
             format!(",\"type\":\"{}\",\"seq\":{seq}}}", kind.as_str()).as_bytes(),
         );
-        match self.form {
-            Form::Continuous => out.push(b'\n'),
-            Form::EventSource => out.extend_from_slice(format!("\nid: {seq}\n\n").as_bytes()),
-            Form::Normal | Form::Longpoll => {}
-        }
+        out.extend_from_slice(self.kind.after_row(&seq).as_bytes());
     }
 
     async fn wait(&mut self, out: &mut Vec<u8>) {
@@ -159,22 +150,15 @@ impl Feed {
             Ok(true) => self.phase = Phase::Rows,
             Ok(false) => self.phase = Phase::Done,
             Err(_) if !patience.heartbeat => self.tail(out),
-            Err(_) if self.form == Form::EventSource => {
-                out.extend_from_slice(b"event: heartbeat\ndata: \n\n");
-            }
-            Err(_) => out.push(b'\n'),
+            Err(_) => out.extend_from_slice(self.kind.heartbeat().as_bytes()),
         }
     }
 
     fn tail(&mut self, out: &mut Vec<u8>) {
         self.phase = Phase::Done;
         let last = self.seqs.json(self.since);
-        let end = match self.form {
-            Form::Normal | Form::Longpoll => format!("\n],\n\"last_seq\":{last}}}\n"),
-            Form::Continuous => format!("{{\"last_seq\":{last}}}\n"),
-            Form::EventSource => String::new(),
-        };
-        out.extend_from_slice(end.as_bytes());
+        let members = format!("\"last_seq\":{last}");
+        out.extend_from_slice(self.kind.end(&members).as_bytes());
         out.push(b'\n');
     }
 }

@@ -10,7 +10,7 @@ use crate::render::{Attachments, Shown};
 use crate::request::Request;
 use crate::seq::Seqs;
 
-/// Which revisions of a document are wanted, and how they are to be shown.
+/// Which revisions of a document to return, and in what form.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a query parameter")]
 pub(super) struct DocQuery {
@@ -44,7 +44,7 @@ impl DocQuery {
             Some("all") => Some(OpenRevs::All),
             Some(json) => {
                 let revs = parse_revs(json)?;
-                // An empty list means the same as none at all.
+                // CouchDB treats an empty list like a missing parameter.
                 (!revs.is_empty()).then_some(OpenRevs::These(revs))
             }
         };
@@ -66,7 +66,7 @@ impl DocQuery {
         })
     }
 
-    /// The same with attachments that came after the given revisions, if any are given.
+    /// The same with the attachments newer than the given revisions, if there are any.
     pub(super) fn since(&self, revs: &[Rev]) -> Self {
         let mut query = self.clone();
         query.attachments |= !revs.is_empty();
@@ -74,7 +74,7 @@ impl DocQuery {
         query
     }
 
-    /// How a revision is shown that was asked for by name.
+    /// The form of a revision requested by its id.
     pub(super) fn shown(&self, document: &Document, node: Node<'_, Arc<Version>>) -> Shown {
         let known_generation = self.atts_since.as_ref().map(|revs| {
             let mut path = document.tree.path(node.rev);
@@ -97,7 +97,7 @@ impl DocQuery {
         }
     }
 
-    /// How the winner is shown.
+    /// The form of the winner.
     pub(super) fn shown_winner(&self, document: &Document, seqs: Seqs) -> Shown {
         let winner = document.winner();
         let conflicts = |wanted: bool, deleted| {

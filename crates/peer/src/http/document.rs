@@ -136,7 +136,7 @@ async fn put(
     ))
 }
 
-/// The revision a request is about, which body, query and header may name.
+/// The revision of a request, which the body, the query or a header may name.
 fn revisions(
     request: &Request,
     query: &DocQuery,
@@ -182,7 +182,6 @@ fn delete(
     ))
 }
 
-/// Does something with the winner of a document that is not deleted.
 pub(super) fn live<T>(
     db: &Database,
     id: &str,
@@ -299,7 +298,7 @@ fn get(server: &Server, request: &Request, db: &Database, id: &str) -> Result<Re
     }))
 }
 
-/// One revision, with its attachments as the client takes them.
+/// One revision, with attachments in the form that the client accepts.
 fn one(
     server: &Server,
     request: &Request,
@@ -324,7 +323,7 @@ fn one(
     reply::json(StatusCode::OK, body)
 }
 
-/// The revisions asked for that are here, ascending, and those that are not.
+/// The requested revisions that exist, ascending, and those that do not.
 pub(super) fn find<'a>(
     document: &'a crate::db::Document,
     open_revs: &OpenRevs,
@@ -341,7 +340,7 @@ pub(super) fn find<'a>(
             (nodes, document.tree.missing(revs))
         }
     };
-    // Of some only the name is known.
+    // The body of an ancestor may never have been sent here.
     missing.extend(
         nodes
             .iter()

@@ -1,4 +1,4 @@
-//! What concerns the whole server.
+//! Requests for the whole server.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::reply::{self, Reply};
 use crate::request::Request;
 use crate::server::Server;
 
-/// Names in one request for information.
+/// The most names in a `_dbs_info` request.
 const DATABASES_MAX: usize = 100;
 
 fn check_get(request: &Request) -> Result<(), Refusal> {
@@ -67,7 +67,7 @@ pub(super) fn uuids(server: &Server, request: &Request) -> Result<Reply, Refusal
     Ok(reply::json(StatusCode::OK, body))
 }
 
-/// The databases a request asks for, by name: a range, a limit, a number to skip.
+/// The requested databases by name: a range, a limit, a number to skip.
 fn page(server: &Server, request: &Request) -> Result<Vec<Arc<Database>>, Refusal> {
     let number = |name: &str, default: usize| match request.param(name) {
         None => Ok(default),
@@ -164,7 +164,7 @@ pub(super) fn admins(server: &Server, request: &Request) -> Result<Reply, Refusa
     Ok(reply::json(StatusCode::OK, body))
 }
 
-/// Makes somebody a server administrator, or no longer.
+/// Adds or removes a server administrator.
 pub(super) async fn admin(
     server: &Server,
     mut request: Request,

@@ -77,9 +77,7 @@ impl Server {
     }
 
     async fn contents(&self, name: &str) -> Contents {
-        Contents::fetch(&self.client, &self.database(name), &[])
-            .await
-            .unwrap()
+        Contents::fetch(&self.database(name), &[]).await.unwrap()
     }
 }
 

@@ -44,7 +44,7 @@ impl Work<'_> {
                         Err(jobs::Error::Halt) if witness::has(Bug::IgnoresLock) => return Ok(()),
                         Err(jobs::Error::Halt) => return Err(Halt),
                         Err(error) => {
-                            tracing::warn!(job.id = %job.id, error = %super::chain(&error), "ask for a checkpoint");
+                            tracing::warn!(job.id = %job.id, error = %wire::chain(&error), "ask for a checkpoint");
                             sleep(RETRY_PAUSE).await;
                         }
                     }
@@ -91,7 +91,7 @@ impl Work<'_> {
                 Err(error) if error.is_halt() => return true,
                 Err(error) => {
                     let id = &self.accepted.job.id;
-                    tracing::warn!(job.id = %id, error = %super::chain(&error), "keep progress");
+                    tracing::warn!(job.id = %id, error = %wire::chain(&error), "keep progress");
                     // To be told with the next news.
                     data.idle = idle != turned;
                 }

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use couch::{ConnectFn, Transport, Wire};
+use couch::{ConnectFn, Transport};
 use peer::{Contents, Faults, Options, Peer, compare};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use testkit::{actor_rng, some_time};
 use tokio::time::sleep;
+use wire::Io;
 
 use super::plan::{LIVE, Plan, STILL, Wish};
 
@@ -65,7 +66,7 @@ impl Servers {
                 Some((_, door)) => door.connect(),
                 None => Err(std::io::ErrorKind::HostUnreachable.into()),
             };
-            let stream = stream.map(|stream| Box::new(stream) as Box<dyn Wire>);
+            let stream = stream.map(|stream| Box::new(stream) as Box<dyn Io>);
             Box::pin(std::future::ready(stream))
         });
         Transport::Custom(connect)

@@ -1,6 +1,5 @@
-//! `_changes`: telling it, page by page, and waiting for more.
+//! `_changes`: writing the feed page by page, and waiting for more.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,30 +8,18 @@ use futures::{StreamExt as _, stream};
 use http::header::CACHE_CONTROL;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use wire::FeedKind;
 
 use super::guard::Guard;
 use crate::Error;
 use crate::endpoints::reading::Reading;
 use crate::reply::{self, Reply};
 
-/// How a feed is told, and when it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// One JSON object, ending where the changes end.
-    Normal,
-    /// The same, but not before there is a change.
-    LongPoll,
-    /// A line for each change, as they come.
-    Continuous,
-    /// The same as server-sent events.
-    EventSource,
-}
-
 /// Where a feed stands.
 pub(super) struct Feed {
     reading: Reading,
     guard: Guard,
-    kind: Kind,
+    kind: FeedKind,
     /// What to ask for after a wait, its `limit` being what is left.
     query: ChangesQuery,
     /// What to ask for next; none is to wait.
@@ -49,7 +36,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn new(reading: Reading, guard: Guard, kind: Kind, query: ChangesQuery) -> Self {
+    pub(super) fn new(reading: Reading, guard: Guard, kind: FeedKind, query: ChangesQuery) -> Self {
         Self {
             reading,
             guard,
@@ -84,30 +71,20 @@ impl Feed {
 
     pub(super) async fn answer(mut self) -> Result<Reply, Error> {
         // What goes wrong at once gets a status of its own.
-        let mut first = self.head();
+        let mut first = self.kind.head().to_owned();
         if let Some(query) = self.next.take() {
             first.push_str(&self.page(query).await?);
         }
-        let (kind, is_events) = match self.kind {
-            Kind::EventSource => ("text/event-stream", true),
-            _ => ("application/json", false),
-        };
+        let kind = self.kind;
         let first = stream::once(async move { Ok(Bytes::from(first)) });
         let rest = stream::try_unfold(self, |mut feed| async move {
             Ok(feed.next().await?.map(|piece| (Bytes::from(piece), feed)))
         });
-        let mut reply = reply::stream(kind, Box::pin(first.chain(Box::pin(rest))));
-        if is_events {
+        let mut reply = reply::stream(kind.content_type(), Box::pin(first.chain(Box::pin(rest))));
+        if kind == FeedKind::EventSource {
             reply::set(&mut reply, CACHE_CONTROL, "no-cache");
         }
         Ok(reply)
-    }
-
-    fn head(&self) -> String {
-        match self.kind {
-            Kind::Normal | Kind::LongPoll => "{\"results\":[\n".to_owned(),
-            Kind::Continuous | Kind::EventSource => String::new(),
-        }
     }
 
     /// The next piece; `None` at the end.
@@ -133,9 +110,9 @@ impl Feed {
     fn is_over(&self) -> bool {
         self.query.limit == Some(0)
             || match self.kind {
-                Kind::Normal => true,
-                Kind::LongPoll => self.told,
-                Kind::Continuous | Kind::EventSource => self.query.descending,
+                FeedKind::Normal => true,
+                FeedKind::Longpoll => self.told,
+                FeedKind::Continuous | FeedKind::EventSource => self.query.descending,
             }
     }
 
@@ -159,21 +136,9 @@ impl Feed {
     }
 
     fn push(&mut self, piece: &mut String, row: &ChangeRow) {
-        match self.kind {
-            Kind::Normal | Kind::LongPoll => {
-                piece.push_str(if self.told { ",\n" } else { "" });
-                piece.push_str(&row.to_json());
-            }
-            Kind::Continuous => {
-                piece.push_str(&row.to_json());
-                piece.push('\n');
-            }
-            Kind::EventSource => {
-                piece.push_str("data: ");
-                piece.push_str(&row.to_json());
-                let _ = write!(piece, "\nid: \"{}\"\n\n", row.seq);
-            }
-        }
+        piece.push_str(self.kind.before_row(!self.told));
+        piece.push_str(&row.to_json());
+        piece.push_str(&self.kind.after_row(&format!("\"{}\"", row.seq)));
         self.told = true;
     }
 
@@ -203,10 +168,9 @@ impl Feed {
                 Err(docstore::Error::NoDatabase) => self.end().await,
                 Err(error) => Err(error.into()),
             },
-            () = sleep_until(until) => match (self.heartbeat, self.kind) {
-                (None, _) => self.end().await,
-                (Some(_), Kind::EventSource) => Ok("event: heartbeat\ndata: \n\n".to_owned()),
-                (Some(_), _) => Ok("\n".to_owned()),
+            () = sleep_until(until) => match self.heartbeat {
+                None => self.end().await,
+                Some(_) => Ok(self.kind.heartbeat().to_owned()),
             },
         }
     }
@@ -219,10 +183,6 @@ impl Feed {
             _ => 0,
         };
         let last = format!("\"last_seq\":\"{}\",\"pending\":{pending}", self.last_seq);
-        Ok(match self.kind {
-            Kind::Normal | Kind::LongPoll => format!("\n],\n{last}}}\n"),
-            Kind::Continuous => format!("{{{last}}}\n"),
-            Kind::EventSource => String::new(),
-        })
+        Ok(self.kind.end(&last))
     }
 }

@@ -7,8 +7,6 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use crate::auth::hex;
-
 const HTML: &str = "text/html; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -70,7 +68,7 @@ pub(super) struct File {
 
 impl File {
     fn new(name: &'static str, content_type: &'static str, text: &'static str) -> Self {
-        let hash = hex(&digest(&SHA256, text.as_bytes()).as_ref()[..8]);
+        let hash = wire::hex(&digest(&SHA256, text.as_bytes()).as_ref()[..8]);
         Self {
             name,
             content_type,

@@ -1,24 +1,25 @@
-//! Revisions that come as multipart.
+//! Revisions sent as multipart.
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use serde::Deserialize;
+use wire::multipart::{self, Event, Parser, Part};
+use wire::{Collected, TooLarge, media_type, parameter};
 
 use super::Revision;
 use crate::document::{Attachment, Attachments, Document};
 use crate::error::{Error, Failure};
 use crate::feed::interrupted;
-use crate::multipart::{Event, Parser, Part, media_type, parameter};
 use crate::peer::Reply;
 use crate::types::Rev;
 
-/// So much may follow the closing boundary.
+/// The most bytes after the closing boundary.
 const EPILOGUE_BYTES_MAX: usize = 64 * 1024;
 const MISSING_BYTES_MAX: usize = 64 * 1024;
 
-/// A multipart answer: the outer parts are revisions, those with attachments have parts of their
-/// own.
+/// A multipart answer: the outer parts are revisions, and those with attachments have inner
+/// parts.
 pub(super) struct Stream {
     reply: Reply,
     outer: Parser,
@@ -116,15 +117,15 @@ impl Stream {
         Document::parse(json).map_err(|error| self.reply.not_json(&error))
     }
 
-    /// The first inner part.
+    /// Reads the document in the first inner part.
     async fn related_document(&mut self, bytes_max: usize) -> Result<Document, Error> {
         let Event::Part(_) = self.inner_event().await? else {
             return Err(self.reply.bad("a revision without a document"));
         };
-        let mut found = Gathered::new(bytes_max);
+        let mut found = Collected::new(bytes_max);
         loop {
             match self.inner_event().await? {
-                Event::Data(data) => found.add(data).map_err(|problem| self.reply.bad(problem))?,
+                Event::Data(data) => found.push(data).map_err(|error| self.too_large(error))?,
                 Event::PartEnd => return self.document(found.finish()),
                 _ => return Err(self.reply.bad("a document that does not end")),
             }
@@ -187,7 +188,7 @@ impl Stream {
         Ok(left.map(|(_, data)| data))
     }
 
-    /// The next event of the outer parts; reads on as needed.
+    /// The next event of the outer parts; reads more of the body as needed.
     async fn outer_event(&mut self) -> Result<Event, Error> {
         loop {
             match self
@@ -206,7 +207,6 @@ impl Stream {
         }
     }
 
-    /// The next event of the inner parts.
     async fn inner_event(&mut self) -> Result<Event, Error> {
         loop {
             let Some(inner) = &mut self.inner else {
@@ -235,6 +235,11 @@ impl Stream {
         }
     }
 
+    fn too_large(&self, TooLarge(bytes_max): TooLarge) -> Error {
+        let problem = format!("a document of more than {bytes_max} bytes");
+        self.reply.bad(problem)
+    }
+
     fn cut_off(&self) -> Error {
         let cause = Failure::Connection("it ends before its last part".to_owned());
         Error::Interrupted {
@@ -244,17 +249,17 @@ impl Stream {
     }
 
     async fn collect_outer(&mut self, bytes_max: usize) -> Result<Bytes, Error> {
-        let mut found = Gathered::new(bytes_max);
+        let mut found = Collected::new(bytes_max);
         loop {
             match self.outer_event().await? {
-                Event::Data(data) => found.add(data).map_err(|problem| self.reply.bad(problem))?,
+                Event::Data(data) => found.push(data).map_err(|error| self.too_large(error))?,
                 Event::PartEnd => return Ok(found.finish()),
                 _ => return Err(self.reply.bad("a part that does not end")),
             }
         }
     }
 
-    /// Skips what stands between the inner end and the outer one.
+    /// Skips what is between the inner closing boundary and the end of the outer part.
     async fn end_of_part(&mut self) -> Result<(), Error> {
         self.collect_outer(EPILOGUE_BYTES_MAX).await.map(drop)
     }
@@ -266,47 +271,6 @@ impl Stream {
     }
 }
 
-/// Puts the chunks of a small part together; a part in one chunk stays where it is.
-struct Gathered {
-    first: Bytes,
-    joined: BytesMut,
-    bytes_max: usize,
-}
-
-impl Gathered {
-    fn new(bytes_max: usize) -> Self {
-        Self {
-            first: Bytes::new(),
-            joined: BytesMut::new(),
-            bytes_max,
-        }
-    }
-
-    fn add(&mut self, chunk: Bytes) -> Result<(), String> {
-        if self.first.len() + self.joined.len() + chunk.len() > self.bytes_max {
-            return Err(format!("a document of more than {} bytes", self.bytes_max));
-        }
-        if self.first.is_empty() && self.joined.is_empty() {
-            self.first = chunk;
-        } else {
-            let first = std::mem::take(&mut self.first);
-            self.joined.extend_from_slice(&first);
-            self.joined.extend_from_slice(&chunk);
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Bytes {
-        if self.first.is_empty() {
-            self.joined.freeze()
-        } else {
-            self.first
-        }
-    }
-}
-
 fn boundary(reply: &Reply, content_type: &str) -> Result<String, Error> {
-    parameter(content_type, "boundary")
-        .filter(|boundary| !boundary.is_empty())
-        .ok_or_else(|| reply.bad("multipart without a boundary"))
+    multipart::boundary(content_type).ok_or_else(|| reply.bad("multipart without a boundary"))
 }

@@ -400,7 +400,7 @@ impl StallHook for Hook {
 }
 
 impl Rules {
-    /// Circumstances types are registered when a script begins.
+    /// How types are registered when a script begins.
     fn first() -> Self {
         Self {
             retention_ms: Some(30),

@@ -1,12 +1,13 @@
-//! A feed of changes, piece by piece.
+//! A feed of changes as a stream.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, stream};
 use tokio::sync::watch;
+use wire::FeedKind;
 
-use super::{Form, Query};
+use super::Query;
 use crate::db::{Database, Document, State};
 use crate::render::{self, Shown};
 use crate::seq::Seqs;
@@ -14,26 +15,25 @@ use crate::seq::Seqs;
 /// A piece is sent when it is this long.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// The database is left alone for a moment after so many changes, also when none of them passes.
+/// The lock is released after this many changes, even if the filter passes none of them.
 const EXAMINED_MAX: usize = 4096;
 
-/// A feed that is being answered.
 #[derive(Debug)]
 pub(super) struct Feed {
     query: Query,
     seqs: Seqs,
     db: Arc<Database>,
     updates: watch::Receiver<u64>,
-    /// The last sequence that was looked at; in a descending feed, the next one to look at.
+    /// The last sequence examined; in a descending feed, the next to examine.
     since: u64,
     /// A normal feed ends here.
     until: u64,
-    /// Rows it may still send.
+    /// Rows left within the limit.
     left: u64,
     any_rows: bool,
-    /// It has waited for changes.
+    /// Whether it has waited for changes.
     waited: bool,
-    /// Sequence of the last row of a descending feed.
+    /// The sequence of the last row of a descending feed.
     lowest: Option<u64>,
     phase: Phase,
 }
@@ -42,7 +42,7 @@ pub(super) struct Feed {
 enum Phase {
     Head,
     Rows,
-    /// Nothing more is there; a sign of life is due if nothing was sent.
+    /// There are no more changes; a newline is due if nothing was sent.
     Idle,
     Wait,
     Tail,
@@ -79,9 +79,7 @@ impl Feed {
             match self.phase {
                 Phase::Head => {
                     self.phase = Phase::Rows;
-                    if matches!(self.query.form, Form::Normal | Form::Longpoll) {
-                        out.extend_from_slice(b"{\"results\":[\n");
-                    }
+                    out.extend_from_slice(self.query.kind.head().as_bytes());
                     self.rows(&mut out);
                     if self.phase == Phase::Tail {
                         self.tail(&mut out);
@@ -92,7 +90,7 @@ impl Feed {
                     if self.phase == Phase::Tail {
                         self.tail(&mut out);
                     }
-                    // Others want the processor too, when a filter lets nothing pass.
+                    // Other tasks need the thread, too, when a filter passes nothing.
                     tokio::task::yield_now().await;
                 }
                 Phase::Idle => {
@@ -114,7 +112,7 @@ impl Feed {
         }
     }
 
-    /// Appends rows, as many as one piece takes, and decides what comes next.
+    /// Appends the rows of one piece and moves to the next phase.
     fn rows(&mut self, out: &mut Vec<u8>) {
         let db = Arc::clone(&self.db);
         let state = db.read();
@@ -122,7 +120,7 @@ impl Feed {
             let mut changes = state.changes(0, self.since).rev();
             self.some_rows(out, &mut changes)
         } else {
-            let until = if self.query.form == Form::Normal {
+            let until = if self.query.kind == FeedKind::Normal {
                 self.until
             } else {
                 state.seq
@@ -130,18 +128,17 @@ impl Feed {
             let mut changes = state.changes(self.since, until);
             self.some_rows(out, &mut changes)
         };
-        let endless = matches!(self.query.form, Form::Continuous | Form::EventSource)
-            && !self.query.descending;
-        self.phase = match self.query.form {
+        let endless = !self.query.kind.is_object() && !self.query.descending;
+        self.phase = match self.query.kind {
             _ if self.left == 0 => Phase::Tail,
             _ if !exhausted => Phase::Rows,
-            Form::Longpoll if !self.any_rows && !self.query.descending => Phase::Idle,
+            FeedKind::Longpoll if !self.any_rows && !self.query.descending => Phase::Idle,
             _ if endless => Phase::Idle,
             _ => Phase::Tail,
         };
     }
 
-    /// Whether there are no more changes.
+    /// Returns whether there are no more changes.
     fn some_rows<'a>(
         &mut self,
         out: &mut Vec<u8>,
@@ -177,11 +174,8 @@ impl Feed {
         revs: &[&document::rev::Rev],
     ) {
         let winner = document.winner();
-        match self.query.form {
-            Form::EventSource => out.extend_from_slice(b"data: "),
-            Form::Normal | Form::Longpoll if self.any_rows => out.extend_from_slice(b",\r\n"),
-            _ => {}
-        }
+        let kind = self.query.kind;
+        out.extend_from_slice(kind.before_row(!self.any_rows).as_bytes());
         let packed = self
             .query
             .seq_interval
@@ -219,11 +213,7 @@ impl Feed {
             render::node(out, id, winner, &shown);
         }
         out.push(b'}');
-        match self.query.form {
-            Form::Continuous => out.push(b'\n'),
-            Form::EventSource => out.extend_from_slice(format!("\nid: {packed}\n\n").as_bytes()),
-            Form::Normal | Form::Longpoll => {}
-        }
+        out.extend_from_slice(kind.after_row(&packed).as_bytes());
     }
 
     async fn wait(&mut self, out: &mut Vec<u8>) {
@@ -236,15 +226,15 @@ impl Feed {
                 self.phase = if updated.is_ok() { Phase::Rows } else { Phase::Tail };
             }
             () = gone.cancelled() => self.phase = Phase::Tail,
-            () = tokio::time::sleep(self.query.patience.wait) => match self.query.form {
-                _ if !heartbeat => self.phase = Phase::Tail,
-                Form::EventSource => out.extend_from_slice(b"event: heartbeat\ndata: \n\n"),
-                _ => out.push(b'\n'),
+            () = tokio::time::sleep(self.query.patience.wait) => if heartbeat {
+                out.extend_from_slice(self.query.kind.heartbeat().as_bytes());
+            } else {
+                self.phase = Phase::Tail;
             },
         }
     }
 
-    /// Where CouchDB looks documents up by name, it counts as pending all that it did not look at.
+    /// When CouchDB looks documents up by id, it counts all others as pending.
     fn overlooked(&self, state: &State) -> Option<usize> {
         if self.waited || !self.query.filter.looks_up() {
             return None;
@@ -267,7 +257,7 @@ impl Feed {
                 state.count_changes(0, self.since),
             )
         } else {
-            let until = if self.query.form == Form::Normal {
+            let until = if self.query.kind == FeedKind::Normal {
                 self.until
             } else {
                 state.seq
@@ -276,15 +266,9 @@ impl Feed {
         };
         let pending = self.overlooked(&state).unwrap_or(pending);
         let last = self.seqs.json(last);
-        let end = match self.query.form {
-            Form::Normal | Form::Longpoll => {
-                format!("\n],\n\"last_seq\":{last},\"pending\":{pending}}}\n")
-            }
-            Form::Continuous => format!("{{\"last_seq\":{last},\"pending\":{pending}}}\n"),
-            Form::EventSource => String::new(),
-        };
-        out.extend_from_slice(end.as_bytes());
-        // Every streamed answer of CouchDB's ends with a line of its own.
+        let members = format!("\"last_seq\":{last},\"pending\":{pending}");
+        out.extend_from_slice(self.query.kind.end(&members).as_bytes());
+        // CouchDB ends every streamed answer with an extra newline.
         out.push(b'\n');
     }
 }

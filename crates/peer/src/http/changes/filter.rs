@@ -17,19 +17,16 @@ use crate::refusal::Refusal;
 use crate::render::{self, Shown};
 use crate::request::Request;
 
-/// Of more ids than this CouchDB reads the feed.
+/// With more ids than this, CouchDB reads the feed instead of looking the documents up.
 const LOOKED_UP_MAX: usize = 100;
 
 type Check = dyn Fn(&Value) -> bool + Send + Sync;
 
-/// A filter of a feed.
 pub(super) enum Filter {
-    /// Everything passes.
     None,
-    /// Documents with these ids.
     Ids(HashSet<String>),
     Design,
-    /// Documents for which this is true.
+    /// Documents for which the function returns true.
     Content(Box<Check>),
 }
 
@@ -124,7 +121,7 @@ impl Filter {
         Ok(Self::Content(Box::new(move |doc| filter(doc, &query))))
     }
 
-    /// Whether CouchDB finds the documents by their names instead of reading the feed.
+    /// Whether CouchDB looks the documents up by id instead of reading the feed.
     pub(super) fn looks_up(&self) -> bool {
         match self {
             Self::Ids(ids) => ids.len() <= LOOKED_UP_MAX,
@@ -133,7 +130,7 @@ impl Filter {
         }
     }
 
-    /// The revisions of a document that pass, of its leaves (the winner first) or of the winner only.
+    /// The revisions that pass, among the leaves (winner first) or the winner only.
     pub(super) fn passing<'a>(
         &self,
         id: &str,

@@ -1,4 +1,4 @@
-//! Doing wrong what was decided.
+//! Injects the faults that were drawn for a request.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt as _, stream};
 use http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderName, StatusCode};
 
-use super::Fault;
+use crate::faults::Fault;
 use crate::refusal::Refusal;
 use crate::reply::{self, Reply};
 use crate::server::Server;
@@ -18,19 +18,18 @@ use crate::server::Server;
 /// How often a slow body sends.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Why a request goes no further.
+/// How a fault ends a request.
 pub(crate) enum Stop {
-    /// This is answered.
     Reply(Reply),
     Reset,
-    /// Nothing happens any more.
+    /// Without an answer and without closing the connection.
     Hang,
-    /// The server restarts after so long a time.
+    /// The server goes down for this long.
     Restart(Duration),
 }
 
 impl Fault {
-    /// What happens before a request is worked on; `body` is its body, which a refusal may read in part.
+    /// Injects what happens before a request is handled. A refusal may read part of `body`.
     pub(crate) async fn before(&self, server: &Server, body: &mut Body) -> Option<Stop> {
         match self {
             Self::Latency { ms } => tokio::time::sleep(Duration::from_millis(*ms)).await,
@@ -92,7 +91,7 @@ impl Fault {
         None
     }
 
-    /// What happens to an answer; none if it is lost.
+    /// Injects what happens to an answer; `None` if it is lost.
     pub(crate) async fn after(&self, reply: Reply) -> Option<Reply> {
         let (mut head, body) = reply.into_parts();
         let body = match *self {
@@ -118,7 +117,7 @@ impl Fault {
                 tokio::task::yield_now().await;
                 Ok::<_, Infallible>(piece)
             })),
-            // A feed has no length that could be wrong.
+            // A feed has no length to falsify.
             Self::DeclareLength { by }
                 if body.size_hint().exact().is_some()
                     || head.headers.contains_key(CONTENT_LENGTH) =>
@@ -169,7 +168,7 @@ fn data(body: Body) -> impl Stream<Item = Bytes> {
         .filter_map(|piece| async { piece.ok() })
 }
 
-/// The first bytes of a body. Ends with the last of them, whether there will be more or not.
+/// The first bytes of a body, followed by a regular end.
 fn take(body: Body, bytes: usize) -> impl Stream<Item = Bytes> {
     stream::unfold(
         (Box::pin(data(body)), bytes),
@@ -185,7 +184,7 @@ fn take(body: Body, bytes: usize) -> impl Stream<Item = Bytes> {
     )
 }
 
-/// A body in pieces of a size.
+/// A body in pieces of one size.
 fn split(body: Body, bytes: usize) -> impl Stream<Item = Bytes> {
     data(body).flat_map(move |piece| {
         stream::unfold(piece, move |mut rest| async move {

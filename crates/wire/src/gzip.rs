@@ -1,37 +1,71 @@
-//! Unpacks gzip in bounded steps.
+//! Decompresses gzip in bounded steps.
 
 use std::io::{self, Write as _};
 
 use bytes::Bytes;
 use flate2::write::GzDecoder;
 
-/// So much is unpacked at a time, which makes at most a thousand times as much.
+use crate::body::TooLarge;
+
+/// How much is decompressed at a time: deflate makes at most about 1,000 times as much of it.
 const STEP_BYTES: usize = 2048;
 
-/// Unpacks a stream of chunks. A row that has arrived is told at once, not when a buffer is full.
-pub(super) struct Gunzip {
+/// Why a whole body was not decompressed.
+#[derive(Debug, thiserror::Error)]
+pub enum GzipError {
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error("damaged gzip")]
+    Damaged(#[from] io::Error),
+}
+
+/// Decompresses a whole body of at most `bytes_max` bytes.
+pub fn gunzip(packed: Bytes, bytes_max: usize) -> Result<Vec<u8>, GzipError> {
+    let mut gunzip = Gunzip::default();
+    let mut plain = Vec::new();
+    gunzip.feed(packed);
+    loop {
+        let (chunk, is_last) = match gunzip.next_chunk()? {
+            Some(chunk) => (chunk, false),
+            None => (gunzip.finish()?.unwrap_or_default(), true),
+        };
+        if plain.len() + chunk.len() > bytes_max {
+            return Err(TooLarge(bytes_max).into());
+        }
+        plain.extend_from_slice(&chunk);
+        if is_last {
+            return Ok(plain);
+        }
+    }
+}
+
+/// Decompresses a stream of chunks. A row is passed on as soon as it arrived, not when a buffer is full.
+pub struct Gunzip {
     decoder: GzDecoder<Vec<u8>>,
     packed: Bytes,
     is_empty: bool,
 }
 
-impl Gunzip {
-    pub(super) fn new() -> Self {
+impl Default for Gunzip {
+    fn default() -> Self {
         Self {
             decoder: GzDecoder::new(Vec::new()),
             packed: Bytes::new(),
             is_empty: true,
         }
     }
+}
 
-    pub(super) fn feed(&mut self, packed: Bytes) {
-        debug_assert!(self.packed.is_empty(), "the last chunk is not unpacked");
+impl Gunzip {
+    /// Takes the next chunk, after [`Self::next_chunk`] has returned `None`.
+    pub fn feed(&mut self, packed: Bytes) {
+        debug_assert!(self.packed.is_empty(), "the last chunk is not used up");
         self.is_empty &= packed.is_empty();
         self.packed = packed;
     }
 
-    /// Unpacked bytes, `None` when more packed ones are needed.
-    pub(super) fn next_chunk(&mut self) -> io::Result<Option<Bytes>> {
+    /// Plain bytes, `None` when the next chunk is needed.
+    pub fn next_chunk(&mut self) -> io::Result<Option<Bytes>> {
         while !self.packed.is_empty() {
             let step = self.packed.len().min(STEP_BYTES);
             let taken = self.decoder.write(&self.packed[..step])?;
@@ -50,8 +84,8 @@ impl Gunzip {
         Ok(None)
     }
 
-    /// The last bytes, after the check sum was compared; a body without any bytes is whole.
-    pub(super) fn finish(&mut self) -> io::Result<Option<Bytes>> {
+    /// The last bytes, after the checksum was compared. An empty body is complete.
+    pub fn finish(&mut self) -> io::Result<Option<Bytes>> {
         if !self.is_empty {
             self.decoder.try_finish()?;
         }
@@ -78,7 +112,7 @@ mod tests {
     }
 
     fn unpack(packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
-        let mut gunzip = Gunzip::new();
+        let mut gunzip = Gunzip::default();
         let mut all = Vec::new();
         for chunk in packed.chunks(size) {
             gunzip.feed(Bytes::copy_from_slice(chunk));
@@ -106,6 +140,17 @@ mod tests {
     }
 
     #[test]
+    fn whole_bodies_have_a_limit() {
+        let packed = Bytes::from(pack(&[7; 1000]));
+        assert_eq!(gunzip(packed.clone(), 1000).unwrap(), [7; 1000]);
+        let refused = gunzip(packed.clone(), 999);
+        assert!(matches!(refused, Err(GzipError::TooLarge(TooLarge(999)))));
+        for damaged in [packed.slice(..packed.len() - 1), Bytes::from_static(b"{}")] {
+            assert!(matches!(gunzip(damaged, 1000), Err(GzipError::Damaged(_))));
+        }
+    }
+
+    #[test]
     fn a_bomb_goes_off_in_small_steps() {
         let packed = pack(&vec![0; 64 << 20]);
         assert!(packed.len() < 100_000);
@@ -117,7 +162,7 @@ mod tests {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(b"{\"seq\":1}\n").unwrap();
         encoder.flush().unwrap();
-        let mut gunzip = Gunzip::new();
+        let mut gunzip = Gunzip::default();
         gunzip.feed(Bytes::from(encoder.get_ref().clone()));
         let mut found = Vec::new();
         while let Some(unpacked) = gunzip.next_chunk().unwrap() {

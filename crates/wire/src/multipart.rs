@@ -1,59 +1,69 @@
-//! Multipart bodies, parsed as they stream in.
+//! Multipart bodies, parsed as they stream in or whole.
 //!
-//! The parser never holds more than a delimiter's length of data: what it cannot decide about it
-//! keeps, everything else it hands on as slices of the chunks. (General parsers of forms read ahead
-//! for as long as the connection delivers, which would hold whole attachments.)
+//! The parser buffers at most a delimiter's length of data and passes everything else on as slices of the chunks.
+//! (General form parsers read ahead as long as the connection delivers, which would buffer whole attachments.)
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
-/// The headers of one part may have this many bytes.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
+use crate::header::{parameter, unquote};
 
-/// What is wrong with a multipart body.
+/// The most bytes of one part's headers.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// RFC 2046 allows 70; the parser keeps as many bytes back at the end of a chunk.
+const BOUNDARY_BYTES_MAX: usize = 200;
+
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Broken {
+pub enum Malformed {
     #[error("the headers of a part have more than {HEAD_BYTES_MAX} bytes")]
     HeadTooLarge,
-    #[error("a part has headers that are none")]
+    #[error("a part has malformed headers")]
     BadHead,
-    #[error("a boundary is followed by something else than a line end")]
+    #[error("a boundary is not followed by a line end")]
     BadBoundary,
+    #[error("it ends before its closing boundary")]
+    Truncated,
 }
 
-/// Headers of a part that matter here.
+/// The headers of a part that replication needs.
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
-pub(crate) struct Part {
-    pub(crate) content_type: String,
-    /// What follows `filename=`, as it stands there.
-    pub(crate) file_name: Option<String>,
-    pub(crate) content_length: Option<u64>,
+pub struct Part {
+    pub content_type: String,
+    pub content_encoding: String,
+    pub content_length: Option<u64>,
+    /// What follows `filename=`, verbatim.
+    pub file_name: Option<String>,
 }
 
 impl Part {
-    /// Whether the part says that it is another attachment than this one. CouchDB puts names
-    /// between quotes without escaping any within, others escape them.
-    pub(crate) fn is_named_otherwise(&self, name: &str) -> bool {
-        let Some(given) = &self.file_name else {
-            return false;
-        };
+    /// The file name without the quotes around it: CouchDB does not escape quotes within.
+    pub fn bare_name(&self) -> Option<&str> {
+        let given = self.file_name.as_deref()?;
         let bare = given
             .strip_prefix('"')
             .and_then(|given| given.strip_suffix('"'));
-        let unquoted = given.strip_prefix('"').and_then(unquote);
-        bare.unwrap_or(given) != name && unquoted.is_none_or(|(unquoted, _)| unquoted != name)
+        Some(bare.unwrap_or(given))
+    }
+
+    /// Whether the part has a file name and it is not this one, whether or not the sender escapes quotes.
+    pub fn is_named_otherwise(&self, name: &str) -> bool {
+        let unquoted = (self.file_name.as_deref())
+            .and_then(|given| given.strip_prefix('"'))
+            .and_then(unquote);
+        self.bare_name().is_some_and(|bare| bare != name)
+            && unquoted.is_none_or(|(unquoted, _)| unquoted != name)
     }
 }
 
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     Part(Part),
     Data(Bytes),
     PartEnd,
-    /// The closing boundary was seen; what follows means nothing.
+    /// The closing boundary was read; the rest of the body is to be ignored.
     End,
-    /// The chunk is used up.
+    /// The chunk is used up: feed the next one.
     NeedMore,
 }
 
@@ -64,13 +74,13 @@ enum Place {
     Boundary,
     Head,
     Data,
-    /// The delimiter after a part was seen and the end of the part is still to be told.
+    /// The delimiter after a part was read, but [`Event::PartEnd`] is still to be returned.
     PartEnd,
     End,
 }
 
 /// Parses one multipart body.
-pub(crate) struct Parser {
+pub struct Parser {
     /// `\r\n--boundary`.
     delimiter: memmem::Finder<'static>,
     place: Place,
@@ -78,7 +88,7 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    pub(crate) fn new(boundary: &str) -> Self {
+    pub fn new(boundary: &str) -> Self {
         let delimiter = format!("\r\n--{boundary}");
         Self {
             delimiter: memmem::Finder::new(delimiter.as_bytes()).into_owned(),
@@ -88,8 +98,21 @@ impl Parser {
         }
     }
 
+    /// A parser of a body that is all there, which is not copied.
+    fn of_whole(body: &Bytes, boundary: &str) -> Self {
+        let mut parser = Self::new(boundary);
+        parser.buffer = body.clone();
+        // The needle without its line end.
+        let first = &parser.delimiter.needle()[2..];
+        if body.starts_with(first) {
+            parser.buffer = body.slice(first.len()..);
+            parser.place = Place::Boundary;
+        }
+        parser
+    }
+
     /// Takes the next chunk.
-    pub(crate) fn feed(&mut self, chunk: Bytes) {
+    pub fn feed(&mut self, chunk: Bytes) {
         if self.buffer.is_empty() {
             self.buffer = chunk;
         } else if !chunk.is_empty() {
@@ -100,8 +123,8 @@ impl Parser {
         }
     }
 
-    /// What the bytes so far say.
-    pub(crate) fn next_event(&mut self) -> Result<Event, Broken> {
+    /// The next event in the bytes fed so far.
+    pub fn next_event(&mut self) -> Result<Event, Malformed> {
         loop {
             match self.place {
                 Place::End => return Ok(Event::End),
@@ -137,13 +160,15 @@ impl Parser {
                     };
                     self.place = Place::Data;
                     let head = String::from_utf8_lossy(&head);
-                    return Part::parse(&head).map(Event::Part).ok_or(Broken::BadHead);
+                    return Part::parse(&head)
+                        .map(Event::Part)
+                        .ok_or(Malformed::BadHead);
                 }
             }
         }
     }
 
-    /// Data up to the delimiter, which is skipped, or as much of it as surely is data.
+    /// Data up to the delimiter, which is skipped, or all bytes that cannot belong to a delimiter.
     fn take_data(&mut self) -> (Bytes, bool) {
         if let Some(at) = self.delimiter.find(&self.buffer) {
             let data = self.buffer.split_to(at);
@@ -154,8 +179,8 @@ impl Parser {
         (self.buffer.split_to(self.buffer.len() - keep), false)
     }
 
-    /// `--` closes the body, a line end opens a part; blanks may stand before either.
-    fn after_boundary(&mut self) -> Result<Option<Place>, Broken> {
+    /// `--` closes the body, a line end opens a part; spaces and tabs may precede either.
+    fn after_boundary(&mut self) -> Result<Option<Place>, Malformed> {
         let blanks = self
             .buffer
             .iter()
@@ -169,25 +194,25 @@ impl Parser {
                 Ok(Some(Place::Head))
             }
             [] | [b'-' | b'\r'] if blanks <= HEAD_BYTES_MAX => Ok(None),
-            _ => Err(Broken::BadBoundary),
+            _ => Err(Malformed::BadBoundary),
         }
     }
 
-    fn take_head(&mut self) -> Result<Option<Bytes>, Broken> {
+    fn take_head(&mut self) -> Result<Option<Bytes>, Malformed> {
         match memmem::find(&self.buffer, b"\r\n\r\n") {
-            Some(at) if at > HEAD_BYTES_MAX => Err(Broken::HeadTooLarge),
+            Some(at) if at > HEAD_BYTES_MAX => Err(Malformed::HeadTooLarge),
             Some(at) => {
                 let head = self.buffer.split_to(at);
                 self.buffer = self.buffer.slice(4..);
                 Ok(Some(head))
             }
-            None if self.buffer.len() > HEAD_BYTES_MAX => Err(Broken::HeadTooLarge),
+            None if self.buffer.len() > HEAD_BYTES_MAX => Err(Malformed::HeadTooLarge),
             None => Ok(None),
         }
     }
 }
 
-/// How many bytes at the end of `data` may be the beginning of the delimiter.
+/// How many bytes at the end of `data` may be the start of the delimiter.
 fn undecided(data: &[u8], delimiter: &[u8]) -> usize {
     let longest = data.len().min(delimiter.len() - 1);
     (1..=longest)
@@ -204,6 +229,8 @@ impl Part {
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-type") {
                 value.clone_into(&mut part.content_type);
+            } else if name.eq_ignore_ascii_case("content-encoding") {
+                value.clone_into(&mut part.content_encoding);
             } else if name.eq_ignore_ascii_case("content-length") {
                 part.content_length = Some(value.parse().ok()?);
             } else if name.eq_ignore_ascii_case("content-disposition") {
@@ -216,48 +243,26 @@ impl Part {
     }
 }
 
-/// The media type of a `Content-Type`, in lower case and without parameters.
-pub(crate) fn media_type(content_type: &str) -> String {
-    content_type
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase()
+/// The boundary that a `Content-Type` names.
+pub fn boundary(content_type: &str) -> Option<String> {
+    parameter(content_type, "boundary")
+        .filter(|boundary| (1..=BOUNDARY_BYTES_MAX).contains(&boundary.len()))
 }
 
-/// A parameter of a header value, quoted or not.
-pub(crate) fn parameter(value: &str, name: &str) -> Option<String> {
-    let mut rest = value.split_once(';')?.1;
+/// The headers and the content of each part of a whole body. The contents are slices of it.
+pub fn split(body: &Bytes, boundary: &str) -> Result<Vec<(Part, Bytes)>, Malformed> {
+    let mut parser = Parser::of_whole(body, boundary);
+    let mut parts: Vec<(Part, Bytes)> = Vec::new();
     loop {
-        let (key, after) = rest.split_once('=')?;
-        let key = key.trim_matches(|c: char| c == ';' || c.is_whitespace());
-        let after = after.trim_start();
-        let (found, left) = if let Some(quoted) = after.strip_prefix('"') {
-            unquote(quoted)?
-        } else {
-            let (text, left) = after.split_once(';').unwrap_or((after, ""));
-            (text.trim_end().to_owned(), left)
-        };
-        if key.eq_ignore_ascii_case(name) {
-            return Some(found);
-        }
-        rest = left;
-    }
-}
-
-/// The text up to the closing quote, and what follows it.
-fn unquote(quoted: &str) -> Option<(String, &str)> {
-    let mut text = String::new();
-    let mut chars = quoted.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' => return Some((text, &quoted[at + 1..])),
-            '\\' => text.push(chars.next()?.1),
-            _ => text.push(c),
+        match parser.next_event()? {
+            Event::Part(part) => parts.push((part, Bytes::new())),
+            // The content is one piece, since the parser has all of it.
+            Event::Data(data) => parts.last_mut().expect("data follows a part").1 = data,
+            Event::PartEnd => {}
+            Event::End => return Ok(parts),
+            Event::NeedMore => return Err(Malformed::Truncated),
         }
     }
-    None
 }
 
 #[cfg(test)]
