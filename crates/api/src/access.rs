@@ -8,7 +8,7 @@ use crate::Error;
 use crate::auth::{ADMIN_ROLE, Identity};
 use crate::call::Call;
 use crate::route::{Access, Route};
-use crate::service::Shared;
+use crate::state::Shared;
 
 const NO_SERVER_ADMIN: &str = "You are not a server admin.";
 pub(crate) const NO_DB_ADMIN: &str = "You are not a db or server admin.";

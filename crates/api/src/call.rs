@@ -1,8 +1,6 @@
 //! A request on its way to its answer: head read, caller proven.
 
-use std::future::pending;
 use std::io::Read as _;
-use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,24 +8,24 @@ use axum::body::Body;
 use bytes::Bytes;
 use docstore::DocStore;
 use document::json::{self, Json};
+use document::offload::offload;
 use flate2::read::GzDecoder;
 use futures::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{spawn_blocking, yield_now};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use wire::Collected;
 
 use crate::auth::Identity;
 use crate::auth::authenticator::Proven;
+use crate::client::Client;
 use crate::query::Query;
 use crate::route::Route;
-use crate::service::{Client, Shared};
+use crate::state::Shared;
 use crate::{Error, Options, pace};
 
-/// Bodies up to here are parsed at once, larger ones where they hold up no other request.
-const QUICK_BYTES_MAX: usize = 64 * 1024;
 /// The memory that a value of a parsed body takes.
 const VALUE_BYTES: usize = 96;
 /// What room for bodies is counted in.
@@ -195,8 +193,8 @@ impl Call {
                 return Err(Error::new(status, "bad_content_type", reason));
             }
         };
-        let text = off_runtime(plain.len(), || String::from_utf8(plain)).await;
-        text.map_err(|_| not_json())
+        let text = offload(plain.len(), || String::from_utf8(plain)).await;
+        text.map_err(|_| Error::not_json())
     }
 
     async fn gunzip(&mut self, body: &[u8]) -> Result<Vec<u8>, Error> {
@@ -230,12 +228,12 @@ impl Call {
     }
 
     /// Takes room for the values in the JSON of the body as well: they may take far more memory than their text.
-    pub(crate) async fn weighed(&mut self, text: String) -> Result<String, Error> {
+    pub(crate) async fn weighed(&mut self, text: String) -> Result<Weighed, Error> {
         let bytes = text.len();
-        let count = move || (json::values(&text).min(json::VALUES_MAX), text);
-        let (values, text) = off_runtime(bytes, count).await;
-        self.make_room(text.len() + values * VALUE_BYTES)?;
-        Ok(text)
+        let count = move || (json::values(&text), text);
+        let (values, text) = offload(bytes, count).await;
+        self.make_room(text.len() + values.min(json::VALUES_MAX) * VALUE_BYTES)?;
+        Ok(Weighed { text, values })
     }
 
     /// What is read from the JSON of the body.
@@ -249,37 +247,26 @@ impl Call {
         Error: From<E>,
     {
         let text = self.text().await?;
-        let text = self.weighed(text).await?;
-        Ok(aside(text, read).await?)
+        let body = self.weighed(text).await?;
+        Ok(body.read(|body| read(&body.text)).await?)
     }
 }
 
-/// Reads a text where a large one holds up no other request.
-pub(crate) async fn aside<T: Send + 'static>(
-    text: String,
-    read: impl FnOnce(&str) -> T + Send + 'static,
-) -> T {
-    off_runtime(text.len(), move || read(&text)).await
+/// The text of a body for whose values there is memory.
+pub(crate) struct Weighed {
+    pub(crate) text: String,
+    /// How many values it holds at most.
+    pub(crate) values: usize,
 }
 
-/// Does work on so many bytes of JSON where it holds up no other request.
-pub(crate) async fn off_runtime<T: Send + 'static>(
-    bytes: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    if bytes <= QUICK_BYTES_MAX {
-        return work();
+impl Weighed {
+    /// Reads the text where a large one holds up no other request.
+    pub(crate) async fn read<T: Send + 'static>(
+        self,
+        read: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> T {
+        offload(self.text.len(), move || read(&self)).await
     }
-    match spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-        // The process is stopping, and the request with it.
-        Err(_) => pending().await,
-    }
-}
-
-pub(crate) fn not_json() -> Error {
-    Error::bad_request("invalid UTF-8 JSON")
 }
 
 fn too_large() -> Error {

@@ -21,8 +21,6 @@ pub(crate) mod session;
 mod users;
 mod writing;
 
-pub(crate) use dashboard::KeptSummary;
-
 use http::Method;
 
 use crate::Error;

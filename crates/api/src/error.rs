@@ -56,6 +56,11 @@ impl Error {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }
 
+    /// 400: the body is not JSON.
+    pub(crate) fn not_json() -> Self {
+        Self::bad_request("invalid UTF-8 JSON")
+    }
+
     /// 400: a query parameter is not of its form.
     pub fn query(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
@@ -288,7 +293,7 @@ impl From<scheduler::ServiceError> for Error {
 impl From<json::Error> for Error {
     fn from(error: json::Error) -> Self {
         match error {
-            json::Error::Syntax(_) => crate::call::not_json(),
+            json::Error::Syntax(_) => Self::not_json(),
             json::Error::TooDeep => Self::bad_request(error.to_string()),
             json::Error::TooManyValues => Self::too_large(error.to_string()),
         }

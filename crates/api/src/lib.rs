@@ -16,12 +16,14 @@
 mod access;
 pub mod auth;
 mod call;
+mod client;
 mod endpoints;
 mod error;
 mod forwarded;
 mod health;
 pub mod listen;
 mod metrics;
+mod once;
 mod options;
 mod pace;
 mod pipeline;
@@ -29,6 +31,7 @@ mod query;
 mod reply;
 pub mod route;
 mod service;
+mod state;
 mod upstream;
 
 /// The version of `CouchDB` whose API this is.
@@ -39,9 +42,10 @@ macro_rules! couchdb_version {
 }
 pub(crate) use couchdb_version;
 
+pub use client::Client;
 pub use error::Error;
 pub use health::Health;
 pub use metrics::Metrics;
-pub use options::{Cors, Impossible, Options, SameSite};
-pub use service::{Client, Service, Setup};
+pub use options::{Cors, InvalidOption, Options, SameSite};
+pub use service::{Service, Setup};
 pub use upstream::{Upstream, UpstreamOptions};

@@ -106,7 +106,7 @@ impl SameSite {
 /// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` {problem}")]
-pub struct Impossible {
+pub struct InvalidOption {
     /// The setting.
     pub name: &'static str,
     /// What is wrong with it, and what to do.
@@ -164,7 +164,7 @@ impl Default for Cors {
 
 impl Options {
     /// Whether the values can be worked with.
-    pub fn validate(&self) -> Result<(), Impossible> {
+    pub fn validate(&self) -> Result<(), InvalidOption> {
         let positive = [
             ("request_bytes_max", self.request_bytes_max),
             ("requests_max", self.requests_max),
@@ -183,13 +183,13 @@ impl Options {
         let zero = zero
             .or_else(|| (seconds.into_iter().find(|(_, value)| *value == 0)).map(|(name, _)| name));
         if let Some(name) = zero {
-            return Err(Impossible {
+            return Err(InvalidOption {
                 name,
                 problem: "must be at least 1",
             });
         }
         if self.bodies_bytes_max < self.request_bytes_max {
-            return Err(Impossible {
+            return Err(InvalidOption {
                 name: "bodies_bytes_max",
                 problem: "must be at least `request_bytes_max`",
             });
@@ -202,14 +202,14 @@ impl Options {
         ];
         for (name, number) in permits {
             if number > tokio::sync::Semaphore::MAX_PERMITS {
-                return Err(Impossible {
+                return Err(InvalidOption {
                     name,
                     problem: "is too large",
                 });
             }
         }
         if Proxies::parse(&self.trusted_proxies).is_none() {
-            return Err(Impossible {
+            return Err(InvalidOption {
                 name: "trusted_proxies",
                 problem: "has to be made of addresses and networks, as `10.0.0.7` or `10.0.0.0/8`",
             });
@@ -217,9 +217,9 @@ impl Options {
         self.validate_origins()
     }
 
-    fn validate_origins(&self) -> Result<(), Impossible> {
+    fn validate_origins(&self) -> Result<(), InvalidOption> {
         if self.cors.credentials && self.cors.origins.iter().any(|origin| origin == "*") {
-            return Err(Impossible {
+            return Err(InvalidOption {
                 name: "cors.origins",
                 problem: "must name its origins when `cors.credentials` is true: `*` would give \
                           every site the rights of whoever visits it",
@@ -231,14 +231,14 @@ impl Options {
             ("trusted_origins", &self.trusted_origins),
         ] {
             if bad(origins) {
-                return Err(Impossible {
+                return Err(InvalidOption {
                     name,
                     problem: "has to be made of origins, as `https://app.example.com`, without a path",
                 });
             }
         }
         if self.trusted_origins.iter().any(|origin| origin == "*") {
-            return Err(Impossible {
+            return Err(InvalidOption {
                 name: "trusted_origins",
                 problem: "must name its origins",
             });

@@ -26,10 +26,11 @@ use tracing::Instrument as _;
 
 use crate::auth::authenticator::Proven;
 use crate::call::Call;
+use crate::client::Client;
 use crate::endpoints::{self, session};
 use crate::reply::Reply;
 use crate::route::Route;
-use crate::service::{Client, Shared};
+use crate::state::Shared;
 use crate::upstream::{self, Untouched, Upstream};
 use crate::{Error, access, metrics, pace};
 

@@ -65,7 +65,7 @@ impl Query {
     }
 
     pub(crate) fn json(&self, name: &str) -> Result<Option<Json>, Error> {
-        let parse = |text| Json::parse(text).map_err(|_| Error::bad_request("invalid UTF-8 JSON"));
+        let parse = |text| Json::parse(text).map_err(|_| Error::not_json());
         self.get(name).map(parse).transpose()
     }
 }

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use docstore::DocStore;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use jobs::NotifierHandle;
@@ -17,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::authenticator::Authenticator;
 use crate::auth::password::PasswordHash;
-use crate::endpoints::KeptSummary;
+use crate::client::Client;
 use crate::forwarded::Proxies;
 use crate::health::Health;
 use crate::listen::{self, Answer};
 use crate::metrics::Metrics;
-use crate::options::{Impossible, Options};
+use crate::options::{InvalidOption, Options};
+use crate::state::Shared;
 use crate::upstream::Upstream;
 use crate::{call, pipeline};
 
@@ -47,58 +47,9 @@ pub struct Setup {
 #[derive(Clone, Debug)]
 pub struct Service(Arc<Shared>);
 
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) replications: Replications,
-    pub(crate) authenticator: Authenticator,
-    pub(crate) follow: Option<NotifierHandle>,
-    pub(crate) metrics: Option<Metrics>,
-    pub(crate) upstream: Option<Upstream>,
-    pub(crate) options: Options,
-    /// Places for requests that are worked on, and for those that wait.
-    pub(crate) places: Arc<Semaphore>,
-    pub(crate) waiting: Arc<Semaphore>,
-    /// Places for requests of anonymous callers.
-    pub(crate) anonymous: Arc<Semaphore>,
-    /// Proxies that say where requests come from.
-    pub(crate) proxies: Proxies,
-    pub(crate) health: Health,
-    /// Room for bodies, in KiB.
-    pub(crate) room: Arc<Semaphore>,
-    /// Ends what waits: feeds, and clients of `_replicate`.
-    pub(crate) stop: CancellationToken,
-    /// What dashboards were last told.
-    pub(crate) summary: Mutex<KeptSummary>,
-}
-
-impl Shared {
-    pub(crate) fn docs(&self) -> &DocStore {
-        self.replications.docs()
-    }
-
-    /// Seconds since 1970.
-    pub(crate) fn now_s(&self) -> u64 {
-        u64::try_from(self.replications.jobs().clock().now_ms() / 1000).unwrap_or_default()
-    }
-
-    /// 128 random bits.
-    pub(crate) fn bits(&self) -> u128 {
-        self.replications.jobs().entropy().bits()
-    }
-}
-
-/// Where a request comes from.
-#[derive(Debug, Clone, Copy)]
-pub struct Client {
-    /// The other end of the connection.
-    pub address: SocketAddr,
-    /// The connection is encrypted.
-    pub tls: bool,
-}
-
 impl Service {
     /// The service that answers with all this.
-    pub fn new(setup: Setup) -> Result<Self, Impossible> {
+    pub fn new(setup: Setup) -> Result<Self, InvalidOption> {
         let Setup {
             replications,
             authenticator,

@@ -26,11 +26,14 @@ use serde::Deserialize;
 use tokio_rustls::rustls::ClientConfig;
 use url::Url;
 
-use crate::options::Impossible;
-use connect::Connector;
+use crate::Error;
+use crate::auth::authenticator::Proven;
+use crate::once::Once;
+use crate::options::InvalidOption;
+use connect::{Connector, connector};
 pub(crate) use forward::Untouched;
+use who::Known;
 pub(crate) use who::PROOFS;
-use who::{Asked, Known};
 
 /// Shorter than servers and balancers keep connections that nobody uses.
 const IDLE: Duration = Duration::from_secs(20);
@@ -71,32 +74,32 @@ impl Default for UpstreamOptions {
 
 impl UpstreamOptions {
     /// The cluster's URL, if there is a cluster.
-    pub fn target(&self) -> Result<Option<Url>, Impossible> {
+    pub fn target(&self) -> Result<Option<Url>, InvalidOption> {
         if self.url.is_empty() {
             return Ok(None);
         }
-        let impossible = |problem| Impossible {
+        let invalid = |problem| InvalidOption {
             name: "url",
             problem,
         };
         let url = Url::parse(&self.url).ok();
         let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let url = url.ok_or_else(|| impossible("must be a URL, as `http://couchdb:5984`"))?;
+        let url = url.ok_or_else(|| invalid("must be a URL, as `http://couchdb:5984`"))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(impossible(
+            return Err(invalid(
                 "must hold no name and no password: callers prove who they are to the cluster",
             ));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(impossible("must have neither `?` nor `#`"));
+            return Err(invalid("must have neither `?` nor `#`"));
         }
         Ok(Some(url))
     }
 
     /// Whether the values can be worked with.
-    pub fn validate(&self) -> Result<(), Impossible> {
+    pub fn validate(&self) -> Result<(), InvalidOption> {
         if self.connect_timeout_sec == 0 {
-            return Err(Impossible {
+            return Err(InvalidOption {
                 name: "connect_timeout_sec",
                 problem: "must be at least 1",
             });
@@ -118,7 +121,8 @@ struct Shared {
     /// Names credentials in `known`, so that none is held.
     key: hmac::Key,
     known: Mutex<Known>,
-    asked: Mutex<Asked>,
+    /// Questions to the cluster about a caller.
+    asked: Once<Result<Proven, Error>>,
 }
 
 impl std::fmt::Debug for Upstream {
@@ -135,7 +139,7 @@ impl Upstream {
         options: UpstreamOptions,
         tls: Option<Arc<ClientConfig>>,
         random: [u8; 32],
-    ) -> Result<Option<Self>, Impossible> {
+    ) -> Result<Option<Self>, InvalidOption> {
         options.validate()?;
         let Some(url) = options.target()? else {
             return Ok(None);
@@ -148,7 +152,7 @@ impl Upstream {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .set_host(false)
-            .build(Connector::new(tls, patience));
+            .build(connector(tls, patience));
         Ok(Some(Self(Arc::new(Shared {
             base,
             authority,
@@ -156,7 +160,7 @@ impl Upstream {
             client,
             key: hmac::Key::new(hmac::HMAC_SHA256, &random),
             known: Mutex::default(),
-            asked: Mutex::default(),
+            asked: Once::default(),
         }))))
     }
 

@@ -15,7 +15,7 @@ use crate::exchange::exchange;
 use crate::net::{Profile, Trouble};
 use crate::payload::{Payload, Progress};
 use crate::retry::{Retry, RetryPolicy};
-use crate::secret::{Secret, blot};
+use crate::secret::{Secret, redact};
 use crate::traffic::Counters;
 
 const POLICY: RetryPolicy = RetryPolicy {
@@ -40,7 +40,7 @@ impl Answered {
     /// The status and the beginning of the body, with secrets redacted.
     pub(crate) fn reason(&self, secrets: &[Secret]) -> String {
         let body = String::from_utf8_lossy(&self.body).into_owned();
-        let body = blot(body, secrets.iter().map(Secret::expose));
+        let body = redact(body, secrets.iter().map(Secret::expose));
         format!("{} {}", self.status.as_u16(), printable(&body))
             .trim_end()
             .to_owned()

@@ -27,7 +27,7 @@ use crate::network::{LimitKey, Network};
 use crate::options::{RateLimitScope, RequestOptions};
 use crate::payload::{Body, Payload, Progress};
 use crate::retry::Retry;
-use crate::secret::{Secret, blot, sensitive};
+use crate::secret::{Secret, redact, sensitive};
 use crate::traffic::Counters;
 use call::name;
 use redirect::Target;
@@ -153,8 +153,8 @@ impl Peer {
     }
 
     /// Redacts secrets in a server's text, including the one that the request was sent with.
-    pub(crate) fn blot(&self, text: String, sent: Option<&Secret>) -> String {
-        blot(text, self.secrets.iter().chain(sent).map(Secret::expose))
+    pub(crate) fn redact(&self, text: String, sent: Option<&Secret>) -> String {
+        redact(text, self.secrets.iter().chain(sent).map(Secret::expose))
     }
 
     /// Sends a request until its answer starts. Answers with status 200 to 499 are returned,

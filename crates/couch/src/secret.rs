@@ -94,7 +94,7 @@ pub(crate) fn spellings(secret: &Secret) -> [Secret; 3] {
 const BLOTTED_BYTES_MIN: usize = 3;
 
 /// Redacts secrets in a server's text: a server may repeat what it was sent.
-pub(crate) fn blot<'a>(mut text: String, secrets: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn redact<'a>(mut text: String, secrets: impl IntoIterator<Item = &'a str>) -> String {
     for secret in secrets {
         if secret.len() >= BLOTTED_BYTES_MIN && text.contains(secret) {
             text = text.replace(secret, "***");
@@ -129,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn reflected_secrets_are_blotted_out() {
+    fn reflected_secrets_are_redacted() {
         let text = || "you sent hunter2 and a".to_owned();
-        assert_eq!(blot(text(), ["hunter2", "a", ""]), "you sent *** and a");
-        assert_eq!(blot(text(), []), text());
+        assert_eq!(redact(text(), ["hunter2", "a", ""]), "you sent *** and a");
+        assert_eq!(redact(text(), []), text());
     }
 }

@@ -76,12 +76,7 @@ fn as_text<S: Serializer>(name: &DbName, serializer: S) -> Result<S::Ok, S::Erro
 }
 
 impl DocStore {
-    async fn create_in(
-        &self,
-        tx: &Transaction,
-        name: &DbName,
-        instance: InstanceId,
-    ) -> Result<Db> {
+    async fn create_in(&self, tx: &Transaction, name: &DbName, instance: InstanceId) -> Result<Db> {
         let key = keys::database(name.as_str());
         match tx.get(&key).await? {
             // The id is random, so an earlier attempt of this call created it.

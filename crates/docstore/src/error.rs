@@ -40,10 +40,7 @@ pub enum Error {
     },
     /// Send the attachment's data: the edited revision has no attachment of this name (412 `missing_stub`).
     #[error("Invalid attachment stub in {id} for {name}")]
-    MissingStub {
-        id: String,
-        name: String,
-    },
+    MissingStub { id: String, name: String },
     /// Send attachments within the document (501 `not_implemented`).
     #[error("attachments are accepted only within documents, as base64 or stubs")]
     Follows,

@@ -26,11 +26,7 @@ pub enum Swept {
 }
 
 impl DocStore {
-    async fn sweep_in<H: WriteHook>(
-        &self,
-        tx: &Transaction,
-        hook: &H,
-    ) -> Result<Swept, H::Error> {
+    async fn sweep_in<H: WriteHook>(&self, tx: &Transaction, hook: &H) -> Result<Swept, H::Error> {
         let rows = tx.get_range(keys::all_deleted(), RangeOptions::limit(1));
         let rows = rows.collect().await?;
         let Some(row) = rows.first() else {

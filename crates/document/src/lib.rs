@@ -1,5 +1,5 @@
 //! CouchDB's document model, pure: revision trees and ids, collation, Mango selectors. No I/O, no clock, no store; only
-//! [`matching`] knows the runtime, to keep long matches off its threads.
+//! [`matching`] and [`offload`] know the runtime, to keep long work off its threads.
 
 pub mod collate;
 pub mod doc;
@@ -8,6 +8,7 @@ pub mod etf;
 pub mod json;
 pub mod mango;
 pub mod matching;
+pub mod offload;
 pub mod rev;
 pub mod revid;
 pub mod revtree;

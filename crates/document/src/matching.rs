@@ -1,12 +1,11 @@
 //! Matching documents with selectors without holding up the runtime.
 
-use std::future::pending;
-use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mango::{Budget, Selector, TooExpensive};
+use crate::offload::blocking;
 use tokio::sync::Semaphore;
-use tokio::task::{coop, spawn_blocking};
+use tokio::task::coop;
 
 /// Matches that may take long and go on at a time, of a process: the others wait, and leave processors to the rest.
 static LONG_MATCHES: Semaphore = Semaphore::const_new(2);
@@ -66,19 +65,14 @@ where
         coop::consume_budget().await;
         return decide_now(selector, json.as_ref(), budget);
     }
-    // The place stays taken when the caller goes away, until the match has ended.
-    let place = LONG_MATCHES.acquire().await;
+    // The permit is held until the match has ended, even if the caller goes away.
+    let permit = LONG_MATCHES.acquire().await;
     let selector = Arc::clone(selector);
-    let decided = spawn_blocking(move || {
-        let _place = place;
+    blocking(move || {
+        let _permit = permit;
         decide_now(&selector, json.as_ref(), budget)
-    });
-    match decided.await {
-        Ok(decided) => decided,
-        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-        // The process is stopping, and the caller with it.
-        Err(_) => pending().await,
-    }
+    })
+    .await
 }
 
 fn decide_now(

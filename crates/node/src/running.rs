@@ -136,13 +136,13 @@ impl Node {
         if config.replicator.create_replicator_db {
             create_database(&self.replications, "_replicator").await?;
         }
-        let of = &self.replications;
-        let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
+        let replications = &self.replications;
+        let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (notifier, follow) = Notifier::new(jobs, ty, config.couch_jobs.clone());
         let admins = admins::hash_all(&config.admins, self.admin_secret).await?;
         let rendered = collected.clone();
         let service = Service::new(api::Setup {
-            replications: of.clone(),
+            replications: replications.clone(),
             authenticator: authenticator(config, keys, admins)?,
             follow: Some(follow),
             metrics: Some(api::Metrics::new(move || rendered.render())),
@@ -163,16 +163,16 @@ impl Node {
     }
 
     fn start_replication(&mut self, config: &Config) -> anyhow::Result<()> {
-        let of = &self.replications;
+        let replications = &self.replications;
         let holder = Holder::new(&node_name(config))?;
-        let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
+        let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
         let setup = ServerSetup {
             node: holder,
             network: Network::new(network(config)?, random())?,
             budget: Budget::new(config.node.document_memory_mb.saturating_mul(1 << 20)),
         };
-        let (server, _load) = Server::new(of.clone(), handle, setup);
+        let (server, _load) = Server::new(replications.clone(), handle, setup);
         self.outer.start("job server", |stop| server.run(stop));
         self.inner.start("acceptor", |stop| acceptor.run(stop));
         Ok(())
@@ -259,8 +259,8 @@ pub(crate) fn other_key(names: &str) -> String {
     )
 }
 
-async fn create_database(of: &Replications, name: &str) -> anyhow::Result<()> {
-    match of.create_database(name).await {
+async fn create_database(replications: &Replications, name: &str) -> anyhow::Result<()> {
+    match replications.create_database(name).await {
         Ok(_) | Err(ServiceError::Docs(docstore::Error::DatabaseExists)) => Ok(()),
         Err(error) => Err(anyhow!(error).context(format!("create the database {name}"))),
     }

@@ -146,7 +146,7 @@ pub enum Ending {
 
 /// A run that did not fail.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct Report {
     pub ending: Ending,
     /// The result as `POST /_replicate` answers it, without `ok`.
     pub result: Map<String, Value>,
@@ -189,7 +189,7 @@ pub async fn has_more(run: &Run, since: &Seq) -> bool {
 }
 
 /// Runs a replication until it is done, fails, or is stopped. A continuous one is never done.
-pub async fn run(run: Run, handles: Handles) -> Result<Outcome, Error> {
+pub async fn run(run: Run, handles: Handles) -> Result<Report, Error> {
     let abort = handles.abort.clone();
     let stop = handles.stop.clone();
     // Boxed, so that a run that waits does not keep room for what it did before.
@@ -211,12 +211,12 @@ pub async fn run(run: Run, handles: Handles) -> Result<Outcome, Error> {
     }
 }
 
-fn stopped_early() -> Outcome {
+fn stopped_early() -> Report {
     let progress = Progress {
         phase: Phase::Ended,
         ..Progress::default()
     };
-    Outcome {
+    Report {
         ending: Ending::Stopped,
         result: Map::new(),
         progress,

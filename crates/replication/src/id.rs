@@ -4,14 +4,13 @@
 //! current version is the fourth; ids of older versions and of releases that normalised otherwise are only ever looked
 //! up.
 
-use std::fmt;
-
 use couch::Endpoint;
 use document::json::Json;
 use document::mango::Path;
 use md5::{Digest as _, Md5};
 
 use crate::etf::Term;
+pub use crate::names::{BaseId, ReplicationId};
 use crate::params::{Filter, Replication};
 
 /// What an id is made of besides the replication itself.
@@ -21,49 +20,6 @@ pub struct Service {
     pub uuid: String,
     /// Host name and port of the CouchDB that ran the replications before versions 3 and 4 of ids, if any.
     pub legacy_host: Option<(String, u16)>,
-}
-
-/// The part of a replication id that names its checkpoints: 32 hexadecimal digits.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct BaseId(String);
-
-impl BaseId {
-    /// The digits.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for BaseId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
-}
-
-/// A base id and the suffixes of `continuous` and `create_target`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ReplicationId(String);
-
-impl ReplicationId {
-    /// Reads an id that a client sends; a blank is a `+` that was not escaped in a URL. The id of a document's job has no
-    /// such `+`.
-    pub fn from_client(text: &str) -> Self {
-        if text.contains('|') {
-            return Self(text.to_owned());
-        }
-        Self(text.replace(' ', "+"))
-    }
-
-    /// The id.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ReplicationId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
 }
 
 /// The names of one replication.
@@ -184,7 +140,7 @@ fn base_id(
         form,
     )?);
     terms.extend(extra_terms(replication));
-    Some(BaseId(hash(terms)))
+    Some(BaseId::new(hash(terms)))
 }
 
 fn filter_terms(filter: &Filter, filter_code: Option<&str>, form: Form) -> Option<Vec<Term>> {
@@ -291,7 +247,7 @@ fn trim_code(code: &str) -> std::borrow::Cow<'_, str> {
 }
 
 fn suffixed(base: &BaseId, replication: &Replication) -> ReplicationId {
-    ReplicationId(format!("{base}{}", suffixes(replication)))
+    ReplicationId::new(format!("{base}{}", suffixes(replication)))
 }
 
 fn suffixes(replication: &Replication) -> String {

@@ -12,6 +12,7 @@ mod error;
 mod etf;
 pub mod id;
 mod metrics;
+mod names;
 pub mod params;
 mod stats;
 

@@ -5,35 +5,19 @@
 
 mod fields;
 mod filter;
+mod invalid;
 pub mod names;
 mod options;
 
 use couch::Endpoint;
 use document::json::Json;
 
-use crate::id::ReplicationId;
+use crate::names::ReplicationId;
 use fields::Fields;
 pub use filter::{Filter, SelectorFilter};
+pub use invalid::Invalid;
 pub use names::Grant;
 pub use options::{Checkpoints, Defaults, FilterWhere, OnWriteFailure, Options, SocketOptions};
-
-/// Why a body describes no replication, for the user to read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Invalid(pub(crate) String);
-
-impl Invalid {
-    /// What is wrong with a body, for its author.
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
-}
-
-impl From<couch::InvalidEndpoint> for Invalid {
-    fn from(error: couch::InvalidEndpoint) -> Self {
-        Self(error.to_string())
-    }
-}
 
 /// A valid replication. Two are equal when CouchDB takes them for the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +74,7 @@ impl Replication {
         if let Some(Json::Object(params)) = fields.get("query_params")
             && let Some((key, _)) = params.iter().find(|(_, value)| value.as_str().is_none())
         {
-            return Err(Invalid(format!("{key} value must be a string.")));
+            return Err(Invalid::new(format!("{key} value must be a string.")));
         }
         let replication = Box::new(Self::build(&fields, proxies, grant, options, defaults)?);
         Ok(if cancels {

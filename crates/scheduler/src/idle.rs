@@ -1,12 +1,12 @@
-//! Replications that wait for changes without running: who tells them that their source has changed.
+//! Watches sources for replications that wait for changes without running.
 //!
-//! Of every server, seen with the same credentials, there is one [`Source`](source::Source), whatever the number of
-//! databases on it. It follows `_db_updates` where the server lets it, and asks `_dbs_info` for the sequences of the
-//! databases that are listened to: often when there is no feed, now and then when there is, because a feed may be deaf. A
-//! server that has neither is not listened to, and its replications keep feeds of their own.
+//! There is one [`Source`](source::Source) per server and credentials, however many of its databases are watched. It follows
+//! `_db_updates` if the server allows that, and polls `_dbs_info` for the sequences of the watched databases: often without
+//! a feed, rarely with one, because a feed may miss updates. A server that offers neither is not watched; its replications
+//! keep feeds of their own.
 //!
-//! Being told once too often costs a few requests. Not being told costs a copy: so an [`Ear`] is armed before the run
-//! stops that it stands in for, and hears everything from then on.
+//! A notification too many costs a few requests. A missed one would leave the target behind: so a [`ChangeListener`] is armed
+//! before the run it replaces stops, and sees every change from then on.
 
 mod source;
 
@@ -19,10 +19,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use source::Ear;
+pub(crate) use source::ChangeListener;
 use source::Source;
 
-use crate::witness;
+use crate::testing;
 
 /// How long a server may take to say whether it can be listened to.
 const ARM_MAX: Duration = Duration::from_secs(30);
@@ -47,19 +47,19 @@ impl Sources {
     }
 
     /// Listens for changes of a database. `None` if its server does not tell.
-    pub(crate) async fn listen(&self, database: &Endpoint) -> Option<Ear> {
+    pub(crate) async fn listen(&self, database: &Endpoint) -> Option<ChangeListener> {
         let (server, name) = database.server()?;
-        let ear = self.ear(server, &name)?;
-        let armed = timeout(ARM_MAX, ear.armed()).await;
-        armed.is_ok_and(|armed| armed).then_some(ear)
+        let listener = self.listener(server, &name)?;
+        let armed = timeout(ARM_MAX, listener.armed()).await;
+        armed.is_ok_and(|armed| armed).then_some(listener)
     }
 
-    fn ear(&self, server: Endpoint, database: &str) -> Option<Ear> {
+    fn listener(&self, server: Endpoint, database: &str) -> Option<ChangeListener> {
         let mut servers = (self.servers.lock()).unwrap_or_else(PoisonError::into_inner);
         let same = servers.entry(server.url_text().to_owned()).or_default();
         if let Some(at) = (same.iter()).position(|source| *source.endpoint() == server) {
-            if let Some(ear) = same[at].ear(database) {
-                return Some(ear);
+            if let Some(listener) = same[at].listener(database) {
+                return Some(listener);
             }
             same.swap_remove(at);
         }
@@ -68,10 +68,10 @@ impl Sources {
         let (network, closed) = (self.network.clone(), self.closed.clone());
         let listening = Arc::clone(&source);
         let serving = Box::pin(listening.serve(network));
-        self.tasks.spawn(witness::spawned(async move {
+        self.tasks.spawn(testing::spawned(async move {
             closed.run_until_cancelled(serving).await;
         }));
-        source.ear(database)
+        source.listener(database)
     }
 
     /// Ends all listening.

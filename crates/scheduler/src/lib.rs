@@ -21,31 +21,35 @@ mod data;
 mod fault;
 mod idle;
 mod keys;
+mod keys_in_use;
 mod live;
 mod metrics;
 mod options;
+mod permits;
 mod quarantine;
+mod rows;
 mod run;
 mod seal;
 mod server;
+mod service;
 #[cfg(test)]
 mod simulation;
-mod slots;
 mod starts;
 pub mod strip;
+mod testing;
 pub mod traces;
 mod view;
-mod witness;
 mod writeback;
 
 pub use create::{
-    Answer, Caller, DocumentHook, Failure, JOB_TIMEOUT, JOB_TYPE, KeysInUse, Rank, Replications,
-    Resealing, Scanned, Sealed, Setup, Started, Writer, count_seals, keys_in_use,
+    Answer, Caller, DocumentHook, Failure, Meaning, Prepared, Rank, Sealed, Started, Writer,
+    count_seals,
 };
 pub use data::JobState;
 pub use fault::ServiceError;
+pub use keys_in_use::{KeysInUse, Resealing, keys_in_use};
 pub use options::Options;
-pub use run::Secrets;
 pub use seal::{InvalidRing, Sealer, Unreadable};
 pub use server::{Load, Server, ServerSetup};
+pub use service::{JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Secrets, Setup};
 pub use view::{DocsPage, DocsQuery, JobsPage, JobsQuery, SummaryMemory, VISITS_MAX};

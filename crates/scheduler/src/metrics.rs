@@ -5,8 +5,7 @@ use std::time::Duration;
 use metrics::{counter, gauge};
 
 use crate::data::Census;
-use crate::run::Ended;
-use crate::server::Load;
+use crate::run::Outcome;
 
 pub(crate) fn accepted(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_accepts_total").increment(jobs as u64);
@@ -16,13 +15,13 @@ pub(crate) fn started() {
     counter!("couchdb_couch_replicator_jobs_starts_total").increment(1);
 }
 
-pub(crate) fn ended(ended: Ended) {
-    let name = match ended {
-        Ended::Completed => "couchdb_couch_replicator_docs_completed_state_updates_total",
-        Ended::Failed => "couchdb_couch_replicator_docs_failed_state_updates_total",
-        Ended::Crashed => "couchdb_couch_replicator_jobs_crashes_total",
-        Ended::Rescheduled => "couchdb_couch_replicator_jobs_reschedules_total",
-        Ended::Halted => "couchdb_couch_replicator_jobs_halts_total",
+pub(crate) fn ended(outcome: Outcome) {
+    let name = match outcome {
+        Outcome::Completed => "couchdb_couch_replicator_docs_completed_state_updates_total",
+        Outcome::Failed => "couchdb_couch_replicator_docs_failed_state_updates_total",
+        Outcome::Crashed => "couchdb_couch_replicator_jobs_crashes_total",
+        Outcome::Rescheduled => "couchdb_couch_replicator_jobs_reschedules_total",
+        Outcome::Halted => "couchdb_couch_replicator_jobs_halts_total",
     };
     counter!(name).increment(1);
 }
@@ -33,9 +32,9 @@ pub(crate) fn stopped(jobs: usize) {
 
 /// Jobs of this node, and the idle ones among them, which hold no permit.
 #[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
-pub(crate) fn load(load: &Load) {
-    gauge!("couchdb_couch_replicator_jobs_running").set(load.running as f64);
-    gauge!("davenport_replicator_jobs_idle").set(load.parked as f64);
+pub(crate) fn load(running: usize, parked: usize) {
+    gauge!("couchdb_couch_replicator_jobs_running").set(running as f64);
+    gauge!("davenport_replicator_jobs_idle").set(parked as f64);
 }
 
 /// The longest time that a job of this node has been behind its source.

@@ -6,7 +6,6 @@
 //! thousand jobs of a node that was killed are suspects as well, and are so for the few moments that each takes to start.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jobs::Job;
@@ -16,18 +15,15 @@ use store::Transaction;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::create::Replications;
 use crate::fault::ServiceError;
 use crate::keys;
-use crate::run::Shown;
+use crate::service::Replications;
 use replication::engine::{Phase, Progress};
 
 /// Suspects without a strike that a node starts at a time.
 const TOGETHER: u32 = 16;
 /// A job that runs for so long has shown that it does.
 const START_MAX: Duration = Duration::from_secs(20);
-/// A run that does not give its thread back for so long is stuck.
-pub(crate) const STUCK: Duration = Duration::from_secs(30);
 /// The error of a job that is set aside, and of the run before that.
 pub(crate) const SET_ASIDE: &str = "set_aside";
 pub(crate) const PANICKED: &str = "run_panicked";
@@ -49,7 +45,7 @@ pub(crate) struct Quarantine(Arc<Semaphore>);
 #[derive(Debug)]
 pub(crate) struct Suspect {
     #[expect(dead_code, reason = "held for its drop")]
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     job: Job,
 }
 
@@ -74,7 +70,7 @@ impl Quarantine {
     /// Waits until a job may be started of whose last holders so many went silent.
     pub(crate) async fn admit(
         &self,
-        of: &Replications,
+        replications: &Replications,
         job: &Job,
         stalls: u32,
     ) -> Result<Verdict, ServiceError> {
@@ -82,25 +78,31 @@ impl Quarantine {
             return Ok(Verdict::Innocent);
         }
         let read = |tx: Transaction| async move { strikes_in(&tx, job).await };
-        let strikes = (of.0.jobs.store()).transact("read_suspect", read).await?;
-        let max = of.options().set_aside_after;
+        let strikes = (replications.0.jobs.store())
+            .transact("read_suspect", read)
+            .await?;
+        let max = replications.options().set_aside_after;
         if max > 0 && strikes >= max {
             return Ok(Verdict::SetAside { strikes });
         }
-        let places = if strikes == 0 { 1 } else { TOGETHER };
-        let place = Arc::clone(&self.0).acquire_many_owned(places).await;
-        let Ok(place) = place else {
+        let permits = if strikes == 0 { 1 } else { TOGETHER };
+        let permit = Arc::clone(&self.0).acquire_many_owned(permits).await;
+        let Ok(permit) = permit else {
             return Err(ServiceError::Stopped);
         };
-        of.mark(job, strikes).await?;
+        replications.mark(job, strikes).await?;
         let job = job.clone();
-        Ok(Verdict::Suspect(Suspect { place, job }))
+        Ok(Verdict::Suspect(Suspect { permit, job }))
     }
 }
 
 impl Suspect {
     /// Waits until the run has shown that it does no harm, and says so.
-    pub(crate) async fn cleared(self, of: &Replications, progress: watch::Receiver<Progress>) {
+    pub(crate) async fn cleared(
+        self,
+        replications: &Replications,
+        progress: watch::Receiver<Progress>,
+    ) {
         let mut progress = progress;
         let before = progress.borrow().last_checkpoint;
         let runs = |now: &Progress| now.phase == Phase::CaughtUp || now.last_checkpoint != before;
@@ -116,7 +118,10 @@ impl Suspect {
             }
             Ok::<_, ServiceError>(())
         };
-        if let Err(error) = (of.0.jobs.store()).transact("clear_suspect", clear).await {
+        if let Err(error) = (replications.0.jobs.store())
+            .transact("clear_suspect", clear)
+            .await
+        {
             tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "clear a suspect");
         }
     }
@@ -137,7 +142,7 @@ impl Replications {
     }
 
     /// Writes down that a run is stuck, so that whoever runs the job next knows.
-    pub(crate) async fn mark_stuck(&self, job: &Job) {
+    pub(crate) async fn mark_stuck(&self, job: &Job, stuck: Duration) {
         let write = async {
             let read = |tx: Transaction| async move { mark_in(&tx, job).await };
             let mark = (self.0.jobs.store()).transact("read_suspect", read).await?;
@@ -145,7 +150,7 @@ impl Replications {
         };
         tracing::error!(
             job.id = %job.id,
-            stuck_s = STUCK.as_secs(),
+            stuck_s = stuck.as_secs(),
             "a run does not give its thread back; the job goes to another node, and this one should be restarted"
         );
         if let Err(error) = write.await {
@@ -184,26 +189,4 @@ pub(crate) fn set_aside(what: &str) -> Value {
 pub(crate) fn panicked() -> Value {
     let reason = "the run ended with a panic, which is a defect of this service; the log of the node says where";
     json!({"error": PANICKED, "reason": reason})
-}
-
-/// Polls a run, and shows for how long a poll lasts.
-pub(crate) async fn watched<F: Future>(run: F, shown: Arc<Shown>) -> F::Output {
-    let mut run = std::pin::pin!(run);
-    std::future::poll_fn(|cx| {
-        shown.poll_began_ms.store(now_ms(), Ordering::Relaxed);
-        let polled = run.as_mut().poll(cx);
-        shown.poll_began_ms.store(0, Ordering::Relaxed);
-        polled
-    })
-    .await
-}
-
-/// Milliseconds of a clock that only differences are taken of.
-pub(crate) fn now_ms() -> u64 {
-    static BEGAN: std::sync::OnceLock<tokio::time::Instant> = std::sync::OnceLock::new();
-    let began = BEGAN.get_or_init(tokio::time::Instant::now);
-    // 0 says that nothing is polled.
-    u64::try_from(began.elapsed().as_millis())
-        .unwrap_or(u64::MAX)
-        .max(1)
 }

@@ -5,14 +5,15 @@
 //! anybody else may begin. Every end is one transaction: queue, document, and the rows of the replication id together.
 
 mod end;
+mod outcome;
 mod park;
+mod shown;
 mod start;
 mod suspect;
 mod watch;
 
-use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,37 +24,36 @@ use jobs::{Accepted, Holder};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::create::Replications;
 use crate::data::JobData;
 use crate::fault::ServiceError;
-use crate::idle::{Ear, Sources};
+use crate::idle::{ChangeListener, Sources};
 use crate::keys;
 use crate::live::Live;
-use crate::quarantine::{self, Quarantine, Suspect};
-use crate::slots::{Seat, Slots};
-use crate::starts::{self, Starts, Turn};
-use crate::witness::{self, Bug};
-use replication::engine::{self, Budget, Ending, Handles, Outcome, Phase, Progress, Run, Settings};
+use crate::permits::{Permit, Permits};
+use crate::quarantine::{Quarantine, Suspect};
+use crate::service::Replications;
+use crate::starts::{self, StartPermit, Starts};
+use crate::testing::{self, Bug};
+use replication::engine::{self, Budget, Ending, Handles, Phase, Progress, Report, Run, Settings};
 use replication::id::Identity;
 use replication::params::Replication;
 use replication::{Error, Stats};
 
 use end::End;
+pub(crate) use outcome::Outcome;
+pub(crate) use shown::{STUCK, Shown, watched};
 use start::Begun;
 
 /// How long a run may take to stop when the node does.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// What `auth.secret_ref` names.
-pub type Secrets = HashMap<String, couch::NamedSecret>;
-
 /// What all runs of a node share.
 pub(crate) struct Runner {
-    pub(crate) of: Replications,
+    pub(crate) replications: Replications,
     pub(crate) network: Network,
     pub(crate) budget: Budget,
     pub(crate) sources: Sources,
-    pub(crate) slots: Slots,
+    pub(crate) permits: Permits,
     pub(crate) starts: Starts,
     pub(crate) quarantine: Quarantine,
     pub(crate) node: Holder,
@@ -78,63 +78,11 @@ pub(crate) struct Stops {
     pub(crate) shown: Arc<Shown>,
 }
 
-/// What a run shows its node.
-#[derive(Debug, Default)]
-pub(crate) struct Shown {
-    /// Whether it waits for changes and takes no seat.
-    parked: AtomicBool,
-    /// Since when it has been behind its source, in milliseconds; 0 when it is not.
-    behind_since_ms: AtomicI64,
-    /// Since when it has not given its thread back; 0 when it has.
-    pub(crate) poll_began_ms: AtomicU64,
-    told_stuck: AtomicBool,
-}
-
-impl Shown {
-    pub(crate) fn is_parked(&self) -> bool {
-        self.parked.load(Ordering::Relaxed)
-    }
-
-    /// Whether it is found to be stuck, for the first time.
-    pub(crate) fn gets_stuck(&self) -> bool {
-        let began_ms = self.poll_began_ms.load(Ordering::Relaxed);
-        let lasts_ms = quarantine::now_ms().saturating_sub(began_ms);
-        began_ms > 0
-            && Duration::from_millis(lasts_ms) > quarantine::STUCK
-            && !self.told_stuck.swap(true, Ordering::Relaxed)
-    }
-
-    /// How far behind its source it is.
-    pub(crate) fn lag(&self, now_ms: i64) -> Duration {
-        let since_ms = match self.behind_since_ms.load(Ordering::Relaxed) {
-            0 => now_ms,
-            since_ms => since_ms,
-        };
-        Duration::from_millis(u64::try_from(now_ms.saturating_sub(since_ms)).unwrap_or(0))
-    }
-
-    fn set_behind(&self, since: Option<Timestamp>) {
-        let since_ms = since.map_or(0, Timestamp::as_millisecond);
-        self.behind_since_ms.store(since_ms, Ordering::Relaxed);
-    }
-}
-
-/// How a run ended, for counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    Completed,
-    Failed,
-    Crashed,
-    Rescheduled,
-    /// The lock was lost; whatever becomes of the job is somebody else's.
-    Halted,
-}
-
 /// What became of a run of the engine.
 enum Driven {
     Ended(End),
     /// It has caught up and was stopped; changes will be heard.
-    Idle(Box<Progress>, Ear),
+    Idle(Box<Progress>, ChangeListener),
 }
 
 struct Work<'a> {
@@ -150,16 +98,17 @@ impl Runner {
     pub(crate) async fn run(
         self: Arc<Self>,
         accepted: Accepted,
+        data: Result<JobData, ServiceError>,
         stops: Stops,
-        seat: Seat,
-    ) -> Ended {
+        permit: Permit,
+    ) -> Outcome {
         let work = Work {
             runner: &self,
             accepted: &accepted,
             stops: &stops,
             suspect: Mutex::default(),
         };
-        let run = AssertUnwindSafe(Box::pin(work.run(seat))).catch_unwind();
+        let run = AssertUnwindSafe(Box::pin(work.run(data, permit))).catch_unwind();
         let ended = if let Ok(ended) = run.await {
             ended
         } else {
@@ -168,37 +117,42 @@ impl Runner {
             work.end_panicked().await
         };
         match ended {
-            Ok(Ended::Halted) => {
-                crate::metrics::ended(Ended::Halted);
+            Ok(Outcome::Halted) => {
+                crate::metrics::ended(Outcome::Halted);
                 tracing::info!(job.id = %accepted.job.id, "the job is no longer this node's");
-                Ended::Halted
+                Outcome::Halted
             }
             Ok(ended) => ended,
             Err(error) => {
                 let id = &accepted.job.id;
                 tracing::warn!(job.id = %id, error = %wire::chain(&error), "a run was lost");
-                Ended::Halted
+                Outcome::Halted
             }
         }
     }
 
     pub(crate) fn now_ms(&self) -> i64 {
-        self.of.0.jobs.clock().now_ms()
+        self.replications.0.jobs.clock().now_ms()
     }
 
     pub(crate) fn settings(&self) -> Settings {
-        self.of.options().settings(self.budget.clone())
+        self.replications.options().settings(self.budget.clone())
     }
 }
 
 impl Work<'_> {
-    async fn run(&self, seat: Seat) -> Result<Ended, ServiceError> {
-        let mut data = JobData::decode(&self.accepted.data)?;
-        // A run may last long, and is not to bring back what was sealed anew meanwhile. What cannot be opened is told below.
+    async fn run(
+        &self,
+        data: Result<JobData, ServiceError>,
+        permit: Permit,
+    ) -> Result<Outcome, ServiceError> {
+        let mut data = data?;
+        // A run may last long, and must not write back what another node has sealed anew meanwhile. Credentials that cannot
+        // be opened fail the run below.
         let job = &self.accepted.job.id;
-        drop(data.reseal(&self.runner.of.0.sealer, job));
-        let timeout = self.runner.of.0.job_timeout;
-        let jobs = &self.runner.of.0.jobs;
+        drop(data.reseal(&self.runner.replications.0.sealer, job));
+        let timeout = self.runner.replications.0.job_timeout;
+        let jobs = &self.runner.replications.0.jobs;
         let beats = jobs.keep_alive(self.accepted, timeout, |held| {
             if held.again {
                 self.stops.again.cancel();
@@ -206,22 +160,22 @@ impl Work<'_> {
         });
         let end = tokio::select! {
             biased;
-            _ = beats, if !witness::has(Bug::IgnoresLock) => return Ok(Ended::Halted),
-            () = self.stops.lost.cancelled(), if !witness::has(Bug::IgnoresLock) => return Ok(Ended::Halted),
-            end = self.work(&mut data, seat) => end?,
+            _ = beats, if !testing::has(Bug::IgnoresLock) => return Ok(Outcome::Halted),
+            () = self.stops.lost.cancelled(), if !testing::has(Bug::IgnoresLock) => return Ok(Outcome::Halted),
+            end = self.work(&mut data, permit) => end?,
         };
-        if end == End::Halted {
-            return Ok(Ended::Halted);
+        if matches!(end, End::Halted) {
+            return Ok(Outcome::Halted);
         }
         // Nothing is written elsewhere any more: if the lock is lost from here on, this transaction says so.
         match Box::pin(self.end(data, end)).await {
-            Err(error) if error.is_halt() => Ok(Ended::Halted),
+            Err(error) if error.is_halt() => Ok(Outcome::Halted),
             ended => ended,
         }
     }
 
     /// Everything that may take long. What is over soon is boxed, so that a job that waits for changes keeps no room for it.
-    async fn work(&self, data: &mut JobData, seat: Seat) -> Result<End, ServiceError> {
+    async fn work(&self, data: &mut JobData, permit: Permit) -> Result<End, ServiceError> {
         if let Some(end) = Box::pin(self.suspected()).await? {
             return Ok(end);
         }
@@ -231,13 +185,13 @@ impl Work<'_> {
         };
         // The first run goes with what asked for the job; those that come later would only bury it.
         let asked = data.trace.take();
-        let turn = tokio::select! {
+        let start_permit = tokio::select! {
             biased;
             () = self.stopped() => return Ok(self.stop_end()),
-            turn = Box::pin(self.turn(&replication)) => turn,
+            start_permit = Box::pin(self.start_permit(&replication)) => start_permit,
         };
         let settings = self.runner.settings();
-        let service = &self.runner.of.0.service;
+        let service = &self.runner.replications.0.service;
         let identify = engine::identify(&replication, service, &self.runner.network, &settings);
         let identified = tokio::select! {
             biased;
@@ -265,19 +219,21 @@ impl Work<'_> {
             identity,
             filter_code,
             stats,
-            session_id: format!("{:032x}", self.runner.of.entropy().bits()),
+            session_id: format!("{:032x}", self.runner.replications.entropy().bits()),
             network: self.runner.network.clone(),
             settings,
-            observer: witness::observer(),
+            observer: testing::observer(),
         };
-        Ok(self.keep_running(run, data, (seat, turn), asked).await)
+        Ok(self
+            .keep_running(run, data, (permit, start_permit), asked)
+            .await)
     }
 
     /// What the user asked for, ready to run.
     fn replication(&self, data: &JobData) -> Result<Result<Replication, End>, ServiceError> {
-        let of = &self.runner.of;
+        let replications = &self.runner.replications;
         let job = &self.accepted.job.id;
-        let wanted = data.replication(&of.0.sealer, job, &of.defaults())?;
+        let wanted = data.replication(&replications.0.sealer, job, &replications.defaults())?;
         let mut replication = match wanted {
             Ok(replication) => replication,
             Err(invalid) => return Ok(Err(End::Fail(text_info(&invalid.to_string())))),
@@ -308,7 +264,7 @@ impl Work<'_> {
         let Some(name) = endpoint.secret_ref() else {
             return Ok(None);
         };
-        let secret = self.runner.of.0.secrets.get(name);
+        let secret = self.runner.replications.0.secrets.get(name);
         let secret = secret.ok_or_else(|| format!("there is no secret `{name}`"))?;
         endpoint
             .with_secret(secret)
@@ -317,15 +273,15 @@ impl Work<'_> {
     }
 
     /// Waits until it may begin at its servers.
-    async fn turn(&self, replication: &Replication) -> Turn {
-        let max = self.runner.of.options().max_starts_per_server;
-        self.runner.starts.turn(replication, max).await
+    async fn start_permit(&self, replication: &Replication) -> StartPermit {
+        let max = self.runner.replications.options().max_starts_per_server;
+        self.runner.starts.permit(replication, max).await
     }
 
     /// Runs the engine until it has ended, or has nothing to do and somebody else listens for changes.
-    async fn drive(&self, run: Run, data: &mut JobData, turn: Turn) -> Driven {
+    async fn drive(&self, run: Run, data: &mut JobData, start_permit: StartPermit) -> Driven {
         let (control, handles) = Handles::new(self.gate());
-        let _copying = witness::copying(run.identity.replication.as_str(), self.accepted);
+        let _copying = testing::copying(run.identity.replication.as_str(), self.accepted);
         let progress = control.progress();
         let settled = self.settled(&run.replication, progress.clone());
         let engine = engine::run(run.clone(), handles);
@@ -333,34 +289,34 @@ impl Work<'_> {
         let mut progressing = progress.clone();
         let begun = async {
             let caught_up = progressing.wait_for(|now| now.phase == Phase::CaughtUp);
-            drop(tokio::time::timeout(starts::TURN_MAX, caught_up).await);
+            drop(tokio::time::timeout(starts::START_MAX, caught_up).await);
         };
         let cleared = self.clear_suspect(progress.clone());
         let mut suspected = true;
-        let mut turn = Some(turn);
+        let mut start_permit = Some(start_permit);
         tokio::pin!(begun, engine, watching, settled, cleared);
         let mut watched = false;
-        let mut ear = None;
+        let mut listener = None;
         let outcome = loop {
             tokio::select! {
                 biased;
                 outcome = &mut engine => break Some(outcome),
-                () = &mut begun, if turn.is_some() => turn = None,
+                () = &mut begun, if start_permit.is_some() => start_permit = None,
                 () = &mut cleared, if suspected => suspected = false,
                 lost = &mut watching, if !watched => {
                     watched = true;
-                    if lost && !witness::has(Bug::IgnoresLock) {
+                    if lost && !testing::has(Bug::IgnoresLock) {
                         return Driven::Ended(End::Halted);
                     }
                 }
                 () = self.stopped() => {
-                    ear = None;
+                    listener = None;
                     control.stop();
                     // A stop waits for batches in work, and one checkpoint.
                     break tokio::time::timeout(STOP_MAX, &mut engine).await.ok();
                 }
-                heard = &mut settled, if ear.is_none() => {
-                    ear = Some(heard);
+                heard = &mut settled, if listener.is_none() => {
+                    listener = Some(heard);
                     control.stop();
                 }
             }
@@ -373,12 +329,14 @@ impl Work<'_> {
             }
             Some(Err(Error::Halted)) => End::Halted,
             Some(Err(error)) => End::of_error(&error).with(last),
-            Some(Ok(Outcome {
+            Some(Ok(Report {
                 ending,
                 result,
                 progress,
-            })) => match (ending, ear) {
-                (Ending::Stopped, Some(ear)) => return Driven::Idle(Box::new(progress), ear),
+            })) => match (ending, listener) {
+                (Ending::Stopped, Some(listener)) => {
+                    return Driven::Idle(Box::new(progress), listener);
+                }
                 (Ending::Completed, _) => End::Complete {
                     result,
                     progress: Box::new(progress),
@@ -391,7 +349,7 @@ impl Work<'_> {
 
     /// The replication has another id now.
     fn another_filter(&self) -> End {
-        let wait = self.runner.of.options().interval();
+        let wait = self.runner.replications.options().interval();
         let due_ms = self.runner.now_ms().saturating_add(millis(wait));
         End::Reschedule { due_ms }
     }
@@ -411,7 +369,7 @@ impl Work<'_> {
         if self.stops.shutdown.is_cancelled() || self.stops.again.is_cancelled() {
             return End::Reschedule { due_ms: 0 };
         }
-        let wait = self.runner.of.options().interval();
+        let wait = self.runner.replications.options().interval();
         End::Reschedule {
             due_ms: self.runner.now_ms().saturating_add(millis(wait)),
         }

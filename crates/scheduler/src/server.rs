@@ -1,8 +1,8 @@
 //! The jobs of a node: which are accepted, which have to make room, and what is tidied up.
 //!
-//! As many jobs as there is room for are accepted as they fall due. At each turn of the scheduler the continuous jobs that
+//! As many jobs as there is room for are accepted as they fall due. In each cycle of the scheduler the continuous jobs that
 //! have run longest make room if there are more than `max_jobs`, and then some more may be accepted than there is room for,
-//! if others wait: the next turn trims again, and so all get their turn. One-shot jobs are never stopped for others.
+//! if others wait: the next cycle trims again, and so all of them run. One-shot jobs are never stopped for others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::create::{Replications, Scanned};
 use crate::data::{Census, JobData, counted};
 use crate::fault::ServiceError;
 use crate::idle::Sources;
 use crate::keys;
 use crate::metrics;
-use crate::quarantine::{self, Quarantine};
-use crate::run::{Ended, Runner, Stops};
-use crate::slots::Slots;
+use crate::permits::Permits;
+use crate::quarantine::Quarantine;
+use crate::run::{Outcome, Runner, STUCK, Stops, watched};
+use crate::service::{Replications, Scanned};
 use crate::starts::Starts;
-use crate::witness::{self, Bug};
+use crate::testing::{self, Bug};
 use replication::engine::Budget;
 
 /// Jobs that are asked for at a time.
@@ -78,11 +78,11 @@ pub struct Server {
     workers: HashMap<Id, Worker>,
     /// Those of them that never end by themselves.
     continuous: usize,
-    tasks: JoinSet<Ended>,
+    tasks: JoinSet<Outcome>,
     shutdown: CancellationToken,
-    /// Starts and stops since the last turn.
+    /// Starts and stops since the last cycle.
     churn: usize,
-    /// Jobs that may be accepted beyond `max_jobs` until the next turn.
+    /// Jobs that may be accepted beyond `max_jobs` until the next cycle.
     excess: usize,
 }
 
@@ -96,8 +96,13 @@ struct Worker {
 
 impl Worker {
     /// Whether the job is still this run's.
-    async fn look(&self, of: &Replications) {
-        let info = match of.0.jobs.info(&of.0.ty, &self.job.id).await {
+    async fn look(&self, replications: &Replications) {
+        let info = match replications
+            .0
+            .jobs
+            .info(&replications.0.ty, &self.job.id)
+            .await
+        {
             Ok(info) => info,
             Err(error) => {
                 tracing::debug!(error = %wire::chain(&error), "look for lost jobs");
@@ -121,18 +126,18 @@ impl Worker {
 impl Server {
     /// A server that accepts by `acceptor`, which has to be made for [`Replications::job_type`]; and its load.
     pub fn new(
-        of: Replications,
+        replications: Replications,
         acceptor: AcceptorHandle,
         setup: ServerSetup,
     ) -> (Self, watch::Receiver<Load>) {
         let (load, loaded) = watch::channel(Load::default());
-        let process = format!("{:08x}", of.entropy().bits() >> 96);
+        let process = format!("{:08x}", replications.entropy().bits() >> 96);
         let runner = Runner {
             sources: Sources::new(setup.network.clone()),
-            slots: Slots::new(of.options().max_jobs),
+            permits: Permits::new(replications.options().max_jobs),
             starts: Starts::default(),
             quarantine: Quarantine::default(),
-            of,
+            replications,
             network: setup.network,
             budget: setup.budget,
             node: setup.node,
@@ -156,7 +161,7 @@ impl Server {
 
     /// Works until the token is cancelled; then every run writes a checkpoint and hands its job back.
     pub async fn run(mut self, token: CancellationToken) {
-        let tidying: BoxFuture<'static, ()> = Box::pin(tidy(self.runner.of.clone()));
+        let tidying: BoxFuture<'static, ()> = Box::pin(tidy(self.runner.replications.clone()));
         tokio::select! {
             biased;
             () = self.work(token) => {}
@@ -166,14 +171,15 @@ impl Server {
     }
 
     async fn work(&mut self, token: CancellationToken) {
-        let mut options = self.runner.of.watch_options();
+        let mut options = self.runner.replications.watch_options();
         let mut accepting: OptionFuture<BoxFuture<'static, jobs::Result<Vec<Accepted>>>> =
             None.into();
         let mut waits = false;
-        let mut turn = self.next_turn();
-        let mut room = self.runner.slots.room();
-        let of = self.runner.of.clone();
-        let mut bell: BoxFuture<'static, Option<Bytes>> = Box::pin(rung(of.clone(), None));
+        let mut cycle = self.next_cycle();
+        let mut free = self.runner.permits.free();
+        let replications = self.runner.replications.clone();
+        let mut bell: BoxFuture<'static, Option<Bytes>> =
+            Box::pin(rung(replications.clone(), None));
         loop {
             let wanted = self.wanted();
             if wanted > 0 && !waits {
@@ -202,53 +208,53 @@ impl Server {
                     }
                 }
                 heard = &mut bell => {
-                    bell = Box::pin(rung(of.clone(), heard));
+                    bell = Box::pin(rung(replications.clone(), heard));
                     self.look_for_lost().await;
                 }
-                () = sleep_until(turn) => {
+                () = sleep_until(cycle) => {
                     // Another number may be wanted now. Jobs that are on their way go back.
                     waits = false;
                     accepting = None.into();
-                    self.turn().await;
-                    turn = self.next_turn();
+                    self.cycle().await;
+                    cycle = self.next_cycle();
                 }
                 // Somebody waits for changes now, or does not any more.
-                Ok(()) = room.changed() => self.show_load(),
+                Ok(()) = free.changed() => self.show_load(),
                 Ok(()) = options.changed() => {
-                    self.runner.slots.set_max(self.runner.of.options().max_jobs);
-                    turn = turn.min(self.next_turn());
+                    self.runner.permits.set_max(self.runner.replications.options().max_jobs);
+                    cycle = cycle.min(self.next_cycle());
                 }
             }
         }
     }
 
-    fn next_turn(&self) -> Instant {
-        let interval = self.runner.of.options().interval();
-        Instant::now() + interval + self.runner.of.entropy().up_to(interval / 3)
+    fn next_cycle(&self) -> Instant {
+        let interval = self.runner.replications.options().interval();
+        Instant::now() + interval + self.runner.replications.entropy().up_to(interval / 3)
     }
 
     /// How many jobs to ask for.
     fn wanted(&self) -> usize {
-        let room = *self.runner.slots.room().borrow();
-        room.max(self.excess).min(ACCEPT_MAX)
+        let free = *self.runner.permits.free().borrow();
+        free.max(self.excess).min(ACCEPT_MAX)
     }
 
     fn start(&mut self, accepted: Vec<Accepted>) {
         metrics::accepted(accepted.len());
         self.churn += accepted.len();
         self.excess = self.excess.saturating_sub(accepted.len());
-        for accepted in accepted {
-            let data = JobData::decode(&accepted.data);
-            let continuous = data.is_ok_and(|data| data.shown.continuous);
+        for mut accepted in accepted {
+            let data = JobData::decode(&std::mem::take(&mut accepted.data));
+            let continuous = data.as_ref().is_ok_and(|data| data.shown.continuous);
             let stops = Stops {
                 shutdown: self.shutdown.clone(),
                 ..Stops::default()
             };
             let (job, created_ms) = (accepted.job.clone(), accepted.created_ms);
-            let seat = self.runner.slots.take();
-            let run = Arc::clone(&self.runner).run(accepted, stops.clone(), seat);
-            let run = quarantine::watched(run, Arc::clone(&stops.shown));
-            let task = self.tasks.spawn(witness::spawned(run));
+            let permit = self.runner.permits.take();
+            let run = Arc::clone(&self.runner).run(accepted, data, stops.clone(), permit);
+            let run = watched(run, Arc::clone(&stops.shown));
+            let task = self.tasks.spawn(testing::spawned(run));
             let since = Instant::now();
             let worker = Worker {
                 job,
@@ -263,7 +269,7 @@ impl Server {
         self.show_load();
     }
 
-    fn worker_done(&mut self, done: Result<(Id, Ended), tokio::task::JoinError>) {
+    fn worker_done(&mut self, done: Result<(Id, Outcome), tokio::task::JoinError>) {
         let id = match done {
             Ok((id, _)) => id,
             Err(error) => {
@@ -284,22 +290,25 @@ impl Server {
             continuous: self.continuous,
             parked: self.runner.parked.load(Ordering::Relaxed),
         };
-        metrics::load(&new);
+        metrics::load(new.running, new.parked);
         let changes = |load: &mut Load| std::mem::replace(load, new) != new;
         self.load.send_if_modified(changes);
     }
 
-    /// One turn of the scheduler.
-    async fn turn(&mut self) {
+    /// One cycle of the scheduler.
+    async fn cycle(&mut self) {
         for worker in self.workers.values() {
             if worker.stops.shown.gets_stuck() {
-                self.runner.of.mark_stuck(&worker.job).await;
+                self.runner
+                    .replications
+                    .mark_stuck(&worker.job, STUCK)
+                    .await;
             }
         }
-        let options = self.runner.of.options();
+        let options = self.runner.replications.options();
         let min_run_time = Duration::from_secs(options.min_run_time_sec);
-        self.runner.slots.set_max(options.max_jobs);
-        let working = self.runner.slots.taken();
+        self.runner.permits.set_max(options.max_jobs);
+        let working = self.runner.permits.taken();
         let surplus = working.saturating_sub(options.max_jobs);
         let mut stopped = self.trim(surplus, min_run_time);
         if options.max_jobs == 0 {
@@ -315,8 +324,8 @@ impl Server {
             }
         };
         let budget = options.max_churn.saturating_sub(self.churn);
-        let room = (options.max_jobs + options.max_churn).saturating_sub(working);
-        self.excess = budget.min(waiting).min(room);
+        let free = (options.max_jobs + options.max_churn).saturating_sub(working);
+        self.excess = budget.min(waiting).min(free);
         self.churn = 0;
     }
 
@@ -348,9 +357,9 @@ impl Server {
 
     /// Jobs that are due, counting no more than needed.
     async fn waiting(&self, limit: usize) -> jobs::Result<usize> {
-        let of = &self.runner.of.0;
-        let now_ms = of.jobs.clock().now_ms();
-        let counts = of.jobs.counts_by_label(&of.ty).await?;
+        let replications = &self.runner.replications.0;
+        let now_ms = replications.jobs.clock().now_ms();
+        let counts = replications.jobs.counts_by_label(&replications.ty).await?;
         let pending = counted(&counts, State::Pending);
         metrics::queue(pending, pending + counted(&counts, State::Running));
         if let Some(census) = Census::of(&counts) {
@@ -362,7 +371,10 @@ impl Server {
         if limit == 0 || pending == 0 {
             return Ok(0);
         }
-        let backlog = of.jobs.backlog(&of.ty, now_ms, limit).await?;
+        let backlog = replications
+            .jobs
+            .backlog(&replications.ty, now_ms, limit)
+            .await?;
         Ok(usize::try_from(backlog.due).unwrap_or(usize::MAX))
     }
 
@@ -373,7 +385,7 @@ impl Server {
         for some in workers.chunks(LOOKS) {
             let mut looks: Vec<BoxFuture<'_, ()>> = Vec::with_capacity(some.len());
             for worker in some {
-                looks.push(Box::pin(worker.look(&self.runner.of)));
+                looks.push(Box::pin(worker.look(&self.runner.replications)));
             }
             join_all(looks).await;
         }
@@ -396,9 +408,9 @@ impl Server {
 }
 
 /// Waits until some job was taken from its holder since the bell said what was `heard`; what it says now.
-async fn rung(of: Replications, heard: Option<Bytes>) -> Option<Bytes> {
+async fn rung(replications: Replications, heard: Option<Bytes>) -> Option<Bytes> {
     sleep(BELL_PAUSE).await;
-    let armed = (of.0.jobs.store())
+    let armed = (replications.0.jobs.store())
         .transact("watch_jobs", |tx| async move {
             let said = tx.get(&keys::bell()).await?;
             Ok::<_, store::Error>((said, tx.watch(&keys::bell()).await?))
@@ -420,17 +432,17 @@ async fn rung(of: Replications, heard: Option<Bytes>) -> Option<Bytes> {
 }
 
 /// Background work that any node does: results of transient jobs that nobody asks for any more, databases to be looked at.
-async fn tidy(of: Replications) {
+async fn tidy(replications: Replications) {
     loop {
         let done = async {
-            let expired = of.forget_transient().await?;
-            let scanned = of.work_a_little().await?;
+            let expired = replications.forget_transient().await?;
+            let scanned = replications.work_a_little().await?;
             Ok::<_, ServiceError>(expired == 0 && scanned == Scanned::Nothing)
         };
         match done.await {
             Ok(false) => {}
-            Ok(true) if witness::has(Bug::BusyTidying) => sleep(Duration::from_millis(200)).await,
-            Ok(true) => sleep(TIDY_PAUSE / 2 + of.entropy().up_to(TIDY_PAUSE)).await,
+            Ok(true) if testing::has(Bug::BusyTidying) => sleep(Duration::from_millis(200)).await,
+            Ok(true) => sleep(TIDY_PAUSE / 2 + replications.entropy().up_to(TIDY_PAUSE)).await,
             Err(error) => {
                 tracing::warn!(error = %wire::chain(&error), "tidy up");
                 sleep(TIDY_PAUSE).await;

@@ -20,7 +20,7 @@ mod servers;
 use plan::Plan;
 use testkit::{Campaign, Report};
 
-use crate::witness::Bug;
+use crate::testing::Bug;
 
 fn simulate(seed: u64, bug: Option<Bug>) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use replication::params::Replication;
 
 /// How long a turn lasts at most.
-pub(crate) const TURN_MAX: Duration = Duration::from_secs(2);
+pub(crate) const START_MAX: Duration = Duration::from_secs(2);
 
 /// A server, and how many may begin there.
 type Key = (String, Option<u16>, usize);
@@ -24,18 +24,18 @@ pub(crate) struct Starts(Mutex<HashMap<Key, Weak<Semaphore>>>);
 
 /// Given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn(
+pub(crate) struct StartPermit(
     #[expect(dead_code, reason = "held for its drop")] Vec<OwnedSemaphorePermit>,
 );
 
 impl Starts {
     /// Waits until a replication may begin at both of its servers. 0 lets any number begin.
-    pub(crate) async fn turn(&self, replication: &Replication, max: usize) -> Turn {
+    pub(crate) async fn permit(&self, replication: &Replication, max: usize) -> StartPermit {
         self.at([&replication.source, &replication.target], max)
             .await
     }
 
-    async fn at(&self, endpoints: [&Endpoint; 2], max: usize) -> Turn {
+    async fn at(&self, endpoints: [&Endpoint; 2], max: usize) -> StartPermit {
         let mut permits = Vec::new();
         if max > 0 {
             let key = |endpoint: &Endpoint| (endpoint.host().to_owned(), endpoint.port(), max);
@@ -44,23 +44,23 @@ impl Starts {
             servers.sort();
             servers.dedup();
             for server in servers {
-                let turns = self.turns(server);
-                // Nobody closes it.
-                permits.extend(turns.acquire_owned().await.ok());
+                let server = self.permits(server);
+                // The semaphore is never closed.
+                permits.extend(server.acquire_owned().await.ok());
             }
         }
-        Turn(permits)
+        StartPermit(permits)
     }
 
-    fn turns(&self, server: Key) -> Arc<Semaphore> {
+    fn permits(&self, server: Key) -> Arc<Semaphore> {
         let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turns) = servers.get(&server).and_then(Weak::upgrade) {
-            return turns;
+        if let Some(permits) = servers.get(&server).and_then(Weak::upgrade) {
+            return permits;
         }
-        servers.retain(|_, turns| turns.strong_count() > 0);
-        let turns = Arc::new(Semaphore::new(server.2));
-        servers.insert(server, Arc::downgrade(&turns));
-        turns
+        servers.retain(|_, permits| permits.strong_count() > 0);
+        let permits = Arc::new(Semaphore::new(server.2));
+        servers.insert(server, Arc::downgrade(&permits));
+        permits
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_begun_at_in_turns() {
+    fn few_runs_begin_at_a_server_at_a_time() {
         let starts = Starts::default();
         let (a, b, c) = (
             endpoint("http://a:1/x"),

@@ -36,16 +36,15 @@ pub fn seal_body(
     sealer: &Sealer,
     db: &Db,
     id: &str,
-    body: &str,
+    body: &Json,
     grant: Option<&Grant>,
 ) -> Option<String> {
     if !sealer.seals() && grant.is_none() {
         return None;
     }
     let grant = grant.map(Grant::to_json);
-    let json = Json::parse(body).ok()?;
     let (members, sealed) = if sealer.seals() {
-        let (members, mut hidden) = strip(json)?;
+        let (members, mut hidden) = strip(body.clone())?;
         let granted = grant.map(|grant| Json::Array(vec![Json::String(GRANT.to_owned()), grant]));
         hidden.extend(granted);
         if hidden.is_empty() {
@@ -54,7 +53,7 @@ pub fn seal_body(
         let sealed = sealer.seal(&context(db, id), &Json::Array(hidden).to_string())?;
         (members, (SEALED.to_owned(), Json::String(sealed)))
     } else {
-        (json.as_object()?.to_vec(), (GRANT.to_owned(), grant?))
+        (body.as_object()?.to_vec(), (GRANT.to_owned(), grant?))
     };
     let members = members.into_iter().chain([sealed]).collect();
     Some(Json::Object(members).to_string())
@@ -104,10 +103,14 @@ fn take(members: &mut Members, name: &str) -> Option<Json> {
     Some(members.remove(at).1)
 }
 
+/// Whether something may be sealed in a stored body. Cheap to ask, and false for most documents.
+pub(crate) fn is_sealed(stored: &str) -> bool {
+    stored.contains("\"_sealed\"")
+}
+
 /// What is sealed in a stored body.
 pub(crate) fn sealed(stored: &str) -> Option<String> {
-    // Cheap to ask: most documents hold nothing of it.
-    if !stored.contains("\"_sealed\"") {
+    if !is_sealed(stored) {
         return None;
     }
     let json = Json::parse(stored).ok()?;

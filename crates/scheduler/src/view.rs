@@ -19,11 +19,11 @@ use store::{RangeOptions, Transaction};
 pub use docs::{DocsPage, DocsQuery};
 pub use summary::SummaryMemory;
 
-use crate::create::Replications;
 use crate::data::{JobData, JobState, Origin, iso};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::live::Live;
+use crate::service::Replications;
 use replication::id::ReplicationId;
 
 /// How many rows one call looks at.

@@ -1,14 +1,14 @@
 //! What the replicator writes into documents: that a replication is done, or cannot be done, and nothing before.
 
-use docstore::{Db, Document, Edit, EditMode, NewAttachment, ReadOptions, Revisions};
+use docstore::{Db, Document, Edit, EditMode, NewAttachment, NoHook, ReadOptions, Revisions};
 use document::json::Json;
 use jobs::Op;
 use serde_json::{Map, Value};
 use store::{AsStoreError, Transaction};
 
-use crate::create::Replications;
 use crate::data::{self, Origin};
 use crate::fault::ServiceError;
+use crate::service::Replications;
 use crate::strip;
 use replication::params::Grant;
 
@@ -44,7 +44,7 @@ pub(crate) struct Read {
 
 /// The document of a job, if there still is one.
 pub(crate) async fn read_in(
-    of: &Replications,
+    replications: &Replications,
     tx: &Transaction,
     origin: &Origin,
 ) -> Result<Option<Read>, ServiceError> {
@@ -56,7 +56,7 @@ pub(crate) async fn read_in(
     else {
         return Ok(None);
     };
-    let docs = &of.0.docs;
+    let docs = &replications.0.docs;
     let name = docs.name(name)?;
     let db = match docs.open_in(tx, &name).await {
         Ok(db) if db.instance().to_string() == *instance => db,
@@ -68,7 +68,9 @@ pub(crate) async fn read_in(
         Err(docstore::Error::Missing | docstore::Error::Deleted) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let (body, grant) = strip::open_granted(&of.0.sealer, &db, doc_id, &doc.body)?;
+    let (body, grant) = replications
+        .open_body(&db, &doc, |body, grant| (body, grant))
+        .await?;
     Ok(Some(Read {
         db,
         doc,
@@ -78,57 +80,70 @@ pub(crate) async fn read_in(
 }
 
 /// The edit that gives a document these members.
-pub(crate) fn edit(of: &Replications, read: Read, members: Vec<(String, Json)>) -> Edit {
+pub(crate) fn edit(replications: &Replications, read: Read, members: Vec<(String, Json)>) -> Edit {
     let Read { db, doc, grant, .. } = read;
-    let body = Json::Object(members).to_string();
+    let body = Json::Object(members);
     let stub = |attachment: docstore::Attachment| NewAttachment {
         name: attachment.name,
         revpos: Some(attachment.revpos),
         content: None,
     };
     Edit {
-        sealed: strip::seal_body(&of.0.sealer, &db, &doc.id, &body, grant.as_ref()),
+        sealed: strip::seal_body(&replications.0.sealer, &db, &doc.id, &body, grant.as_ref()),
         id: doc.id,
         revisions: Some(Revisions::from(doc.rev)),
         deleted: false,
-        body,
+        body: body.to_string(),
         attachments: doc.attachments.into_iter().map(stub).collect(),
     }
 }
 
-/// Writes what a document is to say, in the transaction that says it to the job. False when it says so already, or there
-/// is no document, or it does not take it.
+/// Writes what came of a run into its document, in the transaction that says it to the job. No hook takes part: the result
+/// is the job's own, and must not make, replace or resume a job.
 pub(crate) async fn write_in(
-    of: &Replications,
+    replications: &Replications,
     tx: &Transaction,
     op: &Op,
     origin: &Origin,
     patch: &Patch,
-) -> Result<bool, ServiceError> {
-    let Some(read) = read_in(of, tx, origin).await? else {
-        return Ok(false);
+) -> Result<(), ServiceError> {
+    let Some((db, edit)) = edit_in(replications, tx, op, origin, patch).await? else {
+        return Ok(());
+    };
+    let docs = &replications.0.docs;
+    match docs
+        .put_in(tx, &db, &edit, EditMode::NewEdits, &NoHook)
+        .await
+    {
+        Ok(_) => {
+            let stored = edit.sealed.as_ref().unwrap_or(&edit.body);
+            replications.seals_body_in(tx, stored).await
+        }
+        Err(error) if error.as_store_error().is_some() => Err(error.into()),
+        Err(error) => {
+            tracing::warn!(db = %db.name(), doc.id = %edit.id, error = %error, "write the state of a replication");
+            Ok(())
+        }
+    }
+}
+
+/// The edit that makes a document say this; `None` when it says so already, or there is no document.
+pub(crate) async fn edit_in(
+    replications: &Replications,
+    tx: &Transaction,
+    op: &Op,
+    origin: &Origin,
+    patch: &Patch,
+) -> Result<Option<(Db, Edit)>, ServiceError> {
+    let Some(read) = read_in(replications, tx, origin).await? else {
+        return Ok(None);
     };
     let before = read.body.as_object().unwrap_or_default();
     let after = patched(before, patch, op.now_ms.div_euclid(1000));
     if after == before {
-        return Ok(false);
+        return Ok(None);
     }
-    let db = read.db.clone();
-    let edit = edit(of, read, after);
-    let hook = of.replicators_hook(*op);
-    match of
-        .0
-        .docs
-        .put_in(tx, &db, &edit, EditMode::NewEdits, &hook)
-        .await
-    {
-        Ok(_) => Ok(true),
-        Err(error) if error.as_store_error().is_some() => Err(error),
-        Err(error) => {
-            tracing::warn!(db = %db.name(), doc.id = %edit.id, error = %error, "write the state of a replication");
-            Ok(false)
-        }
-    }
+    Ok(Some((read.db.clone(), edit(replications, read, after))))
 }
 
 fn patched(before: &[(String, Json)], patch: &Patch, now: i64) -> Vec<(String, Json)> {

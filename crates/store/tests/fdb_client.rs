@@ -173,7 +173,7 @@ fn a_prefix_that_is_somebody_elses() {
     let said = told(|directory| install_fake(directory, &[]));
     has(
         &said,
-        "first Open: this is not a Davenport store: its format record is somebody else's",
+        "first Open: this is not a Davenport store: its format record was written by another program",
     );
     has(&said, "second Open: this is not a Davenport store");
 }

@@ -69,6 +69,10 @@ pub fn fdb_url() -> Option<String> {
 /// Makes a module of tests for every backend out of one list of cases: functions of the caller's `suite` that take a
 /// `Fixture`, which its `Fixture::open` makes for a backend.
 #[macro_export]
+#[expect(
+    clippy::crate_in_macro_def,
+    reason = "the cases and their fixture are the caller's"
+)]
 macro_rules! on_every_backend {
     (@backend $name:ident, $backend:ident; $($area:ident: $($case:ident),*;)*) => {
         mod $name {

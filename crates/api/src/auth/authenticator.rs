@@ -17,7 +17,7 @@ use super::password::PasswordHash;
 use super::throttle::Throttle;
 use super::verifier::{Question, Verifier};
 use super::{ADMIN_ROLE, AuthError, Identity, SECRET_BYTES_MIN, WRONG, proxy};
-use crate::options::Impossible;
+use crate::options::InvalidOption;
 
 /// A user the service knows: an administrator of the configuration, or a `_users` document.
 #[derive(Debug, Clone)]
@@ -166,17 +166,17 @@ pub struct Authenticator {
 
 impl Authenticator {
     /// Whether what signs can be relied on.
-    pub(crate) fn validate(&self) -> Result<(), Impossible> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidOption> {
         let is_short = |secret: &Vec<u8>| secret.len() < SECRET_BYTES_MIN;
         let problem = "must be secrets of at least 16 bytes";
         if self.proxy_secrets.iter().any(is_short) {
             let name = "proxy_secrets";
-            return Err(Impossible { name, problem });
+            return Err(InvalidOption { name, problem });
         }
         let signing = self.sessions.secrets();
         if signing.is_empty() || signing.iter().any(is_short) {
             let name = "session secrets";
-            return Err(Impossible { name, problem });
+            return Err(InvalidOption { name, problem });
         }
         Ok(())
     }

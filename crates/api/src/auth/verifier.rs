@@ -9,22 +9,19 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::time::Instant;
 
 use super::hashing::{Hashing, Lane};
 use super::password::PasswordHash;
 use super::throttle::Attempt;
 use super::{AuthError, equal};
+use crate::once::Once;
 
 /// How long a password that was right is believed without hashing it again, since it was last used.
 const REMEMBERED: Duration = Duration::from_mins(10);
 const REMEMBERED_MAX: usize = 10_000;
-/// Above this many entries, checks without a waiting request are removed.
-const RUNNING_MAX: usize = 1_000;
 
 type Digest = [u8; 32];
-type Check = BoxFuture<'static, bool>;
 
 /// Checks passwords. Cheap to clone.
 #[derive(Clone)]
@@ -37,7 +34,8 @@ struct Inner {
     nobody: PasswordHash,
     hashing: Hashing,
     remembered: Mutex<HashMap<PasswordHash, (Digest, Instant)>>,
-    running: Mutex<HashMap<Digest, WeakShared<Check>>>,
+    /// By what is compared with what.
+    checks: Once<bool>,
 }
 
 /// A password that is to be checked.
@@ -60,7 +58,7 @@ impl Verifier {
             nobody: PasswordHash::unmatched(wire::hex(&random[..16])),
             hashing: Hashing::default(),
             remembered: Mutex::default(),
-            running: Mutex::default(),
+            checks: Once::default(),
         }))
     }
 
@@ -75,15 +73,6 @@ impl Verifier {
         question: Question<'_>,
         admit: impl FnOnce() -> Result<Attempt, AuthError>,
     ) -> Result<bool, AuthError> {
-        let check = self.begin(question, admit)?;
-        Ok(check.await)
-    }
-
-    fn begin(
-        &self,
-        question: Question<'_>,
-        admit: impl FnOnce() -> Result<Attempt, AuthError>,
-    ) -> Result<Shared<Check>, AuthError> {
         let Question {
             name,
             hash,
@@ -91,33 +80,26 @@ impl Verifier {
             lane,
         } = question;
         let candidate = hash.unwrap_or(&self.0.nobody).clone();
-        let asked = self.digest(&[name, &candidate.to_config(), password]);
-        let mut running = lock(&self.0.running);
-        let same = running.get(&asked).and_then(WeakShared::upgrade);
-        if let Some(check) = same {
-            return Ok(check);
-        }
-        let ticket = self.0.hashing.enter(lane)?;
-        let attempt = admit()?;
-        let (of, is_known) = (self.clone(), hash.is_some());
-        let (digest, password) = (self.digest(&[password]), password.to_owned());
-        let check = async move {
-            let hashed = candidate.clone();
-            let judge = move || hashed.verify(&password);
-            let right = of.0.hashing.run(ticket, judge).await.unwrap_or(false) && is_known;
-            if right {
-                of.remember(candidate, digest);
-                attempt.succeed();
-            }
-            lock(&of.0.running).remove(&asked);
-            right
+        let key = self.digest(&[name, &candidate.to_config(), password]);
+        let begin = || {
+            let ticket = self.0.hashing.enter(lane)?;
+            let attempt = admit()?;
+            let (verifier, is_known) = (self.clone(), hash.is_some());
+            let (digest, password) = (self.digest(&[password]), password.to_owned());
+            let check = async move {
+                let hashed = candidate.clone();
+                let judge = move || hashed.verify(&password);
+                let right = verifier.0.hashing.run(ticket, judge).await;
+                let right = right.unwrap_or(false) && is_known;
+                if right {
+                    verifier.remember(candidate, digest);
+                    attempt.succeed();
+                }
+                right
+            };
+            Ok(check.boxed())
         };
-        let check = check.boxed().shared();
-        if running.len() >= RUNNING_MAX {
-            running.retain(|_, check| check.upgrade().is_some());
-        }
-        running.extend(check.downgrade().map(|weak| (asked, weak)));
-        Ok(check)
+        Ok(self.0.checks.join(key, begin)?.await)
     }
 
     /// True when the password was right a short while ago.
@@ -174,7 +156,7 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    async fn verify(of: &Verifier, hash: Option<&PasswordHash>, password: &str) -> bool {
+    async fn verify(verifier: &Verifier, hash: Option<&PasswordHash>, password: &str) -> bool {
         let throttle = Throttle::new([1; 32]);
         let question = Question {
             name: "anna",
@@ -183,7 +165,7 @@ mod tests {
             lane: Lane::Others,
         };
         let admit = || throttle.attempt("anna", HERE);
-        of.verify(question, admit).await.unwrap()
+        verifier.verify(question, admit).await.unwrap()
     }
 
     #[tokio::test]
@@ -200,6 +182,6 @@ mod tests {
         let changed = PasswordHash::make("new", [2; 16], 1000);
         assert!(!verify(&verifier, Some(&changed), "correct horse").await);
         assert!(!verify(&verifier, None, "").await);
-        assert!(lock(&verifier.0.running).is_empty());
+        assert!(verifier.0.checks.is_idle());
     }
 }

@@ -124,7 +124,7 @@ impl Listing {
         for (name, text) in query.iter() {
             let json = match name {
                 "key" | "keys" | "startkey" | "start_key" | "endkey" | "end_key" => {
-                    Json::parse(text).map_err(|_| crate::call::not_json())?
+                    Json::parse(text).map_err(|_| Error::not_json())?
                 }
                 _ => match text {
                     "true" | "false" => Json::Bool(text == "true"),

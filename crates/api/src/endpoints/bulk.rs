@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use docstore::{Attachments, BulkGet, Edit, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
-use document::json::Json;
+use document::json::{self, Json};
 use futures::stream;
 use http::StatusCode;
 use serde::Deserialize;
@@ -13,12 +13,12 @@ use serde_json::{Map, Value, json};
 
 use super::reading::{self, Reading, parse_rev, revs_of};
 use super::server::uuid;
-use super::writing::{Writing, edit};
+use super::writing::{Writing, check_values, read_edit};
 use crate::Error;
 use crate::access::Opened;
-use crate::call::{Call, aside, not_json};
+use crate::call::{Call, Weighed};
 use crate::reply::{self, Reply};
-use crate::service::Shared;
+use crate::state::Shared;
 
 /// The most documents in one request, as in CouchDB.
 const DOCUMENTS_MAX: usize = 10_000;
@@ -37,8 +37,8 @@ pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply,
     call.check_json()?;
     let shared = Arc::clone(&call.shared);
     let text = call.text().await?;
-    let text = call.weighed(text).await?;
-    let (edits, mode) = aside(text, move |text| read_docs(text, &shared)).await?;
+    let body = call.weighed(text).await?;
+    let (edits, mode) = body.read(move |body| read_docs(body, &shared)).await?;
     let named: Vec<_> = edits
         .iter()
         .map(|edit| (edit.id.clone(), edit.rev()))
@@ -61,9 +61,10 @@ pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply,
 }
 
 /// The documents of a bulk request.
-fn read_docs(text: &str, shared: &Shared) -> Result<(Vec<Edit>, EditMode), Error> {
+fn read_docs(weighed: &Weighed, shared: &Shared) -> Result<(Vec<Edit>, EditMode), Error> {
+    let text = &weighed.text;
     check_object(text)?;
-    let body: BulkDocs<'_> = serde_json::from_str(text).map_err(|_| not_json())?;
+    let body: BulkDocs<'_> = serde_json::from_str(text).map_err(|_| Error::not_json())?;
     let docs = body
         .docs
         .ok_or_else(|| Error::bad_request("POST body must include `docs` parameter."))?;
@@ -79,10 +80,14 @@ fn read_docs(text: &str, shared: &Shared) -> Result<(Vec<Edit>, EditMode), Error
             ));
         }
     };
-    let edits = docs
-        .into_iter()
-        .map(|doc| edit(None, doc.get(), || uuid(shared)));
-    let edits = edits.collect::<Result<Vec<_>, _>>()?;
+    let edits = docs.into_iter().map(|doc| {
+        // Where all documents together are small enough each of them is.
+        if weighed.values > json::VALUES_MAX {
+            check_values(json::values(doc.get()))?;
+        }
+        read_edit(None, doc.get(), || uuid(shared))
+    });
+    let edits = edits.collect::<Result<Vec<_>, Error>>()?;
     let no_rev = |edit: &Edit| edit.rev().is_none() && !edit.is_local();
     if mode == EditMode::Replicated && edits.iter().any(no_rev) {
         let reason = "When `new_edits: false`, the document needs `_rev` or `_revisions` specified";
@@ -121,7 +126,7 @@ fn check_object(text: &str) -> Result<(), Error> {
     Err(if valid {
         Error::bad_request("Request body must be a JSON object")
     } else {
-        not_json()
+        Error::not_json()
     })
 }
 

@@ -10,8 +10,6 @@ use http::header::{
     REFERRER_POLICY, X_FRAME_OPTIONS,
 };
 use http::{Response, StatusCode};
-use scheduler::SummaryMemory;
-use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::Error;
@@ -52,13 +50,6 @@ pub(crate) fn file(call: &Call, name: &str) -> Result<Reply, Error> {
     set(&mut reply, REFERRER_POLICY, "no-referrer");
     set(&mut reply, X_FRAME_OPTIONS, "DENY");
     Ok(reply)
-}
-
-/// The last summary, when it was made, and what the next one builds on.
-#[derive(Debug, Default)]
-pub(crate) struct KeptSummary {
-    last: Option<(Instant, Value)>,
-    memory: SummaryMemory,
 }
 
 /// `GET /_scheduler/summary`

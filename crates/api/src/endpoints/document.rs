@@ -13,7 +13,7 @@ use super::server::uuid;
 use super::writing::{Writing, edit};
 use crate::Error;
 use crate::access::Opened;
-use crate::call::{Call, aside};
+use crate::call::Call;
 use crate::reply::{self, Reply};
 
 /// `/{db}/{docid}`
@@ -154,10 +154,11 @@ async fn put(call: &mut Call, opened: &Opened, id: &str) -> Result<Reply, Error>
     } else {
         call.text().await?
     };
-    let text = call.weighed(text).await?;
+    let body = call.weighed(text).await?;
     let name = id.to_owned();
-    let read = move |text: &str| edit(Some(&name), text, String::new);
-    let mut edit = aside(text, read).await?;
+    let mut edit = body
+        .read(move |body| edit(Some(&name), body, String::new))
+        .await?;
     let given = edit.rev();
     if let Some(rev) = named_rev(call, given.as_ref())?
         && given.is_none()
@@ -188,10 +189,11 @@ fn edit_mode(call: &Call) -> Result<EditMode, Error> {
 pub(crate) async fn post(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.check_json()?;
     let text = call.text().await?;
-    let text = call.weighed(text).await?;
+    let body = call.weighed(text).await?;
     let shared = Arc::clone(&call.shared);
-    let read = move |text: &str| edit(None, text, || uuid(&shared));
-    let edit = aside(text, read).await?;
+    let edit = body
+        .read(move |body| edit(None, body, || uuid(&shared)))
+        .await?;
     // Anybody may change the own user, but not as a new document.
     if opened.has_users() && !opened.is_admin {
         return Err(Error::forbidden(

@@ -53,7 +53,7 @@ pub(crate) async fn document(call: &mut Call) -> Result<String, Error> {
         multipart::split(&body, &boundary).map_err(|error| malformed(&error.to_string()))?;
     let mut parts = parts.into_iter();
     let (_, first) = parts.next().ok_or_else(|| malformed("no document"))?;
-    let text = std::str::from_utf8(&first).map_err(|_| crate::call::not_json())?;
+    let text = std::str::from_utf8(&first).map_err(|_| Error::not_json())?;
     let mut contents = Vec::new();
     let mut named = HashMap::new();
     for (part, content) in parts {
@@ -96,7 +96,7 @@ fn fill_in(
         filled.push(':');
         if name == "_attachments" {
             let mut attachments: Value =
-                serde_json::from_str(value.get()).map_err(|_| crate::call::not_json())?;
+                serde_json::from_str(value.get()).map_err(|_| Error::not_json())?;
             for (name, attachment) in attachments.as_object_mut().into_iter().flatten() {
                 if attachment.get("follows") != Some(&Value::Bool(true)) {
                     continue;

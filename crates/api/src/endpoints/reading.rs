@@ -10,7 +10,7 @@ use crate::Error;
 use crate::access::Opened;
 use crate::call::Call;
 use crate::query::Query;
-use crate::service::Shared;
+use crate::state::Shared;
 
 /// A database in the eyes of a caller. Cheap to clone.
 #[derive(Clone, Debug)]

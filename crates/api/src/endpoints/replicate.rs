@@ -26,9 +26,11 @@ pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
     let body = call.json_object().await?;
-    let of = &call.shared.replications;
+    let replications = &call.shared.replications;
     let (caller, grant) = (caller(call), local::grant(call));
-    let started = of.request_granted(&body, &caller, grant.as_ref()).await;
+    let started = replications
+        .request_granted(&body, &caller, grant.as_ref())
+        .await;
     match started.map_err(request_error)? {
         Started::Cancelled { local_id } => {
             Ok(reply::ok(&json!({"ok": true, "_local_id": local_id})))

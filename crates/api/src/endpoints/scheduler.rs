@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 use super::replicate::caller;
 use crate::Error;
 use crate::call::Call;
+use crate::client::Client;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::JobAction;
-use crate::service::{Client, Shared};
+use crate::state::Shared;
 use crate::upstream::Upstream;
 
 /// How many jobs a request gets that does not say.
@@ -62,15 +63,18 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
     } else {
         limit
     };
-    let of = call.shared.replications.clone();
+    let replications = call.shared.replications.clone();
     let first = JobsQuery {
         limit: query.limit.min(limit),
         ..query
     };
-    let page = of.scheduler_jobs(&first).await.map_err(query_error)?;
+    let page = replications
+        .scheduler_jobs(&first)
+        .await
+        .map_err(query_error)?;
     let head = head(page.total_rows, Some(page.offset), "jobs");
     let begun = Jobs {
-        of,
+        replications,
         query: first,
         left: limit,
         sparse: 0,
@@ -81,7 +85,7 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
 
 /// A listing of jobs that goes on.
 struct Jobs {
-    of: Replications,
+    replications: Replications,
     query: JobsQuery,
     left: u64,
     /// Pages in a row that had less than they were asked for.
@@ -122,7 +126,7 @@ impl Jobs {
     }
 
     async fn page(self) -> Result<Rows<Self>, Error> {
-        let page = self.of.scheduler_jobs(&self.query).await?;
+        let page = self.replications.scheduler_jobs(&self.query).await?;
         Ok(self.take(page.jobs, page.bookmark))
     }
 }
@@ -130,28 +134,28 @@ impl Jobs {
 /// `/_scheduler/jobs/{id}`
 pub(crate) async fn job(call: &Call, id: &str) -> Result<Reply, Error> {
     call.allow("GET,HEAD,DELETE")?;
-    let (of, id) = (&call.shared.replications, ReplicationId::from_client(id));
+    let (replications, id) = (&call.shared.replications, ReplicationId::from_client(id));
     if call.method == Method::DELETE {
-        of.cancel(&id, &caller(call)).await?;
+        replications.cancel(&id, &caller(call)).await?;
         return Ok(reply::ok(&json!({"ok": true})));
     }
-    Ok(reply::ok(&of.scheduler_job(&id).await?))
+    Ok(reply::ok(&replications.scheduler_job(&id).await?))
 }
 
 /// `/_scheduler/jobs/{id}/…`
 pub(crate) async fn job_action(call: &Call, id: &str, action: JobAction) -> Result<Reply, Error> {
-    let (of, id) = (&call.shared.replications, ReplicationId::from_client(id));
+    let (replications, id) = (&call.shared.replications, ReplicationId::from_client(id));
     if action == JobAction::Failures {
         call.allow("GET,HEAD")?;
-        let failures = of.job_failures(&id).await?;
+        let failures = replications.job_failures(&id).await?;
         return Ok(reply::ok(&json!({"failures": failures})));
     }
     call.allow("POST")?;
-    let job = of.find(&id).await?;
+    let job = replications.find(&id).await?;
     match action {
-        JobAction::Restart => of.restart(&job).await?,
-        JobAction::Pause => of.set_paused(&job, true).await?,
-        JobAction::Resume => of.set_paused(&job, false).await?,
+        JobAction::Restart => replications.restart(&job).await?,
+        JobAction::Pause => replications.set_paused(&job, true).await?,
+        JobAction::Resume => replications.set_paused(&job, false).await?,
         JobAction::Failures => {}
     }
     Ok(reply::ok(&json!({"ok": true})))
@@ -171,12 +175,15 @@ pub(crate) async fn docs(call: &Call, name: &str) -> Result<Reply, Error> {
     };
     let db = open(&call.shared, name).await?;
     let begun = Docs {
-        of: call.shared.replications.clone(),
+        replications: call.shared.replications.clone(),
         db: Arc::new(db),
         query: first_of(&query),
         left: query.range.limit,
     };
-    let page = begun.of.scheduler_docs(&begun.db, &begun.query).await?;
+    let page = begun
+        .replications
+        .scheduler_docs(&begun.db, &begun.query)
+        .await?;
     let head = head(page.total_rows, page.offset, "docs");
     let (rows, next) = begun.take(page.docs, page.rest);
     Ok(listing(head, &rows, next, Docs::page))
@@ -184,7 +191,7 @@ pub(crate) async fn docs(call: &Call, name: &str) -> Result<Reply, Error> {
 
 /// A listing of documents that goes on.
 struct Docs {
-    of: Replications,
+    replications: Replications,
     db: Arc<Db>,
     query: DocsQuery,
     left: Option<u64>,
@@ -223,7 +230,10 @@ impl Docs {
     }
 
     async fn page(self) -> Result<Rows<Self>, Error> {
-        let page = self.of.scheduler_docs(&self.db, &self.query).await?;
+        let page = self
+            .replications
+            .scheduler_docs(&self.db, &self.query)
+            .await?;
         Ok(self.take(page.docs, page.rest))
     }
 }
@@ -241,7 +251,7 @@ pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let theirs = call.shared.upstream.clone();
     let begun = Tasks {
-        of: call.shared.replications.clone(),
+        replications: call.shared.replications.clone(),
         cursor: None,
         theirs: theirs.map(|upstream| (upstream, call.headers.clone(), call.client)),
     };
@@ -251,7 +261,7 @@ pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
 
 /// A listing of tasks that goes on.
 struct Tasks {
-    of: Replications,
+    replications: Replications,
     /// Where the last page of ours ended.
     cursor: Option<Cursor>,
     theirs: Option<(Upstream, HeaderMap, Client)>,
@@ -264,7 +274,7 @@ enum NextTasks {
 
 impl Tasks {
     async fn page(mut self) -> Result<Rows<NextTasks>, Error> {
-        let (rows, cursor) = self.of.active_tasks(self.cursor.as_ref()).await?;
+        let (rows, cursor) = self.replications.active_tasks(self.cursor.as_ref()).await?;
         let next = match (cursor, self.theirs.take()) {
             (Some(cursor), theirs) => {
                 let cursor = Some(cursor);

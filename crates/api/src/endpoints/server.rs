@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::call::Call;
 use crate::reply::{self, Reply};
-use crate::service::Shared;
+use crate::state::Shared;
 use crate::{Error, couchdb_version};
 
 /// How long the store may take to show that it lives.

@@ -13,10 +13,11 @@ use crate::auth::WRONG;
 use crate::auth::authenticator::{Proven, User, Users};
 use crate::auth::password::PasswordHash;
 use crate::call::Call;
+use crate::client::Client;
 use crate::endpoints::users;
 use crate::reply::{self, Reply};
 use crate::route::Route;
-use crate::service::{Client, Shared};
+use crate::state::Shared;
 use crate::{Error, Options};
 
 /// The most that name and password may take, whoever sends them.
@@ -44,8 +45,8 @@ impl Users for UserDocuments<'_> {
             .await;
         match found {
             Ok(document) => {
-                let body = serde_json::from_str(&document.body);
-                Ok(body.ok().map(|body| User::from_document(&body)))
+                let body = users::parsed(&document.body).await;
+                Ok(body.map(|body| User::from_document(&body)))
             }
             Err(
                 docstore::Error::NoDatabase | docstore::Error::Missing | docstore::Error::Deleted,
@@ -168,8 +169,7 @@ async fn credentials(call: &mut Call) -> Result<(String, String), Error> {
     }
     let text = call.text().await?;
     let (name, password) = if is_json {
-        let body: serde_json::Value =
-            serde_json::from_str(&text).map_err(|_| crate::call::not_json())?;
+        let body: serde_json::Value = serde_json::from_str(&text).map_err(|_| Error::not_json())?;
         if !body.is_object() {
             return Err(Error::bad_request("Request body must be a JSON object"));
         }

@@ -3,6 +3,7 @@
 use docstore::{
     Change, Db, Document, Edit, EditMode, NewAttachment, NoHook, ReadOptions, WriteHook,
 };
+use document::offload::offload;
 use serde_json::{Map, Value, json};
 use store::Transaction;
 
@@ -10,14 +11,14 @@ use crate::Error;
 use crate::access::USER_PREFIX;
 use crate::auth::hashing::Lane;
 use crate::auth::password::{ITERATIONS, ITERATIONS_MAX, PasswordHash};
-use crate::service::Shared;
+use crate::state::Shared;
 
 /// Checks a document, and puts a hash in place of its password.
 pub(crate) async fn prepare(shared: &Shared, mut edit: Edit) -> Result<Edit, Error> {
     if edit.is_local() || edit.id.starts_with("_design/") || edit.deleted {
         return Ok(edit);
     }
-    let body: Value = serde_json::from_str(&edit.body).map_err(|_| crate::call::not_json())?;
+    let body = parsed(&edit.body).await.ok_or_else(Error::not_json)?;
     let Value::Object(mut members) = body else {
         return Err(Error::forbidden("doc.type must be user"));
     };
@@ -54,7 +55,7 @@ pub(super) async fn strengthen(
         .transact("strengthen_password", |tx| async move {
             let db = docs.open_in(&tx, users).await?;
             let before = docs.get_in(&tx, &db, id, &ReadOptions::default()).await?;
-            let body: Value = serde_json::from_str(&before.body).unwrap_or_default();
+            let body = parsed(&before.body).await.unwrap_or_default();
             let Value::Object(mut members) = body.clone() else {
                 return Ok(false);
             };
@@ -139,6 +140,17 @@ fn check(id: &str, members: &Map<String, Value>) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// The body of a user's document, a large one read on another thread.
+pub(super) async fn parsed(body: &str) -> Option<Value> {
+    let text = body.to_owned();
+    offload(body.len(), move || serde_json::from_str(&text).ok()).await
+}
+
+async fn roles(document: &Document) -> Value {
+    let body = parsed(&document.body).await.unwrap_or_default();
+    body.get("roles").cloned().unwrap_or_else(|| json!([]))
+}
+
 /// Keeps users from giving themselves roles.
 pub(crate) struct UserHook {
     pub(crate) is_admin: bool,
@@ -155,16 +167,13 @@ impl WriteHook for UserHook {
         if change.written.deleted {
             return Ok(());
         }
-        let roles = |document: &Document| {
-            let body: Value = serde_json::from_str(&document.body).unwrap_or_default();
-            body.get("roles").cloned().unwrap_or_else(|| json!([]))
+        let Some(before) = change.before.filter(|before| !before.deleted) else {
+            return Err(Error::forbidden("Only _admin may create users."));
         };
-        let before = change.before.filter(|before| !before.deleted);
-        match before.map(roles) {
-            Some(before) if before == roles(change.written) => Ok(()),
-            Some(_) => Err(Error::forbidden("Only _admin may edit roles.")),
-            None => Err(Error::forbidden("Only _admin may create users.")),
+        if roles(before).await == roles(change.written).await {
+            return Ok(());
         }
+        Err(Error::forbidden("Only _admin may edit roles."))
     }
 
     async fn dropped(&self, _: &Transaction, _: &Db, _: &str) -> Result<(), Error> {

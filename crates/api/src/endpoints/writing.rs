@@ -5,16 +5,17 @@ use std::sync::Arc;
 use docstore::{Edit, EditMode, Rev};
 use document::doc::Doc;
 use document::json::{self, Json};
+use document::offload::offload;
 use replication::params::Grant;
-use scheduler::{Rank, ServiceError, Writer};
+use scheduler::{Prepared, Rank, ServiceError, Writer};
 use tokio::task::coop::consume_budget;
 
 use super::local;
 use super::users::{self, UserHook};
 use crate::Error;
 use crate::access::{self, Opened};
-use crate::call::{Call, off_runtime};
-use crate::service::Shared;
+use crate::call::{Call, Weighed};
+use crate::state::Shared;
 
 pub(crate) struct Writing<'a> {
     shared: Arc<Shared>,
@@ -46,7 +47,7 @@ impl<'a> Writing<'a> {
 
     /// Writes a document and returns its new revision.
     pub(crate) async fn put(&self, edit: Edit, mode: EditMode) -> Result<Rev, Error> {
-        let edit = self.prepare(edit).await?;
+        let Prepared { edit, meaning } = self.prepare(edit).await?;
         let (docs, db) = (self.shared.docs(), &self.opened.db);
         if self.opened.has_users() {
             let hook = UserHook {
@@ -54,8 +55,10 @@ impl<'a> Writing<'a> {
             };
             return docs.put(db, &edit, mode, &hook).await;
         }
+        let (edits, meanings) = ([edit], [meaning]);
         let hook = self.shared.replications.hook(self.writer.clone());
-        Ok(docs.put(db, &edit, mode, &hook).await?)
+        let hook = hook.knowing(&edits, &meanings);
+        Ok(docs.put(db, &edits[0], mode, &hook).await?)
     }
 
     /// Deletes a document, which has to be there.
@@ -79,14 +82,15 @@ impl<'a> Writing<'a> {
         mode: EditMode,
     ) -> Result<Vec<Result<Rev, Error>>, Error> {
         let mut answers = Vec::with_capacity(edits.len());
-        let mut accepted = Vec::new();
+        let (mut accepted, mut meanings) = (Vec::new(), Vec::new());
         for edit in edits {
             // Each may be large, and there may be many.
             consume_budget().await;
             match self.prepare(edit).await {
-                Ok(edit) => {
+                Ok(Prepared { edit, meaning }) => {
                     answers.push(None);
                     accepted.push(edit);
+                    meanings.push(meaning);
                 }
                 Err(error) => answers.push(Some(error)),
             }
@@ -99,6 +103,7 @@ impl<'a> Writing<'a> {
             docs.bulk_docs(db, &accepted, mode, &hook).await?
         } else {
             let hook = self.shared.replications.hook(self.writer.clone());
+            let hook = hook.knowing(&accepted, &meanings);
             let written = docs.bulk_docs(db, &accepted, mode, &hook).await?;
             let written = written.into_iter();
             written
@@ -113,20 +118,26 @@ impl<'a> Writing<'a> {
         Ok(answers.collect())
     }
 
-    /// What can be said before the transaction.
-    async fn prepare(&self, edit: Edit) -> Result<Edit, Error> {
+    /// Checks and completes an edit before the transaction.
+    async fn prepare(&self, edit: Edit) -> Result<Prepared, Error> {
         let bytes = edit.body.len();
         self.check_id(&edit.id)?;
-        if edit.id.starts_with("_design/") && !edit.deleted {
-            check_design(&edit)?;
+        if self.opened.has_users() && !edit.id.starts_with("_design/") {
+            let edit = users::prepare(&self.shared, edit).await?;
+            return Ok(Prepared {
+                edit,
+                meaning: None,
+            });
         }
-        if self.opened.has_users() {
-            return users::prepare(&self.shared, edit).await;
-        }
-        let (of, db) = (self.shared.replications.clone(), self.opened.db.clone());
+        let (replications, db) = (self.shared.replications.clone(), self.opened.db.clone());
         let (writer, grant) = (self.writer.clone(), self.grant.clone());
-        let prepare = move || of.prepare_granted(&db, edit, &writer, grant.as_ref());
-        Ok(off_runtime(bytes, prepare).await?)
+        offload(bytes, move || {
+            if edit.id.starts_with("_design/") && !edit.deleted {
+                check_design(&edit)?;
+            }
+            Ok(replications.prepare_granted(&db, edit, &writer, grant.as_ref())?)
+        })
+        .await
     }
 
     /// Bulk requests bring documents that are for administrators alone.
@@ -150,15 +161,30 @@ fn check_design(edit: &Edit) -> Result<(), Error> {
     Ok(())
 }
 
-/// A document of a client's text, under its own id or another.
+/// Refuses a document of more values than a text may hold.
+pub(crate) fn check_values(values: usize) -> Result<(), Error> {
+    if values > json::VALUES_MAX {
+        return Err(json::Error::TooManyValues.into());
+    }
+    Ok(())
+}
+
+/// The document in the body of a request, under its own id or another.
 pub(crate) fn edit(
+    id: Option<&str>,
+    body: &Weighed,
+    new_id: impl FnOnce() -> String,
+) -> Result<Edit, Error> {
+    check_values(body.values)?;
+    read_edit(id, &body.text, new_id)
+}
+
+/// A document of a client's text, under its own id or another.
+pub(crate) fn read_edit(
     id: Option<&str>,
     text: &str,
     new_id: impl FnOnce() -> String,
 ) -> Result<Edit, Error> {
-    if json::values(text) > json::VALUES_MAX {
-        return Err(json::Error::TooManyValues.into());
-    }
     let doc = Doc::parse(text)?;
     let id = match (id, &doc.id) {
         (Some(id), _) => id.to_owned(),

@@ -8,8 +8,9 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::cors;
+use crate::client::Client;
 use crate::reply::{Reply, set};
-use crate::service::{Client, Shared};
+use crate::state::Shared;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 const BODY_TIME: HeaderName = HeaderName::from_static("x-couchdb-body-time");

@@ -12,7 +12,7 @@ use crate::auth::authenticator::Method;
 use crate::call::Call;
 use crate::reply::Reply;
 use crate::route::{DbPart, Route};
-use crate::service::Shared;
+use crate::state::Shared;
 use crate::{Error, metrics};
 
 /// How long a request may wait for a place.

@@ -24,9 +24,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::Upstream;
+use crate::client::Client;
 use crate::forwarded::FORWARDED_FOR;
 use crate::reply::Reply;
-use crate::service::Client;
 use crate::{Error, metrics, pace};
 
 /// Interim answers (1xx) to one request: no server has reason for more.

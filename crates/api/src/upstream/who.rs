@@ -11,7 +11,6 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use axum::body::{Body, to_bytes};
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared, WeakShared};
 use http::header::{ACCEPT, AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -24,15 +23,13 @@ use super::forward::forwarded;
 use crate::Error;
 use crate::auth::authenticator::{Method, Proven};
 use crate::auth::{Identity, proxy};
-use crate::service::Client;
+use crate::client::Client;
 
 /// How long the cluster may think about who somebody is.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SESSION_BYTES_MAX: usize = 64 * 1024;
 const TASKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KNOWN_MAX: usize = 10_000;
-/// Questions beyond this are looked through for those that nobody waits for any more.
-const ASKED_MAX: usize = 1_000;
 
 /// What proves a caller.
 pub(crate) static PROOFS: [HeaderName; 5] = [
@@ -42,12 +39,6 @@ pub(crate) static PROOFS: [HeaderName; 5] = [
     HeaderName::from_static(proxy::ROLES_HEADER),
     HeaderName::from_static(proxy::TOKEN_HEADER),
 ];
-
-/// What the cluster is asked: who is behind some credentials.
-pub(super) type Question = BoxFuture<'static, Result<Proven, Error>>;
-
-/// Questions that may have no answer yet.
-pub(super) type Asked = HashMap<[u8; 32], WeakShared<Question>>;
 
 /// Who was behind some credentials a short while ago.
 pub(super) type Known = HashMap<[u8; 32], (Identity, Method, Instant)>;
@@ -86,12 +77,8 @@ impl Upstream {
             return Ok(Proven::anonymous());
         }
         let name = self.name(&proofs);
-        if let Some((identity, method)) = self.remembered(&name) {
-            return Ok(Proven {
-                identity,
-                method,
-                ..Proven::anonymous()
-            });
+        if let Some(proven) = self.remembered(&name) {
+            return Ok(proven);
         }
         let hold = Duration::from_secs(self.0.options.session_cache_sec);
         if hold.is_zero() {
@@ -100,41 +87,29 @@ impl Upstream {
         self.ask_once(name, proofs, client, hold).await
     }
 
-    /// Asks, unless somebody with the same credentials has asked and waits for the answer: then it is for both. Whoever
-    /// waits does the asking, so that it goes on when the first one goes away.
-    fn ask_once(
+    /// Asks, or waits for the answer to another request with the same credentials.
+    async fn ask_once(
         &self,
         name: [u8; 32],
         proofs: HeaderMap,
         client: Client,
         hold: Duration,
-    ) -> Shared<Question> {
-        let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = asked.get(&name).and_then(WeakShared::upgrade);
-        if let Some(question) = open.filter(|question| question.peek().is_none()) {
-            return question;
-        }
-        let of = self.clone();
+    ) -> Result<Proven, Error> {
+        let upstream = self.clone();
         let question = async move {
             // It may have been answered just now.
-            if let Some((identity, method)) = of.remembered(&name) {
-                return Ok(Proven {
-                    identity,
-                    method,
-                    ..Proven::anonymous()
-                });
+            if let Some(proven) = upstream.remembered(&name) {
+                return Ok(proven);
             }
-            let proven = of.ask(proofs, client).await?;
+            let proven = upstream.ask(proofs, client).await?;
             let until = Instant::now() + hold;
-            of.remember(name, (proven.identity.clone(), proven.method, until));
+            upstream.remember(name, (proven.identity.clone(), proven.method, until));
             Ok(proven)
         };
-        let question = question.boxed().shared();
-        if asked.len() >= ASKED_MAX {
-            asked.retain(|_, question| question.upgrade().is_some());
-        }
-        asked.extend(question.downgrade().map(|weak| (name, weak)));
-        question
+        self.0
+            .asked
+            .join(name, || Ok::<_, Error>(question.boxed()))?
+            .await
     }
 
     async fn ask(&self, proofs: HeaderMap, client: Client) -> Result<Proven, Error> {
@@ -227,10 +202,14 @@ impl Upstream {
         hashed
     }
 
-    fn remembered(&self, name: &[u8; 32]) -> Option<(Identity, Method)> {
+    fn remembered(&self, name: &[u8; 32]) -> Option<Proven> {
         let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (identity, method, until) = known.get(name)?;
-        (*until > Instant::now()).then(|| (identity.clone(), *method))
+        (*until > Instant::now()).then(|| Proven {
+            identity: identity.clone(),
+            method: *method,
+            ..Proven::anonymous()
+        })
     }
 
     fn remember(&self, name: [u8; 32], entry: (Identity, Method, Instant)) {

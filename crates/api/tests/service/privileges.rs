@@ -292,8 +292,8 @@ async fn a_document_that_is_written_as_ended_makes_no_job() {
 async fn what_is_stored_already_is_checked_when_it_runs() {
     let mut world = World::set_up(setup()).await;
     world.run_jobs();
-    let of = &world.fixture.replications;
-    let docs = of.docs();
+    let replications = &world.fixture.replications;
+    let docs = replications.docs();
     let db = docs.open(&docs.name("_replicator").unwrap()).await.unwrap();
     let url = world.peer.database_url("a");
     for (id, source, words) in [
@@ -311,7 +311,7 @@ async fn what_is_stored_already_is_checked_when_it_runs() {
         let doc = json!({"source": source, "target": world.peer.database_url("b")}).to_string();
         let doc = document::doc::Doc::parse(&doc).unwrap();
         let edit = docstore::Edit::new(id, doc).unwrap();
-        let hook = of.hook(scheduler::Writer::Replicator);
+        let hook = replications.hook(scheduler::Writer::Replicator);
         let put = docs.put(&db, &edit, docstore::EditMode::NewEdits, &hook);
         put.await.unwrap();
         let row = format!("/_scheduler/docs/_replicator/{id}");

@@ -167,8 +167,11 @@ async fn documents_are_listed_by_id() {
 #[tokio::test]
 async fn databases_are_named_by_either_path() {
     let world = World::idle().await;
-    let of = &world.fixture.replications;
-    of.create_database("other/_replicator").await.unwrap();
+    let replications = &world.fixture.replications;
+    replications
+        .create_database("other/_replicator")
+        .await
+        .unwrap();
     world.write("other/_replicator", "a/b", &json!({})).await;
     let root = world.root();
     for path in [
@@ -291,13 +294,13 @@ async fn jobs_are_restarted_paused_and_resumed() {
 #[tokio::test]
 async fn what_describes_no_replication_is_not_restarted() {
     let world = World::new().await;
-    let of = &world.fixture.replications;
-    let docs = of.docs();
+    let replications = &world.fixture.replications;
+    let docs = replications.docs();
     let db = docs.open(&docs.name("_replicator").unwrap()).await.unwrap();
     // It was let in by a configuration that has changed since.
     let doc = document::doc::Doc::parse(r#"{"source":7,"target":"http://t.example/b"}"#).unwrap();
     let edit = docstore::Edit::new("bad", doc).unwrap();
-    let hook = of.hook(scheduler::Writer::Replicator);
+    let hook = replications.hook(scheduler::Writer::Replicator);
     let put = docs.put(&db, &edit, docstore::EditMode::NewEdits, &hook);
     put.await.unwrap();
     let path = "/_scheduler/docs/_replicator/bad";

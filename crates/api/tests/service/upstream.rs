@@ -66,12 +66,12 @@ async fn what_is_not_about_replication_passes_through() {
 #[tokio::test]
 async fn the_cluster_says_who_a_caller_is() {
     let world = World::in_front().await;
-    let (of, peer) = (&world.fixture, &world.peer);
+    let (fixture, peer) = (&world.fixture, &world.peer);
     peer.add_user("anna", "a", &["people"]).unwrap();
-    let nobody = of.nobody().get("/_scheduler/jobs").await;
+    let nobody = fixture.nobody().get("/_scheduler/jobs").await;
     nobody.refuses(401, "unauthorized", "You are not a server admin.");
     assert_eq!(peer.count("GET", "/_session"), 0);
-    let (anna, boss) = (of.user("anna", "a"), of.user("boss", "b0ss"));
+    let (anna, boss) = (fixture.user("anna", "a"), fixture.user("boss", "b0ss"));
     let refused = anna.get("/_scheduler/jobs").await;
     refused.refuses(401, "unauthorized", "You are not a server admin.");
     for _ in 0..3 {
@@ -79,15 +79,15 @@ async fn the_cluster_says_who_a_caller_is() {
     }
     // What it said holds for some seconds.
     assert_eq!(peer.count("GET", "/_session"), 2);
-    let wrong = of.user("boss", "guess").get("/_scheduler/jobs").await;
+    let wrong = fixture.user("boss", "guess").get("/_scheduler/jobs").await;
     wrong.refuses(401, "unauthorized", "Name or password is incorrect.");
     // Administrators of this service are known without the cluster.
-    of.root().get("/_scheduler/jobs").await.gives(200);
+    fixture.root().get("/_scheduler/jobs").await.gives(200);
     assert_eq!(peer.count("GET", "/_session"), 3);
     let login = json!({"name": "boss", "password": "b0ss"});
-    let session = of.nobody().post("/_session", &login).await;
+    let session = fixture.nobody().post("/_session", &login).await;
     session.gives(200);
-    let browser = of.nobody().with("cookie", session.cookie());
+    let browser = fixture.nobody().with("cookie", session.cookie());
     browser.get("/_scheduler/jobs").await.gives(200);
     // A page of another site cannot steer replications with it.
     let forged = browser.clone().with("origin", "https://evil.example");
@@ -102,8 +102,8 @@ async fn a_party_makes_nobody_an_administrator_here() {
         upstream: Some(peer.url()),
         ..Setting::default()
     };
-    let of = Fixture::with(api::Options::default(), setting).await;
-    let bogus = of.nobody().with("cookie", "AuthSession=");
+    let fixture = Fixture::with(api::Options::default(), setting).await;
+    let bogus = fixture.nobody().with("cookie", "AuthSession=");
     let refused = bogus.get("/_scheduler/jobs").await;
     refused.refuses(401, "unauthorized", "You are not a server admin.");
 }
@@ -128,15 +128,15 @@ async fn a_cluster_that_is_down_is_said_to_be() {
 #[tokio::test]
 async fn names_are_databases_of_the_cluster_with_the_callers_rights() {
     let world = World::in_front().await;
-    let (of, peer) = (&world.fixture, &world.peer);
-    let boss = of.user("boss", "b0ss");
+    let (fixture, peer) = (&world.fixture, &world.peer);
+    let boss = fixture.user("boss", "b0ss");
     let body = json!({"source": "a", "target": "b", "create_target": true});
     let answer = boss.post("/_replicate", &body).await;
     assert_eq!(answer.gives(200)["history"][0]["docs_written"], 3);
     assert!(peer.get("b", "3").unwrap().is_some());
     // Who may not read there may not here.
     peer.add_user("anna", "a", &[]).unwrap();
-    let anna = of.user("anna", "a");
+    let anna = fixture.user("anna", "a");
     let refused = anna.post("/_replicate", &body).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.text);
     // Whoever writes somebody else's document does not lend it the own rights.
@@ -151,14 +151,17 @@ const LENT: &str = "A plain name in `source` or `target` is copied with the righ
 #[tokio::test]
 async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
     let world = World::in_front().await;
-    let (of, peer) = (&world.fixture, &world.peer);
-    let boss = of.user("boss", "b0ss");
+    let (fixture, peer) = (&world.fixture, &world.peer);
+    let boss = fixture.user("boss", "b0ss");
     let open = json!({"members": {}, "admins": {}});
     boss.put("/_replicator/_security", &open).await.gives(200);
     for (name, password) in [("anna", "anna-secret"), ("berta", "b")] {
         peer.add_user(name, password, &[]).unwrap();
     }
-    let (anna, berta) = (of.user("anna", "anna-secret"), of.user("berta", "b"));
+    let (anna, berta) = (
+        fixture.user("anna", "anna-secret"),
+        fixture.user("berta", "b"),
+    );
     peer.set_security("a", &open).unwrap();
     peer.create_database("copy").unwrap();
     peer.set_security("copy", &open).unwrap();
@@ -169,7 +172,7 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
         let row = format!("/_scheduler/docs/_replicator/{id}");
         let row = until(&boss, &row, |row| row["info"]["docs_read"].is_u64()).await;
         assert_eq!(row["source"], format!("{}/a/", peer.url()));
-        for reader in [&anna, &boss, &berta, &of.root()] {
+        for reader in [&anna, &boss, &berta, &fixture.root()] {
             for query in ["", "?open_revs=all", "?revs=true&meta=true"] {
                 let seen = reader.get(&format!("{path}{query}")).await;
                 assert!(!seen.text.contains("YW5uY"), "{}", seen.text);
@@ -239,13 +242,14 @@ async fn believing() -> String {
 #[tokio::test]
 async fn the_word_of_a_proxy_is_good_for_one_request_and_never_shown() {
     let world = World::in_front_of(&believing().await).await;
-    let of = &world.fixture;
+    let fixture = &world.fixture;
     let security = json!({"members": {"names": ["anna"]}});
-    of.root()
+    fixture
+        .root()
         .put("/_replicator/_security", &security)
         .await
         .gives(200);
-    let anna = (of.nobody())
+    let anna = (fixture.nobody())
         .with("x-auth-couchdb-username", "anna")
         .with("x-auth-couchdb-roles", "people")
         .with("x-auth-couchdb-token", "5ec4e7");
@@ -261,7 +265,7 @@ async fn the_word_of_a_proxy_is_good_for_one_request_and_never_shown() {
     }
     let once = anna.post("/_replicate?async=true", &names).await.gives(202);
     let job = format!("/_scheduler/jobs/{}", once["job_id"].as_str().unwrap());
-    let shown = of.root().get(&job).await;
+    let shown = fixture.root().get(&job).await;
     assert!(
         shown.status == 200 && !shown.text.contains("5ec4e7"),
         "{}",
@@ -297,10 +301,10 @@ async fn the_word_of_a_proxy_is_good_for_one_request_and_never_shown() {
 #[tokio::test]
 async fn a_session_is_not_good_for_a_replication_that_outlives_it() {
     let world = World::in_front().await;
-    let of = &world.fixture;
+    let fixture = &world.fixture;
     let login = json!({"name": "boss", "password": "b0ss"});
-    let session = of.nobody().post("/_session", &login).await;
-    let browser = of.nobody().with("cookie", session.cookie());
+    let session = fixture.nobody().post("/_session", &login).await;
+    let browser = fixture.nobody().with("cookie", session.cookie());
     let once = json!({"source": "a", "target": "b", "create_target": true});
     let answer = browser.post("/_replicate", &once).await;
     assert_eq!(answer.gives(200)["ok"], true);
@@ -334,8 +338,8 @@ async fn tasks_of_the_cluster_follow_those_of_here() {
 #[tokio::test]
 async fn many_requests_of_one_caller_ask_the_cluster_once() {
     let world = World::in_front().await;
-    let (of, peer) = (&world.fixture, &world.peer);
-    let (boss, wrong) = (of.user("boss", "b0ss"), of.user("boss", "guess"));
+    let (fixture, peer) = (&world.fixture, &world.peer);
+    let (boss, wrong) = (fixture.user("boss", "b0ss"), fixture.user("boss", "guess"));
     let all = (0..40).map(|_| boss.get("/_scheduler/jobs"));
     for answer in futures::future::join_all(all).await {
         answer.gives(200);

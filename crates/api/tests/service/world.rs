@@ -39,7 +39,7 @@ impl World {
             upstream: Some(peer.url()),
             ..Setting::default()
         };
-        let mut world = Self::of(peer, setting).await;
+        let mut world = Self::assembled(peer, setting).await;
         world.run_jobs();
         world
     }
@@ -51,7 +51,7 @@ impl World {
             upstream: Some(url.to_owned()),
             ..Setting::default()
         };
-        let mut world = Self::of(peer, setting).await;
+        let mut world = Self::assembled(peer, setting).await;
         world.run_jobs();
         world
     }
@@ -70,10 +70,10 @@ impl World {
             replications,
             ..Setting::default()
         };
-        Self::of(peer, setting).await
+        Self::assembled(peer, setting).await
     }
 
-    async fn of(peer: Peer, setting: Setting) -> Self {
+    async fn assembled(peer: Peer, setting: Setting) -> Self {
         peer.create_database("a").unwrap();
         let documents = (1..=3).map(|n| format!(r#"{{"_id":"{n}"}}"#));
         peer.put_all("a", documents).unwrap();
@@ -99,9 +99,9 @@ impl World {
     }
 
     pub(crate) fn run_jobs(&mut self) {
-        let of = &self.fixture.replications;
+        let replications = &self.fixture.replications;
         let node = Holder::new("node1").unwrap();
-        let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
+        let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (acceptor, handle) = Acceptor::new(jobs, ty, node.clone());
         let network = NetworkOptions {
             egress: EgressOptions::open(),
@@ -112,7 +112,7 @@ impl World {
             network: Network::new(network, [7; 32]).unwrap(),
             budget: Budget::default(),
         };
-        let (server, _) = Server::new(of.clone(), handle, setup);
+        let (server, _) = Server::new(replications.clone(), handle, setup);
         for task in [
             tokio::spawn(acceptor.run(CancellationToken::new())),
             tokio::spawn(server.run(CancellationToken::new())),
@@ -147,17 +147,21 @@ impl World {
 
     /// Writes a document, as anna, who is no administrator.
     pub(crate) async fn write(&self, database: &str, id: &str, more: &Value) {
-        let of = &self.fixture.replications;
-        let db = of.docs().open(&of.docs().name(database).unwrap()).await;
+        let replications = &self.fixture.replications;
+        let db = replications
+            .docs()
+            .open(&replications.docs().name(database).unwrap())
+            .await;
         let (db, text) = (db.unwrap(), self.body(more).to_string());
         let writer = Writer::User {
             name: Some("anna".to_owned()),
             rank: scheduler::Rank::Member,
         };
         let edit = docstore::Edit::new(id, Doc::parse(&text).unwrap()).unwrap();
-        let edit = of.prepare(&db, edit, &writer).unwrap();
-        let hook = of.hook(writer);
-        of.docs()
+        let edit = replications.prepare(&db, edit, &writer).unwrap();
+        let hook = replications.hook(writer);
+        replications
+            .docs()
             .put(&db, &edit, docstore::EditMode::NewEdits, &hook)
             .await
             .unwrap();

@@ -146,7 +146,7 @@ impl Reply {
 
     /// A server's text for a message. Secrets are redacted before it is cut, or a piece of one could be left.
     pub(crate) fn clean(&self, text: String) -> String {
-        printable(&self.peer.blot(text, self.sent.as_ref()))
+        printable(&self.peer.redact(text, self.sent.as_ref()))
     }
 
     /// The failure of an answer that asks to slow down.

@@ -84,15 +84,15 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
     let cluster = Cluster::new(&from, &import.user)?;
     let uuid = cluster.check().await?;
-    let of = nodes::open(&config, sources.file.as_deref()).await?;
-    import.check_uuid(&of, &uuid)?;
+    let replications = nodes::open(&config, sources.file.as_deref()).await?;
+    import.check_uuid(&replications, &uuid)?;
     let mut left_out = 0;
     let databases = cluster.databases().await?;
     if databases.is_empty() {
         output::error("the cluster has no replicator databases");
     }
     for name in databases {
-        let outcome = database(&import, &cluster, &of, &name).await;
+        let outcome = database(&import, &cluster, &replications, &name).await;
         let outcome = outcome.with_context(|| format!("import {name}"))?;
         left_out += outcome.refused.len();
         report(&import, &name, &outcome);
@@ -107,8 +107,8 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 
 impl Import {
     /// Checkpoints are found by ids that are made of the UUID.
-    fn check_uuid(&self, of: &Replications, theirs: &str) -> anyhow::Result<()> {
-        let ours = &of.service().uuid;
+    fn check_uuid(&self, replications: &Replications, theirs: &str) -> anyhow::Result<()> {
+        let ours = &replications.service().uuid;
         if ours == theirs {
             return Ok(());
         }
@@ -127,17 +127,17 @@ impl Import {
 async fn database(
     import: &Import,
     cluster: &Cluster,
-    of: &Replications,
+    replications: &Replications,
     name: &str,
 ) -> anyhow::Result<Outcome> {
-    let docs = of.docs();
+    let docs = replications.docs();
     let mut db = match docs.open(&docs.name(name)?).await {
         Ok(db) => Some(db),
         Err(docstore::Error::NoDatabase) => None,
         Err(error) => return Err(error.into()),
     };
     if import.apply && db.is_none() {
-        let made = of.create_database(name).await?;
+        let made = replications.create_database(name).await?;
         if let Some(security) = cluster.security(name).await? {
             docs.set_security(&made, &security).await?;
         }
@@ -150,10 +150,10 @@ async fn database(
         let wanted = missing(docs, db.as_ref(), page.leaves, &mut outcome).await?;
         let mut edits = Vec::new();
         for leaf in cluster.leaves(name, &wanted).await? {
-            edits.extend(outcome.judge(of, &leaf));
+            edits.extend(outcome.judge(replications, &leaf));
         }
         if let Some(db) = db.as_ref().filter(|_| import.apply) {
-            write(of, db, edits, &mut outcome).await?;
+            write(replications, db, edits, &mut outcome).await?;
         }
     }
     Ok(outcome)
@@ -198,17 +198,17 @@ fn one_by_one(id: &str, revs: Vec<Rev>) -> Vec<(String, Rev)> {
 }
 
 async fn write(
-    of: &Replications,
+    replications: &Replications,
     db: &Db,
     edits: Vec<Edit>,
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
     let mut prepared = Vec::with_capacity(edits.len());
     for edit in edits {
-        prepared.push(of.prepare(db, edit, &Writer::Replicator)?);
+        prepared.push(replications.prepare(db, edit, &Writer::Replicator)?);
     }
-    let hook = of.hook(Writer::Replicator);
-    let written = of
+    let hook = replications.hook(Writer::Replicator);
+    let written = replications
         .docs()
         .bulk_docs(db, &prepared, EditMode::Replicated, &hook)
         .await?;
@@ -222,8 +222,8 @@ async fn write(
 
 impl Outcome {
     /// What would become of a leaf; `None` if it is left out.
-    fn judge(&mut self, of: &Replications, leaf: &Leaf) -> Option<Edit> {
-        match self.sort(of, leaf) {
+    fn judge(&mut self, replications: &Replications, leaf: &Leaf) -> Option<Edit> {
+        match self.sort(replications, leaf) {
             Ok(edit) => Some(edit),
             Err(reason) => {
                 self.refused.push((leaf.id.clone(), reason));
@@ -232,7 +232,7 @@ impl Outcome {
         }
     }
 
-    fn sort(&mut self, of: &Replications, leaf: &Leaf) -> Result<Edit, String> {
+    fn sort(&mut self, replications: &Replications, leaf: &Leaf) -> Result<Edit, String> {
         let text = leaf.text.as_ref().map_err(Clone::clone)?;
         let doc = Doc::parse(text).map_err(|invalid| invalid.to_string())?;
         let edit = Edit::new(&leaf.id, doc).map_err(|error| error.to_string())?;
@@ -246,7 +246,7 @@ impl Outcome {
             self.designs += 1;
         } else {
             let state = body.get("_replication_state").and_then(Json::as_str);
-            let defaults = of.options().defaults();
+            let defaults = replications.options().defaults();
             let wanted = Replication::from_document(&body, &defaults);
             // To the cluster these members mean nothing, so anybody may have written them there.
             if wanted

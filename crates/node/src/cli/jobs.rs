@@ -107,12 +107,10 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         }
         Action::Cancel { id } => {
             let answer = service.send(Method::DELETE, &path(id, "")).await;
-            let answer = answer.map_err(|error| match error.to_string() {
-                text if text.contains("Persistent replication collision") => anyhow::anyhow!(
-                    "{id} belongs to a replication document: delete the document to cancel it"
-                ),
-                _ => error,
-            })?;
+            if answer.is_err() && service.has_document(id).await {
+                bail!("{id} belongs to a replication document: delete the document to cancel it");
+            }
+            let answer = answer?;
             service.done(&answer, "cancelled", id);
             Ok(())
         }
@@ -179,6 +177,13 @@ impl Service {
         output::text(&output::table(&head, &rows));
         output::error(&format!("{} of {total} jobs", jobs.len()));
         Ok(())
+    }
+
+    /// Whether a job was made by a document. Only the document can cancel such a job, and the refusal does not say so in a
+    /// way that a program can rely on.
+    async fn has_document(&self, id: &str) -> bool {
+        let job = self.send(Method::GET, &path(id, "")).await;
+        job.is_ok_and(|job| !job["doc_id"].is_null())
     }
 
     fn done(&self, answer: &Value, what: &str, id: &str) {

@@ -72,10 +72,10 @@ async fn list(target: &Target) -> anyhow::Result<()> {
 async fn reseal(target: &Target) -> anyhow::Result<()> {
     let (config, file) = target.existing()?;
     Compared::read(&config, file.clone()).await?.check()?;
-    let of = nodes::open(&config, target.nodes.file()).await?;
+    let replications = nodes::open(&config, target.nodes.file()).await?;
     let mut told = 0;
-    while of.reseal_a_little().await? == Scanned::Some {
-        let pass = keys_in_use(of.jobs().store()).await?.pass;
+    while replications.reseal_a_little().await? == Scanned::Some {
+        let pass = keys_in_use(replications.jobs().store()).await?.pass;
         if let Some(pass) = pass.filter(|pass| pass.looked >= told) {
             told = pass.looked + 10_000;
             output::error(&sentence(&pass));

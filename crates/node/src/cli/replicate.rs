@@ -10,7 +10,7 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
-use replication::engine::{self, Control, Ending, Gate, Handles, Outcome, Phase, Progress};
+use replication::engine::{self, Control, Ending, Gate, Handles, Phase, Progress, Report};
 use replication::{Error, Stats};
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
@@ -90,10 +90,10 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 
 /// Waits for the run, shows its progress, and stops it in good order on Ctrl-C.
 async fn attend(
-    run: impl Future<Output = Result<Outcome, Error>>,
+    run: impl Future<Output = Result<Report, Error>>,
     control: &Control,
     reporter: &Reporter,
-) -> Result<Outcome, Error> {
+) -> Result<Report, Error> {
     let progress = control.progress();
     let mut ticks = interval(reporter.interval());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -224,7 +224,7 @@ impl Reporter {
         }
     }
 
-    fn end(&self, outcome: &Outcome, is_continuous: bool) -> anyhow::Result<()> {
+    fn end(&self, outcome: &Report, is_continuous: bool) -> anyhow::Result<()> {
         self.show(&outcome.progress);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -255,7 +255,7 @@ impl Reporter {
     }
 }
 
-fn summary(outcome: &Outcome, stats: &Stats) -> String {
+fn summary(outcome: &Report, stats: &Stats) -> String {
     let how = match outcome.ending {
         Ending::Completed if outcome.result.contains_key("no_changes") => {
             return "done: nothing has changed since the last run".to_owned();
@@ -271,7 +271,7 @@ fn summary(outcome: &Outcome, stats: &Stats) -> String {
 }
 
 /// What this run did: counters go on over runs, and the one before is in the history of the checkpoint.
-fn done_now(outcome: &Outcome) -> Stats {
+fn done_now(outcome: &Report) -> Stats {
     let stats = outcome.progress.stats;
     let history = outcome.result.get("history");
     let last = if outcome.result.contains_key("no_changes") {

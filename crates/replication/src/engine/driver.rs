@@ -16,7 +16,7 @@ use super::handles::{Checkpoint, Gate, Handles};
 use super::open::Opened;
 use super::progress::{Phase, Rates, StartedFrom};
 use super::through::Through;
-use super::{Ending, Outcome, Run};
+use super::{Ending, Report, Run};
 use crate::checkpoint::Checkpointer;
 use crate::error::Error;
 use crate::metrics;
@@ -26,7 +26,7 @@ use pass::{Pass, Passed};
 /// The last checkpoint of a run that stops or fails may take so long.
 const LAST_CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result<Outcome, Error> {
+pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result<Report, Error> {
     let Opened {
         source,
         target,
@@ -140,7 +140,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Writes the last checkpoint and sums up.
-    async fn conclude(mut self, ended: Result<Ending, Error>) -> Result<Outcome, Error> {
+    async fn conclude(mut self, ended: Result<Ending, Error>) -> Result<Report, Error> {
         let ending = match ended {
             Ok(ending) => ending,
             Err(error) => {
@@ -168,7 +168,7 @@ impl<'a> Driver<'a> {
         }
         self.publish(Phase::Ended);
         let progress = self.handles.progress.borrow().clone();
-        Ok(Outcome {
+        Ok(Report {
             ending,
             result: self.result,
             progress,

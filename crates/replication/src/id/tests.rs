@@ -131,7 +131,7 @@ fn version_3_vector() {
     let older = Identity::of(&with(&json!({})), &service(), None).older;
     assert_eq!(
         older,
-        [BaseId("cae4cbd4fecdffe1f8622e2947a67f26".to_owned())]
+        [BaseId::new("cae4cbd4fecdffe1f8622e2947a67f26".to_owned())]
     );
 }
 

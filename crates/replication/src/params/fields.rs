@@ -2,8 +2,8 @@
 
 use document::json::Json;
 
-use super::Invalid;
-use crate::id::ReplicationId;
+use super::invalid::Invalid;
+use crate::names::ReplicationId;
 
 pub(super) struct Fields<'a>(&'a [(String, Json)]);
 

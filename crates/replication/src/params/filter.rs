@@ -5,8 +5,8 @@ use std::sync::Arc;
 use document::json::Json;
 use document::mango::Selector;
 
-use super::Invalid;
 use super::fields::Fields;
+use super::invalid::Invalid;
 
 /// At most one of `filter`, `doc_ids` and `selector`.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use couch::{Endpoint, Schemes};
 use document::json::Json;
 use serde_json::{Map, Value};
 
-use super::Invalid;
+use super::invalid::Invalid;
 
 const PROXIED: &str = "a plain name in `source` or `target` is reached directly, because a proxy would see the credentials that are \
                        added to it: leave `proxy` out, or set only `source_proxy` or `target_proxy` of the other side";

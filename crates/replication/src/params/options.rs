@@ -6,7 +6,8 @@ use couch::Schemes;
 use document::json::Json;
 
 use super::fields::Fields;
-use super::{Filter, Invalid};
+use super::filter::Filter;
+use super::invalid::Invalid;
 
 /// The longest interval or time-out: nobody waits so long, and it can be reckoned with.
 const INTERVAL_MS_MAX: u64 = 366 * 24 * 3_600_000;

@@ -7,7 +7,7 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
 use peer::{Difference, Options, Peer, compare};
 use replication::engine::{
-    Control, Ending, Gate, Handles, Outcome, Progress, Run, Settings, identify, run,
+    Control, Ending, Gate, Handles, Progress, Report, Run, Settings, identify, run,
 };
 use replication::id::Service;
 use replication::params::{Defaults, Replication};
@@ -32,7 +32,7 @@ pub(crate) struct World {
 /// A replication in the background; it ends when dropped.
 pub(crate) struct Running {
     pub(crate) control: Control,
-    task: AbortOnDropHandle<Result<Outcome, Error>>,
+    task: AbortOnDropHandle<Result<Report, Error>>,
 }
 
 pub(crate) fn network() -> Network {
@@ -117,7 +117,7 @@ impl World {
         })
     }
 
-    pub(crate) async fn try_replicate(&self, options: Value) -> Result<Outcome, Error> {
+    pub(crate) async fn try_replicate(&self, options: Value) -> Result<Report, Error> {
         self.try_replicate_from(options, Stats::default()).await
     }
 
@@ -125,7 +125,7 @@ impl World {
         &self,
         options: Value,
         stats: Stats,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Report, Error> {
         let prepared = self.prepare(&options, stats).await?;
         let (_control, handles) = Handles::new(Gate::open());
         tokio::time::timeout(PATIENCE, run(prepared, handles))
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// Replicates to the end.
-    pub(crate) async fn replicate(&self, options: Value) -> Outcome {
+    pub(crate) async fn replicate(&self, options: Value) -> Report {
         let outcome = self
             .try_replicate(options)
             .await
@@ -205,14 +205,14 @@ impl Running {
         found.expect("the run has ended").clone()
     }
 
-    pub(crate) async fn end(self) -> Result<Outcome, Error> {
+    pub(crate) async fn end(self) -> Result<Report, Error> {
         let ended = tokio::time::timeout(PATIENCE, self.task)
             .await
             .expect("it does not end");
         ended.expect("the run does not panic")
     }
 
-    pub(crate) async fn stop(self) -> Outcome {
+    pub(crate) async fn stop(self) -> Report {
         self.control.stop();
         let outcome = self.end().await.unwrap();
         assert_eq!(outcome.ending, Ending::Stopped);
@@ -221,12 +221,12 @@ impl Running {
 }
 
 /// The newest entry of a result's history.
-pub(crate) fn newest(outcome: &Outcome) -> &Value {
+pub(crate) fn newest(outcome: &Report) -> &Value {
     &outcome.result["history"][0]
 }
 
 /// Checked, found, read, written, failed.
-pub(crate) fn counts(outcome: &Outcome) -> [u64; 5] {
+pub(crate) fn counts(outcome: &Report) -> [u64; 5] {
     let stats = outcome.progress.stats;
     [
         stats.missing_checked,

@@ -7,7 +7,7 @@ use peer::{Contents, Difference, Options, Peer, compare};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use replication::Stats;
-use replication::engine::{Gate, Handles, Outcome, Phase, StartedFrom, run};
+use replication::engine::{Gate, Handles, Phase, Report, StartedFrom, run};
 use replication::id::{Identity, Service};
 use serde_json::{Value, json};
 use testkit::{CouchDb, PouchDb};
@@ -174,7 +174,7 @@ async fn there_and_back(server: &Server, known: impl Fn(&Difference) -> bool) {
 }
 
 /// Runs as the server's own replicator would, with its uuid.
-async fn replicate_as(world: &World, server: &Server, options: &Value) -> Outcome {
+async fn replicate_as(world: &World, server: &Server, options: &Value) -> Report {
     let welcome = server.call(reqwest::Method::GET, "/", None).await;
     let service = Service {
         uuid: welcome["uuid"].as_str().unwrap().to_owned(),

@@ -3,8 +3,9 @@
 use docstore::{Db, Edit};
 use document::json::Json;
 
-use super::Replications;
+use super::meaning::{Meaning, Prepared};
 use crate::fault::ServiceError;
+use crate::service::Replications;
 use crate::strip;
 use replication::params::{Grant, Invalid, Replication, names};
 
@@ -17,7 +18,7 @@ const PRIVILEGED: &str =
     "Only a server administrator may set `tls`, `auth.jwt` or `auth.secret_ref` of an endpoint.";
 pub(super) const OUTLIVED: &str = "A session, a token that expires or the word of a proxy ends before this replication does: \
                                    send name and password with the request, or give `source` and `target` as URLs with \
-                                   credentials of their own.";
+                                   credentials replications their own.";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Writer {
@@ -30,6 +31,19 @@ pub enum Writer {
     },
     /// The replicator itself. No client can be it, whatever its roles.
     Replicator,
+}
+
+impl Writer {
+    /// Whether it may write its own documents only.
+    pub(super) fn is_member(&self) -> bool {
+        matches!(
+            self,
+            Self::User {
+                rank: Rank::Member,
+                ..
+            }
+        )
+    }
 }
 
 /// What a user may beside writing documents of their own.
@@ -74,48 +88,60 @@ fn fill_owner(body: &Json, writer: &Writer) -> Result<Option<Json>, ServiceError
 impl Replications {
     /// [`Self::prepare_granted`] of an edit without plain names.
     pub fn prepare(&self, db: &Db, edit: Edit, writer: &Writer) -> Result<Edit, ServiceError> {
-        self.prepare_granted(db, edit, writer, None)
+        Ok(self.prepare_granted(db, edit, writer, None)?.edit)
     }
 
     /// Checks an edit, fills its owner in and seals its credentials; to be called before the transaction that writes it
-    /// with [`hook`](Replications::hook). Plain names of databases mean what is granted to the writer, if it is the writer's
-    /// own document. Design and `_local` documents are none of its business.
+    /// with [`hook`](Replications::hook), and for a large body on a thread where blocking is allowed. Plain names of
+    /// databases mean what is granted to the writer, if it is the writer's own document. Design and `_local` documents stay
+    /// as they are.
     pub fn prepare_granted(
         &self,
         db: &Db,
-        edit: Edit,
+        mut edit: Edit,
         writer: &Writer,
         grant: Option<&Grant>,
-    ) -> Result<Edit, ServiceError> {
+    ) -> Result<Prepared, ServiceError> {
         if edit.is_local() || edit.id.starts_with("_design/") {
-            return Ok(edit);
+            return Ok(Prepared {
+                edit,
+                meaning: None,
+            });
         }
         let mut body = Json::parse(&edit.body)
             .map_err(|_| docstore::Error::Invalid(document::doc::Invalid::Json))?;
-        let mut edit = edit;
         if (!edit.deleted || body.get("owner").is_some())
             && let Some(filled) = fill_owner(&body, writer)?
         {
             edit.body = filled.to_string();
             body = filled;
         }
-        let grant = match writer {
-            Writer::User { name, rank } if !edit.deleted => {
-                let grant = grant.filter(|_| names::has_names(&body));
-                // Whatever state it claims to be in: that can be taken out by somebody who need not answer for the rest.
-                let wanted = Replication::granted(&body, grant, &self.defaults())?;
-                check_paused(&body)?;
-                check_user_ctx(&body, name.as_deref(), *rank)?;
-                self.check_privileges(&wanted, *rank)?;
-                if let Some(grant) = grant {
-                    check_lent(&body, name.as_deref(), grant)?;
-                }
-                grant
+        let is_user = matches!(writer, Writer::User { .. });
+        let grant = grant.filter(|_| is_user && !edit.deleted && names::has_names(&body));
+        let wanted = Replication::granted(&body, grant, &self.defaults());
+        if let Writer::User { name, rank } = writer
+            && !edit.deleted
+        {
+            // Whatever state it claims to be in: another user may take the state out later, and need not answer for the rest.
+            let wanted = wanted.as_ref().map_err(Clone::clone)?;
+            check_paused(&body)?;
+            check_user_ctx(&body, name.as_deref(), *rank)?;
+            self.check_privileges(wanted, *rank)?;
+            if let Some(grant) = grant {
+                check_lent(&body, name.as_deref(), grant)?;
             }
-            _ => None,
+        }
+        let sealer = &self.0.sealer;
+        edit.sealed = strip::seal_body(sealer, db, &edit.id, &body, grant);
+        let meaning = Meaning {
+            grant: grant.cloned(),
+            body,
+            wanted,
         };
-        edit.sealed = strip::seal_body(&self.0.sealer, db, &edit.id, &edit.body, grant);
-        Ok(edit)
+        Ok(Prepared {
+            edit,
+            meaning: Some(meaning),
+        })
     }
 
     /// Whether somebody of this rank may have such a replication, and the secrets it names may go where it sends them.

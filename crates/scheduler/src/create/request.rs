@@ -7,10 +7,10 @@ use jobs::{JobId, Notice, NotifierHandle, Op, State};
 use serde_json::{Map, Value};
 use store::Transaction;
 
-use super::Replications;
 use super::owner::{OUTLIVED, Rank};
 use crate::data::{JobData, JobState, Origin, job_text};
 use crate::fault::ServiceError;
+use crate::service::Replications;
 use replication::id::{ReplicationId, transient_job_id};
 use replication::params::{Grant, Invalid, Replication, Request, names};
 

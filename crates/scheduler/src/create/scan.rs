@@ -8,21 +8,13 @@ use docstore::{AllDocsQuery, Db, IdRange, InstanceId, ReadOptions, Swept};
 use jobs::Op;
 use store::{Call, RangeOptions, Transaction};
 
-use super::{Replications, Writer};
+use super::owner::Writer;
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::service::{Replications, Scanned};
 
 /// Documents that one transaction looks at.
 const DOCUMENTS_MAX: u64 = 100;
-
-/// What a piece of background work came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scanned {
-    /// There is nothing to do.
-    Nothing,
-    /// Something was done; there may be more.
-    Some,
-}
 
 impl Replications {
     /// Asks for a look at every document of a database, in the background.
@@ -96,7 +88,7 @@ impl Replications {
             let doc = row.value.and_then(|value| value.doc);
             if let Some(doc) = doc.filter(|doc| !doc.id.starts_with("_design/")) {
                 let op = hook.op(&db, &doc.id, &doc.rev.to_string());
-                self.document_in(tx, &op, &db, &doc).await?;
+                self.document_in(tx, &op, &db, &doc, None).await?;
             }
         }
         match last {
@@ -104,15 +96,6 @@ impl Replications {
             None => tx.clear(&row.key),
         }
         Ok(Scanned::Some)
-    }
-
-    /// A hook for the replicator's own writes.
-    pub(crate) fn replicators_hook(&self, op: Op) -> super::DocumentHook<'_> {
-        super::DocumentHook {
-            of: self,
-            writer: Writer::Replicator,
-            op,
-        }
     }
 
     pub async fn create_database(&self, name: &str) -> Result<Db, ServiceError> {

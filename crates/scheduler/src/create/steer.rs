@@ -1,14 +1,14 @@
 //! Restarting and pausing jobs.
 
-use docstore::EditMode;
+use docstore::{Db, Edit, EditMode};
 use document::json::Json;
 use jobs::{JobId, JobInfo, Op, State};
-use store::Transaction;
+use store::{AsStoreError as _, Transaction};
 
-use super::{PARKED_MS, Replications};
 use crate::data::{JobData, JobState, Kind, Origin};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::service::{PARKED_MS, Replications};
 use crate::writeback;
 
 const NO_REPLICATION: &str =
@@ -53,9 +53,14 @@ impl Replications {
             && let Origin::Document { .. } = data.origin
         {
             let patch = &writeback::Patch::Started;
-            if writeback::write_in(self, tx, op, &data.origin, patch).await? {
-                // The hook has made a new job of it.
-                return Ok(());
+            if let Some((db, edit)) = writeback::edit_in(self, tx, op, &data.origin, patch).await? {
+                // The hook makes a new job of it.
+                match self.put_document_in(tx, op, &db, &edit).await {
+                    Err(error) if error.as_store_error().is_none() => {
+                        tracing::warn!(db = %db.name(), doc.id = %edit.id, %error, "cannot restart by the document");
+                    }
+                    put => return put,
+                }
             }
         }
         let now = op.now_ms.div_euclid(1000);
@@ -112,11 +117,22 @@ impl Replications {
         }
         let db = read.db.clone();
         let edit = writeback::edit(self, read, members);
+        self.put_document_in(tx, op, &db, &edit).await
+    }
+
+    /// Changes a document and, by the hook, its job.
+    async fn put_document_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        db: &Db,
+        edit: &Edit,
+    ) -> Result<(), ServiceError> {
         let hook = self.replicators_hook(*op);
         (self.0.docs)
-            .put_in(tx, &db, &edit, EditMode::NewEdits, &hook)
-            .await?;
-        Ok(())
+            .put_in(tx, db, edit, EditMode::NewEdits, &hook)
+            .await
+            .map(|_| ())
     }
 
     /// Says it to the queue: a running job stops in order, for its holder hears that it is to run again.

@@ -1,14 +1,21 @@
 //! Documents, requests and jobs in one store, whatever becomes of commits.
 
-use docstore::{Edit, EditMode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use docstore::{Db, DocStore, Edit, EditMode};
 use document::doc::Doc;
-use jobs::Clock;
+use jobs::{Clock, Entropy, JobInfo, Jobs, State};
 use serde_json::{Value, json};
 use store::{Faults, Store};
 
 use super::*;
 use crate::SummaryMemory;
-use crate::create::Caller;
+use crate::data::{JobData, JobState, Origin, document_job_id};
+use crate::fault::ServiceError;
+use crate::seal::Sealer;
+use crate::service::{Replications, Scanned, Setup};
+use crate::writeback::{self, Patch};
 use replication::id::ReplicationId;
 
 fn joe() -> Writer {
@@ -26,19 +33,25 @@ fn user(name: &str, is_admin: bool) -> Writer {
 }
 
 async fn open(store: &Store) -> Replications {
+    open_with(store, Sealer::plain()).await
+}
+
+async fn open_with(store: &Store, sealer: Sealer) -> Replications {
     let jobs = Jobs::new(
         store.clone(),
         Clock::simulated(1_000_000),
         Entropy::seeded(1),
     );
     let docs = DocStore::new(store.clone(), docstore::Options::default());
-    Replications::open(jobs, docs, Setup::default())
-        .await
-        .unwrap()
+    let setup = Setup {
+        sealer,
+        ..Setup::default()
+    };
+    Replications::open(jobs, docs, setup).await.unwrap()
 }
 
 async fn write(
-    of: &Replications,
+    replications: &Replications,
     db: &Db,
     writer: Writer,
     json: &Value,
@@ -46,9 +59,10 @@ async fn write(
     let text = json.to_string();
     let doc = Doc::parse(&text).unwrap();
     let edit = Edit::new(doc.id.clone().unwrap(), doc)?;
-    let edit = of.prepare(db, edit, &writer)?;
-    of.docs()
-        .put(db, &edit, EditMode::NewEdits, &of.hook(writer))
+    let edit = replications.prepare(db, edit, &writer)?;
+    replications
+        .docs()
+        .put(db, &edit, EditMode::NewEdits, &replications.hook(writer))
         .await
 }
 
@@ -56,19 +70,23 @@ fn body(id: &str, source: &str) -> Value {
     json!({"_id": id, "source": format!("http://{source}/x"), "target": "http://t/y"})
 }
 
-async fn job(of: &Replications, db: &Db, id: &str) -> Option<(JobInfo, JobData)> {
+async fn job(replications: &Replications, db: &Db, id: &str) -> Option<(JobInfo, JobData)> {
     let job = document_job_id(db.instance(), id);
     let job = &job;
-    of.jobs()
+    replications
+        .jobs()
         .store()
-        .transact("look", |tx| async move { of.job_in(&tx, job).await })
+        .transact(
+            "look",
+            |tx| async move { replications.job_in(&tx, job).await },
+        )
         .await
         .unwrap()
 }
 
 /// Rows of the index of active jobs are those of jobs that are not finished.
-async fn check(of: &Replications) -> usize {
-    let listed = of
+async fn check(replications: &Replications) -> usize {
+    let listed = replications
         .scheduler_jobs(&crate::JobsQuery {
             limit: 1000,
             ..Default::default()
@@ -91,13 +109,15 @@ async fn documents_make_replace_and_remove_jobs_on_a_bad_store() {
             ..Faults::default()
         };
         let (store, _) = quiet.with_faults(faults);
-        let of = open(&store).await;
-        let db = of
+        let replications = open(&store).await;
+        let db = replications
             .create_database(&format!("s{seed}/_replicator"))
             .await
             .unwrap();
-        let rev = write(&of, &db, joe(), &body("d", "a")).await.unwrap();
-        let (first, data) = job(&of, &db, "d").await.unwrap();
+        let rev = write(&replications, &db, joe(), &body("d", "a"))
+            .await
+            .unwrap();
+        let (first, data) = job(&replications, &db, "d").await.unwrap();
         assert_eq!(
             (first.state, data.state),
             (State::Pending, JobState::Pending)
@@ -106,29 +126,30 @@ async fn documents_make_replace_and_remove_jobs_on_a_bad_store() {
         // The same again, with another unknown member, changes nothing.
         let mut same = body("d", "a");
         (same["_rev"], same["note"]) = (json!(rev.to_string()), json!(1));
-        let rev = write(&of, &db, joe(), &same).await.unwrap();
-        assert_eq!(job(&of, &db, "d").await.unwrap(), (first, data));
+        let rev = write(&replications, &db, joe(), &same).await.unwrap();
+        assert_eq!(job(&replications, &db, "d").await.unwrap(), (first, data));
         let mut other = body("d", "b");
         other["_rev"] = json!(rev.to_string());
-        let rev = write(&of, &db, joe(), &other).await.unwrap();
-        let (_, data) = job(&of, &db, "d").await.unwrap();
+        let rev = write(&replications, &db, joe(), &other).await.unwrap();
+        let (_, data) = job(&replications, &db, "d").await.unwrap();
         assert_eq!(data.shown.source.as_deref(), Some("http://b/x/"));
-        assert_eq!(check(&of).await, 1);
-        of.docs()
-            .delete(&db, "d", Some(&rev), &of.hook(joe()))
+        assert_eq!(check(&replications).await, 1);
+        replications
+            .docs()
+            .delete(&db, "d", Some(&rev), &replications.hook(joe()))
             .await
             .unwrap();
-        assert!(job(&of, &db, "d").await.is_none());
-        assert_eq!(check(&of).await, 0);
+        assert!(job(&replications, &db, "d").await.is_none());
+        assert_eq!(check(&replications).await, 0);
         let caller = Caller {
             name: Some("joe".to_owned()),
             is_admin: false,
         };
-        let wanted = Json::from(&body("ignored", "a"));
-        let Started::Job { job, .. } = of.request(&wanted, &caller).await.unwrap() else {
+        let wanted = document::json::Json::from(&body("ignored", "a"));
+        let Started::Job { job, .. } = replications.request(&wanted, &caller).await.unwrap() else {
             panic!("it is no job");
         };
-        let cancelled = of
+        let cancelled = replications
             .cancel(&ReplicationId::from_client(&job), &caller)
             .await
             .unwrap();
@@ -138,50 +159,72 @@ async fn documents_make_replace_and_remove_jobs_on_a_bad_store() {
                 local_id: job.clone()
             }
         );
-        let again = of.cancel(&ReplicationId::from_client(&job), &caller).await;
+        let again = replications
+            .cancel(&ReplicationId::from_client(&job), &caller)
+            .await;
         assert!(matches!(again, Err(ServiceError::Missing)));
-        assert_eq!(check(&of).await, 0);
+        assert_eq!(check(&replications).await, 0);
     }
 }
 
 #[tokio::test]
 async fn nobody_takes_a_document_over() {
     let store = Store::open("memory:").await.unwrap();
-    let of = open(&store).await;
-    let db = of.create_database("_replicator").await.unwrap();
-    let rev = write(&of, &db, joe(), &body("d", "a")).await.unwrap();
+    let replications = open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
+    let rev = write(&replications, &db, joe(), &body("d", "a"))
+        .await
+        .unwrap();
     let mut hijack = body("d", "evil");
     hijack["_rev"] = json!(rev.to_string());
     let refused = |result: Result<docstore::Rev, ServiceError>| matches!(result, Err(ServiceError::Forbidden(text)) if text == "Can't update replication documents from other users.");
     // With no owner, his own, and joe's; by deletion, and as another branch.
-    assert!(refused(write(&of, &db, user("eve", false), &hijack).await));
+    assert!(refused(
+        write(&replications, &db, user("eve", false), &hijack).await
+    ));
     hijack["owner"] = json!("eve");
-    assert!(refused(write(&of, &db, user("eve", false), &hijack).await));
+    assert!(refused(
+        write(&replications, &db, user("eve", false), &hijack).await
+    ));
     hijack["owner"] = json!("joe");
-    assert!(refused(write(&of, &db, user("eve", false), &hijack).await));
-    let hook = of.hook(user("eve", false));
-    assert!(refused(of.docs().delete(&db, "d", Some(&rev), &hook).await));
+    assert!(refused(
+        write(&replications, &db, user("eve", false), &hijack).await
+    ));
+    let hook = replications.hook(user("eve", false));
+    assert!(refused(
+        replications
+            .docs()
+            .delete(&db, "d", Some(&rev), &hook)
+            .await
+    ));
     hijack["owner"] = json!("eve");
     hijack["_rev"] = json!("9-ffffffffffffffffffffffffffffffff");
     let text = hijack.to_string();
     let edit = Edit::new("d", Doc::parse(&text).unwrap()).unwrap();
-    let edit = of.prepare(&db, edit, &user("eve", false)).unwrap();
+    let edit = replications
+        .prepare(&db, edit, &user("eve", false))
+        .unwrap();
     assert!(refused(
-        of.docs().put(&db, &edit, EditMode::Replicated, &hook).await
+        replications
+            .docs()
+            .put(&db, &edit, EditMode::Replicated, &hook)
+            .await
     ));
-    let (_, data) = job(&of, &db, "d").await.unwrap();
+    let (_, data) = job(&replications, &db, "d").await.unwrap();
     assert_eq!(data.shown.source.as_deref(), Some("http://a/x/"));
     // An administrator may, and joe stays the owner.
     hijack["_rev"] = json!(rev.to_string());
     hijack["owner"] = json!("joe");
-    write(&of, &db, user("adm", true), &hijack).await.unwrap();
+    write(&replications, &db, user("adm", true), &hijack)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn invalid_documents_are_refused_in_couchdbs_words() {
     let store = Store::open("memory:").await.unwrap();
-    let of = open(&store).await;
-    let db = of.create_database("_replicator").await.unwrap();
+    let replications = open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
     for (body, reason) in [
         (
             json!({"_id": "d", "source": "http://a/x"}),
@@ -197,7 +240,7 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
             "`paused` must be a boolean",
         ),
     ] {
-        let refused = write(&of, &db, joe(), &body).await.unwrap_err();
+        let refused = write(&replications, &db, joe(), &body).await.unwrap_err();
         assert!(
             matches!(&refused, ServiceError::Invalid(invalid) if invalid.to_string() == reason),
             "{refused}"
@@ -205,20 +248,22 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
     }
     // One that says that it failed makes no job, and is looked at all the same.
     let refused = json!({"_id": "f", "foo": 1, "_replication_state": "failed"});
-    assert!(write(&of, &db, joe(), &refused).await.is_err());
+    assert!(write(&replications, &db, joe(), &refused).await.is_err());
     let failed = json!({"_id": "f", "source": "http://a/x", "target": "http://t/y", "_replication_state": "failed", "_replication_state_reason": "r"});
-    write(&of, &db, joe(), &failed).await.unwrap();
-    assert!(job(&of, &db, "f").await.is_none());
-    let row = of.scheduler_doc(&db, "f").await.unwrap();
+    write(&replications, &db, joe(), &failed).await.unwrap();
+    assert!(job(&replications, &db, "f").await.is_none());
+    let row = replications.scheduler_doc(&db, "f").await.unwrap();
     assert_eq!(
         (&row["state"], &row["info"]),
         (&json!("failed"), &json!({"error": "r"}))
     );
-    write(&of, &db, joe(), &json!({"_id": "_design/x"}))
+    write(&replications, &db, joe(), &json!({"_id": "_design/x"}))
         .await
         .unwrap();
-    write(&of, &db, joe(), &body("a", "a")).await.unwrap();
-    let page = of
+    write(&replications, &db, joe(), &body("a", "a"))
+        .await
+        .unwrap();
+    let page = replications
         .scheduler_docs(&db, &crate::DocsQuery::default())
         .await
         .unwrap();
@@ -229,30 +274,30 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
     );
     let mut query = crate::DocsQuery::default();
     (query.range.descending, query.range.limit) = (true, Some(1));
-    let page = of.scheduler_docs(&db, &query).await.unwrap();
+    let page = replications.scheduler_docs(&db, &query).await.unwrap();
     assert_eq!(page.docs[0]["doc_id"], "f");
     let query = crate::DocsQuery {
         states: vec![JobState::Pending],
         ..Default::default()
     };
-    let page = of.scheduler_docs(&db, &query).await.unwrap();
+    let page = replications.scheduler_docs(&db, &query).await.unwrap();
     assert_eq!((page.docs.len(), &page.docs[0]["doc_id"]), (1, &json!("a")));
 }
 
 #[tokio::test]
 async fn a_summary_counts_all_and_looks_at_some() {
     let store = Store::open("memory:").await.unwrap();
-    let of = open(&store).await;
-    let db = of.create_database("_replicator").await.unwrap();
+    let replications = open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
     for n in 0..210 {
         let doc = body(&format!("d{n}"), &format!("h{n}"));
-        write(&of, &db, joe(), &doc).await.unwrap();
+        write(&replications, &db, joe(), &doc).await.unwrap();
     }
     let mut parked = body("parked", "p");
     parked["paused"] = true.into();
-    write(&of, &db, joe(), &parked).await.unwrap();
+    write(&replications, &db, joe(), &parked).await.unwrap();
     let memory = &mut SummaryMemory::default();
-    let all = of.summary(memory).await.unwrap();
+    let all = replications.summary(memory).await.unwrap();
     let jobs = json!({
         "pending": 211, "running": 0, "crashing": 0, "completed": 0, "failed": 0, "idle": 0, "paused": 1,
     });
@@ -265,7 +310,7 @@ async fn a_summary_counts_all_and_looks_at_some() {
         (&json!(0.0), &json!(0))
     );
     // Looking at a part of them, it knows how many there are all the same.
-    let some = of.summary_of(memory, 1).await.unwrap();
+    let some = replications.summary_of(memory, 1).await.unwrap();
     assert_eq!(
         (&some["exact"], &some["sampled"]),
         (&json!(true), &json!(true))
@@ -277,14 +322,17 @@ async fn a_summary_counts_all_and_looks_at_some() {
 #[tokio::test]
 async fn states_are_counted_as_they_are_listed() {
     let store = Store::open("memory:").await.unwrap();
-    let of = open(&store).await;
-    let db = of.create_database("_replicator").await.unwrap();
+    let replications = open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
+    let (queue, ty) = (replications.jobs(), &replications.0.ty);
     let me = jobs::Holder::new("me").unwrap();
     let ids = ["a", "b", "c", "d", "e", "f"];
     for id in ids {
-        write(&of, &db, joe(), &body(id, id)).await.unwrap();
+        write(&replications, &db, joe(), &body(id, id))
+            .await
+            .unwrap();
     }
-    let held = of.jobs().accept(&of.0.ty, &me, 6).await.unwrap().jobs;
+    let held = queue.accept(ty, &me, 6).await.unwrap().jobs;
     let states = [
         (JobState::Running, false),
         (JobState::Running, true),
@@ -298,46 +346,39 @@ async fn states_are_counted_as_they_are_listed() {
         (data.state, data.idle) = (state, idle);
         let (job, bytes) = (&accepted.job, data.encode());
         let done = match state {
-            JobState::Running => of.jobs().update(job, Some(bytes.into())).await,
+            JobState::Running => queue.update(job, Some(bytes.into())).await,
             JobState::Crashing | JobState::Pending => {
                 let finish = jobs::Finish::again(5_000_000).data(bytes);
-                of.jobs().finish(job, finish).await
+                queue.finish(job, finish).await
             }
-            _ => {
-                of.jobs()
-                    .finish(job, jobs::Finish::done().data(bytes))
-                    .await
-            }
+            _ => queue.finish(job, jobs::Finish::done().data(bytes)).await,
         };
         assert!(!done.unwrap().repeated);
     }
     let mut parked = body("parked", "p");
     parked["paused"] = true.into();
-    write(&of, &db, joe(), &parked).await.unwrap();
+    write(&replications, &db, joe(), &parked).await.unwrap();
     let memory = &mut SummaryMemory::default();
     let jobs = json!({
         "pending": 2, "running": 2, "crashing": 1, "completed": 1, "failed": 1, "idle": 1, "paused": 1,
     });
-    let all = of.summary(memory).await.unwrap();
+    let all = replications.summary(memory).await.unwrap();
     assert_eq!((&all["jobs"], &all["sampled"]), (&jobs, &json!(false)));
-    let problems = of.jobs().check(&of.0.ty).await.unwrap().problems;
+    let problems = queue.check(ty).await.unwrap().problems;
     assert!(problems.is_empty(), "{problems:?}");
     // What a node that died has left waits, whatever its data says.
-    let labels = of.jobs().counts_by_label(&of.0.ty).await.unwrap();
+    let labels = queue.counts_by_label(ty).await.unwrap();
     let died = labels
         .into_iter()
         .map(|((state, label), count)| match state {
             State::Running => ((State::Pending, label), count),
             state => ((state, label), count),
         });
-    let census = data::Census::of(&died.collect()).unwrap();
+    let census = crate::data::Census::of(&died.collect()).unwrap();
     assert_eq!((census.pending, census.running, census.idle), (4, 0, 0));
-    of.delete_database(&db).await.unwrap();
-    while of.work_a_little().await.unwrap() == Scanned::Some {}
-    assert_eq!(
-        of.jobs().counts_by_label(&of.0.ty).await.unwrap(),
-        std::collections::BTreeMap::new()
-    );
+    replications.delete_database(&db).await.unwrap();
+    while replications.work_a_little().await.unwrap() == Scanned::Some {}
+    assert!(queue.counts_by_label(ty).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -350,41 +391,43 @@ async fn a_deleted_database_takes_its_jobs_with_it() {
         ..Faults::default()
     };
     let (store, _) = quiet.with_faults(faults);
-    let of = open(&store).await;
-    let db = of.create_database("_replicator").await.unwrap();
+    let replications = open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
     let edits = (0..250).map(|n| {
         let text = body("d", &format!("h{n}")).to_string();
         let edit = Edit::new(format!("d{n:03}"), Doc::parse(&text).unwrap()).unwrap();
-        of.prepare(&db, edit, &joe()).unwrap()
+        replications.prepare(&db, edit, &joe()).unwrap()
     });
     let edits: Vec<_> = edits.collect();
-    let written = of
+    let written = replications
         .docs()
-        .bulk_docs(&db, &edits, EditMode::NewEdits, &of.hook(joe()))
+        .bulk_docs(&db, &edits, EditMode::NewEdits, &replications.hook(joe()))
         .await;
     assert!(written.unwrap().iter().all(Result::is_ok));
-    assert_eq!(check(&of).await, 250);
+    assert_eq!(check(&replications).await, 250);
     // Looking at all documents again changes nothing, and brings back what is missing.
     let lost = document_job_id(db.instance(), "d200");
-    let (op, lost) = (of.jobs().op(), &lost);
-    let of_ref = &of;
-    (of.jobs().store())
+    let (op, lost) = (replications.jobs().op(), &lost);
+    let of_ref = &replications;
+    (replications.jobs().store())
         .transact("lose", |tx| async move {
             of_ref.drop_job_in(&tx, &op, lost).await
         })
         .await
         .unwrap();
-    assert_eq!(check(&of).await, 249);
-    of.rescan(&db).await.unwrap();
-    while of.work_a_little().await.unwrap() == Scanned::Some {}
-    assert_eq!(check(&of).await, 250);
-    of.delete_database(&db).await.unwrap();
-    let again = of.create_database("_replicator").await.unwrap();
+    assert_eq!(check(&replications).await, 249);
+    replications.rescan(&db).await.unwrap();
+    while replications.work_a_little().await.unwrap() == Scanned::Some {}
+    assert_eq!(check(&replications).await, 250);
+    replications.delete_database(&db).await.unwrap();
+    let again = replications.create_database("_replicator").await.unwrap();
     assert_ne!(again.instance(), db.instance());
-    write(&of, &again, joe(), &body("d000", "a")).await.unwrap();
-    while of.work_a_little().await.unwrap() == Scanned::Some {}
-    assert_eq!(check(&of).await, 1);
-    assert!(job(&of, &again, "d000").await.is_some());
+    write(&replications, &again, joe(), &body("d000", "a"))
+        .await
+        .unwrap();
+    while replications.work_a_little().await.unwrap() == Scanned::Some {}
+    assert_eq!(check(&replications).await, 1);
+    assert!(job(&replications, &again, "d000").await.is_some());
 }
 
 #[tokio::test]
@@ -401,4 +444,82 @@ async fn the_services_uuid_stays_unless_it_is_set() {
     };
     Replications::open(jobs, docs, setup).await.unwrap();
     assert_eq!(open(&store).await.service().uuid, "mine");
+}
+
+#[tokio::test]
+async fn the_result_of_a_run_makes_no_job() {
+    let store = Store::open("memory:").await.unwrap();
+    let replications = &open(&store).await;
+    let db = &replications.create_database("_replicator").await.unwrap();
+    let mut stale = body("d", "a");
+    stale["_replication_state"] = json!("triggered");
+    write(replications, db, joe(), &stale).await.unwrap();
+    let (op, origin) = (replications.jobs().op(), Origin::document(db, "d"));
+    let (id, origin) = (&document_job_id(db.instance(), "d"), &origin);
+    store
+        .transact("end", |tx| async move {
+            replications.drop_job_in(&tx, &op, id).await?;
+            writeback::write_in(replications, &tx, &op, origin, &Patch::Started).await
+        })
+        .await
+        .unwrap();
+    assert_eq!(job(replications, db, "d").await, None);
+    let options = docstore::ReadOptions::default();
+    let written = replications.docs().get(db, "d", &options);
+    assert!(!written.await.unwrap().body.contains("triggered"));
+}
+
+#[tokio::test]
+async fn a_body_that_was_read_is_not_read_again_in_the_transaction() {
+    let store = Store::open("memory:").await.unwrap();
+    // This one cannot open what the other one seals.
+    let (plain, sealing) = (
+        open(&store).await,
+        Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap(),
+    );
+    let sealing = open_with(&store, sealing).await;
+    let db = plain.create_database("_replicator").await.unwrap();
+    let text = json!({"source": "http://u:secret@a/x", "target": "http://t/y"}).to_string();
+    let edit = Edit::new("d", Doc::parse(&text).unwrap()).unwrap();
+    let prepared = sealing.prepare_granted(&db, edit, &joe(), None).unwrap();
+    let (edits, meanings) = ([prepared.edit], [prepared.meaning]);
+    let put = async |hook: &DocumentHook<'_>| {
+        let docs = plain.docs();
+        docs.put(&db, &edits[0], EditMode::NewEdits, hook).await
+    };
+    let refused = put(&plain.hook(joe())).await;
+    assert!(matches!(refused, Err(ServiceError::Unreadable(_))));
+    let hook = plain.hook(joe());
+    put(&hook.knowing(&edits, &meanings)).await.unwrap();
+    let (_, data) = job(&plain, &db, "d").await.unwrap();
+    assert_eq!(data.shown.source.as_deref(), Some("http://a/x/"));
+}
+
+#[test]
+fn a_transaction_reads_large_bodies_on_another_thread() {
+    let threads = |bytes: usize| {
+        let started = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&started);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_start(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let replications = open(&Store::open("memory:").await.unwrap()).await;
+            let db = replications.create_database("_replicator").await.unwrap();
+            let mut doc = body("d", "a");
+            doc["note"] = json!("x".repeat(bytes));
+            write(&replications, &db, Writer::Replicator, &doc)
+                .await
+                .unwrap();
+            assert!(job(&replications, &db, "d").await.is_some());
+        });
+        drop(runtime);
+        started.load(Ordering::Relaxed)
+    };
+    assert_eq!(threads(1_000), 0);
+    assert!(threads(200_000) > 0);
 }

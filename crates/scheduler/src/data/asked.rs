@@ -67,7 +67,7 @@ pub(crate) enum Spec {
     Plain(String),
 }
 
-fn place(job: &JobId) -> String {
+fn context(job: &JobId) -> String {
     format!("job/{}", job_text(job))
 }
 
@@ -79,7 +79,7 @@ impl Spec {
         let granted = grant.map(|grant| (GRANT.to_owned(), grant.to_json()));
         let members = members.chain(granted).collect();
         let text = Json::Object(members).to_string();
-        match sealer.seal(&place(job), &text) {
+        match sealer.seal(&context(job), &text) {
             Some(sealed) => Self::Sealed(sealed),
             None => Self::Plain(text),
         }
@@ -89,7 +89,7 @@ impl Spec {
         let Self::Sealed(sealed) = self else {
             return Ok(false);
         };
-        let new = sealer.reseal(&place(job), sealed)?;
+        let new = sealer.reseal(&context(job), sealed)?;
         let changed = new.is_some();
         if let Some(new) = new {
             *sealed = new;
@@ -101,7 +101,7 @@ impl Spec {
     pub(super) fn open(&self, sealer: &Sealer, job: &JobId) -> Result<String, Unreadable> {
         match self {
             Self::Plain(text) => Ok(text.clone()),
-            Self::Sealed(sealed) => sealer.open(&place(job), sealed),
+            Self::Sealed(sealed) => sealer.open(&context(job), sealed),
         }
     }
 }

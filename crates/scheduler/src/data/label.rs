@@ -46,7 +46,9 @@ pub(crate) fn label(_: &JobType, data: &[u8]) -> u8 {
 
 /// How many jobs the queue has counted in one of its states.
 pub(crate) fn counted(counts: &BTreeMap<(State, u8), u64>, state: State) -> u64 {
-    let of_state = counts.iter().filter(|((of, _), _)| *of == state);
+    let of_state = counts
+        .iter()
+        .filter(|((replications, _), _)| *replications == state);
     of_state.map(|(_, count)| count).sum()
 }
 

@@ -44,7 +44,7 @@ enum Told {
 /// A server, and who listens to it.
 pub(super) struct Source {
     endpoint: Endpoint,
-    ears: Mutex<Ears>,
+    listeners: Mutex<Listeners>,
     feed: watch::Sender<Told>,
     polls: watch::Sender<Told>,
     /// There is a new ear.
@@ -52,17 +52,17 @@ pub(super) struct Source {
 }
 
 #[derive(Default)]
-struct Ears {
+struct Listeners {
     next: u64,
     /// By the name of the database.
-    of: BTreeMap<String, Vec<Listening>>,
+    by_database: BTreeMap<String, Vec<Entry>>,
     /// Changes that the feed has not told.
     misses: u32,
     /// There will be no more.
     closed: bool,
 }
 
-struct Listening {
+struct Entry {
     id: u64,
     /// The sequence that the server named first.
     seen: Option<Seq>,
@@ -71,7 +71,7 @@ struct Listening {
 }
 
 /// Hears of changes of one database, from when it is armed until it has heard of one.
-pub(crate) struct Ear {
+pub(crate) struct ChangeListener {
     id: u64,
     database: String,
     source: Weak<Source>,
@@ -81,7 +81,7 @@ pub(crate) struct Ear {
     heard: CancellationToken,
 }
 
-impl Ear {
+impl ChangeListener {
     /// Waits until changes will be heard; false when they will not.
     pub(super) async fn armed(&self) -> bool {
         let (mut feed, mut polls) = (self.feed.clone(), self.polls.clone());
@@ -106,16 +106,16 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for ChangeListener {
     fn drop(&mut self) {
         let Some(source) = self.source.upgrade() else {
             return;
         };
-        let mut ears = source.ears();
-        if let Some(all) = ears.of.get_mut(&self.database) {
-            all.retain(|ear| ear.id != self.id);
+        let mut listeners = source.listeners();
+        if let Some(all) = listeners.by_database.get_mut(&self.database) {
+            all.retain(|listener| listener.id != self.id);
             if all.is_empty() {
-                ears.of.remove(&self.database);
+                listeners.by_database.remove(&self.database);
             }
         }
     }
@@ -125,7 +125,7 @@ impl Source {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
-            ears: Mutex::default(),
+            listeners: Mutex::default(),
             feed: watch::Sender::new(Told::Not),
             polls: watch::Sender::new(Told::Not),
             listened: Notify::new(),
@@ -137,26 +137,27 @@ impl Source {
     }
 
     /// A new ear, unless listening has ended.
-    pub(super) fn ear(self: &Arc<Self>, database: &str) -> Option<Ear> {
+    pub(super) fn listener(self: &Arc<Self>, database: &str) -> Option<ChangeListener> {
         let (armed, heard) = (CancellationToken::new(), CancellationToken::new());
-        let mut ears = self.ears();
-        if ears.closed {
+        let mut listeners = self.listeners();
+        if listeners.closed {
             return None;
         }
-        ears.next += 1;
-        let id = ears.next;
-        ears.of
+        listeners.next += 1;
+        let id = listeners.next;
+        listeners
+            .by_database
             .entry(database.to_owned())
             .or_default()
-            .push(Listening {
+            .push(Entry {
                 id,
                 seen: None,
                 armed: armed.clone(),
                 heard: heard.clone(),
             });
-        drop(ears);
+        drop(listeners);
         self.listened.notify_one();
-        Some(Ear {
+        Some(ChangeListener {
             id,
             database: database.to_owned(),
             source: Arc::downgrade(self),
@@ -180,12 +181,12 @@ impl Source {
         let mut was_empty = false;
         loop {
             sleep(DESERTED_PAUSE).await;
-            let mut ears = self.ears();
-            if was_empty && ears.of.is_empty() {
-                ears.closed = true;
+            let mut listeners = self.listeners();
+            if was_empty && listeners.by_database.is_empty() {
+                listeners.closed = true;
                 return;
             }
-            was_empty = ears.of.is_empty();
+            was_empty = listeners.by_database.is_empty();
         }
     }
 
@@ -248,7 +249,7 @@ impl Source {
         let idle = Idle::HeartbeatMs(HEARTBEAT_MS);
         let mut updates = server.db_updates(FeedKind::Continuous, &from, idle).await?;
         *since = Some(from);
-        if self.ears().misses < MISSES_MAX {
+        if self.listeners().misses < MISSES_MAX {
             self.feed.send_replace(Told::Live);
         }
         while let Some(update) = updates.next().await? {
@@ -292,7 +293,7 @@ impl Source {
     }
 
     async fn poll_once(&self, server: &Server) -> Result<(), couch::Error> {
-        let names: Vec<String> = self.ears().of.keys().cloned().collect();
+        let names: Vec<String> = self.listeners().by_database.keys().cloned().collect();
         let mut changed = Vec::new();
         for names in names.chunks(NAMES_MAX) {
             for listed in server.dbs_info(names).await? {
@@ -313,45 +314,57 @@ impl Source {
 
     /// Those who ought to hear about what a server says of a database, or to have heard.
     fn changed(&self, listed: &ListedDatabase) -> Vec<CancellationToken> {
-        let mut ears = self.ears();
-        let of = ears.of.get_mut(&listed.name).into_iter().flatten();
-        let changed = of.filter_map(|ear| match (&ear.seen, &listed.update_seq) {
+        let mut listeners = self.listeners();
+        let entries = listeners
+            .by_database
+            .get_mut(&listed.name)
+            .into_iter()
+            .flatten();
+        let changed = entries.filter_map(|listener| match (&listener.seen, &listed.update_seq) {
             (None, Some(seq)) => {
-                ear.seen = Some(seq.clone());
-                ear.armed.cancel();
+                listener.seen = Some(seq.clone());
+                listener.armed.cancel();
                 None
             }
             (Some(seen), Some(seq)) if is_same(seen, seq) => None,
             // Also when it is gone: whoever runs next says so.
-            _ => Some(ear.heard.clone()),
+            _ => Some(listener.heard.clone()),
         });
         changed.collect()
     }
 
     /// The feed has not told of a change.
     fn missed(&self) {
-        let mut ears = self.ears();
-        ears.misses += 1;
-        if ears.misses == MISSES_MAX {
+        let mut listeners = self.listeners();
+        listeners.misses += 1;
+        if listeners.misses == MISSES_MAX {
             tracing::warn!(server = %self.endpoint, "_db_updates does not tell of all updates: _dbs_info is asked often");
             self.feed.send_replace(Told::Not);
         }
     }
 
     fn heard(&self, database: &str) {
-        for ear in self.ears().of.get(database).into_iter().flatten() {
-            ear.heard.cancel();
+        for listener in self
+            .listeners()
+            .by_database
+            .get(database)
+            .into_iter()
+            .flatten()
+        {
+            listener.heard.cancel();
         }
     }
 
     fn all_heard(&self) {
-        for ear in self.ears().of.values().flatten() {
-            ear.heard.cancel();
+        for listener in self.listeners().by_database.values().flatten() {
+            listener.heard.cancel();
         }
     }
 
-    fn ears(&self) -> MutexGuard<'_, Ears> {
-        self.ears.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,12 +4,12 @@ use jobs::{Finish, Op};
 use serde_json::{Map, Value};
 use store::Transaction;
 
-use super::{Ended, Work, text_info};
-use crate::create::PARKED_MS;
+use super::{Outcome, Work, text_info};
 use crate::data::{JobData, JobState, Kind, job_text};
 use crate::fault::ServiceError;
 use crate::keys;
-use crate::witness::{self, Bug};
+use crate::service::PARKED_MS;
+use crate::testing::{self, Bug};
 use crate::writeback::{self, Patch};
 use replication::Error;
 use replication::engine::{Phase, Progress};
@@ -48,12 +48,6 @@ pub(super) enum End {
     After(Box<End>, Box<Progress>),
 }
 
-impl PartialEq for End {
-    fn eq(&self, other: &Self) -> bool {
-        matches!((self, other), (Self::Halted, Self::Halted))
-    }
-}
-
 impl End {
     pub(super) fn of_error(error: &Error) -> Self {
         match error {
@@ -67,7 +61,7 @@ impl End {
 
     /// The same end, with the last news of the run.
     pub(super) fn with(self, last: Progress) -> Self {
-        if last.phase == Phase::Starting || self == Self::Halted {
+        if last.phase == Phase::Starting || matches!(self, Self::Halted) {
             return self;
         }
         Self::After(Box::new(self), Box::new(last))
@@ -81,11 +75,11 @@ struct Plan {
     patch: Option<Patch>,
     /// It failed because another job has this id.
     duplicate_of: Option<String>,
-    ended: Ended,
+    outcome: Outcome,
 }
 
 impl Work<'_> {
-    pub(super) async fn end(&self, data: JobData, end: End) -> Result<Ended, ServiceError> {
+    pub(super) async fn end(&self, data: JobData, end: End) -> Result<Outcome, ServiceError> {
         let (end, last) = match end {
             End::After(end, last) => (*end, Some(last)),
             End::Complete { result, progress } => {
@@ -94,19 +88,19 @@ impl Work<'_> {
             }
             end => (end, None),
         };
-        let jobs = &self.runner.of.0.jobs;
+        let jobs = &self.runner.replications.0.jobs;
         let op = jobs.op();
-        let random = self.runner.of.entropy().bits();
+        let random = self.runner.replications.entropy().bits();
         let (data, end, last) = (&data, &end, last.as_deref());
-        let ended = (jobs.store())
+        let outcome = (jobs.store())
             .transact("end_run", |tx| async move {
                 self.end_in(&tx, &op, random, data, end, last).await
             })
             .await?;
-        crate::metrics::ended(ended);
+        crate::metrics::ended(outcome);
         let id = &self.accepted.job.id;
-        tracing::info!(job.id = %id, ended = ?ended, "run ended");
-        Ok(ended)
+        tracing::info!(job.id = %id, ended = ?outcome, "run ended");
+        Ok(outcome)
     }
 
     async fn end_in(
@@ -117,10 +111,10 @@ impl Work<'_> {
         data: &JobData,
         end: &End,
         last: Option<&Progress>,
-    ) -> Result<Ended, ServiceError> {
-        let of = &self.runner.of;
-        let (jobs, job) = (&of.0.jobs, &self.accepted.job);
-        let info = jobs.info_in(tx, &of.0.ty, &job.id).await?;
+    ) -> Result<Outcome, ServiceError> {
+        let replications = &self.runner.replications;
+        let (jobs, job) = (&replications.0.jobs, &self.accepted.job);
+        let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         let next_due_ms = info.and_then(|info| info.next_due_ms);
         let plan = match (end, next_due_ms) {
             // Whatever came of this run, a creator wants another one, and says when: never, if the job is to be parked.
@@ -135,9 +129,9 @@ impl Work<'_> {
         let finished = finish.again_ms.is_none();
         let held = jobs.finish_in(tx, op, job, finish).await?;
         if held.repeated {
-            return Ok(plan.ended);
+            return Ok(plan.outcome);
         }
-        of.seals_job_in(tx, &plan.data).await?;
+        replications.seals_job_in(tx, &plan.data).await?;
         if self.accepted.stalls > 0 {
             tx.clear(&keys::suspect(&job.id));
         }
@@ -145,7 +139,7 @@ impl Work<'_> {
             self.tell_in(tx, op, last);
         }
         if finished {
-            if !witness::has(Bug::DoneStaysListed) {
+            if !testing::has(Bug::DoneStaysListed) {
                 tx.clear(&keys::active(old_id, &job.id));
             }
         } else if plan.data.rep_id.as_deref() != old_id {
@@ -156,18 +150,18 @@ impl Work<'_> {
             tx.set(&keys::duplicate(id, &job.id), b"");
         }
         if finished && let Some(id) = &plan.data.rep_id {
-            let owner = of.owner_in(tx, id).await?;
+            let owner = replications.owner_in(tx, id).await?;
             if owner.as_ref() == Some(&job.id) {
                 // The row stays, so that the job is found by its id: whoever comes takes it over.
-                of.release_in(tx, op, id).await?;
+                replications.release_in(tx, op, id).await?;
             }
         }
         if let Some(patch) = &plan.patch
-            && !witness::has(Bug::EndWithoutDocument)
+            && !testing::has(Bug::EndWithoutDocument)
         {
-            writeback::write_in(of, tx, op, &plan.data.origin, patch).await?;
+            writeback::write_in(replications, tx, op, &plan.data.origin, patch).await?;
         }
-        Ok(plan.ended)
+        Ok(plan.outcome)
     }
 
     fn plan(&self, op: &Op, random: u128, data: &JobData, end: &End) -> Plan {
@@ -208,7 +202,7 @@ impl Work<'_> {
             data,
             finish: Finish::done(),
             duplicate_of: None,
-            ended: Ended::Completed,
+            outcome: Outcome::Completed,
         }
     }
 
@@ -226,7 +220,7 @@ impl Work<'_> {
             finish: Finish::again(due_ms),
             patch: None,
             duplicate_of: None,
-            ended: Ended::Rescheduled,
+            outcome: Outcome::Rescheduled,
         }
     }
 
@@ -253,8 +247,12 @@ impl Work<'_> {
             op,
             &[(Kind::Crashed, Some(&reason)), (Kind::Pending, None)],
         );
-        let wait_s = self.runner.of.options().backoff_s(data.error_count, random);
-        let due_ms = if witness::has(Bug::CrashWithoutRetry) {
+        let wait_s = self
+            .runner
+            .replications
+            .options()
+            .backoff_s(data.error_count, random);
+        let due_ms = if testing::has(Bug::CrashWithoutRetry) {
             PARKED_MS
         } else {
             op.now_ms.saturating_add(wait_s.saturating_mul(1000))
@@ -267,7 +265,7 @@ impl Work<'_> {
             data,
             patch: None,
             duplicate_of: None,
-            ended: Ended::Crashed,
+            outcome: Outcome::Crashed,
         }
     }
 
@@ -288,7 +286,7 @@ impl Work<'_> {
             finish: Finish::failed(reason.clone()),
             patch: Some(Patch::Failed { reason }),
             duplicate_of: None,
-            ended: Ended::Failed,
+            outcome: Outcome::Failed,
         }
     }
 
@@ -304,7 +302,7 @@ impl Work<'_> {
         let id = identity.replication.as_str();
         let Some(rival) = self
             .runner
-            .of
+            .replications
             .rival_in(tx, id, &self.accepted.job.id)
             .await?
         else {
@@ -332,7 +330,7 @@ impl Work<'_> {
     }
 
     fn note(&self, data: &mut JobData, op: &Op, events: &[(Kind, Option<&str>)]) {
-        let max = self.runner.of.options().max_history;
+        let max = self.runner.replications.options().max_history;
         data.note(op.now_ms.div_euclid(1000), events, max);
     }
 }

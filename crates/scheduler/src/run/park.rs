@@ -14,11 +14,11 @@ use tracing::{Instrument as _, Span};
 use super::end::End;
 use super::{Driven, Work};
 use crate::data::JobData;
-use crate::idle::Ear;
-use crate::slots::Seat;
-use crate::starts::Turn;
+use crate::idle::ChangeListener;
+use crate::permits::Permit;
+use crate::starts::StartPermit;
+use crate::testing::{self, Bug};
 use crate::traces;
-use crate::witness::{self, Bug};
 use replication::engine::{self, Phase, Progress, Run};
 use replication::params::{Filter, Replication};
 
@@ -53,27 +53,27 @@ impl Work<'_> {
         &self,
         mut run: Run,
         data: &mut JobData,
-        (seat, mut turn): (Seat, Turn),
+        (permit, mut start_permit): (Permit, StartPermit),
         mut asked: Option<String>,
     ) -> End {
-        let mut seat = Some(seat);
+        let mut permit = Some(permit);
         let mut untold = None;
         loop {
             // Boxed, so that a job that waits does not keep room for what it did before.
             let span = self.span(&run, asked.take().as_deref());
-            let driven = Box::pin(self.drive(run.clone(), data, turn)).instrument(span);
-            let (last, ear) = match driven.await {
+            let driven = Box::pin(self.drive(run.clone(), data, start_permit)).instrument(span);
+            let (last, listener) = match driven.await {
                 Driven::Ended(end) => return end,
-                Driven::Idle(last, ear) => (last, ear),
+                Driven::Idle(last, listener) => (last, listener),
             };
             let parking = Parking::begin(self);
-            seat.take();
-            let parked = Box::pin(self.parked(&run, &last, ear, &mut untold, data)).await;
+            permit.take();
+            let parked = Box::pin(self.parked(&run, &last, listener, &mut untold, data)).await;
             drop(parking);
             match parked {
                 Ok(again) => {
-                    seat = Some(again.0);
-                    turn = again.1;
+                    permit = Some(again.0);
+                    start_permit = again.1;
                 }
                 Err(end) => return end.with(*last),
             }
@@ -81,7 +81,7 @@ impl Work<'_> {
                 return end.with(*last);
             }
             run.stats = last.stats;
-            run.session_id = format!("{:032x}", self.runner.of.entropy().bits());
+            run.session_id = format!("{:032x}", self.runner.replications.entropy().bits());
         }
     }
 
@@ -107,7 +107,7 @@ impl Work<'_> {
         &self,
         replication: &Replication,
         mut progress: watch::Receiver<Progress>,
-    ) -> Ear {
+    ) -> ChangeListener {
         let options = &replication.options;
         // Without a checkpoint the next run would begin where the first one did.
         if !options.continuous || !options.use_checkpoints {
@@ -118,16 +118,16 @@ impl Work<'_> {
             if progress.wait_for(idle).await.is_err() {
                 return std::future::pending().await;
             }
-            let ear = async {
-                let pause_s = self.runner.of.options().park_after_sec;
+            let listener = async {
+                let pause_s = self.runner.replications.options().park_after_sec;
                 if pause_s == 0 {
                     return std::future::pending().await;
                 }
-                let mut room = self.runner.slots.room();
-                let wanted = room.wait_for(|room| *room == 0);
+                let mut free = self.runner.permits.free();
+                let wanted = free.wait_for(|free| *free == 0);
                 drop(timeout(Duration::from_secs(pause_s), wanted).await);
                 match self.runner.sources.listen(&replication.source).await {
-                    Some(ear) => ear,
+                    Some(listener) => listener,
                     None => std::future::pending().await,
                 }
             };
@@ -135,7 +135,7 @@ impl Work<'_> {
             tokio::select! {
                 biased;
                 _ = busy.wait_for(|now| now.phase != Phase::CaughtUp) => {}
-                ear = ear => return ear,
+                listener = listener => return listener,
             }
         }
     }
@@ -145,29 +145,29 @@ impl Work<'_> {
         &self,
         run: &Run,
         last: &Progress,
-        ear: Ear,
+        listener: ChangeListener,
         untold: &mut Option<Seq>,
         data: &mut JobData,
-    ) -> Result<(Seat, Turn), End> {
+    ) -> Result<(Permit, StartPermit), End> {
         let waits = Progress {
             phase: Phase::CaughtUp,
             ..last.clone()
         };
         let changed = async {
-            let look = LOOK_PAUSE / 2 + self.runner.of.entropy().up_to(LOOK_PAUSE / 2);
+            let look = LOOK_PAUSE / 2 + self.runner.replications.entropy().up_to(LOOK_PAUSE / 2);
             let told = async {
                 Box::pin(self.tell_parked(&waits, data)).await;
                 std::future::pending::<()>().await;
             };
             tokio::select! {
                 biased;
-                () = ear.heard(), if !witness::has(Bug::DeafWhenParked) => {}
+                () = listener.heard(), if !testing::has(Bug::DeafWhenParked) => {}
                 () = sleep(look) => {}
                 () = self.untold(run, last, untold) => {}
                 () = told => {}
             }
-            let seat = self.runner.slots.wait().await;
-            (seat, Box::pin(self.turn(&run.replication)).await)
+            let permit = self.runner.permits.wait().await;
+            (permit, Box::pin(self.start_permit(&run.replication)).await)
         };
         tokio::select! {
             biased;
@@ -199,7 +199,7 @@ impl Work<'_> {
             match self.tell(waits, healed.then_some(&*data)).await {
                 Ok(()) if data.error_count == 0 => return,
                 Ok(()) => {
-                    let threshold_s = self.runner.of.options().health_threshold_sec;
+                    let threshold_s = self.runner.replications.options().health_threshold_sec;
                     sleep(Duration::from_secs(threshold_s)).await;
                     healed |= self.heal(data);
                 }
@@ -218,7 +218,7 @@ impl Work<'_> {
         if !matches!(run.replication.options.filter, Filter::User { .. }) {
             return None;
         }
-        let service = &self.runner.of.0.service;
+        let service = &self.runner.replications.0.service;
         let now = engine::identify(&run.replication, service, &run.network, &run.settings);
         match now.await {
             Ok((identity, _)) => (identity != run.identity).then(|| self.another_filter()),

@@ -4,10 +4,10 @@ use jobs::{JobId, Op, State};
 use store::Transaction;
 
 use super::Work;
-use crate::create::Replications;
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::service::Replications;
 use crate::writeback::{self, Patch};
 use replication::Stats;
 use replication::id::Identity;
@@ -65,13 +65,13 @@ impl Work<'_> {
         data: &mut JobData,
         identity: &Identity,
     ) -> Result<Begun, ServiceError> {
-        let of = &self.runner.of;
-        let op = of.0.jobs.op();
+        let replications = &self.runner.replications;
+        let op = replications.0.jobs.op();
         let mut begun = data.clone();
         begun.pid = Some(self.pid());
         begun.node = Some(self.runner.node.to_string());
         let (old, new) = (&*data, &self.begun(begun, identity, op.now_ms));
-        let answer = (of.0.jobs.store())
+        let answer = (replications.0.jobs.store())
             .transact("begin_run", |tx| async move {
                 self.begin_in(&tx, &op, old, new, identity).await
             })
@@ -98,7 +98,7 @@ impl Work<'_> {
         data.note(
             now,
             &[(Kind::Started, None)],
-            self.runner.of.options().max_history,
+            self.runner.replications.options().max_history,
         );
         data
     }
@@ -111,29 +111,29 @@ impl Work<'_> {
         new: &JobData,
         identity: &Identity,
     ) -> Result<Begun, ServiceError> {
-        let of = &self.runner.of;
-        let (jobs, job) = (&of.0.jobs, &self.accepted.job);
+        let replications = &self.runner.replications;
+        let (jobs, job) = (&replications.0.jobs, &self.accepted.job);
         let id = identity.replication.as_str();
-        let info = jobs.info_in(tx, &of.0.ty, &job.id).await?;
+        let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         if info.is_some_and(|info| info.next_due_ms.is_some()) {
             return Ok(Begun::Again);
         }
-        if of.rival_in(tx, id, &job.id).await?.is_some() {
+        if replications.rival_in(tx, id, &job.id).await?.is_some() {
             return Ok(Begun::Duplicate);
         }
         let bytes = new.encode();
         let held = jobs.update_in(tx, op, job, Some(bytes.into())).await?;
         if !held.repeated {
-            of.seals_job_in(tx, new).await?;
+            replications.seals_job_in(tx, new).await?;
             if let Some(before) = old.rep_id.as_deref().filter(|before| *before != id) {
                 tx.clear(&keys::duplicate(before, &job.id));
-                of.disown_in(tx, op, before, &job.id).await?;
+                replications.disown_in(tx, op, before, &job.id).await?;
             }
             tx.clear(&keys::active(old.rep_id.as_deref(), &job.id));
             tx.set(&keys::active(Some(id), &job.id), b"");
             tx.clear(&keys::duplicate(id, &job.id));
             tx.set(&keys::owner(id), job.id.as_bytes());
-            writeback::write_in(of, tx, op, &new.origin, &Patch::Started).await?;
+            writeback::write_in(replications, tx, op, &new.origin, &Patch::Started).await?;
         }
         let stats = self.seed_in(tx, old.rep_id.as_deref(), identity).await?;
         Ok(Begun::Run(stats))

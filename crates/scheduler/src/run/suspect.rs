@@ -5,19 +5,25 @@ use std::sync::{MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::end::End;
-use super::{Ended, Work};
+use super::{Outcome, Work};
 use crate::fault::ServiceError;
 use crate::quarantine::{self, Suspect, Verdict};
 use replication::engine::Progress;
 
 impl Work<'_> {
     /// Ends a run that panicked: it is run again, and fails for good if that happens twice in a row.
-    pub(super) async fn end_panicked(&self) -> Result<Ended, ServiceError> {
-        let of = &self.runner.of;
+    pub(super) async fn end_panicked(&self) -> Result<Outcome, ServiceError> {
+        let replications = &self.runner.replications;
         let job = &self.accepted.job.id;
-        let read = |tx| async move { of.job_in(&tx, job).await };
-        let Some((_, data)) = of.0.jobs.store().transact("read_job", read).await? else {
-            return Ok(Ended::Halted);
+        let read = |tx| async move { replications.job_in(&tx, job).await };
+        let Some((_, data)) = replications
+            .0
+            .jobs
+            .store()
+            .transact("read_job", read)
+            .await?
+        else {
+            return Ok(Outcome::Halted);
         };
         let end = if data.last_error.as_deref() == Some(quarantine::PANICKED) {
             End::Fail(quarantine::set_aside("it panicked twice in a row"))
@@ -25,15 +31,15 @@ impl Work<'_> {
             End::Crash(quarantine::panicked())
         };
         match Box::pin(self.end(data, end)).await {
-            Err(error) if error.is_halt() => Ok(Ended::Halted),
+            Err(error) if error.is_halt() => Ok(Outcome::Halted),
             ended => ended,
         }
     }
 
     /// Lets a job whose last node stopped begin when it is its turn; the end of one that has stopped too many.
     pub(super) async fn suspected(&self) -> Result<Option<End>, ServiceError> {
-        let (of, accepted) = (&self.runner.of, self.accepted);
-        let admit = (self.runner.quarantine).admit(of, &accepted.job, accepted.stalls);
+        let (replications, accepted) = (&self.runner.replications, self.accepted);
+        let admit = (self.runner.quarantine).admit(replications, &accepted.job, accepted.stalls);
         let verdict = tokio::select! {
             biased;
             () = self.stopped() => return Ok(Some(self.stop_end())),
@@ -56,7 +62,7 @@ impl Work<'_> {
     pub(super) async fn clear_suspect(&self, progress: watch::Receiver<Progress>) {
         let suspect = self.suspect().take();
         if let Some(suspect) = suspect {
-            Box::pin(suspect.cleared(&self.runner.of, progress)).await;
+            Box::pin(suspect.cleared(&self.runner.replications, progress)).await;
         }
     }
 

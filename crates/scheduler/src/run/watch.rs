@@ -13,7 +13,7 @@ use crate::data::JobData;
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::live::Live;
-use crate::witness::{self, Bug};
+use crate::testing::{self, Bug};
 use replication::engine::{Gate, Halt, Phase, Progress, StartedFrom};
 
 /// A change of phase is told this soon after the last news.
@@ -26,7 +26,7 @@ impl Work<'_> {
     /// missing heart-beats end the run.
     pub(super) fn gate(&self) -> Gate {
         let (jobs, job, again) = (
-            self.runner.of.0.jobs.clone(),
+            self.runner.replications.0.jobs.clone(),
             self.accepted.job.clone(),
             self.stops.again.clone(),
         );
@@ -41,7 +41,7 @@ impl Work<'_> {
                             }
                             return Ok(());
                         }
-                        Err(jobs::Error::Halt) if witness::has(Bug::IgnoresLock) => return Ok(()),
+                        Err(jobs::Error::Halt) if testing::has(Bug::IgnoresLock) => return Ok(()),
                         Err(jobs::Error::Halt) => return Err(Halt),
                         Err(error) => {
                             tracing::warn!(job.id = %job.id, error = %wire::chain(&error), "ask for a checkpoint");
@@ -65,7 +65,7 @@ impl Work<'_> {
             if progress.changed().await.is_err() {
                 return false;
             }
-            let options = self.runner.of.options();
+            let options = self.runner.replications.options();
             let pause = Duration::from_secs(options.stats_update_interval_sec);
             let due = told + pause;
             // A change of phase is worth an early look.
@@ -102,7 +102,7 @@ impl Work<'_> {
     /// A run that has lasted is healthy: its errors are forgotten. True if there were any.
     pub(super) fn heal(&self, data: &mut JobData) -> bool {
         let now = self.runner.now_ms().div_euclid(1000);
-        let threshold = self.runner.of.options().health_threshold_sec;
+        let threshold = self.runner.replications.options().health_threshold_sec;
         let lasted = u64::try_from(now.saturating_sub(data.last_start)).unwrap_or(0);
         let healed = data.last_start > 0 && lasted > threshold;
         let sick = data.error_count > 0 || data.last_error.is_some();
@@ -117,13 +117,13 @@ impl Work<'_> {
         now: &Progress,
         data: Option<&JobData>,
     ) -> Result<(), ServiceError> {
-        let jobs = &self.runner.of.0.jobs;
+        let jobs = &self.runner.replications.0.jobs;
         let op = jobs.op();
         let live = &live(now, op.now_ms).encode();
         let held = (jobs.store())
             .transact("keep_progress", |tx| async move {
                 if let Some(data) = data {
-                    self.runner.of.seals_job_in(&tx, data).await?;
+                    self.runner.replications.seals_job_in(&tx, data).await?;
                 }
                 let data = data.map(|data| data.encode().into());
                 let held = jobs.update_in(&tx, &op, &self.accepted.job, data).await?;

@@ -14,17 +14,21 @@ use tokio::time::sleep;
 
 use super::fleet::World;
 use super::plan::Wish;
-use crate::create::{Caller, Rank, Replications, Started, Writer};
+use crate::create::{Caller, Rank, Started, Writer};
 use crate::fault::ServiceError;
+use crate::service::Replications;
 
 /// One user of one frontend, for ever. What fails is given up.
 pub(super) async fn edit(
     world: Arc<World>,
-    of: Replications,
+    replications: Replications,
     follow: NotifierHandle,
     mut rng: SmallRng,
 ) {
-    let desk = Desk { world, of };
+    let desk = Desk {
+        world,
+        replications,
+    };
     loop {
         sleep(some_time(&mut rng, desk.world.plan.edits_gap)).await;
         if desk.world.is_healing() {
@@ -38,7 +42,7 @@ pub(super) async fn edit(
                 && rng.random_bool(0.5)
             {
                 let patience = some_time(&mut rng, std::time::Duration::from_secs(30));
-                drop(tokio::time::timeout(patience, desk.of.wait(&follow, &job)).await);
+                drop(tokio::time::timeout(patience, desk.replications.wait(&follow, &job)).await);
             }
         } else {
             let id = document_id(number, rng.random_range(0..wish.documents));
@@ -54,7 +58,7 @@ pub(super) fn document_id(wish: usize, nth: usize) -> String {
 /// A frontend as its users have it.
 pub(super) struct Desk {
     pub(super) world: Arc<World>,
-    pub(super) of: Replications,
+    pub(super) replications: Replications,
 }
 
 impl Desk {
@@ -64,17 +68,17 @@ impl Desk {
         let rev: Option<Rev> = rev.map(|rev| rev.parse().unwrap());
         match (rng.random_range(0..10), rev) {
             (0..3, Some(rev)) => {
-                let hook = self.of.hook(Writer::Replicator);
-                let (docs, db) = (self.of.docs(), &self.world.db);
+                let hook = self.replications.hook(Writer::Replicator);
+                let (docs, db) = (self.replications.docs(), &self.world.db);
                 docs.delete(db, id, Some(&rev), &hook).await.map(drop)
             }
             (3..5, Some(_)) => {
                 let job = crate::data::document_job_id(self.world.db.instance(), id);
-                self.of.set_paused(&job, rng.random()).await
+                self.replications.set_paused(&job, rng.random()).await
             }
             (5..7, Some(_)) => {
                 let job = crate::data::document_job_id(self.world.db.instance(), id);
-                self.of.restart(&job).await.map(drop)
+                self.replications.restart(&job).await.map(drop)
             }
             (_, rev) => {
                 let mut body = body(&self.world, wish);
@@ -94,12 +98,17 @@ impl Desk {
             name: Some("joe".to_owned()),
             is_admin: true,
         };
-        self.of.request(&Json::from(&body), &caller).await
+        self.replications.request(&Json::from(&body), &caller).await
     }
 
     pub(super) async fn read(&self, id: &str) -> Result<Option<Value>, ServiceError> {
         let options = ReadOptions::default();
-        match self.of.docs().get(&self.world.db, id, &options).await {
+        match self
+            .replications
+            .docs()
+            .get(&self.world.db, id, &options)
+            .await
+        {
             Ok(doc) => Ok(serde_json::from_str(&doc.to_json()).ok()),
             Err(docstore::Error::Missing | docstore::Error::Deleted) => Ok(None),
             Err(error) => Err(error.into()),
@@ -119,9 +128,9 @@ impl Desk {
         let text = body.to_string();
         let mut edit = Edit::new(id, Doc::parse(&text).unwrap())?;
         edit.revisions = rev.map(Revisions::from);
-        let edit = self.of.prepare(&self.world.db, edit, &writer)?;
-        let hook = self.of.hook(writer);
-        let docs = self.of.docs();
+        let edit = self.replications.prepare(&self.world.db, edit, &writer)?;
+        let hook = self.replications.hook(writer);
+        let docs = self.replications.docs();
         (docs
             .put(&self.world.db, &edit, EditMode::NewEdits, &hook)
             .await)

@@ -18,9 +18,9 @@ use super::judge;
 use super::plan::Plan;
 use super::process::{Journal, Running};
 use super::servers::{Servers, write_for_ever};
-use crate::create::{Replications, Setup};
 use crate::seal::Sealer;
-use crate::witness::Bug;
+use crate::service::{Replications, Setup};
+use crate::testing::Bug;
 
 /// When everything begins, by a clock that is right.
 const START_MS: i64 = 1_700_000_000_000;
@@ -101,8 +101,8 @@ impl Fleet {
             options: plan.options.clone(),
             ..Setup::default()
         };
-        let of = Replications::open(jobs, docs, setup).await.unwrap();
-        let db = of.create_database("_replicator").await.unwrap();
+        let replications = Replications::open(jobs, docs, setup).await.unwrap();
+        let db = replications.create_database("_replicator").await.unwrap();
         let members = plan.nodes.iter().map(|_| Member {
             clock: Clock::simulated(START_MS),
             running: None,
@@ -121,7 +121,7 @@ impl Fleet {
         });
         let calm = Desk {
             world: Arc::clone(&world),
-            of,
+            replications,
         };
         let mut fleet = Self {
             world,
@@ -228,7 +228,7 @@ impl Fleet {
                 continue;
             };
             if doc["paused"] == true
-                && let Err(error) = self.calm.of.set_paused(&job, false).await
+                && let Err(error) = self.calm.replications.set_paused(&job, false).await
             {
                 problems.push(format!("{id} stays paused: {error}"));
             }

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::fleet::Fleet;
 use super::plan::Wish;
-use crate::create::JOB_TIMEOUT;
 use crate::data::{JobData, JobState, Origin};
 use crate::keys;
-use crate::witness::{Copied, Recorded};
+use crate::service::JOB_TIMEOUT;
+use crate::testing::{Copied, Recorded};
 
 /// What lasts no longer than this is no overlap: two things at one moment of a paused clock.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -25,7 +25,10 @@ pub(super) async fn wrong(fleet: &Fleet) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut of_wish: BTreeMap<usize, Vec<(String, String)>> = BTreeMap::new();
     for (id, number) in fleet.documents() {
-        let Ok(row) = (fleet.calm.of).scheduler_doc(&fleet.world.db, &id).await else {
+        let Ok(row) = (fleet.calm.replications)
+            .scheduler_doc(&fleet.world.db, &id)
+            .await
+        else {
             continue;
         };
         let wish = &fleet.world.plan.wishes[number];
@@ -83,8 +86,13 @@ fn contradiction(id: &str, state: &str, doc: &Value) -> Option<String> {
 
 /// Jobs, and rows beside them.
 async fn rows(fleet: &Fleet) -> Vec<String> {
-    let of = &fleet.calm.of;
-    let mut wrong = of.jobs().check(of.job_type()).await.unwrap().problems;
+    let replications = &fleet.calm.replications;
+    let mut wrong = replications
+        .jobs()
+        .check(replications.job_type())
+        .await
+        .unwrap()
+        .problems;
     let mut jobs = BTreeMap::new();
     let query = jobs::Query {
         data: true,
@@ -92,9 +100,9 @@ async fn rows(fleet: &Fleet) -> Vec<String> {
     };
     let mut cursor = None;
     loop {
-        let page = of
+        let page = replications
             .jobs()
-            .list(of.job_type(), &query, cursor.as_ref(), 100)
+            .list(replications.job_type(), &query, cursor.as_ref(), 100)
             .await;
         let page = page.unwrap();
         for listed in page.jobs {
@@ -182,8 +190,12 @@ async fn all(fleet: &Fleet, range: KeyRange) -> Vec<KeyValue> {
 
 /// Says what was wrong with all that was done, when all nodes have stopped.
 pub(super) async fn judge(fleet: &Fleet) -> Report {
-    let of = &fleet.calm.of;
-    let counts = of.jobs().counts(of.job_type()).await.unwrap();
+    let replications = &fleet.calm.replications;
+    let counts = replications
+        .jobs()
+        .counts(replications.job_type())
+        .await
+        .unwrap();
     let journal = fleet
         .world
         .journal

@@ -1,7 +1,7 @@
 //! Shows that the simulation finds each planted bug, within few seeds.
 
 use super::campaign;
-use crate::witness::Bug;
+use crate::testing::Bug;
 
 /// How many seeds a bug may survive.
 const SEEDS: u64 = 60;

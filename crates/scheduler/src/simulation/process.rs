@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::clients;
 use super::fleet::World;
-use crate::create::{Replications, Setup};
 use crate::seal::Sealer;
 use crate::server::{Server, ServerSetup};
-use crate::witness::Process;
+use crate::service::{Replications, Setup};
+use crate::testing::Process;
 use replication::engine::Budget;
 
 /// A node that is up.
@@ -96,15 +96,15 @@ struct Node {
 
 impl Node {
     async fn live(self, stop: CancellationToken) {
-        let Some(of) = stop.run_until_cancelled(self.open()).await else {
+        let Some(replications) = stop.run_until_cancelled(self.open()).await else {
             return;
         };
         // What others lean on ends last.
         let inner = CancellationToken::new();
         let (mut outer_tasks, mut inner_tasks) = (Vec::new(), Vec::new());
-        let maintenance = Maintenance::new(of.jobs().clone(), jobs::Options::default());
+        let maintenance = Maintenance::new(replications.jobs().clone(), jobs::Options::default());
         inner_tasks.push(spawn(maintenance.run(inner.clone())));
-        let (jobs, ty) = (of.jobs().clone(), of.job_type().clone());
+        let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         if self.does.replicates {
             let holder = Holder::new(&self.name).unwrap();
             let (acceptor, handle) = Acceptor::new(jobs.clone(), ty.clone(), holder.clone());
@@ -118,7 +118,7 @@ impl Node {
                 network: Network::new(network, self.network_seed).unwrap(),
                 budget: Budget::default(),
             };
-            let (server, _load) = Server::new(of.clone(), handle, setup);
+            let (server, _load) = Server::new(replications.clone(), handle, setup);
             outer_tasks.push(spawn(server.run(stop.clone())));
             inner_tasks.push(spawn(acceptor.run(inner.clone())));
         }
@@ -129,7 +129,7 @@ impl Node {
                 let rng = actor_rng(self.clients_seed, &[client as u64]);
                 let client = Box::pin(clients::edit(
                     Arc::clone(&self.world),
-                    of.clone(),
+                    replications.clone(),
                     follow.clone(),
                     rng,
                 ));
@@ -159,7 +159,7 @@ impl Node {
                 ..Setup::default()
             };
             match Replications::open(self.jobs.clone(), docs, setup).await {
-                Ok(of) => return of,
+                Ok(replications) => return replications,
                 Err(_) => sleep(Duration::from_secs(1)).await,
             }
         }
@@ -170,8 +170,8 @@ impl Node {
 fn spawn(
     task: impl Future<Output = ()> + Send + 'static,
 ) -> tokio_util::task::AbortOnDropHandle<()> {
-    tokio_util::task::AbortOnDropHandle::new(tokio::spawn(crate::witness::spawned(task)))
+    tokio_util::task::AbortOnDropHandle::new(tokio::spawn(crate::testing::spawned(task)))
 }
 
 /// What all processes write down together.
-pub(super) type Journal = Arc<Mutex<crate::witness::Journal>>;
+pub(super) type Journal = Arc<Mutex<crate::testing::Journal>>;

@@ -29,6 +29,10 @@ fn document(body: &str) -> Document {
     }
 }
 
+fn json(text: &str) -> Json {
+    Json::parse(text).unwrap()
+}
+
 fn reader(name: Option<&str>, is_admin: bool) -> Reader<'_> {
     Reader { name, is_admin }
 }
@@ -37,7 +41,7 @@ fn reader(name: Option<&str>, is_admin: bool) -> Reader<'_> {
 async fn others_get_no_credentials_and_a_revision_that_is_none() {
     let db = db().await;
     let sealer = Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap();
-    let sealed = seal_body(&sealer, &db, "d", BODY, None).unwrap();
+    let sealed = seal_body(&sealer, &db, "d", &json(BODY), None).unwrap();
     for secret in ["pa:ss", "secret", "u:p@", "q:"] {
         assert!(!sealed.contains(secret), "{sealed}");
     }
@@ -88,7 +92,7 @@ async fn what_the_service_adds_is_for_no_reader() {
         Sealer::plain(),
     ] {
         for body in [plain, BODY] {
-            let stored = seal_body(&sealer, &db, "d", body, Some(&grant)).unwrap();
+            let stored = seal_body(&sealer, &db, "d", &json(body), Some(&grant)).unwrap();
             assert_eq!(stored.contains("secret1"), !sealer.seals());
             for (name, is_admin) in [(Some("joe"), false), (None, true)] {
                 let reader = reader(name, is_admin);
@@ -113,8 +117,11 @@ async fn what_holds_nothing_stays() {
     let sealer = Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap();
     let plain =
         r#"{"source":"http://a/b@c","target":{"url":"http://a/x"},"note":"a@b","owner":"joe"}"#;
-    assert_eq!(seal_body(&sealer, &db, "d", plain, None), None);
-    assert_eq!(seal_body(&Sealer::plain(), &db, "d", BODY, None), None);
+    assert_eq!(seal_body(&sealer, &db, "d", &json(plain), None), None);
+    assert_eq!(
+        seal_body(&Sealer::plain(), &db, "d", &json(BODY), None),
+        None
+    );
     let shown = for_reader(&sealer, &db, document(plain), reader(None, false)).unwrap();
     assert_eq!(shown, document(plain));
     let mut design = document(BODY);

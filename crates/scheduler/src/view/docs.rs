@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use store::Transaction;
 
 use super::VISITS_MAX;
-use crate::create::Replications;
 use crate::data::{JobState, document_job_id};
 use crate::fault::ServiceError;
+use crate::service::Replications;
 use crate::strip::without_credentials;
 
 /// How many documents one transaction looks at.

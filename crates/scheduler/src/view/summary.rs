@@ -14,9 +14,9 @@ use jobs::{JobId, State};
 use serde_json::{Value, json};
 
 use super::Seen;
-use crate::create::Replications;
 use crate::data::{Census, JobState, counted};
 use crate::fault::ServiceError;
+use crate::service::Replications;
 
 /// How many jobs of each state are looked at.
 const LOOKS_MAX: usize = 500;
@@ -54,7 +54,7 @@ struct Written {
 struct Sample {
     seen: Vec<Seen>,
     /// How many there are.
-    of: u64,
+    replications: u64,
     /// They are not all.
     partial: bool,
 }
@@ -129,8 +129,12 @@ impl Replications {
             if !partial || seen.len() >= looks {
                 let found = seen.len() as u64;
                 // Jobs move between two looks: those that were seen count.
-                let of = if partial { count.max(found) } else { found };
-                return Ok(Sample { seen, of, partial });
+                let replications = if partial { count.max(found) } else { found };
+                return Ok(Sample {
+                    seen,
+                    replications,
+                    partial,
+                });
             }
         }
     }
@@ -190,7 +194,7 @@ impl Written {
 impl Sample {
     /// How many there are of what so many of the sample are.
     fn scaled(&self, part: u64) -> u64 {
-        part.saturating_mul(self.of) / (self.seen.len() as u64).max(1)
+        part.saturating_mul(self.replications) / (self.seen.len() as u64).max(1)
     }
 
     /// The same of parts that make up the whole, so that they add up to what there is.
@@ -199,7 +203,7 @@ impl Sample {
         let given: u64 = shares.iter().sum();
         let largest = (0..N).max_by_key(|at| parts[*at]);
         if let (Some(largest), false) = (largest, self.seen.is_empty()) {
-            shares[largest] += self.of.saturating_sub(given);
+            shares[largest] += self.replications.saturating_sub(given);
         }
         shares
     }
@@ -209,7 +213,7 @@ impl Sample {
         reason = "an estimate needs no more than 52 bits"
     )]
     fn factor(&self) -> f64 {
-        self.of as f64 / self.seen.len().max(1) as f64
+        self.replications as f64 / self.seen.len().max(1) as f64
     }
 
     fn count(&self, is: impl Fn(&Seen) -> bool) -> u64 {
@@ -392,13 +396,13 @@ mod tests {
     fn shares_add_up() {
         let sample = Sample {
             seen: (0..3).map(|n| running(&format!("j{n}"), 1)).collect(),
-            of: 1000,
+            replications: 1000,
             partial: true,
         };
         assert_eq!(sample.shares([2, 1]), [667, 333]);
         let none = Sample {
             seen: Vec::new(),
-            of: 0,
+            replications: 0,
             partial: false,
         };
         assert_eq!(none.shares([0, 0]), [0, 0]);
@@ -408,7 +412,7 @@ mod tests {
     fn a_part_stands_for_the_whole() {
         let sample = Sample {
             seen: (0..4).map(|n| running(&format!("j{n}"), 1)).collect(),
-            of: 1000,
+            replications: 1000,
             partial: true,
         };
         let mut tally = Tally::default();

@@ -46,7 +46,7 @@ async fn a_document_is_done_and_says_so() {
     assert_eq!((&doc["extra"], &doc["owner"]), (&json!(1.5), &json!("joe")));
     // Done jobs are not listed, and found by either id.
     let page = world
-        .of
+        .replications
         .scheduler_jobs(&scheduler::JobsQuery {
             limit: 10,
             ..Default::default()
@@ -66,7 +66,13 @@ async fn a_document_is_done_and_says_so() {
     assert_eq!(kinds, ["stopped", "started", "added"]);
     world.delete("one").await;
     assert_eq!(world.scheduler_job(id).await, None);
-    assert!(world.of.scheduler_doc(&world.db, "one").await.is_err());
+    assert!(
+        world
+            .replications
+            .scheduler_doc(&world.db, "one")
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -126,11 +132,11 @@ async fn a_failure_is_tried_again_later() {
     let reason = job["history"][1]["reason"].as_str().unwrap();
     assert!(reason.starts_with("could not open http"), "{reason}");
     world.peer.create_database("none").unwrap();
-    world.of.restart(&world.job("x")).await.unwrap();
+    world.replications.restart(&world.job("x")).await.unwrap();
     let row = world.until_state("x", "completed").await;
     assert_eq!(row["error_count"], 0);
     // And once more, for whoever asks.
-    world.of.restart(&world.job("x")).await.unwrap();
+    world.replications.restart(&world.job("x")).await.unwrap();
     world.until("x", |row| row["state"] != "completed").await;
     world.until_state("x", "completed").await;
 }
@@ -170,12 +176,20 @@ async fn a_changed_or_paused_document_stops_its_run() {
     let mut node = world.node("n1").await;
     world.put("x", &json!({"continuous": true})).await;
     let first = world.until_state("x", "running").await;
-    world.of.set_paused(&world.job("x"), true).await.unwrap();
+    world
+        .replications
+        .set_paused(&world.job("x"), true)
+        .await
+        .unwrap();
     node.until_running(0).await;
     let row = world.until_state("x", "pending").await;
     assert_eq!(row["info"]["paused"], true);
     assert_eq!(world.read("x").await.unwrap()["paused"], true);
-    world.of.set_paused(&world.job("x"), false).await.unwrap();
+    world
+        .replications
+        .set_paused(&world.job("x"), false)
+        .await
+        .unwrap();
     let again = world.until_state("x", "running").await;
     assert_eq!(again["id"], first["id"]);
     assert_ne!(again["pid"], first["pid"]);

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(45);
 pub(crate) struct World {
     store: Store,
     job_timeout: Option<Duration>,
-    pub(crate) of: Replications,
+    pub(crate) replications: Replications,
     pub(crate) db: Db,
     pub(crate) peer: Peer,
     follow: NotifierHandle,
@@ -35,7 +35,7 @@ pub(crate) struct World {
 
 /// A node that replicates.
 pub(crate) struct Node {
-    pub(crate) of: Replications,
+    pub(crate) replications: Replications,
     pub(crate) load: watch::Receiver<Load>,
     stop: CancellationToken,
     server: AbortOnDropHandle<()>,
@@ -70,21 +70,21 @@ impl World {
     /// Where a node may be silent for so long.
     pub(crate) async fn with_timeout(job_timeout: Option<Duration>) -> Self {
         let store = Store::open("memory:").await.unwrap();
-        let of = service(&store, plain(), job_timeout).await;
-        let db = of.create_database("_replicator").await.unwrap();
+        let replications = service(&store, plain(), job_timeout).await;
+        let db = replications.create_database("_replicator").await.unwrap();
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         peer.create_database("a").unwrap();
         peer.create_database("b").unwrap();
         let (notifier, follow) = Notifier::new(
-            of.jobs().clone(),
-            of.job_type().clone(),
+            replications.jobs().clone(),
+            replications.job_type().clone(),
             jobs::Options::default(),
         );
         let notifier = tokio::spawn(notifier.run(CancellationToken::new()));
         Self {
             store,
             job_timeout,
-            of,
+            replications,
             db,
             peer,
             follow,
@@ -112,15 +112,18 @@ impl World {
             activity_monitor_max_jitter_msec: 100,
             ..jobs::Options::default()
         };
-        let maintenance = Maintenance::new(self.of.jobs().clone(), options);
+        let maintenance = Maintenance::new(self.replications.jobs().clone(), options);
         AbortOnDropHandle::new(tokio::spawn(maintenance.run(CancellationToken::new())))
     }
 
     async fn node_on(&self, store: &Store, name: &str, options: Options) -> Node {
-        let of = service(store, options, self.job_timeout).await;
+        let replications = service(store, options, self.job_timeout).await;
         let holder = Holder::new(name).unwrap();
-        let (acceptor, handle) =
-            Acceptor::new(of.jobs().clone(), of.job_type().clone(), holder.clone());
+        let (acceptor, handle) = Acceptor::new(
+            replications.jobs().clone(),
+            replications.job_type().clone(),
+            holder.clone(),
+        );
         let network = NetworkOptions {
             egress: EgressOptions::open(),
             ..NetworkOptions::default()
@@ -130,10 +133,10 @@ impl World {
             network: Network::new(network, [7; 32]).unwrap(),
             budget: Budget::default(),
         };
-        let (server, load) = Server::new(of.clone(), handle, setup);
+        let (server, load) = Server::new(replications.clone(), handle, setup);
         let stop = CancellationToken::new();
         Node {
-            of,
+            replications,
             load,
             server: AbortOnDropHandle::new(tokio::spawn(server.run(stop.clone()))),
             stop,
@@ -173,9 +176,9 @@ impl World {
         let text = body.to_string();
         let mut edit = Edit::new(id, Doc::parse(&text).unwrap())?;
         edit.revisions = rev.map(docstore::Revisions::from);
-        let edit = self.of.prepare(&self.db, edit, &writer)?;
-        let hook = self.of.hook(writer);
-        self.of
+        let edit = self.replications.prepare(&self.db, edit, &writer)?;
+        let hook = self.replications.hook(writer);
+        self.replications
             .docs()
             .put(&self.db, &edit, EditMode::NewEdits, &hook)
             .await
@@ -183,7 +186,7 @@ impl World {
 
     pub(crate) async fn read(&self, id: &str) -> Option<Value> {
         let read = self
-            .of
+            .replications
             .docs()
             .get(&self.db, id, &ReadOptions::default())
             .await;
@@ -194,8 +197,8 @@ impl World {
     pub(crate) async fn delete(&self, id: &str) {
         let doc = self.read(id).await.unwrap();
         let rev: Rev = doc["_rev"].as_str().unwrap().parse().unwrap();
-        let hook = self.of.hook(Writer::Replicator);
-        self.of
+        let hook = self.replications.hook(Writer::Replicator);
+        self.replications
             .docs()
             .delete(&self.db, id, Some(&rev), &hook)
             .await
@@ -211,7 +214,7 @@ impl World {
         let mut row = Value::Null;
         let look = async {
             loop {
-                row = self.of.scheduler_doc(&self.db, id).await.unwrap();
+                row = self.replications.scheduler_doc(&self.db, id).await.unwrap();
                 if such(&row) {
                     return;
                 }
@@ -245,14 +248,14 @@ impl World {
         caller: &Caller,
     ) -> Result<Started, ServiceError> {
         let body = Json::from(&self.body(options));
-        self.of.request(&body, caller).await
+        self.replications.request(&body, caller).await
     }
 
     pub(crate) async fn wait(&self, started: &Started) -> Answer {
         let Started::Job { job, .. } = started else {
             panic!("{started:?} is no job");
         };
-        let wait = self.of.wait(&self.follow, job);
+        let wait = self.replications.wait(&self.follow, job);
         tokio::time::timeout(PATIENCE, wait)
             .await
             .expect("it hangs")
@@ -261,7 +264,10 @@ impl World {
 
     /// `_scheduler/jobs/{id}`
     pub(crate) async fn scheduler_job(&self, id: &str) -> Option<Value> {
-        let job = self.of.scheduler_job(&ReplicationId::from_client(id)).await;
+        let job = self
+            .replications
+            .scheduler_job(&ReplicationId::from_client(id))
+            .await;
         match job {
             Ok(job) => Some(job),
             Err(ServiceError::Missing) => None,

@@ -62,7 +62,7 @@ async fn all_get_through_one_seat(world: &World, node: &mut Node) {
         assert!(world.peer.get(&format!("t{n}"), "late").unwrap().is_some());
         // Nothing has happened to the job itself.
         let row = world
-            .of
+            .replications
             .scheduler_doc(&world.db, &format!("x{n}"))
             .await
             .unwrap();
@@ -87,7 +87,7 @@ async fn those_that_wait_take_no_place() {
         "one listens for all"
     );
     // A node that is to run nothing gives them back.
-    node.of
+    node.replications
         .set_options(Options {
             max_jobs: 0,
             interval_sec: 1,

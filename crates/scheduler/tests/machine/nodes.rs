@@ -17,7 +17,10 @@ async fn a_node_that_stops_hands_its_jobs_back() {
         .until("x", |row| row["info"]["docs_written"] == 1)
         .await;
     first.until_running(1).await;
-    let summary = world.of.summary(&mut SummaryMemory::default()).await;
+    let summary = world
+        .replications
+        .summary(&mut SummaryMemory::default())
+        .await;
     let summary = summary.unwrap();
     let at_work = |work: &Value| (work["node"].clone(), work["running"].clone());
     let nodes: Vec<_> = summary["nodes"]
@@ -60,7 +63,7 @@ async fn the_longest_running_make_room_for_others() {
         stats_update_interval_sec: 0,
         ..Options::default()
     };
-    node.of.set_options(options(1)).unwrap();
+    node.replications.set_options(options(1)).unwrap();
     for n in 0..2 {
         let name = format!("t{n}");
         world.peer.create_database(&name).unwrap();
@@ -77,9 +80,9 @@ async fn the_longest_running_make_room_for_others() {
     world
         .until("t1", |row| row["info"]["docs_written"] == 1)
         .await;
-    node.of.set_options(options(2)).unwrap();
+    node.replications.set_options(options(2)).unwrap();
     node.until_running(2).await;
-    node.of.set_options(options(0)).unwrap();
+    node.replications.set_options(options(0)).unwrap();
     node.until_running(0).await;
     assert_eq!(world.until_state("t0", "pending").await["error_count"], 0);
 }
@@ -92,7 +95,7 @@ async fn a_server_that_hangs_lets_others_begin() {
         max_starts_per_server: 1,
         ..Options::default()
     };
-    node.of.set_options(options).unwrap();
+    node.replications.set_options(options).unwrap();
     let hangs = (On::any("/hangs/"), Fault::Hang);
     world.peer.set_faults(Faults::script([hangs]));
     world.peer.create_database("hangs").unwrap();

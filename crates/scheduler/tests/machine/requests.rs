@@ -34,14 +34,14 @@ async fn a_request_waits_for_its_result() {
     let Started::Job { job, .. } = &again else {
         panic!()
     };
-    assert_eq!(world.of.forget_transient().await.unwrap(), 0);
+    assert_eq!(world.replications.forget_transient().await.unwrap(), 0);
     assert_eq!(world.scheduler_job(job).await.unwrap()["user"], "joe");
     let options = Options {
         transient_job_max_age_sec: 0,
         ..Options::default()
     };
-    world.of.set_options(options).unwrap();
-    assert_eq!(world.of.forget_transient().await.unwrap(), 1);
+    world.replications.set_options(options).unwrap();
+    assert_eq!(world.replications.forget_transient().await.unwrap(), 1);
     assert_eq!(world.scheduler_job(job).await, None);
 }
 
@@ -76,7 +76,7 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
         panic!("it does not run");
     };
     assert!(local_id.ends_with("+continuous"));
-    let (tasks, more) = world.of.active_tasks(None).await.unwrap();
+    let (tasks, more) = world.replications.active_tasks(None).await.unwrap();
     assert!(more.is_none());
     let [task] = &tasks[..] else {
         panic!("{tasks:?}")
@@ -92,12 +92,15 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
     let pid = task["pid"].clone();
     assert_eq!(world.request(&body, &joe).await.unwrap(), started);
     world.wait(&started).await;
-    assert_eq!(world.of.active_tasks(None).await.unwrap().0[0]["pid"], pid);
+    assert_eq!(
+        world.replications.active_tasks(None).await.unwrap().0[0]["pid"],
+        pid
+    );
     // A document that wants the same waits for it.
     world.put("doc", &body).await;
     world.until_state("doc", "crashing").await;
     let page = world
-        .of
+        .replications
         .scheduler_jobs(&scheduler::JobsQuery {
             limit: 1,
             ..Default::default()
@@ -109,7 +112,7 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
         (2, Some(&*local_id))
     );
     let page = world
-        .of
+        .replications
         .scheduler_jobs(&scheduler::JobsQuery {
             limit: 5,
             bookmark: page.bookmark,
@@ -124,7 +127,7 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
     // Only its user or an administrator cancels it.
     let id = ReplicationId::from_client(&local_id.replace('+', " "));
     let refused = world
-        .of
+        .replications
         .cancel(&id, &caller("eve", false))
         .await
         .unwrap_err();
@@ -139,10 +142,10 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
     let missing = world.request(&cancel, &joe).await.unwrap_err();
     assert!(matches!(missing, ServiceError::Missing));
     world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
-    world.of.restart(&world.job("doc")).await.unwrap();
+    world.replications.restart(&world.job("doc")).await.unwrap();
     world.until_state("doc", "running").await;
     let collision = world
-        .of
+        .replications
         .cancel(&id, &caller("adm", true))
         .await
         .unwrap_err();

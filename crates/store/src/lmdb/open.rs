@@ -108,7 +108,10 @@ fn open_tree(path: &Path, map_bytes: u64, is_alone: bool) -> Result<Tree> {
         return Tree::open(path, map_bytes);
     }
     if wanted > map_bytes {
-        return Err(failure::damaged(path, "is shorter than its meta pages require"));
+        return Err(failure::damaged(
+            path,
+            "is shorter than its meta pages require",
+        ));
     }
     // Possibly only free pages are missing, which were never written.
     file.set_len(wanted).map_err(fail)?;

@@ -109,7 +109,9 @@ impl Upkeep {
                 cleared = Instant::now();
                 match engine.tree.clear_stale_readers() {
                     Ok(0) => {}
-                    Ok(readers) => tracing::info!(readers, "freed the reader slots of dead processes"),
+                    Ok(readers) => {
+                        tracing::info!(readers, "freed the reader slots of dead processes");
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "freeing the reader slots of dead processes failed");
                     }

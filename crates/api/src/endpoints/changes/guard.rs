@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use crate::Error;
 use crate::access;
 use crate::call::Call;
+use crate::client::Client;
 use crate::endpoints::session;
-use crate::service::{Client, Shared};
+use crate::state::Shared;
 
 /// Nothing is told on the strength of a permission that is older.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);

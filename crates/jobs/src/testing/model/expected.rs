@@ -232,12 +232,12 @@ impl Expected {
     fn hold(
         &mut self,
         at: At,
-        of: &Job,
+        held: &Job,
         how: Circumstances,
         act: impl FnOnce(&mut rules::Job),
     ) -> Reply {
         let job = self.jobs.get_mut(&at);
-        let Some(job) = job.filter(|job| job.job.is_held_by(of.lock)) else {
+        let Some(job) = job.filter(|job| job.job.is_held_by(held.lock)) else {
             return Reply::Refused(Refusal::Halt);
         };
         act(&mut job.job);
@@ -251,17 +251,17 @@ impl Expected {
     fn finish(
         &mut self,
         at: At,
-        of: &Job,
+        held: &Job,
         end: &Ended,
         how: Circumstances,
     ) -> Result<Held, Refusal> {
         let now_ms = self.now_ms;
         let job = self.present(at).ok_or(Refusal::Halt)?;
-        if !job.job.is_held_by(of.lock) {
+        if !job.job.is_held_by(held.lock) {
             let mut known = job.runs.iter().rev();
-            let last = known.next().is_some_and(|run| run.was_ended_by(of.lock));
+            let last = known.next().is_some_and(|run| run.was_ended_by(held.lock));
             // A caller that is not sure of an answer cannot tell this end from an earlier one of its own.
-            let ended = last || how.unsure && known.take(10).any(|run| run.was_ended_by(of.lock));
+            let ended = last || how.unsure && known.take(10).any(|run| run.was_ended_by(held.lock));
             let again = job.job.state != Some(State::Finished);
             let repeated = true;
             return (ended.then_some(Held { again, repeated })).ok_or(Refusal::Halt);
@@ -289,8 +289,8 @@ impl Expected {
     /// The holders of these runs were silent, and what was kept long enough is removed.
     pub(super) fn maintain(&mut self, silent: &[(At, Job)], verdict: &Verdict) {
         let now_ms = self.now_ms;
-        for (at, of) in silent {
-            let job = (self.jobs.get_mut(at)).filter(|job| job.job.is_held_by(of.lock));
+        for (at, held) in silent {
+            let job = (self.jobs.get_mut(at)).filter(|job| job.job.is_held_by(held.lock));
             let (Some(config), Some(job)) = (self.types[at.ty], job) else {
                 continue;
             };

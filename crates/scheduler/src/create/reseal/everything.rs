@@ -2,33 +2,11 @@
 
 use docstore::{Db, DocStore, IdRange};
 use jobs::{JobId, JobType, Jobs};
-use serde::{Deserialize, Serialize};
 use store::Transaction;
 
 use crate::data::JobData;
 use crate::fault::ServiceError;
-
-/// Where a pass stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Place {
-    /// After a document of a database; before the first ones.
-    Documents {
-        db: Option<String>,
-        after: Option<String>,
-    },
-    Jobs {
-        after: Option<Vec<u8>>,
-    },
-}
-
-impl Place {
-    pub(super) fn first() -> Self {
-        Self::Documents {
-            db: None,
-            after: None,
-        }
-    }
-}
+use crate::keys_in_use::Place;
 
 /// Where sealed texts are.
 pub(super) struct Everything<'a> {

@@ -8,6 +8,9 @@ use store::{Faults, Store};
 
 use super::*;
 use crate::create::{Caller, Rank, Writer};
+use crate::keys_in_use::keys_in_use;
+use crate::seal::Sealer;
+use crate::service::{Replications, Setup};
 
 const START_MS: i64 = 1_000_000;
 
@@ -20,7 +23,7 @@ async fn node(store: &Store, clock: &Clock, keys: &str) -> Result<Replications, 
     let keys = keys
         .chars()
         .map(|key| (key.to_ascii_lowercase().to_string(), [key as u8; 32]));
-    let setup = super::super::Setup {
+    let setup = Setup {
         sealer: Sealer::new(keys.collect()).unwrap(),
         ..Default::default()
     };
@@ -40,46 +43,52 @@ fn body(id: &str) -> Value {
     json!({"_id": id, "source": format!("http://u:secret-{id}@a/{id}"), "target": "http://t/y"})
 }
 
-fn edit(of: &Replications, db: &Db, doc: &Value) -> Edit {
+fn edit(replications: &Replications, db: &Db, doc: &Value) -> Edit {
     let text = doc.to_string();
     let doc = Doc::parse(&text).unwrap();
     let edit = Edit::new(doc.id.clone().unwrap(), doc).unwrap();
-    of.prepare(db, edit, &joe()).unwrap()
+    replications.prepare(db, edit, &joe()).unwrap()
 }
 
-async fn put(of: &Replications, db: &Db, doc: &Value) -> docstore::Rev {
-    let (edit, hook) = (edit(of, db, doc), of.hook(joe()));
-    let put = of.docs().put(db, &edit, EditMode::NewEdits, &hook);
+async fn put(replications: &Replications, db: &Db, doc: &Value) -> docstore::Rev {
+    let (edit, hook) = (edit(replications, db, doc), replications.hook(joe()));
+    let put = replications
+        .docs()
+        .put(db, &edit, EditMode::NewEdits, &hook);
     put.await.unwrap()
 }
 
 /// Documents with jobs, conflicts, a deletion, and a job of a request.
-async fn fill(of: &Replications, documents: usize) -> Db {
-    let db = of.create_database("_replicator").await.unwrap();
-    let other = of.create_database("a/_replicator").await.unwrap();
-    put(of, &other, &body("other")).await;
+async fn fill(replications: &Replications, documents: usize) -> Db {
+    let db = replications.create_database("_replicator").await.unwrap();
+    let other = replications.create_database("a/_replicator").await.unwrap();
+    put(replications, &other, &body("other")).await;
     let edits: Vec<_> = (0..documents)
-        .map(|n| edit(of, &db, &body(&format!("d{n:03}"))))
+        .map(|n| edit(replications, &db, &body(&format!("d{n:03}"))))
         .collect();
-    let hook = of.hook(joe());
-    let written = of.docs().bulk_docs(&db, &edits, EditMode::NewEdits, &hook);
+    let hook = replications.hook(joe());
+    let written = replications
+        .docs()
+        .bulk_docs(&db, &edits, EditMode::NewEdits, &hook);
     assert!(written.await.unwrap().iter().all(Result::is_ok));
     let mut branch = body("d000");
     branch["_rev"] = json!("1-ffffffffffffffffffffffffffffffff");
-    let edit = edit(of, &db, &branch);
-    let put = of.docs().put(&db, &edit, EditMode::Replicated, &hook);
+    let edit = edit(replications, &db, &branch);
+    let put = replications
+        .docs()
+        .put(&db, &edit, EditMode::Replicated, &hook);
     put.await.unwrap();
     let caller = Caller {
         name: Some("joe".to_owned()),
         is_admin: false,
     };
     let wanted = document::json::Json::from(&body("asked"));
-    of.request(&wanted, &caller).await.unwrap();
+    replications.request(&wanted, &caller).await.unwrap();
     db
 }
 
-async fn work(of: &Replications) {
-    while of.work_a_little().await.unwrap() == Scanned::Some {}
+async fn work(replications: &Replications) {
+    while replications.work_a_little().await.unwrap() == Scanned::Some {}
 }
 
 async fn counts(store: &Store) -> Vec<(String, u64, u64)> {
@@ -93,23 +102,23 @@ async fn used(store: &Store) -> String {
 }
 
 /// What users see of documents and jobs.
-async fn seen(of: &Replications, db: &Db) -> (Vec<String>, Vec<Value>, String) {
+async fn seen(replications: &Replications, db: &Db) -> (Vec<String>, Vec<Value>, String) {
     let query = docstore::AllDocsQuery {
         include_docs: Some(ReadOptions::default()),
         ..Default::default()
     };
-    let page = of.docs().all_docs_page(db, &query).await.unwrap();
+    let page = replications.docs().all_docs_page(db, &query).await.unwrap();
     let docs = page.rows.into_iter().map(|row| {
         let doc = row.value.unwrap().doc.unwrap();
-        let body = strip::open_body(of.sealer(), db, &doc.id, &doc.body).unwrap();
+        let body = strip::open_body(replications.sealer(), db, &doc.id, &doc.body).unwrap();
         format!("{} {} {body}", doc.id, doc.rev)
     });
     let query = crate::JobsQuery {
         limit: 1000,
         ..Default::default()
     };
-    let jobs = of.scheduler_jobs(&query).await.unwrap().jobs;
-    let info = of.docs().info(db).await.unwrap();
+    let jobs = replications.scheduler_jobs(&query).await.unwrap().jobs;
+    let info = replications.docs().info(db).await.unwrap();
     (docs.collect(), jobs, format!("{:?}", info.update_seq))
 }
 

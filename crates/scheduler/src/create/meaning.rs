@@ -1,0 +1,42 @@
+//! What the body of a document means, read once: before the transaction that writes it, if a client sent it.
+
+use docstore::{Db, Document, Edit};
+use document::json::Json;
+
+use crate::fault::ServiceError;
+use crate::service::Replications;
+use replication::params::{Grant, Invalid, Replication};
+
+/// A body and the replication that it describes.
+#[derive(Debug)]
+pub struct Meaning {
+    /// As it was sent.
+    pub(crate) body: Json,
+    /// What was added to its plain names.
+    pub(crate) grant: Option<Grant>,
+    pub(super) wanted: Result<Replication, Invalid>,
+}
+
+/// An edit that was checked and completed.
+#[derive(Debug)]
+pub struct Prepared {
+    pub edit: Edit,
+    /// For [`DocumentHook::knowing`](super::DocumentHook::knowing); `None` where the hook needs none, or has to read it.
+    pub meaning: Option<Meaning>,
+}
+
+impl Replications {
+    pub(super) async fn meaning(
+        &self,
+        db: &Db,
+        document: &Document,
+    ) -> Result<Meaning, ServiceError> {
+        let defaults = self.defaults();
+        let read = move |body: Json, grant: Option<Grant>| Meaning {
+            wanted: Replication::granted(&body, grant.as_ref(), &defaults),
+            body,
+            grant,
+        };
+        self.open_body(db, document, read).await
+    }
+}

@@ -1,0 +1,203 @@
+//! A job and its rows, which change together.
+//!
+//! A job has a row in the listing of active jobs exactly while it is not finished. The row that says which job owns a
+//! replication id goes when its job goes, and then the first job that failed as a duplicate of it runs again.
+
+use docstore::{Db, Document};
+use document::json::Json;
+use document::offload::offload;
+use jobs::{Add, JobId, JobInfo, Lane, Op, Retention, State};
+use store::{RangeOptions, Transaction};
+
+use crate::data::{JobData, JobState, Kind};
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::keys_in_use::sealing_in;
+use crate::seal::key_of;
+use crate::service::{PARKED_MS, Replications};
+use crate::strip;
+use crate::testing::{self, Bug};
+use replication::params::Grant;
+
+/// How many duplicates are looked at when the owner of their replication id goes.
+const RELEASED_MAX: usize = 16;
+
+impl Replications {
+    /// A job and its data.
+    pub(crate) async fn job_in(
+        &self,
+        tx: &Transaction,
+        job: &JobId,
+    ) -> Result<Option<(JobInfo, JobData)>, ServiceError> {
+        let Some((info, data)) = self.0.jobs.get_in(tx, &self.0.ty, job).await? else {
+            return Ok(None);
+        };
+        let data = offload(data.len(), move || JobData::decode(&data)).await?;
+        Ok(Some((info, data)))
+    }
+
+    /// Adds a job that is not there. Jobs of different owners take turns.
+    pub(crate) async fn put_job_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+        data: &JobData,
+        owner: Option<&str>,
+    ) -> Result<(), ServiceError> {
+        let retention = if data.is_transient() {
+            // The service removes it with all its rows in time; the queue does if there is no service.
+            let age_s = self.options().transient_job_max_age_sec;
+            Retention::Ms(age_s.saturating_add(3600).saturating_mul(1000))
+        } else {
+            Retention::Forever
+        };
+        let due_ms = if data.paused { PARKED_MS } else { 0 };
+        let add = Add::new(job.clone(), data.encode())
+            .due_ms(due_ms)
+            .retention(retention)
+            .lane(Lane::of(owner.unwrap_or_default().as_bytes()));
+        self.seals_job_in(tx, data).await?;
+        tx.set(&keys::active(data.rep_id.as_deref(), job), b"");
+        self.0.jobs.add_in(tx, op, &self.0.ty, add).await?;
+        Ok(())
+    }
+
+    /// Removes a job with all its rows; its data, if there was one.
+    pub(crate) async fn drop_job_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+    ) -> Result<Option<JobData>, ServiceError> {
+        let Some((info, data)) = self.job_in(tx, job).await? else {
+            return Ok(None);
+        };
+        if info.state == State::Running {
+            keys::ring(tx);
+        }
+        tx.clear(&keys::live(job));
+        tx.clear(&keys::suspect(job));
+        tx.clear(&keys::active(data.rep_id.as_deref(), job));
+        if let Some(id) = &data.rep_id {
+            tx.clear(&keys::duplicate(id, job));
+            self.disown_in(tx, op, id, job).await?;
+        }
+        self.0.jobs.remove_in(tx, op, &self.0.ty, job).await?;
+        Ok(Some(data))
+    }
+
+    /// The job whose run may copy for a replication id.
+    pub(crate) async fn owner_in(
+        &self,
+        tx: &Transaction,
+        replication_id: &str,
+    ) -> Result<Option<JobId>, ServiceError> {
+        let row = tx.get(&keys::owner(replication_id)).await?;
+        Ok(row.map(JobId::new).transpose()?)
+    }
+
+    /// Gives a replication id up, if the job has it, and lets whoever waits for it try.
+    pub(crate) async fn disown_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        replication_id: &str,
+        job: &JobId,
+    ) -> Result<(), ServiceError> {
+        if self.owner_in(tx, replication_id).await?.as_ref() != Some(job) {
+            return Ok(());
+        }
+        tx.clear(&keys::owner(replication_id));
+        self.release_in(tx, op, replication_id).await
+    }
+
+    /// Runs the first of the jobs again that failed because the id was another's. The others go on waiting, for this one.
+    pub(crate) async fn release_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        replication_id: &str,
+    ) -> Result<(), ServiceError> {
+        if testing::has(Bug::ReleasesNobody) {
+            return Ok(());
+        }
+        let range = keys::duplicates(replication_id);
+        let rows = tx
+            .get_range(range, RangeOptions::limit(RELEASED_MAX))
+            .collect();
+        for row in rows.await? {
+            tx.clear(&row.key);
+            let job = keys::last_job(&row.key)?;
+            let Some((info, mut data)) = self.job_in(tx, &job).await? else {
+                continue;
+            };
+            if info.state != State::Finished || data.state != JobState::Failed {
+                continue;
+            }
+            data.state = JobState::Pending;
+            data.info = None;
+            let now = op.now_ms.div_euclid(1000);
+            data.last_updated = now;
+            data.note(now, &[(Kind::Pending, None)], self.options().max_history);
+            tx.set(&keys::active(data.rep_id.as_deref(), &job), b"");
+            let (jobs, ty) = (&self.0.jobs, &self.0.ty);
+            jobs.resubmit_in(tx, op, ty, &job, Some(0), Some(data.encode().into()))
+                .await?;
+            break;
+        }
+        Ok(())
+    }
+
+    /// Opens a stored body, a large one on another thread: a transaction must not hold up the runtime.
+    pub(crate) async fn open_body<T: Send + 'static>(
+        &self,
+        db: &Db,
+        document: &Document,
+        read: impl FnOnce(Json, Option<Grant>) -> T + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let (replications, db) = (self.clone(), db.clone());
+        let (id, stored) = (document.id.clone(), document.body.clone());
+        offload(stored.len(), move || {
+            let opened = strip::open_granted(&replications.0.sealer, &db, &id, &stored);
+            let (body, grant) = opened?;
+            Ok(read(body, grant))
+        })
+        .await
+    }
+
+    /// To be called in each transaction that writes the data of a job that was not read in it.
+    pub(crate) async fn seals_job_in(
+        &self,
+        tx: &Transaction,
+        data: &JobData,
+    ) -> Result<(), ServiceError> {
+        self.seals_in(tx, data.sealed().and_then(key_of)).await
+    }
+
+    /// To be called in each transaction that writes this body.
+    pub(crate) async fn seals_body_in(
+        &self,
+        tx: &Transaction,
+        stored: &str,
+    ) -> Result<(), ServiceError> {
+        if !strip::is_sealed(stored) {
+            return Ok(());
+        }
+        let body = stored.to_owned();
+        let sealed = offload(stored.len(), move || strip::sealed(&body)).await;
+        self.seals_in(tx, sealed.as_deref().and_then(key_of)).await
+    }
+
+    /// To be called in each transaction that writes what is sealed with this key.
+    pub(crate) async fn seals_in(
+        &self,
+        tx: &Transaction,
+        key: Option<&str>,
+    ) -> Result<(), ServiceError> {
+        match key {
+            Some(key) => sealing_in(tx, &self.0.sealer, key).await,
+            None => Ok(()),
+        }
+    }
+}

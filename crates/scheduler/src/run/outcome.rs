@@ -1,0 +1,12 @@
+//! How a run ended.
+
+/// How a run ended, for counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Completed,
+    Failed,
+    Crashed,
+    Rescheduled,
+    /// The lock was lost; whatever becomes of the job is another node's.
+    Halted,
+}

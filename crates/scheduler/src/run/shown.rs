@@ -1,0 +1,73 @@
+//! What a run shows its node while it lasts, and how a run ends that does not give its thread back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// A run that does not give its thread back for so long is stuck.
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
+
+/// What a run shows its node.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    /// Whether it waits for changes and takes no seat.
+    pub(super) parked: AtomicBool,
+    /// Since when it has been behind its source, in milliseconds; 0 when it is not.
+    behind_since_ms: AtomicI64,
+    /// Since when it has not given its thread back; 0 when it has.
+    poll_began_ms: AtomicU64,
+    told_stuck: AtomicBool,
+}
+
+impl Shown {
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is found to be stuck, for the first time.
+    pub(crate) fn gets_stuck(&self) -> bool {
+        let began_ms = self.poll_began_ms.load(Ordering::Relaxed);
+        let lasts_ms = now_ms().saturating_sub(began_ms);
+        began_ms > 0
+            && Duration::from_millis(lasts_ms) > STUCK
+            && !self.told_stuck.swap(true, Ordering::Relaxed)
+    }
+
+    /// How far behind its source it is.
+    pub(crate) fn lag(&self, now_ms: i64) -> Duration {
+        let since_ms = match self.behind_since_ms.load(Ordering::Relaxed) {
+            0 => now_ms,
+            since_ms => since_ms,
+        };
+        Duration::from_millis(u64::try_from(now_ms.saturating_sub(since_ms)).unwrap_or(0))
+    }
+
+    pub(super) fn set_behind(&self, since: Option<Timestamp>) {
+        let since_ms = since.map_or(0, Timestamp::as_millisecond);
+        self.behind_since_ms.store(since_ms, Ordering::Relaxed);
+    }
+}
+
+/// Polls a run, and shows for how long a poll lasts.
+pub(crate) async fn watched<F: Future>(run: F, shown: Arc<Shown>) -> F::Output {
+    let mut run = std::pin::pin!(run);
+    std::future::poll_fn(|cx| {
+        shown.poll_began_ms.store(now_ms(), Ordering::Relaxed);
+        let polled = run.as_mut().poll(cx);
+        shown.poll_began_ms.store(0, Ordering::Relaxed);
+        polled
+    })
+    .await
+}
+
+/// Milliseconds of a clock that only differences are taken of.
+fn now_ms() -> u64 {
+    static BEGAN: std::sync::OnceLock<tokio::time::Instant> = std::sync::OnceLock::new();
+    let began = BEGAN.get_or_init(tokio::time::Instant::now);
+    // 0 says that nothing is polled.
+    u64::try_from(began.elapsed().as_millis())
+        .unwrap_or(u64::MAX)
+        .max(1)
+}

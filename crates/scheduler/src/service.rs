@@ -1,0 +1,197 @@
+//! The service of replications: what it is opened with and what everything else here shares.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use docstore::DocStore;
+use jobs::{Entropy, JobType, Jobs, StallPolicy, TypeConfig};
+use store::Transaction;
+use tokio::sync::watch;
+
+use crate::data;
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::keys_in_use::check_keys_in;
+use crate::options::Options;
+use crate::seal::Sealer;
+use replication::id::Service;
+use replication::params::Defaults;
+
+/// The type of replication jobs, as CouchDB names it.
+pub const JOB_TYPE: &str = "rep_jobs";
+/// How long a node may be silent before its jobs are given to others, when nobody says.
+pub const JOB_TIMEOUT: Duration = Duration::from_secs(61);
+/// Due time of jobs that wait for nobody: the end of the year 9999.
+pub(crate) const PARKED_MS: i64 = 253_402_300_799_000;
+/// The secrets of the configuration by the names that `auth.secret_ref` uses.
+pub type Secrets = HashMap<String, couch::NamedSecret>;
+
+/// What [`Replications::open`] needs to know.
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// Keys for credentials at rest.
+    pub sealer: Sealer,
+    /// What `auth.secret_ref` names.
+    pub secrets: Secrets,
+    /// The section `[replicator]`.
+    pub options: Options,
+    /// The UUID that replication ids are made of, as of a CouchDB that is replaced; else the stored one, or a new one.
+    pub uuid: Option<String>,
+    /// See [`Service::legacy_host`].
+    pub legacy_host: Option<(String, u16)>,
+    /// How long a node may be silent before its jobs are given to others; [`JOB_TIMEOUT`] when there is none. The same for
+    /// all nodes of a store.
+    pub job_timeout: Option<Duration>,
+}
+
+/// What a piece of background work came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scanned {
+    /// There is nothing to do.
+    Nothing,
+    /// Something was done; there may be more.
+    Some,
+}
+
+/// Everything about replications but running them. Cheap to clone.
+#[derive(Clone)]
+pub struct Replications(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) jobs: Jobs,
+    pub(crate) docs: DocStore,
+    pub(crate) ty: JobType,
+    pub(crate) sealer: Sealer,
+    pub(crate) secrets: Secrets,
+    pub(crate) service: Service,
+    pub(crate) job_timeout: Duration,
+    options: watch::Sender<Arc<Options>>,
+}
+
+impl fmt::Debug for Replications {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Replications").finish_non_exhaustive()
+    }
+}
+
+impl Replications {
+    /// Registers the type of jobs, and finds or makes the service's UUID. [`ServiceError::Unreadable`] when something in
+    /// the store may be sealed with a key that is not among these.
+    pub async fn open(jobs: Jobs, docs: DocStore, setup: Setup) -> Result<Self, ServiceError> {
+        setup.options.validate()?;
+        let jobs = jobs.labelled(data::label);
+        let ty = JobType::new(JOB_TYPE)?;
+        let job_timeout = setup.job_timeout.unwrap_or(JOB_TIMEOUT);
+        let timeout_ms = u64::try_from(job_timeout.as_millis()).unwrap_or(u64::MAX);
+        let config = TypeConfig {
+            stalls: StallPolicy {
+                stalls_max: None,
+                backoff_ms: 500,
+                backoff_ms_max: 600_000,
+                healthy_ms: setup.options.health_threshold_sec.saturating_mul(1000),
+            },
+            ..TypeConfig::new(timeout_ms)
+        };
+        let drawn = format!("{:032x}", jobs.entropy().bits());
+        let (registry, ty_ref) = (&jobs, &ty);
+        let (given, drawn) = (setup.uuid.as_deref(), drawn.as_str());
+        let sealer = &setup.sealer;
+        let (uuid, before) = (jobs.store())
+            .transact("open_replications", |tx| async move {
+                let before = registry.type_config_in(&tx, ty_ref).await?;
+                registry.set_type_in(&tx, ty_ref, config).await?;
+                check_keys_in(&tx, sealer).await?;
+                Ok::<_, ServiceError>((service_uuid_in(&tx, given, drawn).await?, before))
+            })
+            .await?;
+        if let Some(before) = before.filter(|before| before.timeout_ms != timeout_ms) {
+            tracing::warn!(
+                before_ms = before.timeout_ms,
+                now_ms = timeout_ms,
+                "the store has another job_timeout_sec now: it has to be the same on all nodes"
+            );
+        }
+        Ok(Self(Arc::new(Shared {
+            jobs,
+            docs,
+            ty,
+            sealer: setup.sealer,
+            secrets: setup.secrets,
+            service: Service {
+                uuid,
+                legacy_host: setup.legacy_host,
+            },
+            job_timeout,
+            options: watch::Sender::new(Arc::new(setup.options)),
+        })))
+    }
+
+    /// The queue.
+    pub fn jobs(&self) -> &Jobs {
+        &self.0.jobs
+    }
+
+    /// The databases.
+    pub fn docs(&self) -> &DocStore {
+        &self.0.docs
+    }
+
+    /// The type of the jobs: what a [`jobs::Notifier`] and a [`jobs::Acceptor`] have to be made for.
+    pub fn job_type(&self) -> &JobType {
+        &self.0.ty
+    }
+
+    /// What ids are made of.
+    pub fn service(&self) -> &Service {
+        &self.0.service
+    }
+
+    /// Seals and opens documents.
+    pub fn sealer(&self) -> &Sealer {
+        &self.0.sealer
+    }
+
+    /// The settings of now.
+    pub fn options(&self) -> Arc<Options> {
+        self.0.options.borrow().clone()
+    }
+
+    /// Changes the settings, from the next transaction or turn on.
+    pub fn set_options(&self, options: Options) -> Result<(), ServiceError> {
+        options.validate()?;
+        self.0.options.send_replace(Arc::new(options));
+        Ok(())
+    }
+
+    pub(crate) fn watch_options(&self) -> watch::Receiver<Arc<Options>> {
+        self.0.options.subscribe()
+    }
+
+    pub(crate) fn defaults(&self) -> Defaults {
+        self.0.options.borrow().defaults()
+    }
+
+    pub(crate) fn entropy(&self) -> &Entropy {
+        self.0.jobs.entropy()
+    }
+}
+
+async fn service_uuid_in(
+    tx: &Transaction,
+    given: Option<&str>,
+    drawn: &str,
+) -> Result<String, ServiceError> {
+    let stored = tx.get(&keys::service()).await?;
+    let stored = stored.map(|row| String::from_utf8_lossy(&row).into_owned());
+    let uuid = match (given, &stored) {
+        (Some(given), _) => given,
+        (None, Some(stored)) => stored,
+        (None, None) => drawn,
+    };
+    if stored.as_deref() != Some(uuid) {
+        tx.set(&keys::service(), uuid.as_bytes());
+    }
+    Ok(uuid.to_owned())
+}
