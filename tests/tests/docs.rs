@@ -86,6 +86,33 @@ fn pieces(message: &str) -> Vec<String> {
     pieces.into_iter().map(trim).filter(long).collect()
 }
 
+/// Files and functions of the pages: a path in backticks, and what it should define in the next ones.
+#[test]
+fn functions_that_pages_name_exist() {
+    let page = fs::read_to_string(root().join("docs/life-of-a-document.md")).unwrap();
+    let mut named = 0;
+    let mut source = None;
+    for code in page.split('`').skip(1).step_by(2) {
+        if Path::new(code)
+            .extension()
+            .is_some_and(|extension| extension == "rs")
+        {
+            let text = fs::read_to_string(root().join(code));
+            source = Some((code, text.unwrap_or_else(|error| panic!("{code}: {error}"))));
+        } else if let Some((path, text)) = source.take() {
+            let defines = |end| text.contains(&format!("fn {code}{end}"));
+            if code.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+                assert!(
+                    defines('(') || defines('<'),
+                    "{path} has no function {code}"
+                );
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 15, "the page names {named} functions");
+}
+
 #[test]
 fn every_message_of_the_troubleshooting_page_exists() {
     let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
