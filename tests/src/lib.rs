@@ -42,7 +42,6 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// A node: a process.
 #[derive(Debug)]
 pub struct Node {
     child: Child,
@@ -101,7 +100,6 @@ impl<'a> Start<'a> {
         self.args(&["--store", store, "--set", &keys])
     }
 
-    /// With the usual administrator.
     #[must_use]
     pub fn admin(self) -> Self {
         let (name, password) = ADMIN;
@@ -114,7 +112,6 @@ impl<'a> Start<'a> {
         self.args(&["--set", &format!("node.name={name}")])
     }
 
-    /// With more arguments.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
@@ -221,12 +218,10 @@ impl Node {
         read(&self.log)
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         Ok(send_signal(self.pid()?, signal)?)
     }
 
-    /// Its process id.
     pub fn pid(&self) -> anyhow::Result<u32> {
         self.child.id().context("it has ended")
     }
@@ -255,7 +250,6 @@ impl Node {
         self.user(ADMIN.0, ADMIN.1)
     }
 
-    /// A client with a password.
     pub fn user(&self, name: &str, password: &str) -> User {
         User {
             client: Client::new(),
@@ -315,17 +309,14 @@ impl User {
         ))
     }
 
-    /// `GET`
     pub async fn get(&self, path: &str) -> anyhow::Result<(StatusCode, Value)> {
         self.send(Method::GET, path, None).await
     }
 
-    /// `POST`
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<(StatusCode, Value)> {
         self.send(Method::POST, path, Some(body)).await
     }
 
-    /// `PUT`
     pub async fn put(&self, path: &str, body: &Value) -> anyhow::Result<(StatusCode, Value)> {
         self.send(Method::PUT, path, Some(body)).await
     }

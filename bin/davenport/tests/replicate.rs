@@ -39,7 +39,7 @@ async fn a_database_is_copied_once() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(
         text(&output.stdout),
-        "done: 100 revisions checked, 100 missing, 100 documents written, 0 not taken\n"
+        "done: 100 revisions checked, 100 missing, 100 documents written, 0 rejected\n"
     );
     let contents = |peer: &Peer, name| peer.contents(name).unwrap().without_locals();
     assert_eq!(
@@ -55,7 +55,7 @@ async fn a_database_is_copied_once() {
     let more = davenport(&["replicate", &from, &to]).await;
     assert_eq!(
         text(&more.stdout),
-        "done: 1 revisions checked, 1 missing, 1 documents written, 0 not taken\n"
+        "done: 1 revisions checked, 1 missing, 1 documents written, 0 rejected\n"
     );
     let nothing = davenport(&["replicate", &from, &to]).await;
     assert_eq!(
@@ -160,7 +160,7 @@ async fn what_is_wrong_is_said() {
         ),
         (
             vec![from.as_str(), missing.as_str()],
-            "--create-target makes a target",
+            "--create-target creates a missing target",
         ),
         (
             vec![from.as_str(), missing.as_str(), "--selector", "{"],

@@ -1,4 +1,4 @@
-//! Whether a caller may: the one place that reads the table of [`Access`].
+//! Access control: checks a caller against [`Access`].
 
 use docstore::Db;
 use document::json::Json;
@@ -12,26 +12,25 @@ use crate::state::Shared;
 
 const NO_SERVER_ADMIN: &str = "You are not a server admin.";
 pub(crate) const NO_DB_ADMIN: &str = "You are not a db or server admin.";
-/// What documents of `_users` begin their ids with.
+/// Prefix of the ids of user documents.
 pub(crate) const USER_PREFIX: &str = "org.couchdb.user:";
 
-/// A database that the caller may use.
+/// A database that the caller may access.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) db: Db,
-    /// The caller is an administrator of it, or of the server.
+    /// The caller is an administrator of the database or the server.
     pub(crate) is_admin: bool,
 }
 
 impl Opened {
-    /// It is made of users, not of replications.
+    /// True for `_users`.
     pub(crate) fn has_users(&self) -> bool {
         self.db.name().kind() == "_users"
     }
 }
 
-/// Lets a caller in, or not. Opens the database that the request is about, if it is about one that
-/// has to exist.
+/// Checks the caller's access, and opens the database if the route needs an existing one.
 pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
     let caller = call.caller();
     let access = call.route.access(&call.method);
@@ -56,7 +55,7 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
     }
 }
 
-/// Whether somebody administrates a database that is there.
+/// Whether the caller administers an existing database.
 pub(crate) async fn administrates(
     shared: &Shared,
     caller: &Identity,
@@ -68,7 +67,7 @@ pub(crate) async fn administrates(
 
 async fn look(shared: &Shared, name: &str) -> Result<(Db, Security), Error> {
     let docs = shared.docs();
-    // What can be no database's name is none's, as in CouchDB.
+    // As in CouchDB, invalid names count as databases that do not exist.
     let name = docs.name(name).map_err(|_| docstore::Error::NoDatabase)?;
     let name = &name;
     let (db, security) = docs
@@ -105,7 +104,7 @@ pub(crate) async fn open(call: &Call, name: &str) -> Result<Opened, Error> {
     }
 }
 
-/// Who is not an administrator may read and change the own document, and nothing else.
+/// In `_users`, callers who are not administrators can read and change only their own document.
 fn own_user(call: &Call) -> Result<(), Error> {
     let Some(name) = &call.caller().name else {
         return Err(Error::unauthorized(
@@ -122,7 +121,7 @@ fn own_user(call: &Call) -> Result<(), Error> {
     }
 }
 
-/// Administrators and members of a database, as its `_security` has them.
+/// Administrators and members of a database, from its `_security`.
 #[derive(Debug, Default)]
 pub(crate) struct Security {
     admins: Group,
@@ -136,14 +135,14 @@ struct Group {
 }
 
 impl Security {
-    /// What is shown of a database whose security was never set.
+    /// Shown if `_security` was never set.
     pub(crate) const DEFAULT: &str =
         r#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
 
-    /// Reads what [`Self::check`] has let through.
+    /// Parses an object that [`Self::check`] accepted.
     fn read(stored: Option<&str>) -> Self {
         let json = stored.and_then(|stored| Json::parse(stored).ok());
-        // What cannot be read lets nobody in but administrators.
+        // If it cannot be parsed, only administrators have access.
         let json = json.filter(|json| json.as_object().is_some());
         let json = json.unwrap_or_else(|| Json::parse(Self::DEFAULT).expect("it is JSON"));
         let group = |name| Group::read(json.get(name).unwrap_or(&Json::Null));
@@ -157,7 +156,7 @@ impl Security {
         security
     }
 
-    /// Checks what a client wants to set.
+    /// Validates an object sent by a client.
     pub(crate) fn check(json: &Json) -> Result<(), Error> {
         for group in ["admins", "members", "readers"] {
             let Some(group) = json.get(group) else {
@@ -203,7 +202,7 @@ impl Group {
     }
 
     fn has(&self, caller: &Identity) -> bool {
-        // The role of server administrators is not to be had by name.
+        // The role of server administrators cannot be granted by naming it.
         let role = |role: &String| role != ADMIN_ROLE && self.roles.contains(role);
         caller.roles.iter().any(role)
             || caller

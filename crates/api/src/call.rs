@@ -1,4 +1,4 @@
-//! A request on its way to its answer: head read, caller proven.
+//! A request whose head was read and whose caller was authenticated.
 
 use std::io::Read as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,26 +26,24 @@ use crate::route::Route;
 use crate::state::Shared;
 use crate::{Error, Options, pace};
 
-/// The memory that a value of a parsed body takes.
+/// Estimated memory per value of a parsed body.
 const VALUE_BYTES: usize = 96;
-/// What room for bodies is counted in.
+/// The unit of the semaphore for body memory.
 pub(crate) const ROOM_UNIT_BYTES: usize = 1024;
 
-/// A request.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: Client,
-    /// `HEAD` counts as `GET`.
+    /// `HEAD` is mapped to `GET`.
     pub(crate) method: Method,
     pub(crate) route: Route,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
-    /// Who asks, and how that was proven.
     pub(crate) proven: Proven,
-    /// Only whoever has the call alone reads it; the lock lets others look at the rest meanwhile.
+    /// Read only through `&mut Call`; the lock makes `Call` `Sync`.
     body: Mutex<Option<Body>>,
-    /// Room that the body takes, as long as the request does.
+    /// Memory permits for the body, kept until the request ends.
     room: Option<OwnedSemaphorePermit>,
 }
 
@@ -87,7 +85,7 @@ impl Call {
         &self.shared.options
     }
 
-    /// Refuses other methods than these, which are named as CouchDB names them: `GET,HEAD`.
+    /// Rejects other methods. The list is in CouchDB's form: `GET,HEAD`.
     pub(crate) fn allow(&self, methods: &'static str) -> Result<(), Error> {
         if methods
             .split(',')
@@ -98,30 +96,27 @@ impl Call {
         Err(Error::method_not_allowed(methods))
     }
 
-    /// The text of a header.
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The absolute URL of a path on this service.
     pub(crate) fn absolute(&self, path: &str) -> String {
         let scheme = if self.client.tls { "https" } else { "http" };
         let host = self.header(&HOST).unwrap_or("localhost");
         format!("{scheme}://{host}{path}")
     }
 
-    /// Whether the client accepts this media type.
     pub(crate) fn accepts(&self, content_type: &str) -> bool {
         wire::accepts(self.header(&ACCEPT).unwrap_or("*/*"), content_type)
     }
 
-    /// The type of the body, without parameters.
+    /// The media type of the body, without parameters.
     pub(crate) fn content_type(&self) -> &str {
         let given = self.header(&CONTENT_TYPE).unwrap_or_default();
         given.split(';').next().unwrap_or_default().trim()
     }
 
-    /// Refuses bodies that are not declared to be JSON: what a form of another site cannot do.
+    /// Rejects bodies that are not declared as JSON, since forms on other sites cannot declare that.
     pub(crate) fn check_json(&self) -> Result<(), Error> {
         if self.content_type().eq_ignore_ascii_case("application/json") {
             return Ok(());
@@ -129,7 +124,6 @@ impl Call {
         Err(Error::content_type())
     }
 
-    /// The body, whole.
     pub(crate) async fn body(&mut self) -> Result<Bytes, Error> {
         let bytes_max = self.options().request_bytes_max;
         let declared = self
@@ -149,7 +143,7 @@ impl Call {
                 Ok(Some(Err(error))) => return Err(pace::refusal(error)),
                 Ok(None) => return Ok(whole.finish()),
                 Err(_) => {
-                    let reason = "The request's body does not come.";
+                    let reason = "Timed out reading the request body.";
                     return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason));
                 }
             };
@@ -158,7 +152,7 @@ impl Call {
         }
     }
 
-    /// Takes room for a body of so many bytes, or has the client come again.
+    /// Reserves memory for a body of this size, or tells the client to retry.
     fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
         let held = self
             .room
@@ -181,7 +175,7 @@ impl Call {
         Ok(())
     }
 
-    /// The body as text, uncompressed.
+    /// The body as text, decompressed.
     pub(crate) async fn text(&mut self) -> Result<String, Error> {
         let body = self.body().await?;
         let plain = match self.header(&CONTENT_ENCODING).unwrap_or("identity") {
@@ -203,7 +197,7 @@ impl Call {
         let mut decoder = GzDecoder::new(body).take(bytes_max as u64 + 1);
         let mut piece = vec![0; 64 * ROOM_UNIT_BYTES];
         loop {
-            // A few kilobytes may become a large body.
+            // A few kilobytes can decompress to a large body.
             yield_now().await;
             let read = decoder
                 .read(&mut piece)
@@ -219,7 +213,7 @@ impl Call {
         }
     }
 
-    /// The body as a JSON object, its members in order.
+    /// The body as a JSON object, members in order.
     pub(crate) async fn json_object(&mut self) -> Result<Json, Error> {
         match self.parse(Json::parse).await? {
             json @ Json::Object(_) => Ok(json),
@@ -227,7 +221,7 @@ impl Call {
         }
     }
 
-    /// Takes room for the values in the JSON of the body as well: they may take far more memory than their text.
+    /// Also reserves memory for the parsed values, which may need far more than the text.
     pub(crate) async fn weighed(&mut self, text: String) -> Result<Weighed, Error> {
         let bytes = text.len();
         let count = move || (json::values(&text), text);
@@ -236,7 +230,7 @@ impl Call {
         Ok(Weighed { text, values })
     }
 
-    /// What is read from the JSON of the body.
+    /// What is parsed from the JSON of the body.
     pub(crate) async fn parse<T, E>(
         &mut self,
         read: impl FnOnce(&str) -> Result<T, E> + Send + 'static,
@@ -252,15 +246,15 @@ impl Call {
     }
 }
 
-/// The text of a body for whose values there is memory.
+/// The text of a body, with memory reserved for its values.
 pub(crate) struct Weighed {
     pub(crate) text: String,
-    /// How many values it holds at most.
+    /// An upper bound of the number of values.
     pub(crate) values: usize,
 }
 
 impl Weighed {
-    /// Reads the text where a large one holds up no other request.
+    /// Parses; a large body on a blocking thread, so that it does not delay other requests.
     pub(crate) async fn read<T: Send + 'static>(
         self,
         read: impl FnOnce(&Self) -> T + Send + 'static,

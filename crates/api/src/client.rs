@@ -1,12 +1,9 @@
-//! The client of a request.
-
 use std::net::SocketAddr;
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Client {
-    /// The other end of the connection.
+    /// The peer of the connection.
     pub address: SocketAddr,
-    /// The connection is encrypted.
     pub tls: bool,
 }

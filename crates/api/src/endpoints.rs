@@ -1,4 +1,4 @@
-//! What answers requests: one file for each family.
+//! Request handlers, one file per group.
 
 mod all_docs;
 mod attachment;
@@ -30,7 +30,7 @@ use crate::reply::Reply;
 use crate::route::{DbPart, Route};
 use all_docs::Among;
 
-/// Answers a caller who may ask; `opened` is the database, of routes that need one.
+/// Dispatches an authorized request; `opened` is the database, for routes that need one.
 pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Reply, Error> {
     match (call.route.clone(), opened) {
         (Route::Welcome, _) => server::welcome(call),

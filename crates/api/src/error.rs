@@ -1,6 +1,5 @@
-//! What a request is answered with when it fails: `CouchDB`'s `{"error", "reason"}`, in one table.
-//!
-//! `reason` is for the client. The cause is for the log, which gets it once, where the answer is made.
+//! Error responses: `CouchDB`'s `{"error", "reason"}`, in one table. `reason` is for the client. The cause is logged,
+//! once, when the response is made.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::auth::AuthError;
 
 type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// A header that goes with some statuses.
+/// A header that some statuses need.
 #[derive(Debug, Clone, Copy)]
 enum Header {
     None,
@@ -23,7 +22,6 @@ enum Header {
     RetryAfter(u64),
 }
 
-/// A failed request.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{status} {kind}: {reason}")]
 pub struct Error {
@@ -36,7 +34,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An answer of any status; the named ones below are for those that come up again.
+    /// Any status; use the named constructors below where they fit.
     pub fn new(
         status: StatusCode,
         kind: impl Into<Cow<'static, str>>,
@@ -51,37 +49,35 @@ impl Error {
         }
     }
 
-    /// 400: the request is not of its form.
+    /// 400: malformed request.
     pub fn bad_request(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }
 
-    /// 400: the body is not JSON.
+    /// 400: invalid JSON.
     pub(crate) fn not_json() -> Self {
         Self::bad_request("invalid UTF-8 JSON")
     }
 
-    /// 400: a query parameter is not of its form.
+    /// 400: invalid query parameter.
     pub fn query(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
     }
 
-    /// 401: the caller has not proven who they are, or is not who it takes.
+    /// 401: not authenticated, or not as the right user.
     pub fn unauthorized(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", reason)
     }
 
-    /// 403: the caller may not.
     pub fn forbidden(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", reason)
     }
 
-    /// 404.
     pub fn not_found(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", reason)
     }
 
-    /// 405, with the methods that would do.
+    /// 405, with the supported methods.
     pub fn method_not_allowed(allow: &'static str) -> Self {
         let reason = format!("Only {allow} allowed");
         let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason);
@@ -89,7 +85,6 @@ impl Error {
         error
     }
 
-    /// 409.
     pub fn conflict() -> Self {
         Self::new(
             StatusCode::CONFLICT,
@@ -98,18 +93,16 @@ impl Error {
         )
     }
 
-    /// 412: it is there already.
+    /// 412: it already exists.
     pub fn file_exists() -> Self {
         let reason = "The database could not be created, the file already exists.";
         Self::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason)
     }
 
-    /// 413.
     pub fn too_large(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
     }
 
-    /// 415.
     pub fn content_type() -> Self {
         let reason = "Content-Type must be application/json";
         Self::new(
@@ -119,9 +112,9 @@ impl Error {
         )
     }
 
-    /// 500: ours, not the client's, who is told no more than that.
+    /// 500. The client gets no details.
     pub fn internal(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
-        let reason = "Something went wrong here; the log says what.";
+        let reason = "Internal error; see the log of this service.";
         let mut error = Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal_server_error",
@@ -131,20 +124,20 @@ impl Error {
         error
     }
 
-    /// 501: `CouchDB` has it, this has not.
+    /// 501: `CouchDB` supports it, this service does not.
     pub fn not_implemented(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
     }
 
-    /// 502: what went wrong is for the log, since it names the operator's machines.
+    /// 502. The details are only logged, since they name internal hosts.
     pub fn bad_gateway(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
-        let reason = "The CouchDB behind this service does not answer.";
+        let reason = "The CouchDB cluster behind this service does not respond.";
         let mut error = Self::new(StatusCode::BAD_GATEWAY, "bad_gateway", reason);
         error.cause = Some(Arc::new(cause));
         error
     }
 
-    /// 503: too much is going on.
+    /// 503: overload.
     pub fn busy(reason: impl Into<Cow<'static, str>>) -> Self {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         let mut busy = Self::new(status, "service_unavailable", reason);
@@ -152,20 +145,18 @@ impl Error {
         busy
     }
 
-    /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// `error` and `reason`, as they stand in a row of a bulk answer.
+    /// `error` and `reason`, as in a row of a bulk response.
     pub fn to_json(&self) -> serde_json::Value {
         json!({"error": self.kind, "reason": self.reason})
     }
 
     /// Logs what the client is not told.
     pub(crate) fn log(&self) {
-        // What is not there by design is no failure, and neither is what is turned away: metrics count
-        // it, and under a flood it would fill the log.
+        // 501 is not a failure, and rejected requests are counted in metrics: under a flood, they would fill the log.
         let is_meant = self.status == StatusCode::NOT_IMPLEMENTED
             || matches!(self.header, Header::RetryAfter(_));
         if self.status.is_server_error() && !is_meant {
@@ -180,7 +171,7 @@ impl Error {
         }
     }
 
-    /// The answer. Logs what the client is not told.
+    /// The response. Logs what the client is not told.
     pub fn into_response(self) -> Response<Body> {
         self.log();
         let mut response = Response::new(Body::from(format!("{}\n", self.to_json())));
@@ -227,7 +218,7 @@ impl From<store::Error> for Error {
             | store::Error::MaybeCommitted
             | store::Error::TooOld
             | store::Error::Full { .. } => {
-                let reason = "The store does not answer; nothing is lost, try again.";
+                let reason = "The store is unavailable. Try again later.";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 let mut unavailable = Self::new(status, "service_unavailable", reason);
                 unavailable.cause = Some(Arc::new(error));
@@ -274,7 +265,7 @@ impl From<docstore::Error> for Error {
 }
 
 impl From<scheduler::ServiceError> for Error {
-    /// As of a document: what describes no replication is forbidden there.
+    /// As in a document, where an invalid replication is 403.
     fn from(error: scheduler::ServiceError) -> Self {
         use scheduler::ServiceError as Failed;
         match error {
@@ -307,7 +298,7 @@ impl From<document::doc::Invalid> for Error {
 }
 
 impl store::AsStoreError for Error {
-    /// What a body of a transaction answers a request with ends the transaction.
+    /// An error response ends the transaction.
     fn as_store_error(&self) -> Option<&store::Error> {
         self.cause.as_ref()?.downcast_ref()
     }

@@ -1,4 +1,4 @@
-//! Clients behind proxies that are trusted to say who they are.
+//! Client addresses behind trusted proxies.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,12 +7,11 @@ use ipnet::IpNet;
 
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Addresses and networks of trusted proxies.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Proxies(Vec<IpNet>);
 
 impl Proxies {
-    /// `None` if one of them is neither an address nor a network.
+    /// `None` if an entry is neither an address nor a network.
     pub(crate) fn parse(texts: &[String]) -> Option<Self> {
         let parse = |text: &String| {
             let address = text.parse::<IpAddr>().ok().map(IpNet::from);
@@ -25,8 +24,8 @@ impl Proxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Where a request comes from: the last address in `X-Forwarded-For` that is no trusted proxy, if
-    /// the other end of the connection is one. What stands before it, a client may have made up.
+    /// The client's address: the last one in `X-Forwarded-For` that is not a trusted proxy, if the peer of the
+    /// connection is one. Clients can forge the entries before it.
     pub(crate) fn client(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
         let mut client = peer.to_canonical();
         let lines = headers.get_all(FORWARDED_FOR).iter().rev();
@@ -42,7 +41,7 @@ impl Proxies {
     }
 }
 
-/// An address, which some proxies write with a port.
+/// An address; some proxies append a port.
 fn address(hop: &str) -> Option<IpAddr> {
     let with_port = || hop.parse().ok().map(|with_port: SocketAddr| with_port.ip());
     hop.parse().ok().or_else(with_port)

@@ -1,8 +1,5 @@
-//! Whether the store works: it answers reads, and commits.
-//!
-//! A full disk or a cluster without a quorum may go on answering reads, so now and then something is
-//! written. However often it is asked, there is one write at a time, and none while the last one is
-//! fresh.
+//! Store health: reads work, and so do commits. A full disk or a cluster without a quorum may still serve reads, so the
+//! check writes. There is at most one write at a time, and none while the last result is fresh.
 
 use std::time::Duration;
 
@@ -12,23 +9,20 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// How long a commit may take.
+/// Time limit of a commit.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a success is believed, and a failure.
+/// How long a success is cached, and a failure.
 const WELL: Duration = Duration::from_secs(10);
 const UNWELL: Duration = Duration::from_secs(1);
 
-/// Looks after a store.
 #[derive(Debug)]
 pub struct Health {
     store: Store,
-    /// What the last look said, and when it is time for the next. Held during a look, so that others
-    /// wait for its result.
+    /// The last result, and when to check again. Locked during a check, so concurrent callers share its result.
     last: Mutex<(bool, Instant)>,
 }
 
 impl Health {
-    /// Looks after this store.
     pub fn new(store: Store) -> Self {
         Self {
             store,
@@ -36,18 +30,18 @@ impl Health {
         }
     }
 
-    /// An error when the store did not take a write a short while ago.
+    /// Fails if the store did not accept a recent write.
     pub async fn check(&self) -> Result<(), Error> {
         let mut last = self.last.lock().await;
         let (was_well, next) = *last;
         if next > Instant::now() {
             return verdict(was_well);
         }
-        // A caller who goes away in the middle does not make others look more often.
+        // A caller that disconnects must not cause more checks.
         last.1 = Instant::now() + UNWELL;
         let probed = self.store.probe(PATIENCE).await;
         if let Err(error) = &probed {
-            tracing::warn!(%error, "the store does not take writes");
+            tracing::warn!(%error, "the store does not accept writes");
         }
         let hold = if probed.is_ok() { WELL } else { UNWELL };
         *last = (probed.is_ok(), Instant::now() + hold);
@@ -60,7 +54,7 @@ fn verdict(is_well: bool) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::busy(
-        "The store does not take writes; the log says why.",
+        "The store does not accept writes; see the log of this service.",
     ))
 }
 

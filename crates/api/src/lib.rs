@@ -1,17 +1,17 @@
 //! CouchDB's HTTP API for everything about replication.
 //!
-//! A [`Service`] answers requests; [`listen`] brings them in. Every request takes one way: its path
-//! is a [`route::Route`], its headers prove an [`auth::Identity`], the table of [`route::Access`] says
-//! whether that may, and one function below `endpoints/` answers.
+//! A [`Service`] answers requests; [`listen`] accepts connections. Each request's path is parsed into a
+//! [`route::Route`], its headers are authenticated to an [`auth::Identity`], [`route::Access`] says which identities
+//! are allowed, and one function below `endpoints/` responds.
 //!
 //! | what | where |
 //! |---|---|
 //! | settings | [`Options`], the section `[api]` |
-//! | who asks | [`auth`] |
-//! | what a path names, and who may | [`route`] |
-//! | the cluster behind, if there is one | [`Upstream`], the section `[upstream]` |
-//! | what a failed request is answered with | [`Error`] |
-//! | answers, one file for each family | `endpoints/` |
+//! | authentication | [`auth`] |
+//! | paths and access rules | [`route`] |
+//! | the cluster behind the service, if any | [`Upstream`], the section `[upstream]` |
+//! | error responses | [`Error`] |
+//! | request handlers, one file per group | `endpoints/` |
 
 mod access;
 pub mod auth;
@@ -34,7 +34,7 @@ mod service;
 mod state;
 mod upstream;
 
-/// The version of `CouchDB` whose API this is.
+/// The version of `CouchDB` whose API this implements.
 macro_rules! couchdb_version {
     () => {
         "3.5.2"

@@ -1,8 +1,6 @@
-//! Listening: connections in, answers out, and an orderly end.
-//!
-//! Every connection is bounded: how long its head and its next request may take, how large its head
-//! may be, and how many there are. A client that dawdles costs a file descriptor for a while, and not
-//! even that when somebody else needs it.
+//! Accepting and serving connections, and graceful shutdown. Every connection is bounded in the time for a head and
+//! between requests, in the size of heads, and in number. A slow client costs one file descriptor for a while, and
+//! loses it when another client needs one.
 
 mod idle;
 mod patience;
@@ -29,26 +27,26 @@ use idle::{Place, Places};
 use patience::Impatient;
 use targets::Escaped;
 
-/// The most a request's head may hold.
+/// Maximum size of a request head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 100;
-/// How long a TLS handshake may take.
+/// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a connection that is told to end may take to do so.
+/// Time for a connection to close after it was told to.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// After a failure to accept: file descriptors may be used up.
+/// Pause after a failed accept: file descriptors may be used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many connections there may be, and how patient the service is.
+/// Limits on connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ListenOptions {
-    /// The most connections at a time. When there are more, those without a request make way.
+    /// Maximum number of connections. Beyond it, connections without a request are closed.
     pub connections_max: usize,
-    /// How long the head of a request may take, and how long a connection may have no request.
+    /// Time limit for a request head, and for a connection without a request.
     pub head_timeout: Duration,
-    /// How long a client may read nothing of what is sent to it.
+    /// How long a client may stop reading a response.
     pub write_timeout: Duration,
-    /// How long running requests may take to end when the service stops.
+    /// How long running requests may take to finish on shutdown.
     pub stop_timeout: Duration,
 }
 
@@ -64,7 +62,7 @@ impl Default for ListenOptions {
 }
 
 pub trait Answer: Clone + Send + Sync + 'static {
-    /// The answer; never an error, since errors are answers too.
+    /// Never fails: errors are responses, too.
     fn answer(
         &self,
         request: Request<Incoming>,
@@ -72,7 +70,7 @@ pub trait Answer: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// Serves `listener` until `stop`, then lets running requests end.
+/// Serves `listener` until `stop`, then lets running requests finish.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -114,7 +112,7 @@ pub async fn serve(
     if timeout(options.stop_timeout, tracker.wait()).await.is_err() {
         tracing::warn!(
             connections = tracker.len(),
-            "requests were cut off by the stop"
+            "requests were cut off by the shutdown"
         );
     }
 }
@@ -126,7 +124,7 @@ async fn accept(
     match listener.accept().await {
         Ok((stream, from)) => Some((stream, from, places.take().await?)),
         Err(error) => {
-            tracing::warn!(%error, "a connection could not be accepted");
+            tracing::warn!(%error, "cannot accept a connection");
             None
         }
     }
@@ -185,7 +183,7 @@ async fn converse(
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%from, %error, "the connection broke");
+        tracing::debug!(%from, %error, "the connection failed");
     }
 }
 
@@ -248,7 +246,7 @@ mod tests {
         )
         .await;
         assert!(answer.ends_with("/a?startkey=%22b%22"), "{answer}");
-        // An idle connection does not hold up the stop.
+        // An idle connection does not delay the shutdown.
         let idle = TcpStream::connect(address).await.unwrap();
         stop.cancel();
         served.await.unwrap();
@@ -256,7 +254,7 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
     }
 
-    /// Answers without an end, and tells when it is asked for no more of one.
+    /// An endless response that reports when the client stops reading.
     #[derive(Clone)]
     struct Endless(tokio::sync::mpsc::Sender<()>);
 
@@ -288,7 +286,7 @@ mod tests {
             .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             .await
             .unwrap();
-        // The listener has a sender too, until it stops; the answer's goes when the connection is cut.
+        // The listener keeps a sender until it stops; the response's is dropped when the connection is cut.
         let mut got = vec![0; 1024];
         stream.read_exact(&mut got).await.unwrap();
         stop.cancel();
@@ -316,9 +314,9 @@ mod tests {
             ..ListenOptions::default()
         };
         let (address, stop, served) = start(options).await;
-        // Says nothing at all.
+        // Sends nothing.
         assert_eq!(talk(address, b"").await, "");
-        // Speaks HTTP/2 and answers pings, but asks nothing.
+        // Speaks HTTP/2 and answers pings, but makes no request.
         let mut stream = TcpStream::connect(address).await.unwrap();
         let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         stream

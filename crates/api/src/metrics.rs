@@ -7,12 +7,11 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use metrics::{counter, histogram};
 
-/// The metrics of the process, in Prometheus text format.
+/// Renders the metrics of the process in Prometheus text format.
 #[derive(Clone)]
 pub struct Metrics(Arc<dyn Fn() -> String + Send + Sync>);
 
 impl Metrics {
-    /// Shows what this function returns.
     pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self(Arc::new(render))
     }
@@ -29,7 +28,7 @@ impl fmt::Debug for Metrics {
 }
 
 pub(crate) fn answered(method: &Method, status: StatusCode, took: Duration) {
-    // Methods are the client's choice: only known ones make a series.
+    // Clients choose the method: only known ones become label values.
     let method = match method.as_str() {
         known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "OPTIONS") => known.to_owned(),
         _ => "other".to_owned(),
@@ -40,7 +39,7 @@ pub(crate) fn answered(method: &Method, status: StatusCode, took: Duration) {
     histogram!("couchdb_request_time_seconds").record(took.as_secs_f64());
 }
 
-/// A request was forwarded to the cluster behind this service, and got a response or failed.
+/// A request was forwarded to the cluster, and got a response or failed.
 pub(crate) fn upstream_asked(answered: bool) {
     counter!("davenport_upstream_requests_total").increment(1);
     if !answered {
@@ -48,12 +47,12 @@ pub(crate) fn upstream_asked(answered: bool) {
     }
 }
 
-/// A request was refused because there were too many.
+/// A request was rejected because there were too many.
 pub(crate) fn turned_away() {
     counter!("davenport_httpd_turned_away_total").increment(1);
 }
 
-/// An idle connection was closed to make room for a new one.
+/// An idle connection was closed for a new one.
 pub(crate) fn evicted() {
     counter!("davenport_httpd_evicted_total").increment(1);
 }

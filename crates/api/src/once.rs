@@ -1,4 +1,4 @@
-//! Work that is done once for all callers that want it at the same time.
+//! Shares work between all callers that want it at the same time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 
-/// Above this many entries, those that no caller waits for are removed.
+/// Above this many entries, those without callers are removed.
 const ENTRIES_MAX: usize = 1_000;
 
 type Work<T> = BoxFuture<'static, T>;
 
-/// Work under way, by what it is for: a keyed digest, so that no credentials are held.
+/// Work in progress by a keyed digest of its purpose, so that no credentials are kept.
 pub(crate) struct Once<T: Clone>(Mutex<HashMap<[u8; 32], WeakShared<Work<T>>>>);
 
 impl<T: Clone> Default for Once<T> {
@@ -21,8 +21,8 @@ impl<T: Clone> Default for Once<T> {
 }
 
 impl<T: Clone> Once<T> {
-    /// The work that is under way for a key, or else what `begin` makes. All callers that wait drive it together: it goes
-    /// on when the first of them goes away, and ends with the last. Work that is done is not handed out again.
+    /// The work in progress for a key, or else a future made by `begin`. All callers poll it together: it continues
+    /// when the first of them goes away, and ends with the last. Completed work is not shared.
     pub(crate) fn join<E>(
         &self,
         key: [u8; 32],
@@ -74,7 +74,7 @@ mod tests {
         };
         let (first, second) = (ask([1; 32]), ask([1; 32]));
         assert!(first.clone().now_or_never().is_none());
-        // The one who began goes away.
+        // The first caller goes away.
         drop(first);
         go_on.notify_one();
         assert_eq!(second.clone().await, 0);

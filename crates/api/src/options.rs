@@ -163,7 +163,7 @@ impl Default for Cors {
 }
 
 impl Options {
-    /// Whether the values can be worked with.
+    /// Validates the values.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         let positive = [
             ("request_bytes_max", self.request_bytes_max),
@@ -211,7 +211,7 @@ impl Options {
         if Proxies::parse(&self.trusted_proxies).is_none() {
             return Err(InvalidOption {
                 name: "trusted_proxies",
-                problem: "has to be made of addresses and networks, as `10.0.0.7` or `10.0.0.0/8`",
+                problem: "8`/8`",
             });
         }
         self.validate_origins()
@@ -233,7 +233,7 @@ impl Options {
             if bad(origins) {
                 return Err(InvalidOption {
                     name,
-                    problem: "has to be made of origins, as `https://app.example.com`, without a path",
+                    problem: "must be a list of origins such as `https://app.example.com`, without a path",
                 });
             }
         }

@@ -1,6 +1,5 @@
-//! Bodies that have to come at some pace, and have an end.
-//!
-//! Only time in which the client is waited for counts: a body that is read slowly here is not slow.
+//! Enforces a minimum rate and a maximum size of request bodies. Only time spent waiting for the client counts: a body
+//! that is read slowly here is not slow.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,23 +14,22 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::Error;
 
-/// How long a client may take before its pace matters.
+/// Time before the rate is checked.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Why a body was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GivenUp {
-    #[error("the body comes too slowly")]
+    #[error("the body arrives too slowly")]
     TooSlow,
     #[error("the body is too large")]
     TooLarge,
 }
 
-/// What a client is told whose body could not be read.
+/// The error for a client whose body could not be read.
 pub(crate) fn refusal(error: axum::Error) -> Error {
     match error.into_inner().downcast_ref() {
         Some(GivenUp::TooSlow) => {
-            let reason = "The request's body comes too slowly.";
+            let reason = "The request body arrives too slowly.";
             Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason)
         }
         Some(GivenUp::TooLarge) => Error::too_large("the request entity is too large"),
@@ -39,8 +37,7 @@ pub(crate) fn refusal(error: axum::Error) -> Error {
     }
 }
 
-/// The body, given up when it comes with less than `bytes_per_sec`, unless that is 0, or is larger than
-/// `bytes_max`.
+/// Fails a body that arrives at less than `bytes_per_sec`, unless that is 0, or is larger than `bytes_max`.
 pub(crate) fn paced(body: Body, bytes_per_sec: u64, bytes_max: usize) -> Body {
     if body.is_end_stream() {
         return body;
@@ -60,9 +57,9 @@ struct Paced {
     bytes_per_sec: u64,
     bytes_max: u64,
     bytes: u64,
-    /// How long the client was waited for before.
+    /// Time spent waiting before.
     waited: Duration,
-    /// Since when it is waited for, and until when it may be.
+    /// When the current wait began, and when it times out.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 

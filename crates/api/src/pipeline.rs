@@ -1,9 +1,6 @@
-//! From a request to its answer, whatever happens on the way.
-//!
-//! Outermost is what every answer needs: a request id, a line in the access log, a figure in the
-//! metrics, and an answer even when something panics. Then comes what needs no caller, then who is
-//! calling, whether the call may have been forged, whether there is room for it, whether the caller
-//! may, and at last what was asked for.
+//! From a request to its response. The outermost layer is what every response needs: a request id, a line in the access
+//! log, metrics, and a response even after a panic. Next is what needs no caller, then authentication, the check for
+//! forged requests, the request limit, access control, and the handler.
 
 mod cors;
 mod finish;
@@ -34,9 +31,9 @@ use crate::state::Shared;
 use crate::upstream::{self, Untouched, Upstream};
 use crate::{Error, access, metrics, pace};
 
-/// Methods that something here is done with.
+/// Supported methods.
 const METHODS: &str = "DELETE,GET,HEAD,OPTIONS,POST,PUT";
-/// The longest path with its query.
+/// Maximum length of a path with its query.
 const URI_BYTES_MAX: usize = 32 * 1024;
 
 pub(crate) async fn answer(
@@ -47,7 +44,7 @@ pub(crate) async fn answer(
     let began = Instant::now();
     let (parts, body) = request.into_parts();
     let id = finish::request_id(&parts.headers, shared.bits());
-    // The query is not part of it: it may hold a password.
+    // Without the query, which may contain a password.
     let span = tracing::info_span!(
         "request",
         request.id = %id,
@@ -65,7 +62,7 @@ pub(crate) async fn answer(
         .instrument(span.clone());
     let outcome = caught.await.unwrap_or_else(|_| {
         metrics::panicked();
-        let reason = "Something went wrong here; the log says what.";
+        let reason = "Internal error; see the log of this service.";
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         Err(Error::new(status, "internal_server_error", reason))
     });
@@ -118,8 +115,8 @@ async fn respond(
         return Ok(reply);
     }
     let route = Route::parse(parts.uri.path())?;
-    // Whoever looks whether the service lives wants no more than that, and whoever has a wrong password or cookie
-    // has to see the page where to log in.
+    // Health checks need no login, and callers with a wrong password or an expired cookie must still get the login
+    // page.
     let proven = match route {
         Route::Up | Route::Dashboard(_) => Proven::anonymous(),
         _ => session::prove(shared, &parts.headers, client).await?,
@@ -144,7 +141,7 @@ async fn respond(
     Ok(places::hold(place, reply))
 }
 
-/// Answers requests that name no path: for the server as a whole, or for a tunnel.
+/// Responds to requests that have no path: `OPTIONS *` and `CONNECT`.
 fn no_path(parts: &Parts) -> Option<Result<Reply, Error>> {
     if parts.method == Method::CONNECT {
         return Some(Err(Error::method_not_allowed(METHODS)));
@@ -164,7 +161,7 @@ fn no_path(parts: &Parts) -> Option<Result<Reply, Error>> {
     Some(Ok(reply))
 }
 
-/// What is the cluster's business costs little here, and may take as long as it takes there.
+/// Forwarded requests cost little here and have no time limit.
 async fn pass_through(
     shared: &Arc<Shared>,
     upstream: &Upstream,
@@ -179,7 +176,7 @@ async fn pass_through(
     Ok(places::hold(Some(place), reply))
 }
 
-/// Answers in time.
+/// Applies the time limit.
 async fn within(call: &mut Call) -> Result<Reply, Error> {
     if matches!(call.route, Route::Replicate) {
         return permitted(call).await;
@@ -187,13 +184,13 @@ async fn within(call: &mut Call) -> Result<Reply, Error> {
     let patience = Duration::from_secs(call.options().request_timeout_sec);
     match timeout(patience, permitted(call)).await {
         Ok(answer) => answer,
-        Err(_) => Err(Error::busy("It takes too long; try again.")),
+        Err(_) => Err(Error::busy("The request timed out; try again.")),
     }
 }
 
 async fn permitted(call: &mut Call) -> Result<Reply, Error> {
     let opened = access::admit(call).await?;
-    // What all endpoints have to keep is large, and most requests keep little of it.
+    // Handler futures are large, and most requests need little of that.
     let answer: BoxFuture<'_, _> = Box::pin(endpoints::answer(call, opened));
     answer.await
 }

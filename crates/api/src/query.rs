@@ -1,15 +1,14 @@
-//! The part of a URL after the question mark.
+//! Query strings.
 
 use document::json::Json;
 
 use crate::Error;
 
-/// Parameters in the order given. Of two with one name the first counts, as in CouchDB.
+/// Parameters in order. If a name occurs twice, the first counts, as in CouchDB.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads a query.
     pub(crate) fn parse(text: &str) -> Self {
         Self(
             url::form_urlencoded::parse(text.as_bytes())
@@ -18,23 +17,21 @@ impl Query {
         )
     }
 
-    /// The value of a parameter.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let mut found = self.0.iter().filter(|(given, _)| given == name);
         found.next().map(|(_, value)| value.as_str())
     }
 
-    /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         (self.0.iter()).map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Whether a parameter is `true`, where CouchDB ignores any other value.
+    /// Whether a parameter is `true`; like CouchDB, ignores other values.
     pub(crate) fn is_true(&self, name: &str) -> bool {
         self.get(name) == Some("true")
     }
 
-    /// Whether a parameter is `true`.
+    /// Whether a parameter is `true`; rejects other values than `false`.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Error> {
         match self.get(name) {
             None | Some("false") => Ok(false),
@@ -45,7 +42,7 @@ impl Query {
         }
     }
 
-    /// A number that is not below zero.
+    /// A non-negative number.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Error> {
         let Some(text) = self.get(name) else {
             return Ok(None);
@@ -60,7 +57,7 @@ impl Query {
                 "Invalid value for positive integer: {text:?}"
             )));
         }
-        // More than there can be of anything.
+        // Larger than any possible count.
         Ok(Some(digits.parse().unwrap_or(u64::MAX)))
     }
 

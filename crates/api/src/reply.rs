@@ -1,5 +1,3 @@
-//! Making answers.
-
 use axum::body::Body;
 use bytes::Bytes;
 use futures::TryStream;
@@ -9,17 +7,15 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// An answer.
 pub(crate) type Reply = Response<Body>;
 
-/// JSON text, with the line end that CouchDB has too.
+/// JSON text, with a line break as in CouchDB.
 pub(crate) fn text(status: StatusCode, json: impl Into<String>) -> Reply {
     let mut json = json.into();
     json.push('\n');
     body(status, "application/json", Body::from(json))
 }
 
-/// Anything that makes JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     text(
         status,
@@ -27,7 +23,6 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     )
 }
 
-/// 200, with JSON.
 pub(crate) fn ok(value: &impl Serialize) -> Reply {
     json(StatusCode::OK, value)
 }
@@ -40,7 +35,7 @@ pub(crate) fn body(status: StatusCode, content_type: &'static str, body: Body) -
     reply
 }
 
-/// 200, with JSON that comes piece by piece.
+/// 200, with streamed JSON.
 pub(crate) fn stream<S>(content_type: &'static str, pieces: S) -> Reply
 where
     S: TryStream<Ok = Bytes, Error = Error> + Send + 'static,
@@ -48,20 +43,20 @@ where
     body(StatusCode::OK, content_type, Body::from_stream(pieces))
 }
 
-/// Sets a header. What no header can hold is left out: a name that a client chose, perhaps.
+/// Sets a header. Values that headers cannot contain, such as a name that a client chose, are left out.
 pub(crate) fn set(reply: &mut Reply, name: impl IntoHeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         reply.headers_mut().insert(name, value);
     }
 }
 
-/// With the revision of what was read or written.
+/// Sets the `ETag` to a revision.
 pub(crate) fn with_etag(mut reply: Reply, rev: &str) -> Reply {
     set(&mut reply, ETAG, &format!("\"{rev}\""));
     reply
 }
 
-/// With where to find what was made.
+/// Sets `Location`.
 pub(crate) fn with_location(mut reply: Reply, url: &str) -> Reply {
     set(&mut reply, LOCATION, url);
     reply

@@ -1,6 +1,5 @@
-//! What a path names, and who may ask for it.
-//!
-//! One closed list: a new route does not compile before [`Route::access`] says who may.
+//! Parsing of paths, and access rules. The list is closed: a new route does not compile until [`Route::access`] covers
+//! it.
 
 use std::borrow::Cow;
 
@@ -8,38 +7,25 @@ use http::Method;
 
 use crate::Error;
 
-/// Everything the service answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    /// `/`
     Welcome,
-    /// `/_up`
     Up,
-    /// `/_uuids`
     Uuids,
-    /// `/_session`
     Session,
-    /// `/_all_dbs`
     AllDbs,
-    /// `/_dbs_info`
     DbsInfo,
-    /// `/_membership`
     Membership,
-    /// `/_metrics`, and where `CouchDB` has them: `/_node/{node}/_prometheus`
+    /// `/_metrics`, or `CouchDB`'s `/_node/{node}/_prometheus`
     Metrics,
-    /// `/_openapi.json`
     OpenApi,
-    /// `/_dashboard`, where nothing is, and the files below it
+    /// `/_dashboard`, which redirects, and the files below it
     Dashboard(String),
-    /// `/_node/{node}/_config` and the sections and keys below it
+    /// `/_node/{node}/_config`, its sections and keys
     Config(Vec<String>),
-    /// `/_active_tasks`
     ActiveTasks,
-    /// `/_replicate`
     Replicate,
-    /// `/_scheduler/summary`
     Summary,
-    /// `/_scheduler/jobs`
     Jobs,
     /// `/_scheduler/jobs/{id}`
     Job(String),
@@ -49,76 +35,58 @@ pub enum Route {
     Docs(String),
     /// `/_scheduler/docs/{db}/{docid}`
     Doc(String, String),
-    /// `/{db}`
     Db(String),
     /// `/{db}/_something`
     DbPart(String, DbPart),
-    /// `/{db}/{docid}`, with `_design/` and `_local/` in the id
+    /// `/{db}/{docid}`; the id includes `_design/` and `_local/`
     Document(String, String),
     /// `/{db}/{docid}/{attachment}`
     Attachment(String, String, String),
 }
 
-/// What can be done with a job.
+/// An action on a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobAction {
-    /// Run it now, its errors forgotten.
+    /// Run it now and clear its errors.
     Restart,
-    /// Checkpoint and wait.
+    /// Write a checkpoint and wait.
     Pause,
-    /// Go on.
     Resume,
-    /// List the documents that were not taken.
+    /// List rejected documents.
     Failures,
 }
 
-/// The parts of a database.
+/// `/{db}/_all_docs` and the like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DbPart {
-    /// `_all_docs`
     AllDocs,
-    /// `_all_docs/queries`
     AllDocsQueries,
-    /// `_design_docs`
     DesignDocs,
-    /// `_local_docs`
     LocalDocs,
-    /// `_bulk_docs`
     BulkDocs,
-    /// `_bulk_get`
     BulkGet,
-    /// `_changes`
     Changes,
-    /// `_revs_diff`
     RevsDiff,
-    /// `_missing_revs`
     MissingRevs,
-    /// `_security`
     Security,
-    /// `_revs_limit`
     RevsLimit,
-    /// `_find`
     Find,
-    /// `_explain`
     Explain,
-    /// `_index`
     Index,
-    /// `_ensure_full_commit`
     EnsureFullCommit,
-    /// `_compact` and `_view_cleanup`, which have nothing to do here
+    /// `_compact` and `_view_cleanup`, which are no-ops
     Compact,
 }
 
-/// Who may ask.
+/// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody.
     Public,
-    /// Anybody, when the service allows anonymous callers at all.
+    /// All callers, unless anonymous requests are turned off.
     Anybody,
-    /// Who has proven who they are.
+    /// Authenticated callers.
     Authenticated,
-    /// Server administrators, and those with the role `_metrics`.
+    /// Server administrators, and callers with the role `_metrics`.
     Metrics,
     /// Members of the database; the database's `_security` decides.
     Member,
@@ -128,7 +96,7 @@ pub enum Access {
 }
 
 impl Route {
-    /// Reads a path as it came, still percent-encoded.
+    /// Parses a path that is still percent-encoded.
     pub fn parse(path: &str) -> Result<Self, Error> {
         let mut segments = Vec::new();
         for segment in path.split('/').filter(|segment| !segment.is_empty()) {
@@ -148,7 +116,7 @@ impl Route {
         }
     }
 
-    /// The database it is about, if it is about one.
+    /// The database in the path, if any.
     pub fn database(&self) -> Option<&str> {
         match self {
             Self::Db(db)
@@ -161,11 +129,11 @@ impl Route {
         }
     }
 
-    /// Who may ask for it, by this method.
+    /// Who may use the route with this method.
     pub fn access(&self, method: &Method) -> Access {
         let reads = matches!(*method, Method::GET | Method::HEAD);
         match self {
-            // The dashboard's files hold nothing; what they show comes from requests of their own.
+            // The dashboard's files contain no data; their requests have access rules of their own.
             Self::Welcome | Self::Up | Self::Session | Self::OpenApi | Self::Dashboard(_) => {
                 Access::Public
             }
@@ -203,7 +171,7 @@ impl DbPart {
             | Self::RevsLimit
             | Self::Compact
             | Self::Index
-            // Listing a replicator database shows who replicates what, so members are not enough.
+            // Members must not see who replicates what, so listing a replicator database takes an administrator.
             | Self::AllDocs
             | Self::AllDocsQueries
             | Self::DesignDocs
@@ -278,7 +246,7 @@ fn scheduler_jobs(rest: &[&str]) -> Result<Route, Error> {
     })
 }
 
-/// `CouchDB`'s rule: `_replicator` is no document's id, so the last such part ends the database's name.
+/// `CouchDB`'s rule: `_replicator` cannot be a document id, so its last occurrence ends the database name.
 fn scheduler_docs(rest: &[&str]) -> Result<Route, Error> {
     if rest.is_empty() {
         return Ok(Route::Docs("_replicator".to_owned()));
@@ -295,7 +263,7 @@ fn scheduler_docs(rest: &[&str]) -> Result<Route, Error> {
 }
 
 fn database(parts: &[&str]) -> Result<Route, Error> {
-    // `prefix/_replicator` may come with its slash unescaped.
+    // The slash in `prefix/_replicator` may be unescaped.
     let (db, rest) = match parts {
         [prefix, "_replicator", rest @ ..] if !is_database(prefix) => {
             (format!("{prefix}/_replicator"), rest)
@@ -320,14 +288,14 @@ fn database(parts: &[&str]) -> Result<Route, Error> {
         }
         [part] => match DbPart::named(part) {
             Some(part) => Route::DbPart(db, part),
-            // One that begins with an underscore and is nothing here is a document's that cannot be there.
+            // Other paths with an underscore are document ids that cannot exist.
             None => document((*part).to_owned()),
         },
         [id, attachment @ ..] => Route::Attachment(db, (*id).to_owned(), attachment.join("/")),
     })
 }
 
-/// A `+` is a blank, as CouchDB reads it.
+/// `+` decodes to a space, as in CouchDB.
 fn decode(segment: &str) -> Result<String, Error> {
     let segment = segment.replace('+', " ");
     match percent_encoding::percent_decode_str(&segment).decode_utf8() {

@@ -1,4 +1,4 @@
-//! The service: what it needs, and how it is run.
+//! The service: its dependencies, and running it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,29 +26,25 @@ use crate::state::Shared;
 use crate::upstream::Upstream;
 use crate::{call, pipeline};
 
-/// What a service needs. Clock and random bits are those of the queue.
+/// Dependencies of a service. Clock and random bits are the queue's.
 #[derive(Debug)]
 pub struct Setup {
-    /// Replications, with their jobs and databases.
+    /// Replications with their jobs and databases.
     pub replications: Replications,
-    /// What proves callers.
     pub authenticator: Authenticator,
-    /// Follows jobs for `_replicate`; without it nobody can wait there.
+    /// Follows jobs for `_replicate`; without it, waiting is not possible.
     pub follow: Option<NotifierHandle>,
-    /// What `/_metrics` shows; without it there is none.
+    /// Renders `/_metrics`; `None` turns it off.
     pub metrics: Option<Metrics>,
-    /// The cluster that this service stands in front of, if it does.
+    /// The CouchDB cluster behind this service, if any.
     pub upstream: Option<Upstream>,
-    /// The section `[api]`.
     pub options: Options,
 }
 
-/// Answers requests. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Service(Arc<Shared>);
 
 impl Service {
-    /// The service that answers with all this.
     pub fn new(setup: Setup) -> Result<Self, InvalidOption> {
         let Setup {
             replications,
@@ -71,7 +67,7 @@ impl Service {
             places: Arc::new(Semaphore::new(options.requests_max)),
             waiting: Arc::new(Semaphore::new(options.waits_max)),
             anonymous: Arc::new(Semaphore::new(options.anonymous_requests_max)),
-            // They were validated above.
+            // Validated above.
             proxies: Proxies::parse(&options.trusted_proxies).unwrap_or_default(),
             health,
             room: Arc::new(Semaphore::new(room)),
@@ -81,8 +77,8 @@ impl Service {
         })))
     }
 
-    /// Changes the administrators of the configuration. Sessions of those who are none any more, or have
-    /// another password, end.
+    /// Replaces the configured administrators. Sessions of removed administrators, and of those with a changed
+    /// password, end.
     pub fn set_admins(&self, admins: BTreeMap<String, PasswordHash>) {
         self.0.authenticator.admins.set(admins);
     }
@@ -91,12 +87,11 @@ impl Service {
         pipeline::answer(&self.0, request, client).await
     }
 
-    /// Serves a listener until `stop`.
     pub async fn run(self, listener: TcpListener, stop: CancellationToken) {
         self.serve(listener, None, stop).await;
     }
 
-    /// Serves a listener of TLS connections until `stop`.
+    /// Serves TLS connections until `stop`.
     pub async fn run_tls(self, listener: TcpListener, tls: TlsAcceptor, stop: CancellationToken) {
         self.serve(listener, Some(tls), stop).await;
     }

@@ -1,4 +1,4 @@
-//! What all requests share.
+//! State shared by all requests.
 
 use std::sync::Arc;
 
@@ -25,19 +25,19 @@ pub(crate) struct Shared {
     pub(crate) metrics: Option<Metrics>,
     pub(crate) upstream: Option<Upstream>,
     pub(crate) options: Options,
-    /// Places for requests that are worked on, and for those that wait.
+    /// Permits of requests in progress, and of those that wait.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) waiting: Arc<Semaphore>,
-    /// Places for requests of anonymous callers.
+    /// Permits of anonymous callers' requests.
     pub(crate) anonymous: Arc<Semaphore>,
-    /// Proxies that say where requests come from.
+    /// Proxies trusted for client addresses.
     pub(crate) proxies: Proxies,
     pub(crate) health: Health,
-    /// Room for bodies, in KiB.
+    /// Permits for body memory, in KiB.
     pub(crate) room: Arc<Semaphore>,
-    /// Ends what waits: feeds, and clients of `_replicate`.
+    /// Ends feeds and `_replicate` requests that wait.
     pub(crate) stop: CancellationToken,
-    /// What dashboards were last told.
+    /// The summary last sent to dashboards.
     pub(crate) summary: Mutex<KeptSummary>,
 }
 
@@ -46,18 +46,16 @@ impl Shared {
         self.replications.docs()
     }
 
-    /// Seconds since 1970.
     pub(crate) fn now_s(&self) -> u64 {
         u64::try_from(self.replications.jobs().clock().now_ms() / 1000).unwrap_or_default()
     }
 
-    /// 128 random bits.
     pub(crate) fn bits(&self) -> u128 {
         self.replications.jobs().entropy().bits()
     }
 }
 
-/// The last summary, when it was made, and what the next one builds on.
+/// The last summary, when it was made, and the state for the next.
 #[derive(Debug, Default)]
 pub(crate) struct KeptSummary {
     pub(crate) last: Option<(Instant, Value)>,

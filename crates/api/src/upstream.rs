@@ -1,11 +1,11 @@
-//! Standing in front of a `CouchDB` cluster: what is about replication is answered here, every other path passes through
-//! untouched, and the cluster says who a caller is.
+//! A `CouchDB` cluster behind this service: replication requests are handled here, all others are forwarded unchanged,
+//! and the cluster authenticates callers.
 //!
 //! | what | where |
 //! |---|---|
-//! | connections to the cluster | `upstream/connect.rs` |
-//! | requests that pass through | `upstream/forward.rs` |
-//! | who a caller is | `upstream/who.rs` |
+//! | connections | `upstream/connect.rs` |
+//! | forwarding requests | `upstream/forward.rs` |
+//! | authentication | `upstream/who.rs` |
 
 mod connect;
 mod forward;
@@ -35,7 +35,7 @@ pub(crate) use forward::Untouched;
 use who::Known;
 pub(crate) use who::PROOFS;
 
-/// Shorter than servers and balancers keep connections that nobody uses.
+/// Shorter than the idle time-outs of servers and balancers.
 const IDLE: Duration = Duration::from_secs(20);
 
 /// The section `[upstream]`.
@@ -73,7 +73,6 @@ impl Default for UpstreamOptions {
 }
 
 impl UpstreamOptions {
-    /// The cluster's URL, if there is a cluster.
     pub fn target(&self) -> Result<Option<Url>, InvalidOption> {
         if self.url.is_empty() {
             return Ok(None);
@@ -84,19 +83,19 @@ impl UpstreamOptions {
         };
         let url = Url::parse(&self.url).ok();
         let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let url = url.ok_or_else(|| invalid("must be a URL, as `http://couchdb:5984`"))?;
+        let url = url.ok_or_else(|| invalid("must be a URL such as `http://couchdb:5984`"))?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err(invalid(
-                "must hold no name and no password: callers prove who they are to the cluster",
+                "must not contain credentials: callers authenticate with the cluster",
             ));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(invalid("must have neither `?` nor `#`"));
+            return Err(invalid("must not contain `?` or `#`"));
         }
         Ok(Some(url))
     }
 
-    /// Whether the values can be worked with.
+    /// Validates the values.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         if self.connect_timeout_sec == 0 {
             return Err(InvalidOption {
@@ -108,20 +107,19 @@ impl UpstreamOptions {
     }
 }
 
-/// The cluster behind this service. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream(Arc<Shared>);
 
 struct Shared {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     base: String,
     authority: String,
     options: UpstreamOptions,
     client: HttpClient<Connector, Body>,
-    /// Names credentials in `known`, so that none is held.
+    /// Keys the digests of credentials in `known`.
     key: hmac::Key,
     known: Mutex<Known>,
-    /// Questions to the cluster about a caller.
+    /// Authentication requests in progress.
     asked: Once<Result<Proven, Error>>,
 }
 
@@ -134,7 +132,7 @@ impl std::fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    /// The cluster that the options name, if they name one. `tls` is for `https`; `random` the process's own secret.
+    /// The configured cluster, if any. `tls` is for `https`; `random` is the secret of this process.
     pub fn new(
         options: UpstreamOptions,
         tls: Option<Arc<ClientConfig>>,
@@ -164,19 +162,19 @@ impl Upstream {
         }))))
     }
 
-    /// Where plain names of databases are.
+    /// The server that plain database names refer to.
     pub(crate) fn base(&self) -> &str {
         &self.0.base
     }
 
-    /// A path and query of the cluster.
+    /// The cluster's URL for a path and query.
     fn uri(&self, path_and_query: &str) -> Option<Uri> {
         let is_path = path_and_query.starts_with('/');
         is_path.then(|| format!("{}{path_and_query}", self.0.base).parse().ok())?
     }
 }
 
-/// Whether a path is answered here although there is a cluster.
+/// Whether a path is handled here even if there is a cluster.
 pub(crate) fn is_answered_here(path: &str) -> bool {
     let segments = path.split('/').filter(|segment| !segment.is_empty());
     let mut segments = segments.map(|segment| percent_decode_str(segment).decode_utf8_lossy());

@@ -1,4 +1,4 @@
-//! `davenport bench api`: a frontend as a process of its own, and clients of it in this one.
+//! `davenport bench api`: a frontend in its own process, and its clients in this one.
 
 mod fill;
 mod frontend;
@@ -19,12 +19,12 @@ use crate::client::Connection;
 use crate::store::Figure;
 use frontend::Frontend;
 
-/// The database whose pages others are compared with.
+/// The database that others are compared with.
 const SMALL: usize = 10_000;
 const PAGES: usize = 500;
 const PAGE: usize = 100;
 const ROUNDS: usize = 5;
-/// Listeners that have been answered the head of a feed are about to wait.
+/// Listeners that have received the head of a feed are about to wait.
 const SETTLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
@@ -64,9 +64,9 @@ enum Part {
 
 pub(super) async fn run(bench: ApiBench, open: Open) -> anyhow::Result<()> {
     if bench.clients == 0 || bench.docs == 0 || bench.listeners == 0 {
-        bail!("a benchmark has at least one client, document and listener");
+        bail!("clients, documents and listeners must be at least 1");
     }
-    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let url = super::url_or_new(bench.store.clone(), &directory);
     let wants = |part| bench.cases.is_empty() || bench.cases.contains(&part);
     if wants(Part::DocWrites) || wants(Part::ChangesFanout) {
@@ -130,7 +130,7 @@ impl ApiBench {
     }
 }
 
-/// Clients write documents, and each waits until its document and job are durable.
+/// Clients write documents; each waits until its document and job are durable.
 async fn doc_writes(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result<()> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut clients = JoinSet::new();
@@ -166,7 +166,7 @@ async fn doc_writes(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result<()>
     Ok(())
 }
 
-/// One client asks for the first page again and again, and for pages that begin anywhere.
+/// One client repeatedly requests the first page, and pages at random positions.
 async fn docs_page(bench: &ApiBench, frontend: &Frontend, size: usize) -> anyhow::Result<()> {
     pages(bench, frontend, &format!("docs_page/{size}"), size, false).await?;
     pages(
@@ -202,7 +202,7 @@ async fn pages(
         let answer: Value = connection.get(&page).await?;
         times.push(asked.elapsed());
         if answer["total_rows"] != size {
-            bail!("{page} says there are {} documents", answer["total_rows"]);
+            bail!("{page} reports {} documents", answer["total_rows"]);
         }
     }
     bench.figure(case, "per_s", rate(PAGES, begun.elapsed()), "1/s");
@@ -211,7 +211,7 @@ async fn pages(
     Ok(())
 }
 
-/// Many clients wait for a change, which is then made.
+/// Many clients wait for one change.
 async fn changes_fanout(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result<()> {
     let mut writer = frontend.connect().await?;
     let (mut times, mut spent) = (Vec::new(), Duration::ZERO);
@@ -226,7 +226,7 @@ async fn changes_fanout(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result
             listeners.spawn(async move {
                 let path = format!("/_replicator/_changes?feed=longpoll&since={since}");
                 let mut feed = connection.follow(&path).await?;
-                // The feed has begun: what is written from now on ends it.
+                // The feed has started: anything written now ends it.
                 feed.hear("results").await?;
                 heard.wait().await;
                 feed.hear("last_seq").await?;
@@ -235,7 +235,7 @@ async fn changes_fanout(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result
         }
         tokio::time::timeout(Duration::from_mins(1), heard.wait())
             .await
-            .context("not all listeners were answered")?;
+            .context("not all listeners got a response")?;
         tokio::time::sleep(SETTLE).await;
         let begun = Instant::now();
         let number = usize::MAX - round;

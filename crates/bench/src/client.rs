@@ -1,4 +1,4 @@
-//! The HTTP client of all benchmarks. It costs next to nothing, so that the server is what is measured.
+//! The HTTP client of all benchmarks. It is cheap, so that the server is what is measured.
 
 use anyhow::{Context, bail, ensure};
 use http::{Method, StatusCode};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use url::{Host, Url};
 use wire::client;
 
-/// A server, as its user sees it. Every request has a connection of its own, because some servers close idle ones at the
-/// moment they are used again; [`Client::connect`] keeps one.
+/// A server with credentials. Every request uses a new connection, because some servers close idle ones just when they
+/// are reused; [`Client::connect`] keeps one.
 #[derive(Clone)]
 pub(crate) struct Client {
     root: Url,
@@ -23,13 +23,15 @@ impl Client {
             .ok()
             .filter(|url| url.scheme() == "http" && url.has_host());
         let Some(mut root) = root else {
-            bail!("--server is the URL of a CouchDB, as http://admin:password@127.0.0.1:5984");
+            bail!(
+                "--server must be the URL of a CouchDB, such as http://admin:password@127.0.0.1:5984"
+            );
         };
         root.set_path("/");
         Ok(Self { root })
     }
 
-    /// The port, when the server is on this machine.
+    /// The port, if the server is on this machine.
     pub(crate) fn local_port(&self) -> Option<u16> {
         let is_local = match self.root.host()? {
             Host::Ipv4(address) => address.is_loopback(),
@@ -49,11 +51,11 @@ impl Client {
         Ok(Connection(client::Connection::open(&self.root).await?))
     }
 
-    /// Whether the server replicates by itself.
+    /// Whether the server has a replicator.
     pub(crate) async fn has_replicator(&self) -> anyhow::Result<bool> {
         let (status, _) = self.send(Method::GET, "", "").await?;
-        ensure!(status.is_success(), "the server answers {status}");
-        // Without a source it is a bad request; without a replicator there is nothing to ask.
+        ensure!(status.is_success(), "the server responded {status}");
+        // With a replicator, a body without a source is a bad request.
         let (status, _) = self.send(Method::POST, "_replicate", "{}").await?;
         Ok(!matches!(
             status,
@@ -74,18 +76,18 @@ impl Client {
         let refused = self.expect(Method::POST, &path, body).await?;
         ensure!(
             refused.as_array().is_some_and(Vec::is_empty),
-            "the server refused documents: {refused}"
+            "the server rejected documents: {refused}"
         );
         Ok(())
     }
 
-    /// How many documents there are, and how many deleted ones.
+    /// The number of documents and of deleted ones.
     pub(crate) async fn counts(&self, database: &str) -> anyhow::Result<(u64, u64)> {
         let info = self.get(database).await?;
         let count = |name: &str| {
             info[name]
                 .as_u64()
-                .with_context(|| format!("the server's answer has no {name}"))
+                .with_context(|| format!("the server's response has no {name}"))
         };
         Ok((count("doc_count")?, count("doc_del_count")?))
     }
@@ -99,7 +101,7 @@ impl Client {
         let refused = rows.find(|row| row.get("error").is_some());
         ensure!(
             refused.is_none(),
-            "the server refused a document: {refused:?}"
+            "the server rejected a document: {refused:?}"
         );
         Ok(())
     }
@@ -108,11 +110,11 @@ impl Client {
         self.expect(Method::GET, path, "").await
     }
 
-    /// Has the server replicate, and waits until it is done.
+    /// Replicates with the server's replicator, and waits until it is done.
     pub(crate) async fn replicate(&self, document: &Value) -> anyhow::Result<()> {
         let body = document.to_string();
         let answer = self.expect(Method::POST, "_replicate", &body).await?;
-        ensure!(answer["ok"] == json!(true), "the server answers {answer}");
+        ensure!(answer["ok"] == json!(true), "the server responded {answer}");
         Ok(())
     }
 
@@ -166,7 +168,7 @@ impl Connection {
         Ok(serde_json::from_slice(&answer)?)
     }
 
-    /// An answer that is read piece by piece.
+    /// A response that is read in pieces.
     pub(crate) async fn follow(&mut self, path: &str) -> anyhow::Result<Followed> {
         let (_, body) = self.0.send(Method::GET, path, String::new()).await?;
         Ok(Followed {
@@ -176,7 +178,7 @@ impl Connection {
     }
 }
 
-/// The answer of a feed.
+/// The response of a feed.
 pub(crate) struct Followed {
     body: Incoming,
     read: Vec<u8>,

@@ -1,8 +1,8 @@
-//! `davenport bench fleet`: a node with very many continuous jobs that wait for changes, many short jobs at once, and how
-//! long jobs wait when their node ends.
+//! `davenport bench fleet`: a node with very many continuous jobs that wait for changes, many short jobs at once, and
+//! how long jobs wait when their node stops.
 //!
-//! Nodes and servers are processes of their own, so that memory and processor time of a node are its own. Given a CouchDB,
-//! short jobs copy between its databases, and then its own scheduler does the same.
+//! Nodes and servers run in their own processes, so that memory and CPU time can be measured. Given a CouchDB, short
+//! jobs copy between its databases, and its own scheduler repeats that.
 
 mod idle;
 mod one_shot;
@@ -47,14 +47,13 @@ pub struct FleetBench {
     json: bool,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
-    /// So many continuous jobs that have caught up
+    /// This many continuous jobs that have caught up
     Idle(u32),
-    /// So many jobs that copy ten documents
+    /// This many jobs that copy ten documents
     OneShot(u32),
-    /// A node ends; is it killed?
+    /// A node stops, killed or in order
     Takeover { killed: bool },
 }
 
@@ -64,7 +63,7 @@ impl FromStr for Case {
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
             format!(
-                "{text:?} is no case; there are idle/N, one_shot/N, takeover/kill and takeover/stop"
+                "{text:?} is not a case; use idle/N, one_shot/N, takeover/kill or takeover/stop"
             )
         };
         let (name, what) = text.split_once('/').ok_or_else(unknown)?;
@@ -91,22 +90,21 @@ impl fmt::Display for Case {
     }
 }
 
-/// One case, and how to report.
+/// One case and its report.
 struct Run<'a> {
     bench: &'a FleetBench,
     case: Case,
-    /// Of all cases, which may share a store: its keys are here.
+    /// The directory of all cases, with the keys of a store that they share.
     directory: &'a TempDir,
-    /// The nodes' store.
     store: String,
     /// A database of its own, so that a store can be used again.
     replicator: String,
 }
 
 pub(crate) async fn run(bench: FleetBench) -> anyhow::Result<()> {
-    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     for case in &bench.cases {
-        let new = tempfile::tempdir().context("make a temporary directory")?;
+        let new = tempfile::tempdir().context("cannot create a temporary directory")?;
         let store = super::url_or_new(bench.store.clone(), &new);
         let run = Run {
             bench: &bench,
@@ -139,7 +137,7 @@ impl Run<'_> {
     }
 }
 
-/// Of sorted figures the one that so many percent do not exceed.
+/// The percentile of sorted figures.
 fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     Some(sorted[(sorted.len() * percent / 100).min(last)])

@@ -1,8 +1,8 @@
-//! `davenport bench`: how fast it is on this machine. Compare figures of one run only: on their own they say more about
+//! `davenport bench`: performance on this machine. Compare only figures of one run: on their own they say more about
 //! the machine.
 //!
-//! It must not know how a node is configured: what opens a service's store is handed in, and nodes that are measured are
-//! processes of their own.
+//! It must not know how a node is configured: the function that opens a service's store is passed in, and measured
+//! nodes are separate processes.
 //!
 //! Start reading here, then `store.rs` and `queue.rs` (in this process), then `fleet.rs` (whole nodes).
 
@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 use store::Figure;
 
-/// Opens the service on a store, as a node with default settings does.
+/// Opens the service on a store, with the default settings of a node.
 pub type Open = fn(url: String) -> BoxFuture<'static, anyhow::Result<Replications>>;
 
 /// What is measured.
@@ -87,14 +87,14 @@ pub async fn run(command: Command, open: Open) -> anyhow::Result<()> {
     }
 }
 
-/// A store for one run: the one that is named, or a new one in `directory`.
+/// The store of a run: the given one, or a new one in `directory`.
 fn url_or_new(url: Option<String>, directory: &TempDir) -> String {
     url.unwrap_or_else(|| format!("lmdb:{}", directory.path().join("store").display()))
 }
 
-/// This program once more, as the second process of a benchmark.
+/// This program, as the second process of a benchmark.
 fn second_process(command: &str, url: &str) -> anyhow::Result<Process> {
-    let mut second = Process::new(std::env::current_exe().context("find this program")?);
+    let mut second = Process::new(std::env::current_exe().context("cannot find this program")?);
     second.args(["bench", command, "--store", url]);
     Ok(second)
 }
@@ -114,13 +114,13 @@ fn report(bench: &str, figure: &Figure, as_json: bool) {
     });
 }
 
-/// A line on standard output. A closed pipe is no error: its reader has read enough.
+/// Prints a line. A closed pipe is not an error: its reader has read enough.
 fn print(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Random bytes of the operating system.
+/// Random bytes from the operating system.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     rand::Rng::fill_bytes(&mut rand::rng(), &mut bytes);

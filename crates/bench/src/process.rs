@@ -1,5 +1,4 @@
-//! Other processes of this program; and processor time and memory of processes, read from the system. Where it does not
-//! tell, nothing is known.
+//! Child processes of this program, and CPU time and memory of processes, if the system reports them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,50 +10,53 @@ use anyhow::Context;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-/// In which Linux counts processor time, on every machine that Rust runs on.
+/// The unit of CPU time in Linux, on every machine that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// A server that uses less of a processor has nothing left to do.
+/// A server with less CPU usage is idle.
 const QUIET: f64 = 0.1;
 const QUIET_WINDOW: Duration = Duration::from_millis(500);
 const SETTLE_WINDOWS_MAX: u32 = 120;
 
-/// This program again, with other arguments. What it is told comes by its input, so that no list of processes shows it.
+/// Runs this program with other arguments. Its parameters are sent on standard input, so that process lists do not show
+/// them.
 pub(crate) fn myself(args: &[&str]) -> anyhow::Result<Child> {
-    Command::new(std::env::current_exe().context("find this program")?)
+    Command::new(std::env::current_exe().context("cannot find this program")?)
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .context("start another process")
+        .context("cannot start another process")
 }
 
 pub(crate) async fn first_line(child: &mut Child) -> anyhow::Result<String> {
-    let stdout = child.stdout.take().context("read from a new process")?;
+    let stdout = child
+        .stdout
+        .take()
+        .context("cannot read from a new process")?;
     let line = BufReader::new(stdout).lines().next_line().await?;
-    line.context("the other process said nothing")
+    line.context("the other process printed nothing")
 }
 
-/// A server in memory, as a process; and its URL.
+/// An in-memory server in its own process, and its URL.
 pub(crate) async fn start_peer() -> anyhow::Result<(Child, String)> {
     let mut child = myself(&["bench", "replicate-peer"])?;
     let url = first_line(&mut child).await?;
     Ok((child, url))
 }
 
-/// A process and those that it started.
+/// A process and its descendants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Processes {
     root: u32,
 }
 
 impl Processes {
-    /// Those of this process.
     pub(crate) fn of(root: u32) -> Self {
         Self { root }
     }
 
-    /// Those of the process that listens on a port of this machine.
+    /// The processes that listen on a port of this machine.
     pub(crate) fn listening(port: u16) -> Option<Self> {
         let mut sockets = HashSet::new();
         for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -73,7 +75,7 @@ impl Processes {
         pids().find(owns).map(Self::of)
     }
 
-    /// Processor seconds so far.
+    /// CPU seconds so far.
     pub(crate) fn cpu_s(self) -> Option<f64> {
         let all: Vec<Stat> = pids().filter_map(Stat::read).collect();
         let mut family = HashSet::from([self.root]);
@@ -95,12 +97,12 @@ impl Processes {
             .then(|| seconds(ticks.sum()))
     }
 
-    /// The memory that the process has now, in millions of bytes.
+    /// The current memory of the process, in megabytes.
     pub(crate) fn rss_mb(self) -> Option<f64> {
         memory_mb(&self.root.to_string(), "VmRSS:")
     }
 
-    /// Waits until there is nothing going on in them, or for a minute.
+    /// Waits until they are idle, or for a minute.
     pub(crate) async fn settle(self) {
         for _ in 0..SETTLE_WINDOWS_MAX {
             let before = self.cpu_s();
@@ -114,17 +116,17 @@ impl Processes {
     }
 }
 
-/// Processor seconds of this process so far.
+/// CPU seconds of this process so far.
 pub(crate) fn own_cpu_s() -> Option<f64> {
     Stat::read(std::process::id()).map(|stat| seconds(stat.ticks))
 }
 
-/// The most memory that this process had, in millions of bytes.
+/// The peak memory of this process, in megabytes.
 pub(crate) fn own_peak_mb() -> Option<f64> {
     memory_mb("self", "VmHWM:")
 }
 
-/// The memory that this process has.
+/// The current memory of this process.
 pub(crate) fn own_rss_mb() -> Option<f64> {
     memory_mb("self", "VmRSS:")
 }
@@ -141,12 +143,11 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / TICKS_PER_SECOND
 }
 
-/// A line of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     pid: u32,
     parent: u32,
-    /// Its own, and those of children that have ended.
+    /// Its own time, and that of exited children.
     ticks: u64,
 }
 
@@ -158,7 +159,7 @@ impl Stat {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        // The name stands in brackets and may hold anything, brackets too.
+        // The name is in parentheses and may contain anything, parentheses too.
         let (head, rest) = line.rsplit_once(')')?;
         let pid = head.split_once(' ')?.0.parse().ok()?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -176,7 +177,7 @@ fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The socket of a line of `/proc/net/tcp` that listens on a port, as links to it are written.
+/// The socket of a line of `/proc/net/tcp` that listens on a port, in the form of `/proc/PID/fd` links.
 fn listener(line: &str, port: u16) -> Option<String> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (address, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);

@@ -1,7 +1,5 @@
-//! How fast the queue is on this machine.
-//!
-//! Producers add jobs while workers take them, do nothing, and finish them; every acknowledgement is
-//! durable. Compare figures of one run: what they are on their own says more about the machine.
+//! Performance of the queue. Producers add jobs while workers claim them, do nothing, and finish them; every
+//! acknowledgement is durable.
 
 mod backlog;
 pub(crate) mod command;
@@ -23,48 +21,46 @@ use meter::Report;
 
 pub(crate) use second::second;
 
-/// Far longer than any run of a job here: nothing comes back because its holder was silent.
+/// Far longer than any run of a job here: no job comes back because of a silent holder.
 const TIMEOUT_MS: u64 = 600_000;
 
-/// What is measured, and where.
 #[derive(Debug)]
 pub(crate) struct Bench {
-    /// The store: an empty one, which is left full of jobs.
+    /// The store: empty at first, full of jobs afterwards.
     pub url: String,
-    /// How many jobs a case adds and finishes.
+    /// Jobs that a case adds and finishes.
     pub jobs: usize,
-    /// How many tasks add jobs side by side.
+    /// Tasks that add jobs.
     pub producers: usize,
-    /// How many tasks finish jobs side by side.
+    /// Tasks that finish jobs.
     pub workers: usize,
-    /// How many jobs one transaction adds, or finishes, where that is more than one.
+    /// Jobs per transaction in the batched case.
     pub batch: usize,
-    /// How many jobs wait in the largest backlog.
+    /// Waiting jobs in the largest backlog.
     pub backlog: usize,
-    /// Starts a process that calls [`second`] on the store; `None` leaves its cases out.
+    /// Starts a process that calls [`second`] on the store; `None` skips its cases.
     pub second_process: Option<Command>,
-    /// What is measured, in this order.
+    /// The cases to measure, in this order.
     pub cases: Vec<Case>,
 }
 
-/// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
-    /// Adding, accepting and finishing, one job to an acknowledgement.
+    /// Adding, claiming and finishing, one job per acknowledgement.
     OneByOne,
-    /// The same with many jobs to an acknowledgement.
+    /// The same with many jobs per acknowledgement.
     Batched,
-    /// Acceptors that know nothing of each other, as if each were a process, on one backlog.
+    /// Independent acceptors on one backlog, as if each were a process.
     Crowd,
     /// From adding a job to its start, on an idle queue.
     Latency,
-    /// Accepting and finishing with few and with many jobs waiting; starting a process and listing
-    /// with as many in the store.
+    /// Claiming and finishing with few and with many jobs waiting; starting a process and listing with that many in the
+    /// store.
     Backlog,
 }
 
 impl Case {
-    /// All of them, in the order in which they disturb each other least.
+    /// All cases, in the order in which they disturb each other least.
     pub(crate) const ALL: [Self; 5] = [
         Self::OneByOne,
         Self::Batched,
@@ -78,7 +74,7 @@ impl Case {
 pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Result<()> {
     if bench.jobs == 0 || bench.producers == 0 || bench.workers == 0 || bench.batch == 0 {
         return Err(Error::Invalid(
-            "a benchmark has at least one job, producer and worker, and one job to a batch",
+            "jobs, producers, workers and the batch size must be at least 1",
         ));
     }
     let mut report = Report(report);
@@ -105,7 +101,7 @@ pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Res
     Ok(())
 }
 
-/// Adding alone, accepting and finishing alone, and both at once.
+/// Adding alone, claiming and finishing alone, and both at once.
 async fn whole_cycles(
     load: &Load,
     case: &str,
@@ -132,7 +128,7 @@ async fn whole_cycles(
 }
 
 impl Load {
-    /// A type of its own for a case.
+    /// A separate job type per case.
     async fn register(&self, case: &str) -> Result<JobType> {
         let ty = JobType::new(&format!("bench/{case}"))?;
         self.jobs.set_type(&ty, TypeConfig::new(TIMEOUT_MS)).await?;

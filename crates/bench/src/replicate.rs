@@ -1,8 +1,8 @@
-//! `davenport bench replicate`: a replication by us, and the same one by the server's own replicator, on the same server.
+//! `davenport bench replicate`: a replication by Davenport, and the same one by the server's own replicator, on the
+//! same server.
 //!
-//! Ours runs in a process of its own, so that its processor time and memory are its own. What the server itself spends on
-//! it is read from the system where the server runs on this machine. A server with a replicator does the same work again,
-//! into another database.
+//! Ours runs in its own process, so that its CPU time and memory can be measured. The server's own cost is measured if
+//! it runs on this machine. A server with a replicator repeats the work into another database.
 
 mod child;
 mod data;
@@ -55,7 +55,7 @@ pub struct Command {
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     ensure!(
         command.scale > 0.0 && command.scale <= 1.0,
-        "--scale is more than 0 and at most 1"
+        "--scale must be more than 0 and at most 1"
     );
     let mut own = None;
     let url = if let Some(url) = command.server {
@@ -88,28 +88,28 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         None => bench.cases(cases).await,
     };
     if let Some(mut child) = own {
-        // It ends with its input.
+        // It exits at the end of its input.
         drop(child.stdin.take());
-        child.wait().await.context("wait for the server")?;
+        child.wait().await.context("cannot wait for the server")?;
     }
     measured
 }
 
-/// A server, and how to report.
+/// A server and the report.
 struct Bench {
     client: Client,
-    /// Its processes, when they are on this machine.
+    /// Its processes, if they are on this machine.
     server: Option<Processes>,
     has_replicator: bool,
     scale: f64,
-    /// The longest time of a case.
+    /// Time limit of a case.
     limit: Duration,
     /// Fields of replication documents.
     options: Map<String, Value>,
     json: bool,
 }
 
-/// What one replication took.
+/// The cost of one replication.
 #[derive(Default)]
 struct Measured {
     wall_s: f64,
@@ -119,7 +119,7 @@ struct Measured {
 }
 
 impl Bench {
-    /// Measures cases. One that fails does not hold up the others.
+    /// Measures cases. A failure does not stop the others.
     async fn cases(&self, cases: &[Case]) -> anyhow::Result<()> {
         let mut failed = Vec::new();
         for case in cases {
@@ -187,9 +187,12 @@ impl Bench {
 
     async fn idle_between(&self, jobs: u32, source: &str, target: &str) -> anyhow::Result<()> {
         let mut child = myself(&["bench", "replicate-idle"])?;
-        let mut stdin = child.stdin.take().context("write to a new process")?;
+        let mut stdin = child
+            .stdin
+            .take()
+            .context("cannot write to a new process")?;
         for job in 0..jobs {
-            // Whoever asks with other headers is another replication.
+            // Different headers make a different replication.
             let document = json!({
                 "source": {"url": self.client.url(source), "headers": {"X-Job": job.to_string()}},
                 "target": self.client.url(target),
@@ -200,7 +203,8 @@ impl Bench {
         drop(stdin);
         let line = first_line(&mut child).await?;
         child.wait().await?;
-        let said: Value = serde_json::from_str(&line).context("read what a process measured")?;
+        let said: Value =
+            serde_json::from_str(&line).context("cannot read the result of a process")?;
         for (metric, unit) in [
             ("rss_kb_per_job", "kB"),
             ("cpu_s", "s"),
@@ -218,14 +222,14 @@ impl Bench {
         for batch in data::batches(case, count) {
             self.client.bulk_docs(database, &batch).await?;
         }
-        // What the server still does with all that is no part of any replication.
+        // Leftover work of the server must not count for the replication.
         if let Some(server) = &self.server {
             server.settle().await;
         }
         Ok(())
     }
 
-    /// Both databases have the same documents.
+    /// Checks that both databases have the same documents.
     async fn check(&self, case: Case, source: &str, target: &str) -> anyhow::Result<()> {
         let (source, target) = (
             self.client.counts(source).await?,
@@ -242,14 +246,18 @@ impl Bench {
         let mut child = myself(&["bench", "replicate-one"])?;
         let document = self.document(source, target);
         let (before, begun) = (self.server_cpu(), Instant::now());
-        let mut stdin = child.stdin.take().context("write to a new process")?;
+        let mut stdin = child
+            .stdin
+            .take()
+            .context("cannot write to a new process")?;
         stdin.write_all(document.to_string().as_bytes()).await?;
         drop(stdin);
         let line = first_line(&mut child).await?;
         let status = child.wait().await?;
         let wall_s = begun.elapsed().as_secs_f64();
         ensure!(status.success(), "the replication failed");
-        let said: Value = serde_json::from_str(&line).context("read what a process measured")?;
+        let said: Value =
+            serde_json::from_str(&line).context("cannot read the result of a process")?;
         Ok(Measured {
             wall_s,
             cpu_s: said["cpu_s"].as_f64().unwrap_or_default(),
@@ -268,7 +276,7 @@ impl Bench {
         Ok(Measured {
             wall_s: begun.elapsed().as_secs_f64(),
             server_cpu_s: self.cpu_since(before),
-            // The replicator is a part of the server; no other process took part.
+            // The replicator is part of the server; there is no other process.
             cpu_s: 0.0,
             peak_rss_mb: None,
         })
@@ -316,12 +324,12 @@ impl Bench {
     }
 }
 
-/// Fields of a replication document. What is no JSON is a string.
+/// Parses a field of a replication document. What is not JSON is a string.
 fn options(given: &[String]) -> anyhow::Result<Map<String, Value>> {
     let field = |option: &String| {
         let (field, value) = option
             .split_once('=')
-            .with_context(|| format!("--option {option}: write FIELD=JSON"))?;
+            .with_context(|| format!("--option {option}: must be FIELD=JSON"))?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         Ok((field.to_owned(), value))
     };

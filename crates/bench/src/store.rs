@@ -1,8 +1,5 @@
-//! How fast the store is on this machine, next to what its disk and LMDB could do bare.
-//!
-//! Writers read a row and write it again, each at a place of its own in a hundred thousand rows.
-//! The bare loop does the same in LMDB, one synced transaction after the other. Compare figures of
-//! one run: what they are on their own says more about the machine.
+//! Performance of the store, compared with its disk and bare LMDB. Writers read and rewrite rows, each at its own
+//! position among a hundred thousand rows. The bare loop does the same in LMDB, one synced transaction after the other.
 
 mod bare;
 pub(crate) mod command;
@@ -22,27 +19,22 @@ use ::store::{Error, Result, Store, Transaction};
 
 pub(crate) use watch::echo;
 
-/// What is measured, and where.
 #[derive(Debug)]
 pub(crate) struct Bench {
-    /// The store: an empty one, which is left full of rows.
+    /// The store: empty at first, full of rows afterwards.
     pub url: String,
-    /// An empty directory on the disk to compare with; `None` leaves the bare cases out.
+    /// An empty directory on the disk to compare with; `None` skips the bare cases.
     pub bare: Option<PathBuf>,
-    /// How long each case runs.
+    /// The duration of each case.
     pub duration: Duration,
-    /// Starts a process that calls [`echo`] on the store; `None` leaves its case out.
+    /// Starts a process that calls [`echo`] on the store; `None` skips its case.
     pub second_process: Option<Command>,
 }
 
-/// One measured number.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figure {
-    /// What was done.
     pub case: String,
-    /// What was measured.
     pub metric: &'static str,
-    /// The number.
     pub value: f64,
     /// What it counts.
     pub unit: &'static str,
@@ -93,7 +85,7 @@ impl Report<'_> {
         });
     }
 
-    /// Reports how many commits there were in a second, and how long they took.
+    /// Reports commits per second and their latency.
     fn commits(&mut self, case: &str, run: &Run) -> f64 {
         let rate = per_second(run.latencies.len() as u64, run.elapsed);
         self.figure(case, "commits_per_s", rate, "1/s");
@@ -113,7 +105,7 @@ impl Report<'_> {
     }
 }
 
-/// What happened while one case ran.
+/// What happened during one case.
 struct Run {
     elapsed: Duration,
     latencies: Vec<Duration>,
@@ -132,7 +124,7 @@ async fn fill(store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Keys that follow each other lie far apart.
+/// Spreads consecutive keys.
 fn key(number: u64) -> [u8; 16] {
     let mut key = *b"bench/..........";
     let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -182,7 +174,7 @@ fn next_value(old: Option<&[u8]>) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// Reads single rows, each in a transaction of its own. Returns how many in a second.
+/// Reads single rows, one per transaction. Returns the number per second.
 async fn read(store: &Store, readers: usize, duration: Duration) -> Result<f64> {
     let mut tasks = JoinSet::new();
     let begun = Instant::now();

@@ -18,11 +18,8 @@ use crate::types::{DocId, Rev};
 /// A document: its JSON text and the members that replication needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Document {
-    /// `_id`.
     pub id: DocId,
-    /// `_rev`.
     pub rev: Option<Rev>,
-    /// `_deleted`.
     pub deleted: bool,
     pub attachments: Attachments,
     json: Bytes,
@@ -71,7 +68,6 @@ impl Document {
         })
     }
 
-    /// The text.
     pub fn json(&self) -> &Bytes {
         &self.json
     }

@@ -259,7 +259,6 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether it has any credentials.
     pub fn has_credentials(&self) -> bool {
         self.basic.is_some()
             || self.method.is_some()

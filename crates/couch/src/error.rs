@@ -47,10 +47,7 @@ pub enum Error {
     },
     /// The name of the host does not resolve (`nxdomain`).
     #[error("could not resolve {host}")]
-    Unresolvable {
-        /// The name.
-        host: String,
-    },
+    Unresolvable { host: String },
     /// The server keeps answering 429 (`max_backoff`): end the run, try again later.
     #[error("{request} is held back: the server asks for less")]
     MaxBackoff { request: Request },
@@ -58,11 +55,7 @@ pub enum Error {
     #[error(
         "egress to {host} is not allowed by the rule `{rule}`; an operator lets it through with `network.egress.allow`"
     )]
-    Egress {
-        host: String,
-        /// The rule that forbids it.
-        rule: String,
-    },
+    Egress { host: String, rule: String },
     /// A session or token could not be obtained (`replication_auth_error`).
     #[error("{tag} at {request}: {reason}")]
     Auth {
@@ -130,7 +123,6 @@ impl Error {
 /// Method and URL of a request, without credentials and query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// `GET`, …
     pub method: &'static str,
     /// Scheme, host and path.
     pub url: String,

@@ -57,7 +57,7 @@ pub(crate) async fn exchange(
             biased;
             done = &mut sending => return done.map(|answer| (answer, used)).map_err(|e| classify(&e)),
             () = too_many.cancelled() => {
-                let what = "there is no end of interim answers";
+                let what = "too many interim responses";
                 return Err(Failure::BadAnswer(what.to_owned()).into());
             }
             () = tokio::time::sleep_until(wake) => {}

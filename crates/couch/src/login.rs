@@ -89,7 +89,7 @@ async fn attempt(profile: &Profile, url: &Url, form: &Form) -> Result<Answered, 
         .header(header::ACCEPT, "application/json")
         .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
         .body(payload.body(Arc::clone(&progress)))
-        .map_err(|error| Error::Config(format!("no request can be made of {url}: {error}")))?;
+        .map_err(|error| Error::Config(format!("invalid request to {url}: {error}")))?;
     if let Some(value) = &form.authorization {
         request
             .headers_mut()

@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(
             cache.0.lock().unwrap().len(),
             1,
-            "what nobody uses is forgotten"
+            "unused values are dropped"
         );
     }
 

@@ -79,7 +79,7 @@ impl NetworkOptions {
     /// Checks the values, but not the files.
     pub fn validate(&self) -> Result<(), Error> {
         if self.cert_file.is_some() != self.key_file.is_some() {
-            let what = "`cert_file` and `key_file` go together";
+            let what = "set both `cert_file` and `key_file`, or neither";
             return Err(Error::Config(what.to_owned()));
         }
         Egress::new(&self.egress).map(drop)

@@ -349,7 +349,7 @@ impl Peer {
         *request.method_mut() = target.method.clone();
         *request.uri_mut() = target.uri.parse().map_err(|_| {
             Error::Config(format!(
-                "{} is no address for a request",
+                "{} is not a valid request URL",
                 self.shown(call).url
             ))
         })?;

@@ -13,13 +13,11 @@ use wire::FeedKind;
 /// More than any server sends besides its rows.
 const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
 
-/// Where the rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layout {
     /// The elements of an array that is this member of an object.
     Member(&'static str),
     Array,
-    /// Values one after the other.
     Values,
     /// Values on lines that begin with `data:`, among other lines (`text/event-stream`).
     Events,
@@ -50,7 +48,7 @@ const DATA: &[u8] = b"data:";
 pub(crate) enum Broken {
     #[error("a row has more than {0} bytes")]
     RowTooLarge(usize),
-    #[error("there are more than {ENVELOPE_BYTES_MAX} bytes beside the rows")]
+    #[error("the response has more than {ENVELOPE_BYTES_MAX} bytes outside its rows")]
     EnvelopeTooLarge,
     #[error("it is not JSON")]
     NotJson,
@@ -62,7 +60,6 @@ pub(crate) enum Broken {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// Before the rows.
     Head,
     /// Between rows; `comma` if a comma may come next.
     Between {
@@ -75,7 +72,6 @@ enum Place {
     /// In a line of an event stream without a row, or after it.
     Rest,
     Row,
-    /// After the rows.
     Tail,
 }
 
@@ -372,7 +368,7 @@ impl Scan {
         Ok(None)
     }
 
-    /// The place after the closing quote.
+    /// The position after the closing quote.
     fn skip_string(&mut self, bytes: &[u8], mut at: usize) -> Option<usize> {
         if self.escaped {
             self.escaped = false;

@@ -61,7 +61,6 @@ pub struct ListedDatabase {
     pub update_seq: Option<Seq>,
 }
 
-/// An event of a database.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct DatabaseUpdate {
     #[serde(alias = "dbname")]
@@ -95,7 +94,6 @@ impl Network {
 }
 
 impl Server {
-    /// The server of a database.
     pub(crate) fn above(database: &Peer) -> Self {
         Self {
             peer: Arc::new(database.above()),

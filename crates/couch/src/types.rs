@@ -17,7 +17,6 @@ macro_rules! text_id {
                 Self(text.into())
             }
 
-            /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }

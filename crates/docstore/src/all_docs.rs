@@ -33,7 +33,6 @@ pub struct AllDocsPage {
     pub rest: Option<AllDocsQuery>,
 }
 
-/// A row of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllDocsRow {
     /// The id of the document, or the key if there is no such document.

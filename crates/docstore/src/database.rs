@@ -58,16 +58,13 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Props {}
 
-/// The shards of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cluster {
     /// Shards.
     pub q: u8,
     /// Copies.
     pub n: u8,
-    /// The write quorum.
     pub w: u8,
-    /// The read quorum.
     pub r: u8,
 }
 

@@ -52,7 +52,6 @@ pub enum Error {
     BadQuery {
         /// The value of `error` in the answer.
         error: &'static str,
-        /// The value of `reason`.
         reason: String,
     },
     /// The store failed; retryable errors were retried.

@@ -45,7 +45,6 @@ pub struct Change<'a> {
     pub id: &'a str,
     /// The winner before; `None` for a new document.
     pub before: Option<&'a Document>,
-    /// The new revision.
     pub written: &'a Document,
     /// The winner after the write: the new revision or another one.
     pub after: &'a Document,

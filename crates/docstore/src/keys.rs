@@ -94,7 +94,6 @@ impl Keys {
         }
     }
 
-    /// Every row of the instance.
     pub(crate) fn all(&self) -> KeyRange {
         below(&self.prefix)
     }

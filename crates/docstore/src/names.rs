@@ -41,7 +41,6 @@ impl DbName {
     }
 }
 
-/// CouchDB's rule for names.
 fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && (name.bytes())

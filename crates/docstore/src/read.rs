@@ -47,10 +47,8 @@ impl ReadOptions {
 /// Which attachments are returned with their data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Attachments {
-    /// None.
     #[default]
     Stubs,
-    /// All of them.
     All,
     /// Those that are newer than the newest ancestor among these revisions.
     Since(Vec<Rev>),
@@ -69,7 +67,6 @@ pub type Opened = Result<Document, Rev>;
 /// One request of a `_bulk_get`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkGet {
-    /// The document.
     pub id: String,
     pub revs: OpenRevs,
     pub options: ReadOptions,
@@ -78,7 +75,6 @@ pub struct BulkGet {
 /// The revisions of a document that a database does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevsDiff {
-    /// The document.
     pub id: String,
     /// Requested revisions that are unknown.
     pub missing: Vec<Rev>,

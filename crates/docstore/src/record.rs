@@ -16,7 +16,6 @@ pub(crate) struct Record {
     pub(crate) mark: Option<Mark>,
     pub(crate) next_part: u64,
     pub(crate) tree: RevTree<Leaf>,
-    /// The number of its rows.
     pub(crate) chunks: usize,
 }
 

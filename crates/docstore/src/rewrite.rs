@@ -18,9 +18,7 @@ const BYTES_MAX: usize = 2_000_000;
 pub struct Rewritten {
     /// The last document that was read; `None` before the first.
     pub after: Option<String>,
-    /// Whether all documents were read.
     pub done: bool,
-    /// The number of documents read.
     pub looked: u64,
     pub written: u64,
 }

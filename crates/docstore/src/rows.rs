@@ -104,7 +104,6 @@ impl Winner {
     }
 }
 
-/// The metadata of a leaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
     /// The part of the body.
@@ -113,7 +112,6 @@ pub(crate) struct Leaf {
     pub(crate) attachments: Vec<AttachmentRow>,
 }
 
-/// The metadata of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AttachmentRow {
     pub(crate) name: String,

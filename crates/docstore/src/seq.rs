@@ -109,7 +109,6 @@ impl FromStr for Seq {
 /// Where a client wants a feed to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// After this write.
     Seq(Seq),
     /// After the newest write: `now`.
     Now,

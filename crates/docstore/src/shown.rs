@@ -11,7 +11,6 @@ use document::revtree::Status;
 
 use crate::Seq;
 
-/// One revision of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     pub id: String,
@@ -26,24 +25,17 @@ pub struct Document {
 /// Metadata that a reader may request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// `_revisions`
     pub revisions: Option<Revisions>,
-    /// `_revs_info`
     pub revs_info: Option<Vec<(Rev, Status)>>,
-    /// `_local_seq`
     pub local_seq: Option<Seq>,
-    /// `_conflicts`
     pub conflicts: Vec<Rev>,
-    /// `_deleted_conflicts`
     pub deleted_conflicts: Vec<Rev>,
 }
 
-/// An attachment of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     pub name: String,
     pub content_type: String,
-    /// The MD5 of its bytes.
     pub md5: [u8; 16],
     pub bytes: u64,
     /// The generation that added it.

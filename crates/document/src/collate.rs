@@ -12,7 +12,7 @@ static COLLATOR: LazyLock<CollatorBorrowed<'static>> = LazyLock::new(|| {
         .expect("the root collation is compiled in")
 });
 
-/// Compares as views and Mango selectors do.
+/// Compares in the order of views and Mango selectors.
 pub fn compare(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
@@ -49,7 +49,7 @@ pub fn compare_strings(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Compares numbers by value, an integer exactly with a float.
+/// Compares numbers by value; an integer and a float are compared exactly.
 pub(crate) fn compare_numbers(a: &Number, b: &Number) -> Ordering {
     match (a.as_i128(), b.as_i128()) {
         (Some(a), Some(b)) => a.cmp(&b),
@@ -64,7 +64,7 @@ fn float(number: &Number) -> f64 {
 }
 
 fn compare_mixed(integer: i128, float: f64) -> Ordering {
-    // JSON integers here fit 65 bits, so a float of this size lies outside of all of them.
+    // JSON integers fit 65 bits here, so a float of this size is outside their range.
     const LIMIT: f64 = 1e30;
     if float >= LIMIT {
         return Ordering::Less;
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// The table of CouchDB's documentation on collation, numbers and object order added.
+    /// The table in CouchDB's documentation on collation, with number and object order added.
     #[test]
     fn couchdb_collation_table() {
         let sorted = json!([

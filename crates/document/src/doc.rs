@@ -1,7 +1,7 @@
 //! Documents as clients send them: one JSON object whose members beginning with `_` are CouchDB's, the others the client's.
 //!
-//! The client's members are kept as they were written, in order, with their numbers and even their repetitions; only blanks between tokens
-//! are dropped, because feeds put each document on one line.
+//! The client's members keep their text, order, numbers and even duplicates; only white space between tokens is
+//! dropped, because feeds put each document on one line.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,25 +14,22 @@ use crate::rev::{Rev, RevId, Revisions};
 #[cfg(test)]
 mod tests;
 
-/// A document with CouchDB's members taken out.
+/// A document without CouchDB's members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doc<'a> {
-    /// `_id`.
     pub id: Option<String>,
-    /// `_revisions`, or else `_rev`: the revision edited, or (in replication) the revision itself.
+    /// From `_revisions`, or else `_rev`: the edited revision, or (in replication) the revision itself.
     pub revisions: Option<Revisions>,
-    /// `_deleted`.
     pub deleted: bool,
-    /// `_attachments`, an object: names with what was sent for each, in order.
+    /// `_attachments`: each name with the client's value, in order.
     pub attachments: Vec<(String, &'a str)>,
-    /// The other members, as an object without blanks between tokens.
+    /// The other members, as an object without white space between tokens.
     pub body: String,
 }
 
-/// Why a document is refused (HTTP 400); the message is CouchDB's `reason`.
+/// Why a document is invalid (HTTP 400); the message is CouchDB's `reason`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// The text is not JSON.
     #[error("invalid UTF-8 JSON")]
     Json,
     /// `bad_request`
@@ -57,7 +54,7 @@ impl Invalid {
     }
 }
 
-/// Members of replication documents, which may begin with an underscore.
+/// Members of replication documents that may begin with an underscore.
 const ALLOWED: [&str; 6] = [
     "_access",
     "_replication_state",
@@ -67,7 +64,7 @@ const ALLOWED: [&str; 6] = [
     "_replication_stats",
 ];
 
-/// Members that readers get and writers may send back, to no effect.
+/// Members that responses contain and clients may send back; they are ignored.
 const IGNORED: [&str; 4] = [
     "_revs_info",
     "_local_seq",
@@ -76,10 +73,7 @@ const IGNORED: [&str; 4] = [
 ];
 
 impl<'a> Doc<'a> {
-    /// Reads a document.
-    ///
-    /// # Errors
-    /// See [`Invalid`].
+    /// Parses a document.
     pub fn parse(text: &'a str) -> Result<Self, Invalid> {
         let text = text.trim_matches([' ', '\t', '\n', '\r']);
         if !text.starts_with('{') {
@@ -129,16 +123,13 @@ impl<'a> Doc<'a> {
         Ok(doc)
     }
 
-    /// The revision the document names as its own or as the one it edits.
+    /// The revision that the document names as its own or as the edited one.
     pub fn rev(&self) -> Option<Rev> {
         self.revisions.as_ref().and_then(Revisions::rev)
     }
 }
 
-/// Checks a document's id; `id_bytes_max` is the server's limit, if it has one.
-///
-/// # Errors
-/// [`Invalid::Id`].
+/// Validates a document's id; `id_bytes_max` is the server's limit, if any.
 pub fn check_id(id: &str, id_bytes_max: Option<usize>) -> Result<(), Invalid> {
     match id {
         "" => Err(Invalid::Id("Document id must not be empty")),
@@ -200,7 +191,6 @@ fn push_member(body: &mut String, name: &str, value: &str) {
     push_compact(body, value);
 }
 
-/// Appends a JSON string.
 pub fn push_string(out: &mut String, text: &str) {
     if text
         .bytes()
@@ -214,7 +204,7 @@ pub fn push_string(out: &mut String, text: &str) {
     }
 }
 
-/// Appends valid JSON without the blanks between its tokens.
+/// Appends valid JSON without the white space between its tokens.
 pub fn push_compact(out: &mut String, json: &str) {
     let blank = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
     let bytes = json.as_bytes();
@@ -236,7 +226,7 @@ pub fn push_compact(out: &mut String, json: &str) {
     out.push_str(&json[kept..]);
 }
 
-/// Index after the string that begins at `start`.
+/// The index after the string at `start`.
 pub(crate) fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {
@@ -249,7 +239,7 @@ pub(crate) fn end_of_string(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// The members of an object in order, with repetitions, their values unread.
+/// The members of an object in order, with duplicates, their values not parsed.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

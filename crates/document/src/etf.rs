@@ -1,8 +1,9 @@
 //! Erlang's external term format, as `term_to_binary(Term, [{minor_version, 1}])` writes it.
 //!
-//! CouchDB hashes terms in this form to make revision ids and replication ids, so every byte counts: the shortest integer tag is used,
-//! a list of integers from 0 to 255 becomes a string, an empty list is one byte, floats are 8 bytes, atoms are Latin-1.
-//! JSON becomes terms as CouchDB reads it: `{"a":1}` is `{[{<<"a">>,1}]}`, `null` is an atom, and of members with one name the last stays.
+//! CouchDB hashes terms in this form to make revision ids and replication ids, so every byte counts: the shortest
+//! integer tag is used, a list of integers from 0 to 255 becomes a string, an empty list is one byte, floats are 8
+//! bytes, atoms are Latin-1. JSON maps to terms as in CouchDB: `{"a":1}` is `{[{<<"a">>,1}]}`, `null` is an atom, and
+//! of duplicate members the last stays.
 
 mod json;
 
@@ -23,7 +24,7 @@ const LIST: u8 = 108;
 const BINARY: u8 = 109;
 const MAP: u8 = 116;
 
-/// More digits than this are hashed as text: an integer's bytes take time quadratic in its digits.
+/// Numbers with more digits are hashed as text: conversion takes time quadratic in the digits.
 const DIGITS_MAX: usize = 10_000;
 
 /// Writes one term, part by part.
@@ -39,22 +40,21 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// An empty term; exactly one is to be written.
+    /// An empty term; exactly one must be written.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The bytes of the term.
     pub fn finish(self) -> Vec<u8> {
         self.out
     }
 
-    /// Begins a tuple, whose elements follow.
+    /// Starts a tuple; its elements follow.
     pub fn tuple(&mut self, arity: u8) {
         self.out.extend([TUPLE, arity]);
     }
 
-    /// Begins a list of more than no elements, which follow, and then [`nil`](Self::nil). Not for lists of small integers only.
+    /// Starts a non-empty list; its elements follow, then [`nil`](Self::nil). Not for lists of small integers only.
     pub fn list(&mut self, length: u32) {
         self.out.push(LIST);
         self.out.extend(length.to_be_bytes());
@@ -72,7 +72,6 @@ impl Encoder {
         self.out.extend(name.as_bytes());
     }
 
-    /// `true` or `false`.
     pub fn bool(&mut self, truth: bool) {
         self.atom(if truth { "true" } else { "false" });
     }
@@ -84,7 +83,7 @@ impl Encoder {
         self.out.extend(bytes);
     }
 
-    /// What Erlang calls a string: a list of bytes.
+    /// A string in Erlang: a list of bytes.
     pub fn chars(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.nil();
@@ -101,7 +100,7 @@ impl Encoder {
         }
     }
 
-    /// Begins a map, whose keys and values follow. Erlang sorts up to 32 of them by key.
+    /// Starts a map; keys and values follow. Erlang sorts up to 32 of them by key.
     pub fn map(&mut self, size: u32) {
         self.out.push(MAP);
         self.out.extend(size.to_be_bytes());
@@ -123,7 +122,7 @@ impl Encoder {
         self.out.extend(float.to_be_bytes());
     }
 
-    /// A JSON number: a float if it has a fraction or an exponent, else an integer of any size.
+    /// A JSON number: a float if it has a fraction or an exponent, otherwise an integer of any size.
     pub fn number(&mut self, digits: &str) {
         if digits.contains(['.', 'e', 'E']) {
             self.float(digits.parse().unwrap_or(f64::NAN));

@@ -1,7 +1,7 @@
 //! JSON as CouchDB sees it: members keep their order and numbers keep their digits.
 //!
-//! Replication ids hash decoded JSON, so `1`, `1.0` and a 30-digit integer must stay what they are, and `{"b":1,"a":2}`
-//! must not become `{"a":2,"b":1}`. Of two members with one name the later value wins, as in CouchDB.
+//! Replication ids hash decoded JSON, so `1`, `1.0` and a 30-digit integer must keep their form, and `{"b":1,"a":2}`
+//! must not become `{"a":2,"b":1}`. Of duplicate members the last value counts, as in CouchDB.
 
 use std::fmt;
 
@@ -10,26 +10,25 @@ use serde_json::value::RawValue;
 
 use crate::doc::end_of_string;
 
-/// How deep arrays and objects may nest, which is what `serde_json` allows too.
+/// Maximum nesting of arrays and objects; `serde_json` has the same limit.
 const DEPTH_MAX: usize = 127;
 
-/// The most values in one text. Read, each takes some 60 bytes, and a text can hold one in every two.
+/// Maximum number of values in one text. Each takes about 60 bytes in memory, and as little as two bytes of text.
 pub const VALUES_MAX: usize = 1_000_000;
 
-/// Why a text cannot be read.
+/// Why a text cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Syntax(#[from] serde_json::Error),
-    /// Arrays and objects nest too deep.
+    /// Arrays and objects are nested too deeply.
     #[error("the JSON is nested more than {DEPTH_MAX} levels deep")]
     TooDeep,
-    /// It holds too many values.
-    #[error("the JSON holds more than {VALUES_MAX} values; send less at a time")]
+    #[error("the JSON has more than {VALUES_MAX} values; split the request")]
     TooManyValues,
 }
 
-/// How many values a JSON text holds at most, at the price of one pass over its bytes.
+/// An upper bound of the number of values in a JSON text, from one pass over its bytes.
 pub fn values(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut at, mut values) = (0, 1);
@@ -47,21 +46,19 @@ pub fn values(text: &str) -> usize {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Json {
-    /// `null`
     Null,
-    /// `true` or `false`
     Bool(bool),
-    /// A number, as it was written.
+    /// A number in its original form.
     Number(Box<str>),
     /// A string, unescaped.
     String(String),
     Array(Vec<Json>),
-    /// An object, its members in the order given.
+    /// An object, its members in order.
     Object(Vec<(String, Json)>),
 }
 
 impl Json {
-    /// Reads one value and nothing after it.
+    /// Parses exactly one value.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let valid: &RawValue = serde_json::from_str(text)?;
         let mut reader = Reader {
@@ -72,14 +69,14 @@ impl Json {
         reader.value(0)
     }
 
-    /// The member called `name`, when this is an object that has one.
+    /// The value of a member, if this is an object that has it.
     pub fn get(&self, name: &str) -> Option<&Json> {
         self.as_object()?
             .iter()
             .find_map(|(key, value)| (key == name).then_some(value))
     }
 
-    /// The text, when this is a string.
+    /// The text, if this is a string.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::String(text) => Some(text),
@@ -87,7 +84,7 @@ impl Json {
         }
     }
 
-    /// The truth value, when this is one.
+    /// The value, if this is a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Self::Bool(truth) => Some(*truth),
@@ -95,7 +92,7 @@ impl Json {
         }
     }
 
-    /// The members, when this is an object.
+    /// The members, if this is an object.
     pub fn as_object(&self) -> Option<&[(String, Json)]> {
         match self {
             Self::Object(members) => Some(members),
@@ -103,7 +100,7 @@ impl Json {
         }
     }
 
-    /// The elements, when this is an array.
+    /// The elements, if this is an array.
     pub fn as_array(&self) -> Option<&[Json]> {
         match self {
             Self::Array(elements) => Some(elements),
@@ -111,7 +108,7 @@ impl Json {
         }
     }
 
-    /// The integer, when this is a number written as one (`1.0` is not) that fits.
+    /// The value, if this is a number in integer form (not `1.0`) that fits.
     pub fn as_integer(&self) -> Option<i128> {
         match self {
             Self::Number(digits) => digits.parse().ok(),
@@ -124,7 +121,7 @@ impl Json {
         matches!(self, Self::Number(digits) if !digits.contains(['.', 'e', 'E']))
     }
 
-    /// The same value for matching; integers beyond 64 bits become floats.
+    /// Converts for matching; integers beyond 64 bits become floats.
     pub fn to_value(&self) -> Value {
         match self {
             Self::Null => Value::Null,
@@ -141,7 +138,7 @@ impl Json {
         }
     }
 
-    /// The value with the members of every object in it sorted by name.
+    /// Sorts the members of every object in the value by name.
     #[must_use]
     pub fn sorted(&self) -> Self {
         match self {
@@ -158,7 +155,7 @@ impl Json {
         }
     }
 
-    /// Writes the value as Erlang's `~w` shows it, which is how CouchDB's error texts quote their argument.
+    /// Formats the value like Erlang's `~w`, in which CouchDB's error texts quote their argument.
     pub(crate) fn as_erlang(&self) -> impl fmt::Display + '_ {
         Erlang(self)
     }
@@ -182,7 +179,7 @@ impl From<&Value> for Json {
     }
 }
 
-/// Compact JSON text; numbers as they were read.
+/// Compact JSON text; numbers keep their form.
 impl fmt::Display for Json {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -214,7 +211,7 @@ fn write_string(text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
     out.write_str(&serde_json::to_string(text).map_err(|_| fmt::Error)?)
 }
 
-/// Reads text that is known to be one valid JSON value, but for its depth and the escapes in its strings.
+/// Parses text that is known to be one valid JSON value, except for its depth and the escapes in its strings.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -259,7 +256,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The next byte that is no blank.
+    /// The next byte that is not white space.
     fn peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while bytes[self.at].is_ascii_whitespace() {
@@ -268,7 +265,7 @@ impl Reader<'_> {
         bytes[self.at]
     }
 
-    /// Passes the bracket that opens a list or the comma in it, and the bracket that ends it: false after that.
+    /// Skips the opening bracket, a comma, or the closing bracket of a list; false after the last.
     fn goes_on(&mut self, end: u8) -> bool {
         if self.peek() != end {
             self.at += 1;
@@ -299,10 +296,10 @@ impl Reader<'_> {
     }
 }
 
-/// Of members with one name, leaves the value of the last in the place of the first.
+/// Of duplicate members, keeps the value of the last at the position of the first.
 fn keep_last(members: &mut Vec<(String, Json)>) {
     let mut order: Vec<usize> = (0..members.len()).collect();
-    // Stable: those of one name stay in order.
+    // Stable, so that duplicates stay in order.
     order.sort_by(|&one, &other| members[one].0.cmp(&members[other].0));
     let same = |&one: &usize, &other: &usize| members[one].0 == members[other].0;
     let repeated: Vec<Vec<usize>> = (order.chunk_by(same))

@@ -1,8 +1,7 @@
 //! Mango selectors: `CouchDB`'s declarative filter.
 //!
 //! A selector is normalised in `CouchDB`'s three steps (operators made explicit, field names pushed down to the
-//! tests, negations pushed down to the tests), because the outcome defines both what a selector matches and the id of a
-//! replication that uses it. Some consequences look odd and are kept: `{"x": {"$ne": 1}}` does not match a document
+//! tests, negations pushed down to the tests), because the result defines both what a selector matches and the id of a
 //! without `x`, an empty `$or` matches everything, and `$nor` inside `$elemMatch` matches nothing.
 //!
 //! Three things differ from `CouchDB`: `$text` is refused, for it needs an index and would match everything here;
@@ -23,23 +22,23 @@ pub use budget::{Budget, TooExpensive};
 use matcher::{Compiler, Condition};
 pub use normal::{Normal, Path};
 
-/// Documents up to here are matched, and read, in well under a millisecond.
+/// Smaller documents are parsed and matched in well under a millisecond.
 const QUICK_BYTES_MAX: usize = 64 * 1024;
-/// The same for what conditions and values make together.
+/// The same limit for the product of conditions and values.
 const QUICK_STEPS_MAX: u64 = 1_000_000;
 
-/// A valid selector, ready to match.
+/// A valid, compiled selector.
 #[derive(Debug)]
 pub struct Selector {
     normal: Normal,
     condition: Condition,
-    /// What its conditions take together on a document of one value.
+    /// The cost of its conditions on a document with one value.
     weight: u64,
     backtracks: bool,
 }
 
 impl Selector {
-    /// Reads a selector from JSON text.
+    /// Parses a selector from JSON text.
     pub fn parse(text: &str) -> Result<Self, Error> {
         Self::new(&Json::parse(text)?)
     }
@@ -57,30 +56,30 @@ impl Selector {
         })
     }
 
-    /// Whether a document, with its `_id` and `_rev`, satisfies the selector.
+    /// Whether a document, including `_id` and `_rev`, matches the selector.
     pub fn matches(&self, document: &Value, budget: &mut Budget) -> Result<bool, TooExpensive> {
         Ok(document.is_object() && self.condition.matches(document, budget)?)
     }
 
-    /// Whether matching a document of so many bytes can take long enough to hold up other work.
+    /// Whether matching a document of this size may take long enough to delay other tasks.
     pub fn may_take_long(&self, document_bytes: usize) -> bool {
         let most = self.weight.saturating_mul(document_bytes as u64);
         self.backtracks || document_bytes > QUICK_BYTES_MAX || most > QUICK_STEPS_MAX
     }
 
-    /// The normal form, from which replication ids are made.
+    /// The normal form, which replication ids are computed from.
     pub fn normal(&self) -> &Normal {
         &self.normal
     }
 }
 
-/// Why a selector is refused; the texts are `CouchDB`'s.
+/// Why a selector is invalid; the messages are `CouchDB`'s.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not JSON.
     #[error("selector is not valid JSON")]
     Syntax(#[from] json::Error),
-    /// The selector is something else than an object.
+    /// The selector is not an object.
     #[error("Selector must be a JSON object, not: {0}")]
     NotObject(String),
     /// An operator got an argument of the wrong type.
@@ -90,16 +89,16 @@ pub enum Error {
         /// Its argument as an Erlang term.
         argument: String,
     },
-    /// An operator that `CouchDB` knows and does not have.
+    /// An operator that `CouchDB` knows but does not support.
     #[error("Unsupported operator: {0}")]
     NotSupported(String),
-    /// Something else that starts with `$`.
+    /// Another name that starts with `$`.
     #[error("Invalid operator: {0}")]
     InvalidOperator(String),
-    /// A field name with an empty part, as `a..b`.
+    /// A field name with an empty part, such as `a..b`.
     #[error("Invalid field name: {0}")]
     InvalidFieldName(String),
-    /// A test that stands at the top and so tests no field.
+    /// A test at the top level, without a field.
     #[error("One or more conditions is missing a field name.")]
     MissingFieldName,
     /// It has too many conditions, or regular expressions that are too large.
@@ -110,7 +109,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The value of `error` in `CouchDB`'s answer, the message being its `reason`.
+    /// `CouchDB`'s `error`; the message is its `reason`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Syntax(_) => "bad_request",
@@ -132,10 +131,10 @@ impl Error {
     }
 }
 
-/// The most of an argument that an error repeats: as an Erlang term it takes several times its own length.
+/// How much of an argument an error contains: an Erlang term is several times as long.
 const SHOWN_BYTES_MAX: usize = 1024;
 
-/// An argument as an Erlang term, or its beginning.
+/// An argument as an Erlang term, truncated.
 fn shown(argument: &Json) -> String {
     use std::fmt::Write as _;
 

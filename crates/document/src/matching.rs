@@ -1,4 +1,4 @@
-//! Matching documents with selectors without holding up the runtime.
+//! Matching documents with selectors without blocking the runtime.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,10 +7,10 @@ use crate::offload::blocking;
 use tokio::sync::Semaphore;
 use tokio::task::coop;
 
-/// Matches that may take long and go on at a time, of a process: the others wait, and leave processors to the rest.
+/// Maximum number of concurrent expensive matches per process, so that CPUs are left for other work.
 static LONG_MATCHES: Semaphore = Semaphore::const_new(2);
 
-/// A selector for any number of documents, with what they may cost together.
+/// A selector with a shared budget for several documents.
 #[derive(Debug)]
 pub struct Matcher {
     selector: Arc<Selector>,
@@ -26,12 +26,12 @@ impl Matcher {
         }
     }
 
-    /// Starts counting anew.
+    /// Resets the budget.
     pub fn renew(&self) {
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Budget::of_request();
     }
 
-    /// Whether the selector takes a document.
+    /// Whether the selector matches a document.
     pub async fn matches(&self, json: String) -> Result<bool, TooExpensive> {
         let mut budget = Budget::of_document();
         let all = budget.left();
@@ -44,8 +44,8 @@ impl Matcher {
     }
 }
 
-/// Whether a selector takes a document, within the budget of one. A document that is nested too deep to look into matches
-/// nothing, nor does half a surrogate pair.
+/// Whether a selector matches a document, within the budget of one. A document that is nested too deeply, or that
+/// contains half a surrogate pair, matches nothing.
 pub async fn matches<T>(selector: &Arc<Selector>, json: T) -> Result<bool, TooExpensive>
 where
     T: AsRef<[u8]> + Send + 'static,
@@ -65,7 +65,7 @@ where
         coop::consume_budget().await;
         return decide_now(selector, json.as_ref(), budget);
     }
-    // The permit is held until the match has ended, even if the caller goes away.
+    // Keeps the permit until the match has ended, even if the caller goes away.
     let permit = LONG_MATCHES.acquire().await;
     let selector = Arc::clone(selector);
     blocking(move || {

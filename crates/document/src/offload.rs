@@ -1,14 +1,14 @@
-//! Work that would hold up other tasks, done on threads where blocking is allowed.
+//! Runs work that would block other tasks on blocking threads.
 
 use std::future::pending;
 use std::panic::resume_unwind;
 
 use tokio::task::spawn_blocking;
 
-/// Work on so many bytes of JSON is done at once: handing it to another thread would take longer.
+/// JSON up to this size is processed in place: moving to another thread would take longer.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Does work on so many bytes of JSON where it holds up no other task.
+/// Runs work on JSON of this size, on a blocking thread if it is large.
 pub async fn offload<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -19,12 +19,12 @@ pub async fn offload<T: Send + 'static>(
     blocking(work).await
 }
 
-/// Does work on a thread where blocking is allowed. A panic goes on in the caller.
+/// Runs work on a blocking thread. A panic is propagated to the caller.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-        // The process is stopping, and the caller with it.
+        // The runtime is shutting down, and with it the caller.
         Err(_) => pending().await,
     }
 }

@@ -1,7 +1,8 @@
 //! Revisions: `generation-id`.
 //!
-//! CouchDB keeps an id of 32 hexadecimal digits as its 16 bytes, and any other id as text. Which of two conflicting revisions wins
-//! depends on the order of those bytes, so both forms are kept here the same way: `1-ff…` (raw bytes) sorts after `1-zebra` (text).
+//! CouchDB stores an id of 32 hexadecimal digits as its 16 bytes, and any other id as text. Which of two conflicting
+//! revisions wins depends on the order of those bytes, so they are stored the same way here: `1-ff…` (raw bytes) sorts
+//! after `1-zebra` (text).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -15,17 +16,15 @@ use crate::Error;
 /// The part of a revision after the dash. Ordered by bytes, as CouchDB orders them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum RevId {
-    /// 32 hexadecimal digits, or (CouchDB does not tell them apart) any text of 16 bytes: shown as hexadecimal.
+    /// 32 hexadecimal digits, or any text of 16 bytes, which CouchDB cannot tell apart: shown as hexadecimal.
     Md5([u8; 16]),
-    /// Whatever else a client chose.
+    /// Any other id chosen by a client.
     Text(Box<str>),
 }
 
 impl RevId {
-    /// Reads an id; `generation` 0 is that of `_local` documents, whose ids are always text.
-    ///
-    /// # Errors
-    /// 32 characters that are not hexadecimal digits.
+    /// Parses an id; `generation` 0 is that of `_local` documents, whose ids are always text. Fails on 32 characters
+    /// that are not hexadecimal digits.
     pub fn parse(generation: u64, id: &str) -> Result<Self, Error> {
         if generation == 0 {
             return Ok(Self::Text(id.into()));
@@ -109,7 +108,6 @@ impl Serialize for RevId {
 pub struct Rev {
     /// Length of the history that led to it; 0 only for `_local` documents.
     pub generation: u64,
-    /// The rest.
     pub id: RevId,
 }
 

@@ -1,16 +1,16 @@
-//! Names of new revisions.
+//! Ids of new revisions.
 //!
-//! The id of an edit is the MD5 of what was edited and how: `[Deleted, OldStart, OldRev, Body, Attachments]` in Erlang's external term
-//! format. So two servers that make the same edit of the same revision make the same revision, and no conflict. The ids made here equal
-//! CouchDB's, with one exception it also has: attachments count by the digest of their *stored* form, which for compressed ones depends on
-//! the compressor.
+//! The id of an edit is the MD5 of `[Deleted, OldStart, OldRev, Body, Attachments]` in Erlang's external term format,
+//! so two servers that make the same edit of the same revision make the same revision, and no conflict. The ids equal
+//! CouchDB's, with one exception that it has as well: attachments count by the digest of their *stored* form, which for
+//! compressed ones depends on the compressor.
 
 use md5::{Digest, Md5};
 
 use crate::etf::Encoder;
 use crate::rev::{Rev, RevId};
 
-/// An attachment, as far as it is part of a revision's name.
+/// The properties of an attachment that a revision id depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attachment<'a> {
     pub name: &'a str,
@@ -19,10 +19,8 @@ pub struct Attachment<'a> {
     pub md5: [u8; 16],
 }
 
-/// Names the edit that replaces `parent` (none: a new document) by `body`.
-///
-/// `body` is the document's JSON object without `_id`, `_rev`, `_deleted`, `_attachments` and the like; `attachments` are in the order of
-/// the document.
+/// Computes the id of the edit that replaces `parent` (`None` for a new document) by `body`: the JSON object without
+/// `_id`, `_rev`, `_deleted`, `_attachments` and the like. `attachments` are in the order of the document.
 pub fn new_rev<'a, I>(parent: Option<&Rev>, deleted: bool, body: &str, attachments: I) -> Rev
 where
     I: IntoIterator<Item = Attachment<'a>, IntoIter: DoubleEndedIterator + ExactSizeIterator>,

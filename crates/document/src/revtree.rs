@@ -6,12 +6,14 @@
 //!   7-x ── 8-y             leaf of a tree whose root was stemmed away (or that never shared one)
 //! ```
 //!
-//! A node is known by its revision alone: two nodes never have the same one. So trees that turn out to be parts of one history are
-//! joined as soon as a new revision's history connects them. (CouchDB lets such parts lie side by side until its next stemming finds and
-//! repairs them.) Unless histories were stemmed before they came, the order in which they come makes no difference.
+//! A node is identified by its revision alone: two nodes never have the same one. So trees that turn out to be parts of
+//! one history are joined as soon as a new revision's history connects them. (CouchDB keeps such parts side by side
+//! until its next stemming repairs them.) Unless histories were stemmed before they arrived, their order of arrival
+//! makes no difference.
 //!
-//! Nodes lie in one array sorted by revision, parents before children; a document without conflicts edited n times is n entries in
-//! order, and an edit appends one. Each may carry a value (where the body is, or the body); revisions known by name only have none.
+//! Nodes are in one array sorted by revision, parents before children; a document without conflicts edited n times has
+//! n entries in order, and an edit appends one. Each may have a value (where the body is, or the body); revisions known
+//! only by their id have none.
 
 mod codec;
 mod merge;
@@ -26,10 +28,10 @@ use crate::rev::{Rev, Revisions};
 
 pub use merge::{Conflict, Merged, Path};
 
-/// Index of no node.
+/// The parent index of a root.
 const NONE: u32 = u32::MAX;
 
-/// The revisions of a document; `V` is what the owner keeps for each.
+/// The revisions of a document; `V` is the owner's value for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevTree<V> {
     nodes: Vec<Slot<V>>,
@@ -48,12 +50,11 @@ struct Slot<V> {
 /// One revision in a tree.
 #[derive(Debug)]
 pub struct Node<'a, V> {
-    /// Its name.
     pub rev: &'a Rev,
     pub deleted: bool,
     /// Nothing replaced it.
     pub leaf: bool,
-    /// What was stored with it; none if only its name is known.
+    /// Its value; `None` if only its id is known.
     pub value: Option<&'a V>,
 }
 
@@ -65,18 +66,18 @@ impl<V> Clone for Node<'_, V> {
 
 impl<V> Copy for Node<'_, V> {}
 
-/// What `_revs_info` says about a revision.
+/// The status of a revision in `_revs_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Its body is here.
+    /// Its body is available.
     Available,
     Deleted,
-    /// Only its name is known.
+    /// Only its id is known.
     Missing,
 }
 
 impl Status {
-    /// The word in JSON.
+    /// The status in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Available => "available",
@@ -98,12 +99,11 @@ impl<V> RevTree<V> {
         Self::default()
     }
 
-    /// Whether the document never existed.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Number of revisions known, leaves and ancestors.
+    /// The number of known revisions, leaves and ancestors.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -113,18 +113,17 @@ impl<V> RevTree<V> {
         self.nodes.iter().map(Slot::node)
     }
 
-    /// A revision, if known.
     pub fn get(&self, rev: &Rev) -> Option<Node<'_, V>> {
         self.find(rev).map(|index| self.nodes[index].node())
     }
 
-    /// The leaf a reader sees: live before deleted, then the greatest.
+    /// The leaf that readers get: live before deleted, then the greatest.
     pub fn winner(&self) -> Option<Node<'_, V>> {
         self.unsorted_leaves()
             .max_by_key(|leaf| (!leaf.deleted, leaf.rev))
     }
 
-    /// All leaves, the winner first, each following one losing to it.
+    /// All leaves, the winner first, in order of precedence.
     pub fn leaves(&self) -> Vec<Node<'_, V>> {
         let mut leaves: Vec<_> = self.unsorted_leaves().collect();
         leaves.sort_unstable_by_key(|leaf| Reverse((!leaf.deleted, leaf.rev)));
@@ -136,7 +135,8 @@ impl<V> RevTree<V> {
         !self.is_empty() && self.unsorted_leaves().all(|leaf| leaf.deleted)
     }
 
-    /// Leaves that lose to the winner: the live ones (`_conflicts`) or the deleted ones (`_deleted_conflicts`), greatest first.
+    /// The leaves that are not the winner: the live ones (`_conflicts`) or the deleted ones (`_deleted_conflicts`),
+    /// greatest first.
     pub fn conflicts(&self, deleted: bool) -> Vec<&Rev> {
         let losers = self.leaves().into_iter().skip(1);
         losers
@@ -157,7 +157,8 @@ impl<V> RevTree<V> {
         })
     }
 
-    /// A revision and its ancestors, newest first, each with what we have of it (`_revs_info`). Empty if it is unknown.
+    /// A revision and its ancestors, newest first, each with its status (`_revs_info`). Empty if the revision is
+    /// unknown.
     pub fn revs_info(&self, rev: &Rev) -> Vec<(&Rev, Status)> {
         self.path(rev)
             .map(|node| match (node.value, node.deleted) {
@@ -174,7 +175,7 @@ impl<V> RevTree<V> {
         std::iter::successors(self.find(rev), parent).map(|index| self.nodes[index].node())
     }
 
-    /// Those of `revs` that are not known, ascending and without repetition (`_revs_diff`).
+    /// The unknown ones of `revs`, ascending and without duplicates (`_revs_diff`).
     pub fn missing(&self, revs: &[Rev]) -> Vec<Rev> {
         let mut missing: Vec<_> = revs
             .iter()
@@ -186,7 +187,7 @@ impl<V> RevTree<V> {
         missing
     }
 
-    /// Leaves which the newest of the missing revisions may descend from, winner first (`possible_ancestors`).
+    /// Leaves that the newest of the missing revisions may descend from, winner first (`possible_ancestors`).
     pub fn possible_ancestors(&self, missing: &[Rev]) -> Vec<Rev> {
         let Some(newest) = missing.iter().map(|rev| rev.generation).max() else {
             return Vec::new();
@@ -198,8 +199,8 @@ impl<V> RevTree<V> {
             .collect()
     }
 
-    /// The leaves that are, or descend from, the given revisions, and those of the revisions that are unknown; both ascending
-    /// (`open_revs` with `latest`).
+    /// The leaves that are, or descend from, the given revisions, and the given revisions that are unknown; both
+    /// ascending (`open_revs` with `latest`).
     pub fn latest(&self, revs: &[Rev]) -> (Vec<Node<'_, V>>, Vec<Rev>) {
         let mut wanted = vec![false; self.nodes.len()];
         for index in revs.iter().filter_map(|rev| self.find(rev)) {
@@ -221,14 +222,13 @@ impl<V> RevTree<V> {
         )
     }
 
-    /// Forgets what was stored with revisions that are no leaves, as compaction does; their names stay.
+    /// Drops the values of revisions that are not leaves, as compaction does.
     pub fn compact(&mut self) {
         for slot in self.nodes.iter_mut().filter(|slot| !slot.leaf) {
             slot.value = None;
         }
     }
 
-    /// All leaves, ascending.
     fn unsorted_leaves(&self) -> impl Iterator<Item = Node<'_, V>> {
         self.nodes().filter(|node| node.leaf)
     }

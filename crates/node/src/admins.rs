@@ -1,4 +1,4 @@
-//! Administrators of the configuration, as hashes.
+//! The configured administrators, as password hashes.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,30 @@ use aws_lc_rs::hmac;
 use crate::config::Admins;
 use crate::keys::KeyRing;
 
-/// The hashes, and the names of those whose plain password was given.
+/// The hashes, and the names that had a plain text password.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hashed {
-    /// By name.
     pub admins: BTreeMap<String, PasswordHash>,
-    /// Who should get a hash.
+    /// Names that had a plain text password.
     pub plain: Vec<String>,
 }
 
-/// Whose plain password was given.
+/// The names that have a plain text password.
 pub fn plain(admins: &Admins) -> Vec<&str> {
     let plain = (admins.0.iter()).filter(|(_, given)| PasswordHash::from_config(given).is_none());
     plain.map(|(name, _)| name.as_str()).collect()
 }
 
-/// What salts are made of: the same on all nodes, and not in the store.
+/// The key of all salts, derived from the key file: the same on all nodes, and not in the store.
 pub(crate) fn secret(keys: &KeyRing) -> anyhow::Result<[u8; 32]> {
     let secrets = keys.derive("davenport administrators' salts");
-    secrets.into_iter().next().context("there is no key")
+    secrets
+        .into_iter()
+        .next()
+        .context("the key file has no key")
 }
 
-/// Hashes what is plain, where blocking is allowed, and says who should get a hash.
+/// Hashes plain text passwords on a blocking thread, and logs a warning for each.
 pub(crate) async fn hash_all(
     admins: &Admins,
     secret: [u8; 32],
@@ -47,10 +49,9 @@ pub(crate) async fn hash_all(
     Ok(hashed.admins)
 }
 
-/// Hashes what is plain. Takes a fraction of a second for each, so run it where blocking is allowed.
-///
-/// The salt is a function of `secret`, name and password, because it signs cookies: a cookie that one
-/// frontend gave out has to be believed by the others.
+/// Hashes plain text passwords. Takes a fraction of a second each, so run it on a blocking thread. The salt is derived
+/// from `secret`, name and password, because it is part of the key that signs cookies: all frontends must accept each
+/// other's cookies.
 pub fn hash(admins: &Admins, secret: &[u8; 32]) -> Hashed {
     let mut hashed = Hashed::default();
     for (name, password) in &admins.0 {

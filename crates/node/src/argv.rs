@@ -1,8 +1,6 @@
-//! Secrets of the command line and the environment, taken out of the sight of `ps`.
-//!
-//! The kernel shows what stands in the process's own memory, so that is overwritten, through
-//! `/proc/self/mem`: a write to a wrong address would be an error there and not undefined behaviour.
-//! Where there is no `/proc` all stays as it is, and the caller is told.
+//! Hides secrets in the command line and the environment from `ps`. The kernel shows the process's own memory, so that
+//! is overwritten through `/proc/self/mem`, where a wrong address is an error and not undefined behaviour. Without
+//! `/proc` nothing changes, and the caller is told.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,11 +17,11 @@ const SECRET_OPTIONS: [&[u8]; 4] = [
     b"secrets.",
     b"chttpd_auth.proxy_secrets",
 ];
-/// Where `/proc/self/stat` has the addresses of arguments and environment, behind the program's name.
+/// The fields of `/proc/self/stat` with the addresses of arguments and environment, counted after the program name.
 const ARGUMENTS_AT: usize = 45;
 const ENVIRONMENT_AT: usize = 47;
 
-/// Overwrites passwords and other secrets in the arguments. The program has its copies by now.
+/// Overwrites passwords and other secrets in the arguments. The program has already copied them.
 pub(crate) fn hide_arguments() -> io::Result<()> {
     overwrite(ARGUMENTS_AT, |arguments| {
         let mut flag: &[u8] = b"";
@@ -41,7 +39,7 @@ pub(crate) fn hide_arguments() -> io::Result<()> {
     })
 }
 
-/// Where the secret is in the value of a flag, which begins at `begin`.
+/// The position of the secret in the value of a flag that starts at `begin`.
 fn secret(flag: &[u8], value: &[u8], begin: usize) -> Option<Range<usize>> {
     let at = if PAIRS.contains(&flag) {
         split(value, b':')?
@@ -53,7 +51,7 @@ fn secret(flag: &[u8], value: &[u8], begin: usize) -> Option<Range<usize>> {
     Some(begin + at + 1..begin + value.len())
 }
 
-/// Overwrites the values of variables. Nothing may read them from the environment any more.
+/// Overwrites the values of variables. They cannot be read from the environment afterwards.
 pub(crate) fn hide_variables(is_secret: impl Fn(&[u8]) -> bool) -> io::Result<()> {
     overwrite(ENVIRONMENT_AT, |environment| {
         let values = strings(environment).filter_map(|range| {
@@ -65,16 +63,16 @@ pub(crate) fn hide_variables(is_secret: impl Fn(&[u8]) -> bool) -> io::Result<()
     })
 }
 
-/// Overwrites what `secrets` finds in the region whose addresses stand at this place of `/proc/self/stat`.
+/// Overwrites what `secrets` finds in the region whose addresses are in this field of `/proc/self/stat`.
 fn overwrite(at: usize, secrets: impl Fn(&[u8]) -> Vec<Range<usize>>) -> io::Result<()> {
-    let unknown = || io::Error::other("the addresses are not in /proc/self/stat");
+    let unknown = || io::Error::other("/proc/self/stat has no addresses");
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name may hold blanks and brackets.
+    // The name may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')').ok_or_else(unknown)?;
     let mut fields = fields.split_ascii_whitespace().skip(at);
     let mut address = || fields.next()?.parse::<u64>().ok();
     let (begin, end) = address().zip(address()).ok_or_else(unknown)?;
-    // The kernel says 0 where it does not tell; an environment may be empty.
+    // The kernel says 0 if it hides the address; an environment may be empty.
     let length = end.checked_sub(begin).filter(|_| begin > 0);
     let length = usize::try_from(length.ok_or_else(unknown)?).map_err(io::Error::other)?;
     if length == 0 {
@@ -94,7 +92,7 @@ fn overwrite(at: usize, secrets: impl Fn(&[u8]) -> Vec<Range<usize>>) -> io::Res
     Ok(())
 }
 
-/// Where the strings of a region are, each of which ends with a zero.
+/// The positions of the null-terminated strings of a region.
 fn strings(region: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut begin = 0;
     region.split(|byte| *byte == 0).map(move |string| {

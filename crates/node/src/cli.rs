@@ -1,7 +1,7 @@
-//! The `davenport` command, and the programs of one role.
+//! The `davenport` command, and the programs with one role.
 //!
-//! Exit codes: 0 is done, or stopped in order; 1 is failed; 2 is that nothing was begun, because the
-//! command line, the configuration, or what they name cannot be used.
+//! Exit codes: 0 is success or an orderly stop; 1 is a failure; 2 means that nothing was started, because the command
+//! line, the configuration, or something they name cannot be used.
 
 mod demo;
 mod import;
@@ -29,9 +29,9 @@ use crate::logs::Logs;
 use crate::running::{open_keys, open_store, replications};
 use crate::{argv, random};
 
-/// The command line could not be understood, or what it names cannot be used.
+/// The exit code for an unusable command line or configuration.
 const USAGE: u8 = 2;
-/// How long work that nobody waits for may hold up the end.
+/// How long leftover background work may delay the exit.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// Run CouchDB replications on a fleet of nodes
@@ -75,7 +75,7 @@ enum Command {
     },
 }
 
-/// A node of one role, as a program of its own.
+/// A node with one role, as its own program.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct OneRole {
@@ -83,7 +83,7 @@ struct OneRole {
     flags: serve::Flags,
 }
 
-/// Before anything was begun.
+/// An error before anything was started.
 #[derive(Debug)]
 struct NotStarted;
 
@@ -93,7 +93,7 @@ impl fmt::Display for NotStarted {
     }
 }
 
-/// What a command was told cannot be used.
+/// A command line or configuration that cannot be used.
 #[derive(Debug)]
 struct Unusable;
 
@@ -111,7 +111,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs a node that has one role, and returns its exit code.
+/// Runs a node with one role, and returns its exit code.
 pub fn main_of(role: Role) -> ExitCode {
     let (name, about) = match role {
         Role::ApiFrontend => (
@@ -131,7 +131,7 @@ pub fn main_of(role: Role) -> ExitCode {
 }
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
-    // Where that cannot be done, `serve` says so; the other commands do not live long.
+    // If this fails, `serve` logs it; the other commands are short-lived.
     let _ = argv::hide_arguments();
     match command {
         Command::Serve(command) => return serve::run(*command).await,
@@ -179,12 +179,12 @@ fn block_on(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
     };
     let done = runtime.block_on(Box::pin(work));
     runtime.shutdown_timeout(END_MAX);
-    // Every store is gone by now.
+    // All stores are closed by now.
     ::store::shutdown();
     done.unwrap_or_else(|error| fail(&error))
 }
 
-/// Help and version go to standard output and are a success.
+/// Help and version go to standard output, with exit code 0.
 fn explain(error: &clap::Error) -> ExitCode {
     let code = if error.use_stderr() { USAGE } else { 0 };
     let _ = error.print();
@@ -206,7 +206,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Tools say little unless `DAVENPORT_LOG` wants to hear more.
+/// Tools log little unless `DAVENPORT_LOG` says otherwise.
 fn log_warnings() -> anyhow::Result<()> {
     let level = std::env::var("DAVENPORT_LOG").unwrap_or_else(|_| "warn".to_owned());
     let options = LogOptions {
@@ -217,13 +217,12 @@ fn log_warnings() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A random name of 32 hexadecimal digits.
-/// The service on a store as a node with default settings opens it, to fill the store for a benchmark.
+/// Opens the service on a store with the default settings of a node, to fill the store for a benchmark.
 fn open_for_bench(url: String) -> BoxFuture<'static, anyhow::Result<Replications>> {
     Box::pin(async move {
         let mut config = Config::default();
         config.store.url = url;
-        // A power cut in the middle of filling costs a benchmark nothing.
+        // The data of a benchmark need not survive a power failure.
         config.store.durability = DurabilityOption::Relaxed;
         let store = open_store(&config).await?;
         let keys = open_keys(&config, None)?;

@@ -1,9 +1,6 @@
-//! One configuration: sections declared beside their readers, and values from defaults < file <
-//! environment < flags.
-//!
-//! Every setting is checked by itself, so that whatever cannot be used is refused with its place:
-//! file, line and column, variable or flag. The environment is read here and nowhere else, and
-//! through a function, so that tests need not touch it.
+//! The configuration. Sections are declared next to the code that reads them; values come from defaults < file <
+//! environment < flags. Every setting is checked separately, so errors name its position: file, line and column,
+//! variable, or flag. The environment is passed in, so that tests need not change it.
 
 mod check;
 mod file;
@@ -31,7 +28,7 @@ use schema::Form;
 
 /// Prefix of environment variables.
 const PREFIX: &str = "DAVENPORT_";
-/// Variables of the command line itself, and the options that two of them are short for.
+/// Variables of the command line itself, and the options that two of them stand for.
 const OTHERS: [&str; 4] = [
     "DAVENPORT_ADMIN",
     "DAVENPORT_CONFIG",
@@ -107,21 +104,18 @@ pub enum Role {
 /// Where values come from.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The file, if any.
     pub file: Option<PathBuf>,
-    /// The environment.
     pub environment: BTreeMap<String, String>,
     /// Flags: the flag, the option it sets, and the value.
     pub flags: Vec<(&'static str, String, String)>,
-    /// The roles, when a flag or the program says them.
+    /// The roles, if a flag or the program sets them.
     pub roles: Option<Vec<Role>>,
-    /// A file of administrators.
     pub admin_file: Option<PathBuf>,
-    /// Administrators of the command line.
+    /// Administrators from the command line.
     pub admins: Admins,
 }
 
-/// A value with where it comes from.
+/// A value and where it comes from.
 #[derive(Clone, Debug)]
 struct Setting {
     path: String,
@@ -129,17 +123,17 @@ struct Setting {
     place: Place,
 }
 
-/// A configuration that was read.
+/// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What is in effect.
+    /// The effective options.
     pub config: Config,
     /// What was set, without defaults.
     values: BTreeMap<String, toml::Value>,
 }
 
 impl Loaded {
-    /// Puts hashes in the place of administrators' passwords.
+    /// Replaces administrators' passwords by hashes.
     pub fn seal_admins(&mut self, hashes: &BTreeMap<String, String>) {
         for (name, hash) in hashes {
             self.config.admins.replace(name, hash);
@@ -150,7 +144,7 @@ impl Loaded {
         }
     }
 
-    /// The options that somebody set to something else in the other one. Values are not told.
+    /// The options that differ from `other`. Contains no values.
     pub fn changed(&self, other: &Self) -> Vec<String> {
         let both = self.values.keys().chain(other.values.keys());
         let mut changed: Vec<String> = both
@@ -164,7 +158,7 @@ impl Loaded {
 }
 
 impl Sources {
-    /// Reads everything. Nothing is used of a configuration that has a problem.
+    /// Reads and validates everything. With any problem, nothing is used.
     pub fn load(&self) -> Result<Loaded, Refused> {
         let mut problems = Vec::new();
         let mut settings = match &self.file {
@@ -192,7 +186,7 @@ impl Sources {
         let mut config: Config = match table(&values).try_into() {
             Ok(config) => config,
             Err(error) => {
-                // Each setting was all right by itself.
+                // Each setting is valid in itself.
                 problems.push(Problem::new(Place::Default, None, message(&error)));
                 return Err(Refused(problems));
             }
@@ -218,7 +212,7 @@ impl Sources {
         }
     }
 
-    /// Administrators of their own file, and then those of flags.
+    /// Administrators from their file, then those from flags.
     fn more_admins(&self, problems: &mut Vec<Problem>) -> Vec<(Place, String, String)> {
         let mut admins = match &self.admin_file {
             Some(path) => file::admins(path, problems),
@@ -232,8 +226,7 @@ impl Sources {
         admins
     }
 
-    /// Puts hashes in the place of administrators' passwords, so that they are not kept until the
-    /// configuration is read again.
+    /// Replaces administrators' passwords by hashes, so that passwords are not kept until the next reload.
     pub fn seal_admins(&mut self, hashes: &BTreeMap<String, String>) {
         for (name, hash) in hashes {
             self.admins.replace(name, hash);
@@ -263,7 +256,7 @@ impl Sources {
                 None => {
                     let known: Vec<String> = variables().map(|(name, _)| name).collect();
                     let hint = nearest(name, known.iter().map(String::as_str));
-                    let what = format!("there is no such option{hint}");
+                    let what = format!("unknown option{hint}");
                     problems.push(Problem::new(Place::Variable(name.clone()), None, what));
                 }
             }
@@ -271,7 +264,7 @@ impl Sources {
     }
 }
 
-/// What Kubernetes puts into the environment of a container when a service is named `davenport`.
+/// Kubernetes sets these variables if a service is named `davenport`.
 fn is_service_link(name: &str, text: &str) -> bool {
     name.contains("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
@@ -279,7 +272,7 @@ fn is_service_link(name: &str, text: &str) -> bool {
         || (name.ends_with("_PORT") && text.contains("://"))
 }
 
-/// All variables, each with its option.
+/// All variables with their options.
 fn variables() -> impl Iterator<Item = (String, String)> {
     schema::sections().iter().flat_map(|section| {
         let keys = section.keys.iter();
@@ -307,7 +300,7 @@ fn option_of(variable: &str) -> Option<String> {
     })
 }
 
-/// Adds a setting that is written as text.
+/// Adds a setting given as text.
 fn override_with(
     place: Place,
     path: &str,
@@ -322,7 +315,7 @@ fn override_with(
         let section = section.map(|(section, key)| (schema::section(section), key));
         Err(match section {
             Some((Some(section), key)) => file::unknown(section, key),
-            _ => "there is no such option".to_owned(),
+            _ => "unknown option".to_owned(),
         })
     };
     match parsed {
@@ -335,7 +328,7 @@ fn override_with(
     }
 }
 
-/// Reads a value: strings need no quotes, and lists no brackets.
+/// Parses a value: strings need no quotes, and lists no brackets.
 fn value(form: Form, text: &str) -> Result<toml::Value, String> {
     let toml = |text: &str| {
         let line = format!("value = {text}");
@@ -358,9 +351,9 @@ fn value(form: Form, text: &str) -> Result<toml::Value, String> {
     }
 }
 
-/// Whether a setting can be used by itself.
+/// Whether a setting is valid in itself.
 fn alone(setting: &Setting) -> Result<(), String> {
-    // The text of serde's errors shows the value.
+    // Serde's errors would show the value.
     match setting.path.split('.').next() {
         Some("admins" | "jwt_keys") if !setting.value.is_str() => {
             return Err("must be a string".to_owned());
@@ -384,7 +377,7 @@ fn message(error: &toml::de::Error) -> String {
 fn table(values: &BTreeMap<String, toml::Value>) -> toml::Table {
     let mut top = toml::Table::new();
     for (path, value) in values {
-        // Whatever comes after the name of an open section is one name.
+        // Everything after an open section's name is one name.
         let open = schema::sections().iter().find_map(|section| {
             let name = path.strip_prefix(&section.name)?.strip_prefix('.')?;
             section.open.then(|| vec![section.name.as_str(), name])

@@ -1,8 +1,8 @@
-//! The key file: what credentials in the store are sealed with, which must not be in the store.
+//! The key file: keys that seal credentials in the store. They must not be in the store.
 //!
-//! A line is a name and 64 hexadecimal digits. The first seals, all of them open; so a key is
-//! changed by a new line, behind the others until every node knows it, and then in front. The file is made at the first start, for
-//! its owner only. Several processes may start at once: one of them makes the file, all use it.
+//! Each line has a name and 64 hexadecimal digits. The first key seals, all of them open. To change keys, add a line at
+//! the end, and move it to the front when every node knows it. The file is created at first start, readable only by its
+//! owner. If several processes start at once, one of them creates it and all use it.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
@@ -22,10 +22,9 @@ const ABOUT: &str = "# Davenport's keys: what credentials in the store are seale
     # The first key seals, all of them open. To change keys add a line behind them on every node, then put it in front,\n\
     # and take the old one away when `davenport keys list` says that it is not needed.\n";
 
-/// Keys by name, the one to seal with first.
+/// Keys by name; the first one seals.
 pub struct KeyRing(Vec<(String, [u8; 32])>);
 
-/// The key file can be read or written by others than its owner.
 #[derive(Debug, thiserror::Error)]
 #[error("other users may read or write the key file {path}; run: chmod 600 {path}", path = .0.display())]
 pub struct Exposed(PathBuf);
@@ -39,33 +38,34 @@ impl std::fmt::Debug for KeyRing {
 }
 
 impl KeyRing {
-    /// A ring of one key, kept nowhere.
+    /// A ring with one key that is not saved.
     pub fn drawn(random: [u8; 32]) -> Self {
         Self(vec![(name_of(&random), random)])
     }
 
-    /// Reads a file, or makes it of these random bits.
+    /// Reads a file, or creates it from these random bits.
     pub fn open(path: &Path, random: [u8; 32]) -> anyhow::Result<Self> {
         if let Some(ring) = Self::read(path)? {
             return Ok(ring);
         }
-        make(path, &random).with_context(|| format!("make the key file {}", path.display()))?;
+        make(path, &random)
+            .with_context(|| format!("cannot create the key file {}", path.display()))?;
         let ring = Self::read(path)?;
-        ring.with_context(|| format!("the key file {} is gone", path.display()))
+        ring.with_context(|| format!("the key file {} was removed", path.display()))
     }
 
-    /// Reads a file; `None` when there is none.
+    /// Reads a file; `None` if it does not exist.
     pub fn read(path: &Path) -> anyhow::Result<Option<Self>> {
         let text = match fs::read_to_string(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            read => read.with_context(|| format!("read the key file {}", path.display()))?,
+            read => read.with_context(|| format!("cannot read the key file {}", path.display()))?,
         };
         let mode = fs::metadata(path)?.permissions().mode();
         if mode & 0o077 != 0 {
             return Err(Exposed(path.to_owned()).into());
         }
         let ring = Self::parse(&text);
-        ring.with_context(|| format!("read the key file {}", path.display()))
+        ring.with_context(|| format!("cannot read the key file {}", path.display()))
             .map(Some)
     }
 
@@ -83,19 +83,19 @@ impl KeyRing {
                 });
             let Some(key) = key else {
                 bail!(
-                    "line {}: write a name and 64 hexadecimal digits",
+                    "line {}: must be a name and 64 hexadecimal digits",
                     number + 1
                 );
             };
             keys.push(key);
         }
         if keys.is_empty() {
-            bail!("there is no key in it");
+            bail!("it has no keys");
         }
         Ok(Self(keys))
     }
 
-    /// The names of the keys, that of the one to seal with first.
+    /// The names of the keys; the first one seals.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| &**name)
     }
@@ -104,7 +104,7 @@ impl KeyRing {
         Sealer::new(self.0.clone()).context("read the keys")
     }
 
-    /// A secret for some other use, of each key: all nodes have the same, and the store does not.
+    /// A secret for another purpose, derived from each key: the same on all nodes, and not in the store.
     pub fn derive(&self, purpose: &str) -> Vec<[u8; 32]> {
         let derive = |(_, key): &(String, [u8; 32])| {
             let root = hmac::Key::new(hmac::HMAC_SHA256, key);
@@ -115,14 +115,14 @@ impl KeyRing {
     }
 }
 
-/// Where the keys of a configuration are; `None` for a store that is gone with the process.
+/// The path of the key file; `None` for an in-memory store.
 pub fn path(config: &Config, file: Option<&Path>, state: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = &config.keys.file {
         return Some(path.clone());
     }
     match config.store.url.split_once(':') {
-        // Beside the directory, so that all processes that share it find the same, and copies of it
-        // do not hold it.
+        // Next to the directory: all processes that share it find the same file, and copies of it do not contain the
+        // keys.
         Some(("lmdb", directory)) => {
             let directory = directory.trim_end_matches('/');
             Some(PathBuf::from(format!("{directory}.keys")))
@@ -135,7 +135,7 @@ pub fn path(config: &Config, file: Option<&Path>, state: Option<&Path>) -> Optio
     }
 }
 
-/// Makes the file, unless another process was faster.
+/// Creates the file, unless another process was faster.
 fn make(path: &Path, random: &[u8; 32]) -> anyhow::Result<()> {
     if let Some(parent) = path
         .parent()
@@ -151,7 +151,7 @@ fn make(path: &Path, random: &[u8; 32]) -> anyhow::Result<()> {
         .mode(0o600)
         .open(&draft)?;
     let written = writeln!(file, "{ABOUT}{name} {}", hex(random)).and_then(|()| file.sync_all());
-    // A link appears whole or not at all, and never replaces what is there.
+    // A link appears atomically, and never replaces an existing file.
     let linked = written.and_then(|()| fs::hard_link(&draft, path));
     fs::remove_file(&draft)?;
     match linked {
@@ -161,14 +161,14 @@ fn make(path: &Path, random: &[u8; 32]) -> anyhow::Result<()> {
             fs::set_permissions(path, Permissions::from_mode(0o600))?;
             tracing::warn!(
                 file = %path.display(),
-                "made a key file: without it credentials in the store cannot be read, so keep a copy"
+                "created a key file; keep a copy, since credentials in the store cannot be read without it"
             );
             Ok(())
         }
     }
 }
 
-/// Tells keys apart without telling anything of them.
+/// Identifies a key without revealing anything about it.
 fn name_of(key: &[u8; 32]) -> String {
     let tag = hmac::sign(
         &hmac::Key::new(hmac::HMAC_SHA256, key),

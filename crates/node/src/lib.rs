@@ -12,12 +12,12 @@ pub mod systemd;
 pub mod tls;
 mod traces;
 
-/// Rows are made by one thread and dropped by another, many thousands a second, in a heap that lives
-/// for weeks: what is free goes back to the system, and no thread waits for another's.
+/// Rows are allocated by one thread and freed by another, many thousands per second, in a heap that lives for weeks:
+/// jemalloc returns free memory to the system and avoids contention between threads.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Random bytes of the operating system.
+/// Random bytes from the operating system.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     rand::Rng::fill_bytes(&mut rand::rng(), &mut bytes);

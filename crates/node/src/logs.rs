@@ -1,4 +1,4 @@
-//! Logs go to standard error, a line for an event; how much of them can change while they are written.
+//! Logs on standard error, one line per event. The level can change at run time.
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -11,7 +11,7 @@ use url::Url;
 use crate::config::{LogFormat, LogOptions};
 use crate::traces::Traces;
 
-/// Changes how much is logged.
+/// Changes the log level.
 pub struct Logs {
     filter: reload::Handle<EnvFilter, Registry>,
     traces: Option<Traces>,
@@ -43,7 +43,7 @@ impl LogOptions {
 }
 
 impl Logs {
-    /// Begins to log, and to send spans of a node of this name where the options say; once in a process.
+    /// Starts logging, and span export if configured; once per process.
     pub fn init(options: &LogOptions, node: &str) -> Result<Self, String> {
         let traces = (options.otlp_url()?)
             .map(|url| Traces::start(&url, node))
@@ -61,7 +61,7 @@ impl Logs {
             .with(filter)
             .with(lines)
             .with(traces.as_ref().map(Traces::layer));
-        // Somebody who logs already, as a test does, goes on.
+        // Keep an existing subscriber, such as a test's.
         drop(subscriber.try_init());
         Ok(Self {
             filter: handle,
@@ -69,15 +69,15 @@ impl Logs {
         })
     }
 
-    /// Sends the spans that are left, however long that takes within reason.
+    /// Sends the remaining spans, with a time limit.
     pub async fn finish(self) {
         if let Some(traces) = self.traces {
-            // A collector that does not answer is waited for on another thread.
+            // A collector that does not respond must not block this thread.
             drop(tokio::task::spawn_blocking(move || traces.stop()).await);
         }
     }
 
-    /// Logs as much as the options say from now on.
+    /// Applies the log level of the options.
     pub fn set(&self, options: &LogOptions) -> Result<(), String> {
         let filter = filter(&options.level)?;
         self.filter

@@ -22,7 +22,6 @@ const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
 
-/// The collected metrics.
 #[derive(Clone)]
 pub struct Collected(PrometheusHandle);
 
@@ -50,7 +49,6 @@ impl Collected {
         Ok(Self(handle))
     }
 
-    /// In Prometheus text format.
     pub fn render(&self) -> String {
         self.0.render()
     }

@@ -1,4 +1,4 @@
-//! A running node: what its roles need, wired together, and its orderly end.
+//! A running node: wires its roles together, and stops them in order.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ use crate::keys::KeyRing;
 use crate::metrics::{Collected, Scraped};
 use crate::{admins, random, tls};
 
-/// How long an orderly stop takes at most.
+/// Time limit of an orderly stop.
 pub const STOP_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -38,9 +38,9 @@ pub struct Node {
     service: Option<Service>,
     admin_secret: [u8; 32],
     address: Option<SocketAddr>,
-    /// What clients and jobs meet; stopped first.
+    /// Tasks that clients and jobs depend on directly; stopped first.
     outer: Tasks,
-    /// What the others lean on.
+    /// Tasks that the others depend on.
     inner: Tasks,
 }
 
@@ -51,7 +51,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    /// Starts a task that is given the token that stops it.
+    /// Starts a task with a token that stops it.
     fn start<F>(&mut self, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -63,11 +63,11 @@ impl Tasks {
         });
     }
 
-    /// The first task that ends although nobody has stopped it.
+    /// The first task that ends without being stopped.
     async fn failed(&mut self) -> anyhow::Error {
         match self.running.join_next().await {
-            Some(Ok(name)) => anyhow!("the {name} ended by itself"),
-            Some(Err(error)) => anyhow!(error).context("a part of the node broke down"),
+            Some(Ok(name)) => anyhow!("the {name} ended unexpectedly"),
+            Some(Err(error)) => anyhow!(error).context("a component of the node failed"),
             None => std::future::pending().await,
         }
     }
@@ -76,14 +76,14 @@ impl Tasks {
         self.stop.cancel();
         while let Some(ended) = self.running.join_next().await {
             if let Err(error) = ended {
-                tracing::error!(%error, "a part of the node broke down");
+                tracing::error!(%error, "a component of the node failed");
             }
         }
     }
 }
 
 impl Node {
-    /// Starts every role on a store. What was started is gone again when something fails.
+    /// Starts every role on a store. On an error, stops what was started.
     pub async fn start(
         config: &Config,
         store: Store,
@@ -123,7 +123,7 @@ impl Node {
             .start("activity monitor", |stop| maintenance.run(stop));
         let collected = collected.clone();
         node.inner
-            .start("upkeep of metrics", |stop| collected.run(stop));
+            .start("metrics upkeep", |stop| collected.run(stop));
         Ok(node)
     }
 
@@ -178,22 +178,21 @@ impl Node {
         Ok(())
     }
 
-    /// Where clients connect to, when this is a frontend.
+    /// The address for clients, if this is a frontend.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// What the salts of administrators are made of.
+    /// The key of administrators' salts.
     pub(crate) fn admin_secret(&self) -> [u8; 32] {
         self.admin_secret
     }
 
-    /// Documents and jobs.
     pub fn replications(&self) -> &Replications {
         &self.replications
     }
 
-    /// Takes over what can change while it works: options of `[replicator]`, and administrators.
+    /// Applies reloadable settings: options of `[replicator]`, and administrators.
     pub async fn apply(&self, config: &Config) -> anyhow::Result<()> {
         self.replications.set_options(config.replicator.clone())?;
         if let Some(service) = &self.service {
@@ -202,7 +201,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until a part of the node ends that should not have.
+    /// Waits until a component ends unexpectedly.
     pub async fn failed(&mut self) -> anyhow::Error {
         tokio::select! {
             error = self.outer.failed() => error,
@@ -210,7 +209,7 @@ impl Node {
         }
     }
 
-    /// Stops in order: requests end, jobs write checkpoints and go back. False when that took too long.
+    /// Stops in order: requests end, jobs write checkpoints and are released. False after a time-out.
     pub async fn stop(mut self) -> bool {
         let orderly = async {
             self.outer.stop().await;
@@ -220,7 +219,7 @@ impl Node {
     }
 }
 
-/// Replications of a store, with the keys of its nodes.
+/// The replications of a store, with its keys.
 pub(crate) async fn replications(
     config: &Config,
     keys: &KeyRing,
@@ -251,7 +250,7 @@ pub(crate) async fn replications(
     }
 }
 
-/// What to do about a key whose name is another's.
+/// The error for a key whose name belongs to another key.
 pub(crate) fn other_key(names: &str) -> String {
     format!(
         "the key {names} of the key file is not the one that this store knows by that name: give this node the key file of \
@@ -298,7 +297,7 @@ fn authenticator(
     })
 }
 
-/// The cluster that a frontend stands in front of.
+/// The cluster behind this frontend.
 fn upstream(config: &Config) -> anyhow::Result<Option<Upstream>> {
     let options = &config.upstream;
     let is_tls = options.target()?.is_some_and(|url| url.scheme() == "https");
@@ -306,8 +305,8 @@ fn upstream(config: &Config) -> anyhow::Result<Option<Upstream>> {
     Ok(Upstream::new(options.clone(), tls.transpose()?, random())?)
 }
 
-/// How other servers are reached. The cluster that the operator has named may be, wherever it is: databases that requests
-/// and documents name without a URL are there.
+/// How other servers are reached. The configured cluster is allowed at any address, since plain database names refer to
+/// it.
 pub fn network(config: &Config) -> anyhow::Result<NetworkOptions> {
     let mut options = config.network.clone();
     if let Some(url) = config.upstream.target()? {
@@ -335,7 +334,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     listener.with_context(|| format!("listen on {address}"))
 }
 
-/// The name that jobs show.
+/// The node name shown in jobs.
 pub fn node_name(config: &Config) -> String {
     config.node.name.clone().unwrap_or_else(|| {
         let system = rustix::system::uname();
@@ -346,12 +345,11 @@ pub fn node_name(config: &Config) -> String {
     })
 }
 
-/// The store of a configuration.
 pub async fn open_store(config: &Config) -> anyhow::Result<Store> {
     Ok(Store::open_with(&config.store.url, &config.store.open_options()).await?)
 }
 
-/// The keys of a configuration: from its file, or drawn for a store that is gone with the process.
+/// The keys from the configured file; for an in-memory store, a random one.
 pub fn open_keys(config: &Config, file: Option<&Path>) -> anyhow::Result<KeyRing> {
     match key_file(config, file) {
         Some(path) => KeyRing::open(&path, random()),
@@ -359,13 +357,13 @@ pub fn open_keys(config: &Config, file: Option<&Path>) -> anyhow::Result<KeyRing
     }
 }
 
-/// Where the keys of a configuration are.
+/// The path of the configured key file.
 pub(crate) fn key_file(config: &Config, file: Option<&Path>) -> Option<PathBuf> {
     let state = std::env::var_os("STATE_DIRECTORY");
     crate::keys::path(config, file, state.as_deref().map(Path::new))
 }
 
-/// False for a store that opening would make.
+/// False if opening the store would create it.
 pub(crate) fn store_is_there(config: &Config) -> bool {
     match config.store.url.split_once(':') {
         Some(("lmdb", directory)) => Path::new(directory).join("format").exists(),

@@ -1,4 +1,4 @@
-//! Telling systemd how things are: datagrams to the socket that `NOTIFY_SOCKET` names.
+//! Notifies systemd of the node's state, through the socket in `NOTIFY_SOCKET`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -6,7 +6,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
 
-/// Who is told, if anybody asked.
+/// The socket, if systemd asked for notifications.
 #[derive(Debug, Default)]
 pub struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -14,7 +14,7 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// Reads what systemd asks for; `process` is our process id.
+    /// Reads systemd's variables; `process` is our process id.
     pub fn new(lookup: impl Fn(&str) -> Option<String>, process: u32) -> Self {
         let Some(name) = lookup("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
@@ -22,7 +22,7 @@ impl Systemd {
         let socket = match open(&name) {
             Ok(socket) => Some(socket),
             Err(error) => {
-                tracing::warn!(%error, socket = name, "systemd cannot be told anything");
+                tracing::warn!(%error, socket = name, "cannot notify systemd");
                 None
             }
         };
@@ -35,17 +35,17 @@ impl Systemd {
         }
     }
 
-    /// How often it has to be told that we are alive, at least.
+    /// The interval of watchdog notifications.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Sends a state, as `READY=1`. Nobody may be listening; that is not our business.
+    /// Sends a state such as `READY=1`. Errors are ignored: there may be no listener.
     pub fn tell(&self, state: &str) {
         if let Some((socket, to)) = &self.socket
             && let Err(error) = socket.send_to_addr(state.as_bytes(), to)
         {
-            tracing::debug!(%error, state, "tell systemd");
+            tracing::debug!(%error, state, "notify systemd");
         }
     }
 }
@@ -56,7 +56,7 @@ fn open(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
         None => SocketAddr::from_pathname(Path::new(name))?,
     };
     let socket = UnixDatagram::unbound()?;
-    // A full queue must not hold us up.
+    // A full queue must not block.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
@@ -82,7 +82,7 @@ mod tests {
         let length = listener.recv(&mut text).unwrap();
         assert_eq!(&text[..length], b"READY=1");
         assert_eq!(systemd.watchdog(), Some(Duration::from_secs(2)));
-        // The watchdog of another process is not ours.
+        // The watchdog of another process.
         assert_eq!(Systemd::new(lookup, 8).watchdog(), None);
         let nobody = Systemd::new(|_| None, 7);
         nobody.tell("READY=1");

@@ -1,4 +1,4 @@
-//! Certificates for clients.
+//! TLS certificates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::config::HttpOptions;
 
-/// What accepts TLS connections; `None` when there is no certificate.
+/// The TLS acceptor; `None` without a certificate.
 pub fn acceptor(options: &HttpOptions) -> anyhow::Result<Option<TlsAcceptor>> {
     let (cert, key) = match (&options.cert_file, &options.key_file) {
         (Some(cert), Some(key)) => (cert, key),
         (None, None) => return Ok(None),
-        _ => bail!("`cert_file` and `key_file` go together"),
+        _ => bail!("set both `cert_file` and `key_file`, or neither"),
     };
     let mut config = config(cert, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }
 
-/// What a server is believed by: its certificate is signed by one of this file, or by one that the system believes in.
+/// Trusts certificates signed by one in this file, or by one that the system trusts.
 pub fn client(ca_file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()?;
     let Some(path) = ca_file else {
         let builder = builder.with_platform_verifier();
-        let builder = builder.context("find the system's certificates")?;
+        let builder = builder.context("cannot load the system's certificates")?;
         return Ok(Arc::new(builder.with_no_client_auth()));
     };
-    let read = || format!("read {}", path.display());
+    let read = || format!("cannot read {}", path.display());
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).with_context(read)? {
         roots
@@ -42,20 +42,20 @@ pub fn client(ca_file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
             .with_context(read)?;
     }
     if roots.is_empty() {
-        bail!("{} holds no certificate", path.display());
+        bail!("{} contains no certificate", path.display());
     }
     let builder = builder.with_root_certificates(roots);
     Ok(Arc::new(builder.with_no_client_auth()))
 }
 
 fn config(cert: &Path, key: &Path) -> anyhow::Result<ServerConfig> {
-    let read = |path: &Path| format!("read {}", path.display());
+    let read = |path: &Path| format!("cannot read {}", path.display());
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert)
         .with_context(|| read(cert))?
         .collect();
     let certificates = certificates.with_context(|| read(cert))?;
     if certificates.is_empty() {
-        bail!("{} holds no certificate", cert.display());
+        bail!("{} contains no certificate", cert.display());
     }
     let private = PrivateKeyDer::from_pem_file(key).with_context(|| read(key))?;
     let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -63,5 +63,5 @@ fn config(cert: &Path, key: &Path) -> anyhow::Result<ServerConfig> {
         .with_no_client_auth();
     builder
         .with_single_cert(certificates, private)
-        .with_context(|| format!("use {} and {}", cert.display(), key.display()))
+        .with_context(|| format!("cannot use {} and {}", cert.display(), key.display()))
 }

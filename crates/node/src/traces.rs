@@ -1,4 +1,4 @@
-//! Spans go to an OpenTelemetry collector, when one is named.
+//! Exports spans to an OpenTelemetry collector.
 
 use std::collections::HashMap;
 
@@ -18,15 +18,14 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 use url::Url;
 
-/// What the exporter itself does is not told, or there would be no end to it.
+/// Spans of the exporter itself are not exported, which would never end.
 const OWN: [&str; 4] = ["hyper", "h2", "opentelemetry", "reqwest"];
 
-/// Collects spans and sends them, in batches, from a thread of its own.
+/// Collects spans and sends them in batches, from its own thread.
 #[derive(Debug)]
 pub(crate) struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Begins to collect.
     pub(crate) fn start(url: &Url, node: &str) -> anyhow::Result<Self> {
         let mut traces = url.clone();
         traces
@@ -34,7 +33,7 @@ impl Traces {
             .map_err(|()| anyhow!("`otlp_url` has no host"))?
             .pop_if_empty()
             .extend(["v1", "traces"]);
-        // Its client must not be made, nor waited for, where others are waited for.
+        // Its blocking client must not be created or dropped on an async thread.
         let exporter = std::thread::spawn(move || {
             SpanExporter::builder()
                 .with_http()
@@ -44,8 +43,8 @@ impl Traces {
         });
         let exporter = exporter
             .join()
-            .map_err(|_| anyhow!("its client cannot be made"))?;
-        let exporter = exporter.context("make an exporter of spans")?;
+            .map_err(|_| anyhow!("cannot create its client"))?;
+        let exporter = exporter.context("cannot create the span exporter")?;
         let resource = Resource::builder()
             .with_service_name("davenport")
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
@@ -59,7 +58,7 @@ impl Traces {
         Ok(Self(provider))
     }
 
-    /// Shows spans to the collector.
+    /// The layer that collects spans.
     pub(crate) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
@@ -70,15 +69,15 @@ impl Traces {
         }))
     }
 
-    /// Sends what is left; waits for that.
+    /// Sends the remaining spans; blocks.
     pub(crate) fn stop(&self) {
         if let Err(error) = self.0.shutdown() {
-            tracing::warn!(%error, "the last spans are not sent");
+            tracing::warn!(%error, "cannot send the remaining spans");
         }
     }
 }
 
-/// `traceparent`, from and to spans.
+/// Reads and writes `traceparent`.
 #[derive(Debug)]
 struct TraceContext;
 
@@ -91,7 +90,7 @@ impl Collector for TraceContext {
 
     fn follow(&self, span: &Span, parent: &str) {
         let carrier = HashMap::from([("traceparent".to_owned(), parent.to_owned())]);
-        // It fails where the span is not collected.
+        // Fails if the span is not collected.
         let _ = span.set_parent(TraceContextPropagator::new().extract(&carrier));
     }
 }

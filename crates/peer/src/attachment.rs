@@ -24,11 +24,9 @@ pub struct Attachment {
     pub content_type: Arc<str>,
     /// The generation of the revision that added it; in a replicated document, whatever JSON the document has there.
     pub revpos: Value,
-    /// MD5 of `data`.
     pub md5: [u8; 16],
     /// The length without compression, if known.
     pub length: u64,
-    /// Whether `data` is compressed.
     pub gzip: bool,
     pub data: Bytes,
 }
@@ -56,7 +54,6 @@ pub(crate) enum Content {
 }
 
 impl Sent {
-    /// Parses `_attachments`.
     pub(crate) fn parse_all(doc: &Doc<'_>) -> Result<Vec<Self>, Refusal> {
         doc.attachments
             .iter()

@@ -18,7 +18,6 @@ use crate::server::Server;
 /// Few, because this server protects nothing and has to be fast.
 const ITERATIONS: u32 = 10;
 
-/// A hashed password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Password {
     salt: String,

@@ -36,7 +36,6 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// No faults.
     pub fn none() -> Self {
         Self::default()
     }
@@ -83,7 +82,6 @@ impl On {
         }
     }
 
-    /// `GET` requests.
     pub fn get(path: &str) -> Self {
         Self {
             method: Some("GET".to_owned()),
@@ -91,7 +89,6 @@ impl On {
         }
     }
 
-    /// `PUT` requests.
     pub fn put(path: &str) -> Self {
         Self {
             method: Some("PUT".to_owned()),
@@ -99,7 +96,6 @@ impl On {
         }
     }
 
-    /// `POST` requests.
     pub fn post(path: &str) -> Self {
         Self {
             method: Some("POST".to_owned()),
@@ -151,8 +147,9 @@ impl On {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// The request is delayed.
-    Latency { ms: u64 },
+    Latency {
+        ms: u64,
+    },
     /// The request is refused without reading its body.
     Status {
         status: u16,
@@ -166,7 +163,10 @@ pub enum Fault {
         body: String,
     },
     /// The request is refused after part of its body was read, and the connection closed.
-    RefuseEarly { status: u16, after_bytes: u64 },
+    RefuseEarly {
+        status: u16,
+        after_bytes: u64,
+    },
     /// The connection is reset before the request is handled.
     Reset,
     /// The request is handled, and the connection reset instead of an answer.
@@ -174,28 +174,39 @@ pub enum Fault {
     /// There is no answer, and the connection stays open.
     Hang,
     /// The connection is closed in the middle of the answer's body.
-    CutBody { after_bytes: usize },
+    CutBody {
+        after_bytes: usize,
+    },
     /// The answer's body ends early, but like a complete one.
-    TruncateBody { after_bytes: usize },
+    TruncateBody {
+        after_bytes: usize,
+    },
     /// The answer's body is sent slowly.
-    SlowBody { bytes_per_second: u64 },
+    SlowBody {
+        bytes_per_second: u64,
+    },
     /// The answer's body is sent byte by byte.
     Dribble,
     /// `Content-Length` is wrong.
-    DeclareLength { by: i64 },
+    DeclareLength {
+        by: i64,
+    },
     /// The answer's body is followed by endless spaces.
     EndlessBody,
     /// The server's clock is skewed from now on.
-    ClockSkew { seconds: i64 },
+    ClockSkew {
+        seconds: i64,
+    },
     /// The server restarts: all connections and sessions are lost, the data stays.
-    Restart { down_ms: u64 },
+    Restart {
+        down_ms: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injected {
     pub method: String,
     pub path: String,
-    /// What went wrong.
     pub fault: Fault,
 }
 

@@ -28,9 +28,7 @@ pub struct UserContext {
 /// What a validation function throws.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Objection {
-    /// `throw({forbidden: …})`
     Forbidden(String),
-    /// `throw({unauthorized: …})`
     Unauthorized(String),
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Context {
     pub(crate) control: Control,
 }
 
-/// Answers a request, with the faults that it is to meet.
+/// Handles a request, with its faults.
 pub(crate) async fn handle(
     State(context): State<Context>,
     ConnectInfo(connection): ConnectInfo<Connection>,

@@ -201,7 +201,6 @@ impl AsyncWrite for Socket {
 #[derive(Clone, Debug)]
 pub(crate) struct Control(pub(crate) mpsc::Sender<Restart>);
 
-/// A requested restart.
 #[derive(Debug)]
 pub(crate) struct Restart {
     pub(crate) down: Duration,

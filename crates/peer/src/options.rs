@@ -21,7 +21,6 @@ pub struct Options {
     pub session: Duration,
     /// The version that the server claims.
     pub version: String,
-    /// The form of update sequences.
     pub seqs: SeqForm,
     /// Compress attachments of types that compress well.
     pub compress: bool,

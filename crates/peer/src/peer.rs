@@ -121,7 +121,6 @@ impl Peer {
         self.door.clone()
     }
 
-    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -199,12 +198,10 @@ impl Peer {
             .count()
     }
 
-    /// Clears the record of requests.
     pub fn clear_requests(&self) {
         self.server.recorder.clear();
     }
 
-    /// Adds a server administrator.
     pub fn set_admin(&self, name: &str, password: &str) {
         self.server.auth.set_admin(
             name,

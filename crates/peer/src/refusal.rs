@@ -12,9 +12,7 @@ type Text = Cow<'static, str>;
 #[error("{status}: {error}: {reason}")]
 pub struct Refusal {
     pub status: StatusCode,
-    /// `error` in the body.
     pub error: Text,
-    /// `reason` in the body.
     pub reason: Text,
     /// The allowed methods, for status 405.
     pub allow: Option<&'static str>,

@@ -129,7 +129,6 @@ pub(crate) fn document(
     out.push(b'}');
 }
 
-/// Appends a `_local` document.
 pub(crate) fn local(out: &mut Vec<u8>, id: &str, generation: u64, body: &str) {
     out.extend_from_slice(b"{\"_id\":");
     string(out, id);
@@ -185,7 +184,6 @@ fn attachment(out: &mut Vec<u8>, part: &Attachment, shown: &Shown) {
     out.push(b'}');
 }
 
-/// Appends a JSON string.
 pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
     if text
         .bytes()
@@ -204,7 +202,6 @@ pub(crate) fn quoted(out: &mut Vec<u8>, value: impl fmt::Display) {
     string(out, &value.to_string());
 }
 
-/// Appends a revision in quotes.
 pub(crate) fn rev(out: &mut Vec<u8>, rev: &Rev) {
     match rev.id {
         RevId::Md5(_) => write!(out, "\"{rev}\"").expect("writing to memory does not fail"),
@@ -212,7 +209,6 @@ pub(crate) fn rev(out: &mut Vec<u8>, rev: &Rev) {
     }
 }
 
-/// Appends a JSON array.
 pub(crate) fn list<T>(out: &mut Vec<u8>, items: &[T], mut push: impl FnMut(&mut Vec<u8>, &T)) {
     out.push(b'[');
     for (index, item) in items.iter().enumerate() {

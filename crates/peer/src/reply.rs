@@ -23,7 +23,6 @@ pub(crate) fn json(status: StatusCode, json: impl Into<Vec<u8>>) -> Reply {
     build(status, "application/json", Body::from(json))
 }
 
-/// `{"ok":true}`
 pub(crate) fn ok(status: StatusCode) -> Reply {
     json(status, "{\"ok\":true}")
 }

@@ -98,7 +98,6 @@ impl Request {
         }
     }
 
-    /// Reads the whole body.
     pub(crate) async fn body(&mut self) -> Result<Bytes, Refusal> {
         let declared = self
             .header(&CONTENT_LENGTH)

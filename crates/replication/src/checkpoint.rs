@@ -1,8 +1,8 @@
-//! Checkpoints: the `_local` documents in which both sides remember how far a replication came.
+//! Checkpoints: the `_local` documents on both sides that record how far a replication has come.
 //!
-//! A checkpoint counts only where both sides remember the same session: whatever happened to one of them in between,
-//! restored from a backup, replaced, recreated, the common past is where it is safe to go on. This is CouchDB's format
-//! and procedure, so either replicator continues what the other began.
+//! A checkpoint counts only if both sides have the same session. Whatever happened to one of them in between (a restore
+//! from a backup, a replacement, a new database under the same name), the newest common session is a safe position.
+//! Format and procedure are CouchDB's, so either replicator can continue the other's work.
 
 mod writer;
 
@@ -11,20 +11,20 @@ use serde_json::{Map, Value};
 
 pub(crate) use writer::{Checkpointer, SOURCE_STARTED, Session, Side, same_instance};
 
-/// Entries of the history that are kept.
+/// Maximum number of history entries.
 const HISTORY_MAX: usize = 50;
 
-/// The body of one side's checkpoint document, empty when there is none.
+/// The body of one side's checkpoint document, empty if there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Log {
     body: Map<String, Value>,
 }
 
-/// Where a replication goes on.
+/// The position where a replication resumes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resume {
     pub(crate) start: Seq,
-    /// What is known of earlier sessions, newest first.
+    /// Earlier sessions, newest first.
     pub(crate) history: Vec<Value>,
 }
 
@@ -33,7 +33,7 @@ impl Log {
         Self { body }
     }
 
-    /// The body without the members that every document has.
+    /// The body without `_id`, `_rev` and the like.
     pub(crate) fn body(&self) -> Map<String, Value> {
         let special = |name: &str| name == "_id" || name == "_rev";
         self.body
@@ -59,11 +59,10 @@ impl Log {
     }
 }
 
-/// Finds the newest session that both sides remember.
-///
-/// Where they remember different positions of it, the earlier one counts, whereas CouchDB takes the one of the side that it
-/// looked at. They differ after a crash between the two writes, which is harmless, but also when one of the databases was
-/// restored from a backup: then only the earlier position is sure to be in both.
+/// Finds the newest session that both sides have. If they have different positions for it, the earlier one counts;
+/// CouchDB uses the one of the side it looks at. Positions differ after a crash between the two writes, which is
+/// harmless, but also if one database was restored from a backup: then only the earlier position is certain to be in
+/// both.
 pub(crate) fn compare(source: &Log, target: &Log) -> Resume {
     if source.session_id() == target.session_id() {
         let start = earlier(source.get("source_last_seq"), target.get("source_last_seq"));
@@ -94,7 +93,7 @@ pub(crate) fn compare(source: &Log, target: &Log) -> Resume {
     }
 }
 
-/// The session of `entry` among `entries`.
+/// The entry of a session in `entries`.
 fn find<'a>(entry: &Value, entries: &'a [Value]) -> Option<&'a Value> {
     let session = entry.get("session_id")?;
     entries
@@ -114,7 +113,7 @@ fn earlier(a: Option<&Value>, b: Option<&Value>) -> Seq {
     }
 }
 
-/// The number that sequences of all servers begin with, by which those of one database are in order.
+/// The number at the start of a sequence, which orders the sequences of one database.
 fn number(seq: &Seq) -> Option<u64> {
     let text = seq.as_json().trim_start_matches(['"', '[', ' ']);
     let digits = text
@@ -123,7 +122,7 @@ fn number(seq: &Seq) -> Option<u64> {
     text[..digits].parse().ok()
 }
 
-/// Whether a feed that was at `known` and now says `seq` has come further. The same position may be spelled otherwise.
+/// Whether `seq` is past `known`. The same position may be spelled differently.
 pub(crate) fn is_later(seq: &Seq, known: &Seq) -> bool {
     match (number(seq), number(known)) {
         (Some(new), Some(old)) => new > old,

@@ -5,9 +5,9 @@
 //!   (reader)                    └──────────── several batches at once ───────────┘
 //! ```
 //!
-//! A run is one future: the reader, the batches in work, checkpoints and timers are polled by one loop, so nothing survives
-//! when it is dropped, and dropping it at any moment is safe. Memory is bounded by the size and number of batches and, over
-//! all runs of a node, by a [`Budget`]. A run that waits for changes holds one connection and no buffers.
+//! A run is one future: one loop polls the reader, batches in progress, checkpoints and timers. Nothing survives when
+//! it is dropped, and dropping it at any moment is safe. Memory is bounded by the size and number of batches and, over
+//! all runs of a node, by a [`Budget`]. A run that waits for changes keeps one connection and no buffers.
 
 mod attachments;
 mod budget;
@@ -47,22 +47,22 @@ use crate::metrics;
 use crate::params::{Filter, Replication};
 use crate::stats::Stats;
 
-/// What an operator can set about all runs.
+/// Settings of all runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pause before a revision is fetched again that the source announced and did not have (`missing_doc_retry_msec`).
+    /// Pause before refetching a revision that the source announced but did not have (`missing_doc_retry_msec`).
     pub missing_doc_retry: Duration,
-    /// Longer document ids are passed over (`max_document_id_length`).
+    /// Documents with longer ids are skipped (`max_document_id_length`).
     pub document_id_bytes_max: Option<usize>,
-    /// A run ends when nothing moved for so long although there is something to do.
+    /// A run fails after this time without progress while changes are pending.
     pub no_progress_timeout: Option<Duration>,
-    /// No request is repeated after so long: half of `health_threshold`.
+    /// Requests are not retried after this time: half of `health_threshold`.
     pub retry_window: Duration,
-    /// Longest time of a request that is no stream (`request_timeout`).
+    /// Time limit of a request that does not stream (`request_timeout`).
     pub request_timeout: Option<Duration>,
-    /// How long a stop waits for the batches in work.
+    /// How long a stop waits for batches in progress.
     pub stop_grace: Duration,
-    /// Memory of all runs.
+    /// Memory shared by all runs.
     pub budget: Budget,
 }
 
@@ -84,23 +84,22 @@ impl Default for Settings {
 pub struct Run {
     /// The replication; `auth.secret_ref` is resolved.
     pub replication: Replication,
-    /// Its names.
     pub identity: Identity,
-    /// The function of its filter that the names were made of.
+    /// The source of its filter function that the ids were computed from.
     pub filter_code: Option<String>,
-    /// What earlier runs counted.
+    /// Counters of earlier runs.
     pub stats: Stats,
-    /// A new random name, 32 hexadecimal digits.
+    /// A new random id, 32 hexadecimal digits.
     pub session_id: String,
-    /// How the endpoints are reached.
+    /// Connections to the endpoints.
     pub network: Network,
     pub settings: Settings,
-    /// Hears of checkpoints.
+    /// Notified of checkpoints.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl Run {
-    /// A run of its own, which no job stands behind, with default settings. `session_id` is random.
+    /// A run without a job, with default settings. `session_id` is random.
     pub async fn alone(
         replication: Replication,
         uuid: &str,
@@ -130,31 +129,31 @@ impl Run {
     }
 }
 
-/// How long a source may take to say whether it has more.
+/// Time limit for asking the source whether it has more changes.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How a run ended that did not fail.
+/// How a run ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Everything was copied.
+    /// All changes were copied.
     Completed,
-    /// It was asked to stop.
+    /// It was stopped.
     Stopped,
-    /// The filter function at the source is another one now, so the replication has another id.
+    /// The filter function at the source changed, so the replication has a new id.
     FilterChanged,
 }
 
-/// A run that did not fail.
+/// The result of a run without an error.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub ending: Ending,
-    /// The result as `POST /_replicate` answers it, without `ok`.
+    /// The result in the form of `POST /_replicate`, without `ok`.
     pub result: Map<String, Value>,
-    /// The last state of its progress.
+    /// The final progress.
     pub progress: Progress,
 }
 
-/// Finds out the ids of a replication; for a `ddoc/name` filter its function is fetched from the source and returned.
+/// Computes the ids of a replication. For a `ddoc/name` filter, its source is fetched and returned.
 pub async fn identify(
     replication: &Replication,
     service: &Service,
@@ -175,8 +174,8 @@ pub async fn identify(
     Ok((Identity::of(replication, service, code.as_deref()), code))
 }
 
-/// Whether a source has changes after a sequence that a run would be told of, also when that cannot be found out: whoever
-/// runs next says why.
+/// Whether a source has relevant changes after a sequence. True if that cannot be determined: the next run reports the
+/// error.
 pub async fn has_more(run: &Run, since: &Seq) -> bool {
     let (replication, settings) = (&run.replication, &run.settings);
     let options = &replication.options;
@@ -188,15 +187,15 @@ pub async fn has_more(run: &Run, since: &Seq) -> bool {
     timeout(ANSWER_MAX, ask).await.ok().flatten() != Some(false)
 }
 
-/// Runs a replication until it is done, fails, or is stopped. A continuous one is never done.
+/// Runs a replication until it completes, fails, or is stopped. A continuous one never completes.
 pub async fn run(run: Run, handles: Handles) -> Result<Report, Error> {
     let abort = handles.abort.clone();
     let stop = handles.stop.clone();
-    // Boxed, so that a run that waits does not keep room for what it did before.
+    // Boxed, so that a waiting run does not keep space for the earlier phase.
     let inner = async {
         let opened = tokio::select! {
             biased;
-            // Nothing was done yet, so there is nothing to record.
+            // Nothing was done, so there is nothing to record.
             () = stop.cancelled() => return Ok(stopped_early()),
             opened = Box::pin(open::open(&run, Timestamp::now())).instrument(info_span!("open")) => {
                 opened.inspect_err(|_| metrics::failed_start())?

@@ -1,102 +1,78 @@
-//! Why a run ended without being done, for its user, and for the scheduler that decides what to do next.
+//! Why a run failed, for its user, and for the scheduler that decides what to do next.
 
 use document::mango::TooExpensive;
 use serde_json::{Value, json};
 
-/// A run that failed. Every variant has CouchDB's tag; none holds credentials.
+/// A failed run. Every variant has CouchDB's tag; none contains credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The lock was lost: somebody else runs this replication now, so nothing more may be written.
+    /// The lock was lost: another node runs this replication now, so nothing more may be written.
     #[error("the lock on the replication was lost")]
     Halted,
-    /// An endpoint wants other credentials. Waiting does not help.
+    /// An endpoint needs other credentials. Retrying does not help.
     #[error("unauthorized to access or create database {url}")]
-    Unauthorized {
-        /// The endpoint.
-        url: String,
-    },
-    /// An endpoint does not let us in.
+    Unauthorized { url: String },
+    /// An endpoint denies access.
     #[error("{url}")]
-    Forbidden {
-        /// The endpoint.
-        url: String,
-    },
-    /// A database is not there.
+    Forbidden { url: String },
+    /// A database does not exist.
     #[error("could not open {url}")]
-    DbNotFound {
-        /// The endpoint.
-        url: String,
-    },
-    /// The filter function cannot be had; it may appear later.
+    DbNotFound { url: String },
+    /// The cannot read the filter function; it may appear later.
     #[error("{0}")]
     FilterFetch(String),
-    /// Whether a document passes the selector takes too long to find out. Another node would find the same.
+    /// Matching a document against the selector takes too long. It would on any node.
     #[error("document `{id}`: {cause}")]
     FilterTooExpensive {
-        /// The document.
         id: String,
-        /// Advice.
+        /// What to change.
         #[source]
         cause: TooExpensive,
     },
-    /// A step failed on one exchange with a server.
+    /// A request to a server failed.
     #[error("{cause}")]
     Step {
         step: Step,
-        /// The exchange.
         #[source]
         cause: couch::Error,
     },
-    /// The target does not take a document, and the replication may not go on without it.
+    /// The target rejects a document, and the replication must not continue without it.
     #[error("{0}")]
     DocWrite(String),
-    /// The source announces a revision and does not have it, or the target lacks attachments that it should have.
+    /// The source lacks a revision that it announced, or the target lacks attachments that it should have.
     #[error("revision {rev} of document `{id}` is missing")]
-    Missing {
-        /// The document.
-        id: String,
-        rev: String,
-    },
-    /// A database is not the one that it was.
+    Missing { id: String, rev: String },
+    /// A database was recreated.
     #[error("{0}")]
     Checkpoint(String),
     /// A checkpoint could not be written.
     #[error("{what}: {cause}")]
     CheckpointWrite {
         what: String,
-        /// Why.
         #[source]
         cause: couch::Error,
     },
-    /// Nothing moved for so long while there was something to do.
+    /// There was no progress for too long while changes were pending.
     #[error("no progress for {seconds} s with changes pending")]
-    NoProgress {
-        /// How long.
-        seconds: u64,
-    },
+    NoProgress { seconds: u64 },
 }
 
-/// What a run was doing.
+/// A step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Open,
-    /// Reading the changes feed.
     Changes,
     /// Asking the target what it lacks.
     RevsDiff,
-    /// Reading documents in bulk.
     BulkGet,
-    /// Reading one document.
     OpenRevs,
-    /// Writing documents in bulk.
     BulkDocs,
     PutDoc,
-    /// Reading or writing checkpoints.
     Checkpoint,
 }
 
 impl Error {
-    /// Names a failed exchange by what was going on. The few causes that mean the same anywhere have their own tags.
+    /// Wraps a failed request with its step. The few causes that have the same meaning in any step have their own tags.
     pub(crate) fn at(step: Step) -> impl FnOnce(couch::Error) -> Self {
         move |cause| Self::Step { step, cause }
     }
@@ -119,7 +95,7 @@ impl Error {
         Self::CheckpointWrite { what, cause }
     }
 
-    /// CouchDB's name for the error.
+    /// CouchDB's `error`.
     pub fn tag(&self) -> &'static str {
         match self {
             Self::Halted => "halt",
@@ -147,7 +123,7 @@ impl Error {
         }
     }
 
-    /// What happened, in a sentence.
+    /// CouchDB's `reason`.
     pub fn reason(&self) -> String {
         match self {
             // CouchDB's form for a failed start: `503 GET https://host/db/`.
@@ -162,7 +138,7 @@ impl Error {
         }
     }
 
-    /// Whether one more checkpoint would fail, too, or must not be tried.
+    /// Whether another checkpoint would fail, too, or must not be tried.
     pub(crate) fn is_about_checkpoints(&self) -> bool {
         matches!(
             self,
@@ -175,7 +151,7 @@ impl Error {
         self.tag() == "max_backoff"
     }
 
-    /// The error as job information shows it.
+    /// The error as shown in job information.
     pub fn to_info(&self) -> Value {
         json!({"error": self.tag(), "reason": self.reason()})
     }

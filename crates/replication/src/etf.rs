@@ -9,11 +9,11 @@ pub(crate) enum Term {
     Atom(&'static str),
     Integer(i64),
     Binary(Vec<u8>),
-    /// What Erlang calls a string: a list of bytes.
+    /// A string in Erlang: a list of bytes.
     Chars(Vec<u8>),
-    /// JSON text as CouchDB's decoder reads it: an object is a list of pairs in a tuple of one.
+    /// JSON text as CouchDB's decoder reads it: an object is a 1-tuple with a list of pairs.
     Json(String),
-    /// A list of other things than integers, which would be a string.
+    /// A list. Its elements must not all be integers, which would be a string.
     List(Vec<Term>),
     Tuple(Vec<Term>),
     /// A map of up to 32 keys, sorted.
@@ -33,8 +33,8 @@ impl Term {
         Self::Json(value.to_string())
     }
 
-    /// A JSON value with its objects as Erlang maps, which 4.x hashed. `None` when one of them is too large to stay in
-    /// order.
+    /// A JSON value with its objects as Erlang maps, which 4.x hashed. `None` if one of them has too many members to
+    /// stay in order.
     pub(crate) fn json_map(value: &Json) -> Option<Self> {
         match value {
             Json::Object(members) if members.len() > 32 => None,
@@ -59,7 +59,7 @@ impl Term {
         }
     }
 
-    /// A normalised selector, every object in it sorted by name; `names` says how paths are written.
+    /// A normalised selector, every object in it sorted by name; `names` selects the form of paths.
     pub(crate) fn selector(normal: &Normal, names: &dyn Fn(&Path) -> Self) -> Self {
         let pair = |name, value| Self::object([(name, value)]);
         match normal {

@@ -1,8 +1,8 @@
-//! Replication ids, the names under which checkpoints are found.
+//! Replication ids, under which checkpoints are found.
 //!
-//! They are CouchDB's, byte for byte, so that a replication which moves here from CouchDB 3.x goes on where it was. The
-//! current version is the fourth; ids of older versions and of releases that normalised otherwise are only ever looked
-//! up.
+//! They are CouchDB's, byte for byte, so that a replication that moves here from CouchDB 3.x resumes where it was. The
+//! current version is the fourth; ids of older versions, and of releases that normalised differently, are only used for
+//! lookups.
 
 use couch::Endpoint;
 use document::json::Json;
@@ -13,7 +13,7 @@ use crate::etf::Term;
 pub use crate::names::{BaseId, ReplicationId};
 use crate::params::{Filter, Replication};
 
-/// What an id is made of besides the replication itself.
+/// What an id depends on besides the replication itself.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// The `[couchdb] uuid` of the service.
@@ -22,18 +22,17 @@ pub struct Service {
     pub legacy_host: Option<(String, u16)>,
 }
 
-/// The names of one replication.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The name of its checkpoints.
+    /// The id of its checkpoints.
     pub base: BaseId,
     pub replication: ReplicationId,
-    /// Names under which earlier releases may have left checkpoints, newest first.
+    /// Ids under which earlier releases may have left checkpoints, newest first.
     pub older: Vec<BaseId>,
 }
 
 impl Identity {
-    /// Computes the ids. A `ddoc/name` filter is hashed by its code, which the caller has fetched from the source.
+    /// Computes the ids. A `ddoc/name` filter is hashed by its code, which the caller fetches from the source.
     pub fn of(replication: &Replication, service: &Service, filter_code: Option<&str>) -> Self {
         let of_endpoints = |head: Vec<Term>, form| base_id(head, replication, filter_code, form);
         let uuid = Term::binary(&service.uuid);
@@ -78,7 +77,7 @@ impl Identity {
     }
 }
 
-/// The job id of a transient replication: it is computed without asking the source.
+/// The job id of a transient replication, computed without the source.
 pub fn transient_job_id(
     replication: &Replication,
     service: &Service,
@@ -113,12 +112,12 @@ fn transient_hash(mut terms: Vec<Term>, replication: &Replication) -> String {
     hash(terms)
 }
 
-/// How a release wrote what it hashed.
+/// How a release encoded what it hashed.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     /// 3.x: objects are lists of pairs, selectors have dotted names as the user wrote them.
     Current,
-    /// Dotted names without the backslashes of the user.
+    /// Dotted names without the user's backslashes.
     UnescapedPaths,
     /// Names as lists of levels.
     PathLists,
@@ -126,7 +125,7 @@ enum Form {
     Maps,
 }
 
-/// `None` when the form says nothing new about this replication.
+/// `None` if the form equals another one for this replication.
 fn base_id(
     head: Vec<Term>,
     replication: &Replication,
@@ -190,7 +189,7 @@ fn extra_terms(replication: &Replication) -> Vec<Term> {
     if let Some(since) = &options.since_seq {
         terms.push(Term::json(since));
     }
-    // CouchDB has no such options, so nothing of its own can collide with these.
+    // CouchDB has no such options, so its own ids cannot collide with these.
     if options.skip_deleted {
         terms.push(Term::binary("skip_deleted"));
     }
@@ -233,8 +232,8 @@ fn headers(endpoint: &Endpoint) -> Term {
     Term::List(endpoint.id_headers().map(pair).collect())
 }
 
-/// Drops the blanks around a filter function of one line. CouchDB means to do so with every function, but its regular
-/// expression (`^ *(.*?) *$`) does not match across lines, so longer ones keep theirs.
+/// Trims a filter function of one line. CouchDB means to do so with every function, but its regular expression (`^
+/// *(.*?) *$`) does not match across lines.
 fn trim_code(code: &str) -> std::borrow::Cow<'_, str> {
     let (line, end) = match code.strip_suffix('\n') {
         Some(line) => (line, "\n"),

@@ -2,7 +2,7 @@
 
 use metrics::counter;
 
-/// A checkpoint was written, or writing it failed.
+/// A checkpoint was written, or failed.
 pub(crate) fn checkpoint(success: bool) {
     if success {
         counter!("couchdb_couch_replicator_checkpoints_success_total").increment(1);

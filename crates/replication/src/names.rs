@@ -1,8 +1,8 @@
-//! The names of a replication, as text. `id.rs` says how they are computed.
+//! Replication ids as text. `id.rs` computes them.
 
 use std::fmt;
 
-/// The part of a replication id that names its checkpoints: 32 hexadecimal digits.
+/// The part of a replication id that identifies its checkpoints: 32 hexadecimal digits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct BaseId(String);
 
@@ -11,7 +11,6 @@ impl BaseId {
         Self(digits)
     }
 
-    /// The digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -32,7 +31,8 @@ impl ReplicationId {
         Self(id)
     }
 
-    /// Reads an id that a client sends. A space is a `+` that was not escaped in a URL, except in the id of a document's job.
+    /// Parses an id from a client. A space is a `+` that was not escaped in a URL, except in the id of a document's
+    /// job.
     pub fn from_client(text: &str) -> Self {
         if text.contains('|') {
             return Self(text.to_owned());
@@ -40,7 +40,6 @@ impl ReplicationId {
         Self(text.replace(' ', "+"))
     }
 
-    /// The id.
     pub fn as_str(&self) -> &str {
         &self.0
     }

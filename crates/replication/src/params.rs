@@ -1,7 +1,7 @@
-//! What a replication is: the fields of a `_replicator` document or of the body of `POST /_replicate`.
+//! The parameters of a replication: the fields of a `_replicator` document or of the body of `POST /_replicate`.
 //!
-//! One parser serves both. Fields that it does not know are none of its business. Whatever is wrong is reported in
-//! CouchDB's words, as one [`Invalid`]: the API answers it with 403 for a document and 400 for a request.
+//! One parser serves both. It ignores unknown fields. Errors are reported in CouchDB's words, as one [`Invalid`], which
+//! the API maps to 403 for a document and 400 for a request.
 
 mod fields;
 mod filter;
@@ -19,34 +19,31 @@ pub use invalid::Invalid;
 pub use names::Grant;
 pub use options::{Checkpoints, Defaults, FilterWhere, OnWriteFailure, Options, SocketOptions};
 
-/// A valid replication. Two are equal when CouchDB takes them for the same.
+/// A valid replication. Two are equal if CouchDB considers them the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replication {
-    /// Where documents come from.
     pub source: Endpoint,
-    /// Where they go.
     pub target: Endpoint,
     pub options: Options,
 }
 
-/// What a `POST /_replicate` asks for.
+/// A parsed `POST /_replicate`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Run it.
     Start(Box<Replication>),
-    /// Stop the one that this describes.
+    /// Cancel the replication that this describes.
     Cancel(Box<Replication>),
-    /// Stop the one of this replication id or job id.
+    /// Cancel the replication with this replication id or job id.
     CancelId(ReplicationId),
 }
 
 impl Replication {
-    /// Reads a `_replicator` document without plain names.
+    /// Parses a `_replicator` document without plain names.
     pub fn from_document(body: &Json, defaults: &Defaults) -> Result<Self, Invalid> {
         Self::granted(body, None, defaults)
     }
 
-    /// Reads a `_replicator` document whose plain names mean what is granted.
+    /// Parses a `_replicator` document; plain names use this grant.
     pub fn granted(
         body: &Json,
         grant: Option<&Grant>,
@@ -58,7 +55,7 @@ impl Replication {
         Self::build(&fields, proxies, grant, options, defaults)
     }
 
-    /// Reads the body of a `POST /_replicate`.
+    /// Parses the body of a `POST /_replicate`.
     pub fn from_request(
         body: &Json,
         grant: Option<&Grant>,
@@ -99,7 +96,7 @@ impl Replication {
             .ok_or_else(|| Invalid::new("Missing `target` field"))?;
         let source = names::endpoint(source, grant, proxies.source, &defaults.schemes)?;
         let target = names::endpoint(target, grant, proxies.target, &defaults.schemes)?;
-        // Filters are judged after endpoints; the others were among the options.
+        // Filters are validated after endpoints; the others were among the options.
         options.filter.check()?;
         Ok(Self {
             source,
@@ -108,8 +105,8 @@ impl Replication {
         })
     }
 
-    /// Whether only a server administrator may set it up: it changes TLS rules, reads files of the node, or uses a secret of
-    /// the configuration.
+    /// Whether only a server administrator may set it up: it changes TLS rules, reads files of the node, or uses a
+    /// secret of the configuration.
     pub fn is_privileged(&self) -> bool {
         self.source.is_privileged() || self.target.is_privileged()
     }

@@ -1,31 +1,29 @@
-//! What a replication has done, in CouchDB's counters and some of our own.
+//! Counters of a replication: CouchDB's, and some of our own.
 
 use serde_json::{Map, Value, json};
 
-/// Counters of one replication. They go on over restarts: a run is seeded with what earlier runs counted.
+/// The counters continue over restarts: a run starts with the totals of earlier runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Revisions that the target was asked about.
+    /// Revisions checked at the target.
     pub missing_checked: u64,
-    /// Revisions that it did not have.
+    /// Revisions that the target lacked.
     pub missing_found: u64,
-    /// Documents read from the source.
     pub docs_read: u64,
-    /// Documents written to the target.
     pub docs_written: u64,
-    /// Documents that the target refused, or that could not be written for their id.
+    /// Documents that the target rejected, or whose id is too long.
     pub doc_write_failures: u64,
     /// Documents that `_bulk_get` returned.
     pub bulk_get_docs: u64,
-    /// Documents that `_bulk_get` was asked for.
+    /// Documents requested by `_bulk_get`.
     pub bulk_get_attempts: u64,
-    /// Revisions that the replicator itself passed over: filtered, deleted, design documents.
+    /// Revisions skipped here: filtered, deleted, design documents.
     pub docs_filtered: u64,
     /// Bytes of documents and attachments received.
     pub bytes_read: u64,
     /// Bytes of documents and attachments sent.
     pub bytes_written: u64,
-    /// Attachments sent to the target, those inside of documents included.
+    /// Attachments sent to the target, inline ones included.
     pub attachments_copied: u64,
 }
 
@@ -62,7 +60,7 @@ const HISTORY: [Counter; 7] = [
     ),
 ];
 
-/// All counters under the names that job information has.
+/// All counters under their names in job information.
 const INFO: [Counter; 11] = [
     (
         "revisions_checked",
@@ -105,7 +103,7 @@ impl Stats {
             .map(|(name, get, _)| ((*name).to_owned(), json!(get(self))))
     }
 
-    /// Reads a history entry; what it lacks is zero.
+    /// Parses a history entry; missing counters are zero.
     pub fn from_history(entry: &Value) -> Self {
         Self::read(&HISTORY, entry)
     }
@@ -117,12 +115,11 @@ impl Stats {
             .collect()
     }
 
-    /// Reads what [`Stats::to_info`] made.
     pub fn from_info(info: &Value) -> Self {
         Self::read(&INFO, info)
     }
 
-    /// Counter by counter the larger one.
+    /// The larger value of each counter.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         let mut stats = self;
@@ -132,7 +129,7 @@ impl Stats {
         stats
     }
 
-    /// Counter by counter what was added to an earlier state.
+    /// The difference of each counter to an earlier state.
     #[must_use]
     pub fn since(self, earlier: &Self) -> Self {
         let mut stats = self;

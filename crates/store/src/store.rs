@@ -184,7 +184,7 @@ impl Backend {
             }
             Some(("fdb", location)) => Ok(Self::Fdb(Arc::new(Fdb::open(location)?))),
             _ => Err(Error::open(format!(
-                "{url:?} names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
+                "{url:?} use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
             ))),
         }
     }

@@ -1,10 +1,9 @@
-//! A fresh place for a store on each backend, and test suites that run on all of them.
+//! A temporary store on each backend, and test suites that run on all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tempfile::TempDir;
 
-/// A backend of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Memory,
@@ -12,7 +11,7 @@ pub enum Backend {
     Fdb,
 }
 
-/// Where a test's own store is; its directory is removed with this.
+/// The location of a test's store; removed on drop.
 #[derive(Debug)]
 pub struct Place {
     pub url: String,
@@ -20,7 +19,7 @@ pub struct Place {
 }
 
 impl Backend {
-    /// `None`, with a line that says so, when the backend needs a cluster that is not there.
+    /// `None`, with a message, if the backend needs a cluster that is not available.
     pub fn place(self) -> Option<Place> {
         let (url, directory) = match self {
             Self::Memory => ("memory:".to_owned(), None),
@@ -38,7 +37,7 @@ impl Backend {
     }
 }
 
-/// The cluster file that `TEST_FDB_CLUSTER_FILE` names. Without one, `TEST_FDB_REQUIRED` makes the test fail.
+/// The cluster file in `TEST_FDB_CLUSTER_FILE`. If it is unset and `TEST_FDB_REQUIRED` is set, the test fails.
 pub fn fdb_cluster_file() -> Option<String> {
     let file = std::env::var("TEST_FDB_CLUSTER_FILE").ok();
     if file.is_none() {
@@ -51,7 +50,7 @@ pub fn fdb_cluster_file() -> Option<String> {
     file
 }
 
-/// An empty store in the cluster that `TEST_FDB_CLUSTER_FILE` names.
+/// An empty store in the cluster of `TEST_FDB_CLUSTER_FILE`.
 #[expect(
     clippy::disallowed_methods,
     reason = "test runs share one cluster and need different prefixes"
@@ -66,8 +65,8 @@ pub fn fdb_url() -> Option<String> {
     Some(format!("fdb:{file}?prefix=test-{run:08x}-{store}"))
 }
 
-/// Makes a module of tests for every backend out of one list of cases: functions of the caller's `suite` that take a
-/// `Fixture`, which its `Fixture::open` makes for a backend.
+/// Generates a test module per backend from one list of cases: functions in the caller's `suite` that take a `Fixture`,
+/// which `Fixture::open` creates for a backend.
 #[macro_export]
 #[expect(
     clippy::crate_in_macro_def,

@@ -1,7 +1,7 @@
 //! Child processes that tests start, talk to and kill.
 //!
-//! A child is the test binary again, told by environment variables to be a child: it runs the test named `child`, which
-//! does what [`role`] says. Its own lines begin with `- `, unlike those of the test harness.
+//! A child is the test binary again, told by environment variables to run the test named `child`, which does what
+//! [`role`] says. Its own lines start with `- `, unlike those of the test harness.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -14,15 +14,15 @@ use rustix::process::{Pid, kill_process};
 
 const ROLE: &str = "TEST_CHILD_ROLE";
 const URL: &str = "TEST_CHILD_URL";
-/// Much longer than a child needs to answer on a busy machine.
+/// Much longer than a child needs to respond on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// What this process is, if it is a child.
+/// The role of this process, if it is a child.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The store that a child opens.
+/// The store for a child to open.
 pub fn child_url() -> String {
     std::env::var(URL).unwrap()
 }
@@ -59,9 +59,9 @@ impl Child {
         Self::run(child_command(role, url, ""))
     }
 
-    /// Starts a child for which writing a file beyond a size is an error.
+    /// Starts a child in which writing a file beyond a size fails.
     pub fn start_with_file_size_max(role: &str, url: &str, bytes: u64) -> Self {
-        // Without the trap the write would be a signal.
+        // Without the trap the write would raise a signal.
         let limit = format!("trap '' XFSZ; ulimit -f {};", bytes / 512);
         Self::run(child_command(role, url, &limit))
     }
@@ -74,7 +74,7 @@ impl Child {
         let reader = std::thread::spawn(move || {
             let mut line = Vec::new();
             while (output.read_until(b'\n', &mut line)).is_ok_and(|read| read > 0) {
-                // A line that was cut off by the end of the process does not count.
+                // A line cut off by the end of the process does not count.
                 let whole = line.pop() == Some(b'\n');
                 let text = String::from_utf8_lossy(&line).into_owned();
                 line.clear();
@@ -94,13 +94,12 @@ impl Child {
         }
     }
 
-    /// Sends a line and returns the next one that comes back.
+    /// Sends a line and returns the next one received.
     pub fn ask(&mut self, order: &str) -> String {
         writeln!(self.input, "{order}").unwrap();
         self.line()
     }
 
-    /// The next line.
     pub fn line(&mut self) -> String {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => line,
@@ -109,7 +108,7 @@ impl Child {
         }
     }
 
-    /// Waits for so many more lines, which [`Self::take_lines`] returns.
+    /// Waits for this many more lines, which [`Self::take_lines`] returns.
     pub fn wait_for_lines(&mut self, count: usize) {
         for _ in 0..count {
             let line = self.line();
@@ -137,7 +136,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have exited before.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -149,7 +148,7 @@ pub fn send_signal(pid: u32, signal: Signal) -> std::io::Result<()> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Pauses a process and lets it continue later, while the caller goes on.
+/// Pauses a process and continues it later, without blocking the caller.
 pub fn pause(pid: u32, pause: Duration) -> std::io::Result<()> {
     send_signal(pid, Signal::STOP)?;
     tokio::spawn(async move {

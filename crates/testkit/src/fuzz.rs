@@ -1,29 +1,27 @@
-//! Fuzzing with plain loops: seeded mutations of known inputs, so that a failure is repeated by its seed.
+//! Fuzzing with plain loops: seeded mutations of known inputs, so that a failure can be repeated.
 
 use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 
-/// Inputs that a run tries unless `FUZZ_SECONDS` says for how long it goes on.
+/// The number of inputs of a run, unless `FUZZ_SECONDS` sets its duration.
 const ITERATIONS: u64 = 3_000;
-/// The longest input.
 const BYTES_MAX: usize = 16 * 1024;
 /// Bytes at which signs, lengths and counts change their meaning.
 const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
 /// Inputs that are mutated further.
 const CORPUS_MAX: usize = 256;
 
-/// Checks many inputs made from `seeds` by changing bytes, moving pieces and inserting words of the `dictionary`. The check
-/// panics when it finds something, and returns whether the input was a good one to go on from.
-///
-/// `FUZZ_SECONDS` lets it go on for longer, `FUZZ_SEED` begins with another seed. A failure prints the input, and the seed that
+/// Checks many inputs, made from `seeds` by changing bytes, moving pieces and inserting words of the `dictionary`. The
+/// check panics when it finds a bug, and returns whether to mutate the input further. `FUZZ_SECONDS` extends the run,
+/// `FUZZ_SEED` sets the first seed. A failure prints the input and its seed.
 /// finds it first.
 pub fn fuzz(name: &str, seeds: &[&[u8]], dictionary: &[&str], check: impl Fn(&[u8]) -> bool) {
     fuzz_more(name, ITERATIONS, seeds, dictionary, |_, input| check(input));
 }
 
-/// The same with another number of inputs, for a check that draws random numbers of its own.
+/// With another number of inputs, for a check that draws random numbers itself.
 pub fn fuzz_more(
     name: &str,
     iterations: u64,
@@ -62,7 +60,7 @@ pub fn fuzz_more(
             if corpus.len() < CORPUS_MAX {
                 corpus.push(input);
             } else {
-                // What was given stays.
+                // The given seeds stay.
                 let place = rng.random_range(seeds.len()..CORPUS_MAX);
                 corpus[place] = input;
             }
@@ -72,7 +70,7 @@ pub fn fuzz_more(
     report(&format!("{name}: {done} inputs from seed {first}"));
 }
 
-/// Says on which input a check panicked.
+/// Prints the input on which a check panicked.
 struct Told<'a> {
     name: &'a str,
     first: u64,

@@ -1,7 +1,7 @@
-//! What the tests of several crates share: stores of every backend, child processes to kill, servers of other vendors, and a
-//! driver for fuzz tests.
+//! Shared by the tests of several crates: stores of every backend, child processes to kill, servers of other vendors,
+//! and a driver for fuzz tests.
 //!
-//! It knows none of our crates, and only tests depend on it.
+//! It depends on no other crate of the workspace, and only tests depend on it.
 //!
 //! Start with `backend.rs`, `child.rs`, `fuzz.rs` and `simulation.rs`: [`fuzz`] mutates inputs of decoders, and a [`Campaign`] runs
 //! simulations seed by seed.

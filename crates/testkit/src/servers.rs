@@ -1,4 +1,4 @@
-//! Servers of other vendors, for suites that run against them where they are installed.
+//! Servers of other vendors, for suites that run against them if they are installed.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::child::{Signal, pause, send_signal};
 const PATIENCE: Duration = Duration::from_mins(2);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A variable of the environment; without it, a line says what is skipped.
+/// An environment variable; if it is unset, prints what is skipped.
 fn variable(name: &str, what: &str) -> Option<String> {
     let value = std::env::var(name).ok();
     if value.is_none() {
@@ -27,10 +27,10 @@ fn variable(name: &str, what: &str) -> Option<String> {
     value
 }
 
-/// The Apache CouchDB that `TEST_COUCHDB_URL` names with its administrator's name and password.
+/// The Apache CouchDB at `TEST_COUCHDB_URL`, which includes an administrator's name and password.
 #[derive(Debug, Clone)]
 pub struct CouchDb {
-    /// With the credentials, without a slash at the end.
+    /// With credentials, without a trailing slash.
     pub url: String,
     /// Without the credentials.
     pub plain_url: String,
@@ -38,7 +38,7 @@ pub struct CouchDb {
 }
 
 impl CouchDb {
-    /// `None`, with a line that says so, when there is none.
+    /// `None`, with a message, if `TEST_COUCHDB_URL` is unset.
     pub fn find() -> Option<Self> {
         let url = variable("TEST_COUCHDB_URL", "Apache CouchDB")?;
         let url = url.trim_end_matches('/').to_owned();
@@ -54,8 +54,8 @@ impl CouchDb {
     }
 }
 
-/// A PouchDB Server with its data on disk, which outlives the process. It is restarted whenever it ends: it crashes on some
-/// requests that a client aborts.
+/// A PouchDB Server with data on disk that survives the process. It is restarted whenever it exits: some requests
+/// aborted by a client crash it.
 #[derive(Debug)]
 pub struct PouchDb {
     port: u16,
@@ -64,13 +64,13 @@ pub struct PouchDb {
 }
 
 impl PouchDb {
-    /// Starts the script that `TEST_POUCHDB_SERVER` names and waits until it listens. `None`, with a line that says so,
-    /// when the variable is not set.
+    /// Starts the script at `TEST_POUCHDB_SERVER` and waits until it listens. `None`, with a message, if the variable
+    /// is unset.
     pub async fn start() -> Option<Self> {
         let script = variable("TEST_POUCHDB_SERVER", "PouchDB Server")?;
         let script = Path::new(&script).canonicalize().unwrap();
         let directory = tempfile::tempdir().unwrap();
-        // If another process takes the port before the server does, the server fails to start.
+        // If another process takes the port first, the server fails to start.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);
@@ -93,7 +93,7 @@ impl PouchDb {
         Some(server)
     }
 
-    /// Without a slash at the end.
+    /// Without a trailing slash.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }

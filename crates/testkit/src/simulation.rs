@@ -1,5 +1,5 @@
-//! What simulations from a seed share: which seeds are run and how one that fails is reported, random
-//! numbers for each actor, and a schedule of faults.
+//! Shared by seeded simulations: choosing seeds, reporting failures, random numbers per actor, and a schedule of
+//! faults.
 
 #![expect(clippy::print_stdout, reason = "a test says what it has found")]
 
@@ -12,39 +12,34 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// A number from the environment.
-///
-/// # Panics
-///
-/// If it is not one.
+/// A number from the environment. Panics if it is not a number.
 pub fn number<T: FromStr<Err: Debug>>(name: &str, default: T) -> T {
     let value = std::env::var(name);
     value.map_or(default, |value| value.parse().expect(name))
 }
 
-/// How a simulated run went.
+/// The result of a simulated run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What should not have happened.
+    /// Violations found.
     pub problems: Vec<String>,
-    /// What led to it, line by line.
+    /// The log that led to them.
     pub story: Vec<String>,
-    /// What was done, to show that enough was.
+    /// Counters, to show that enough was done.
     pub counts: [(&'static str, usize); 2],
-    /// How long it took by the simulated clock.
+    /// Simulated time.
     pub lasted: Duration,
 }
 
-/// A simulation: how to run a seed, and what a person types to run it again.
+/// A simulation: how to run a seed, and the command that repeats it.
 #[derive(Debug)]
 pub struct Campaign<S, P> {
-    /// The command, to be followed by the number of seeds and the first of them.
+    /// The command; the number of seeds and the first seed are appended.
     pub command: &'static str,
-    /// How many seeds are run unless `DAVENPORT_SEEDS` says otherwise.
+    /// The number of seeds unless `DAVENPORT_SEEDS` is set.
     pub seeds: u64,
-    /// Runs a seed.
     pub simulate: S,
-    /// Shows what a seed decides.
+    /// Prints the plan of a seed.
     pub plan: P,
 }
 
@@ -54,12 +49,7 @@ where
     P: Fn(u64) -> D + Sync,
     D: Debug,
 {
-    /// Runs `DAVENPORT_SEEDS` seeds from `DAVENPORT_SEED` on, one per processor at a time, until one
-    /// fails.
-    ///
-    /// # Panics
-    ///
-    /// If one fails.
+    /// Runs `DAVENPORT_SEEDS` seeds from `DAVENPORT_SEED` on, one per CPU at a time. Panics at the first failure.
     pub fn run(&self) {
         let first = number("DAVENPORT_SEED", 1);
         let end = first + number("DAVENPORT_SEEDS", self.seeds);
@@ -106,11 +96,7 @@ where
         );
     }
 
-    /// Shows that a planted mistake is found: by one of so many seeds, run with `simulate`.
-    ///
-    /// # Panics
-    ///
-    /// If no seed finds it.
+    /// Checks that a planted mistake is found by one of this many seeds, run with `simulate`. Panics if it is not.
     pub fn finds(&self, mistake: &str, seeds: u64) {
         for seed in 1..=seeds {
             let report = (self.simulate)(seed);
@@ -126,7 +112,7 @@ where
         panic!("{mistake}: survived {seeds} seeds");
     }
 
-    /// What went wrong, and how to see it again.
+    /// The problems, and how to repeat them.
     fn shown(&self, seed: u64, report: &Report) -> String {
         let mut shown = format!("{:#?}\n", (self.plan)(seed));
         for (indent, lines) in [("  ", &report.problems), ("    ", &report.story)] {
@@ -155,7 +141,7 @@ pub fn some_time(rng: &mut SmallRng, mean: Duration) -> Duration {
     mean.mul_f64((-uniform.ln()).min(5.0))
 }
 
-/// How probable a fault is: often impossible, and `most` at most.
+/// A probability for a fault: often 0, and `most` at most.
 pub fn often(rng: &mut SmallRng, most: f64) -> f64 {
     if rng.random_bool(0.3) {
         0.0
@@ -167,31 +153,29 @@ pub fn often(rng: &mut SmallRng, most: f64) -> f64 {
 /// What happens to a node.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// The store cannot be reached, or can again.
+    /// The store becomes unreachable, or reachable again.
     Outage(bool),
-    /// The process gets no processor in the middle of whatever it does, or goes on.
+    /// The process is paused in the middle of whatever it does, or resumed.
     Pause(bool),
-    /// The process is killed.
     Crash,
-    /// The process is told to stop.
+    /// The process is stopped in order.
     Stop,
-    /// The process is started, if it is down.
+    /// The process is started if it is down.
     Start,
-    /// The clock is wrong by so many milliseconds.
+    /// The clock is off by this many milliseconds.
     Skew(i64),
 }
 
-/// The faults of a run in the making. `A` is what can happen in it.
+/// A schedule of faults under construction. `A` is an action.
 #[derive(Debug)]
 pub struct Schedule<'a, A> {
     troubled: Duration,
-    /// Where it draws from.
     pub rng: &'a mut SmallRng,
     acts: Vec<(Duration, A)>,
 }
 
 impl<'a, A: Copy> Schedule<'a, A> {
-    /// None yet, of a run in which things go wrong for so long.
+    /// An empty schedule of a run with faults for this long.
     pub fn new(troubled: Duration, rng: &'a mut SmallRng) -> Self {
         Self {
             troubled,
@@ -200,17 +184,17 @@ impl<'a, A: Copy> Schedule<'a, A> {
         }
     }
 
-    /// Some moment at which things go wrong.
+    /// A random moment within the faulty period.
     pub fn moment(&mut self) -> Duration {
         self.troubled.mul_f64(self.rng.random())
     }
 
-    /// Something at a moment.
+    /// Adds an action at a moment.
     pub fn add(&mut self, at: Duration, act: A) {
         self.acts.push((at, act));
     }
 
-    /// Something that lasts for a while, up to so many times.
+    /// Adds something that lasts for a while, up to this many times.
     pub fn some(&mut self, most: u32, longest: Duration, begin: A, end: A) {
         for _ in 0..self.rng.random_range(0..=most) {
             let at = self.moment();
@@ -220,7 +204,7 @@ impl<'a, A: Copy> Schedule<'a, A> {
         }
     }
 
-    /// The whole store is away, for these nodes: sometimes, once.
+    /// Sometimes, the store is unreachable once for all of these nodes.
     pub fn store_outage(
         &mut self,
         probability: f64,
@@ -238,7 +222,7 @@ impl<'a, A: Copy> Schedule<'a, A> {
         }
     }
 
-    /// All of it in order. What would end after the trouble is left out: healing ends it.
+    /// All actions in order. Ends after the faulty period are dropped: healing ends everything.
     pub fn finish(mut self) -> Vec<(Duration, A)> {
         self.acts.retain(|(at, _)| *at < self.troubled);
         self.acts.sort_by_key(|(at, _)| *at);

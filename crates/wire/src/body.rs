@@ -1,13 +1,13 @@
-//! Bodies that are needed whole.
+//! Reading whole bodies.
 
 use bytes::{Bytes, BytesMut};
 
-/// A body has more bytes than it may have.
+/// A body is larger than its limit.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it has more than {0} bytes")]
 pub struct TooLarge(pub usize);
 
-/// The chunks of a body up to a limit. A body that arrives in one chunk is not copied.
+/// The chunks of a body up to a limit. A body in one chunk is not copied.
 #[derive(Debug)]
 pub struct Collected {
     bytes_max: usize,
@@ -26,7 +26,7 @@ impl Collected {
         }
     }
 
-    /// The same with the `Content-Length`, for which memory is allocated at once.
+    /// Preallocates the `Content-Length`.
     pub fn sized(declared: Option<usize>, bytes_max: usize) -> Result<Self, TooLarge> {
         let declared = declared.unwrap_or(0);
         if declared > bytes_max {
@@ -38,7 +38,7 @@ impl Collected {
         })
     }
 
-    /// How many bytes there are so far.
+    /// The number of bytes so far.
     pub fn len(&self) -> usize {
         self.first.len() + self.rest.len()
     }

@@ -19,7 +19,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Without the URL, which may hold a password.
+    /// Without the URL, which may contain a password.
     #[error("not a URL of the form http://NAME:PASSWORD@HOST:PORT")]
     Url,
     #[error("cannot connect to {authority}")]
@@ -51,7 +51,7 @@ impl Connection {
         let stream = TcpStream::connect(&authority).await.map_err(connect)?;
         stream.set_nodelay(true).map_err(connect)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends with its sender. A failure shows up as the error of a request.
+        // The connection task ends with its sender. A failure shows up as the error of a request.
         tokio::spawn(connection);
         let header = |text: &str| HeaderValue::from_str(text).map_err(http::Error::from);
         let mut headers = HeaderMap::from_iter([(ACCEPT, JSON), (HOST, header(&authority)?)]);
@@ -65,7 +65,7 @@ impl Connection {
         Ok(Self { sender, headers })
     }
 
-    /// Sends a request and returns when the head of its answer is there. A body is declared as JSON.
+    /// Sends a request and returns the head of its response. A body is declared as JSON.
     pub async fn send(
         &mut self,
         method: Method,
@@ -84,7 +84,7 @@ impl Connection {
         Ok((head.status, body))
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole response.
     pub async fn ask(
         &mut self,
         method: Method,
@@ -96,7 +96,7 @@ impl Connection {
     }
 }
 
-/// Fetches a URL over a connection of its own, because some servers close idle connections just when they are used again.
+/// Fetches a URL over a new connection, because some servers close idle connections just when they are reused.
 pub async fn get(url: &str) -> Result<(StatusCode, Bytes), Error> {
     let url = Url::parse(url).map_err(|_| Error::Url)?;
     let path = &url[url::Position::BeforePath..url::Position::AfterQuery];

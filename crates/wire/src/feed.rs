@@ -1,14 +1,13 @@
-//! How feeds of changes and of database updates are framed.
+//! Framing of feeds of changes and of database updates.
 
-/// The forms of a feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FeedKind {
-    /// One JSON object with the rows there are now.
+    /// One JSON object with the existing rows.
     #[default]
     Normal,
-    /// The same, held back until there is a row.
+    /// The same, but waits until there is a row.
     Longpoll,
-    /// A line per row; it ends when no row comes for the time-out.
+    /// One row per line; ends after the time-out without a row.
     Continuous,
     /// The same as server-sent events, which some proxies pass on that buffer other streams.
     EventSource,
@@ -42,12 +41,12 @@ impl FeedKind {
         }
     }
 
-    /// Whether the rows are in one JSON object, instead of one after the other without an end.
+    /// Whether the rows are in one JSON object, instead of an open-ended stream.
     pub fn is_object(self) -> bool {
         matches!(self, Self::Normal | Self::Longpoll)
     }
 
-    /// What comes before all rows.
+    /// What precedes the rows.
     pub fn head(self) -> &'static str {
         if self.is_object() {
             "{\"results\":[\n"
@@ -73,7 +72,7 @@ impl FeedKind {
         }
     }
 
-    /// What is sent while there are no rows, so that neither side takes the connection for dead.
+    /// Sent while there are no rows, so that neither side considers the connection dead.
     pub fn heartbeat(self) -> &'static str {
         match self {
             Self::EventSource => "event: heartbeat\ndata: \n\n",
@@ -81,7 +80,7 @@ impl FeedKind {
         }
     }
 
-    /// What comes after all rows; `members` are those of the last object, as `"last_seq":7`.
+    /// What follows the rows; `members` are those of the last object, such as `"last_seq":7`.
     pub fn end(self, members: &str) -> String {
         match self {
             Self::Normal | Self::Longpoll => format!("\n],\n{members}}}\n"),

@@ -7,7 +7,7 @@ use flate2::write::GzDecoder;
 
 use crate::body::TooLarge;
 
-/// How much is decompressed at a time: deflate makes at most about 1,000 times as much of it.
+/// Input per step: deflate expands it by a factor of about 1,000 at most.
 const STEP_BYTES: usize = 2048;
 
 /// Why a whole body was not decompressed.
@@ -57,14 +57,14 @@ impl Default for Gunzip {
 }
 
 impl Gunzip {
-    /// Takes the next chunk, after [`Self::next_chunk`] has returned `None`.
+    /// Adds the next chunk, after [`Self::next_chunk`] returned `None`.
     pub fn feed(&mut self, packed: Bytes) {
         debug_assert!(self.packed.is_empty(), "the last chunk is not used up");
         self.is_empty &= packed.is_empty();
         self.packed = packed;
     }
 
-    /// Plain bytes, `None` when the next chunk is needed.
+    /// Decompressed bytes; `None` if the next chunk is needed.
     pub fn next_chunk(&mut self) -> io::Result<Option<Bytes>> {
         while !self.packed.is_empty() {
             let step = self.packed.len().min(STEP_BYTES);
@@ -84,7 +84,7 @@ impl Gunzip {
         Ok(None)
     }
 
-    /// The last bytes, after the checksum was compared. An empty body is complete.
+    /// The last bytes, after comparing the checksum. An empty body is complete.
     pub fn finish(&mut self) -> io::Result<Option<Bytes>> {
         if !self.is_empty {
             self.decoder.try_finish()?;

@@ -10,7 +10,7 @@ pub fn accepts(header: &str, content_type: &str) -> bool {
         let weight = parts.find_map(|part| part.strip_prefix("q="));
         let refused = weight.map_or(Ok(1.0), str::parse::<f64>).unwrap_or(0.0) <= 0.0;
         let specific = kind == content_type || kind.strip_suffix("/*") == Some(group);
-        // A specific refusal overrides `*/*`, wherever it stands in the list.
+        // A specific refusal overrides `*/*`, wherever it is in the list.
         if specific && refused {
             return false;
         }

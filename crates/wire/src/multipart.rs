@@ -8,9 +8,9 @@ use memchr::memmem;
 
 use crate::header::{parameter, unquote};
 
-/// The most bytes of one part's headers.
+/// Maximum size of one part's headers.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// RFC 2046 allows 70; the parser keeps as many bytes back at the end of a chunk.
+/// RFC 2046 allows 70; the parser retains as many bytes at the end of a chunk.
 const BOUNDARY_BYTES_MAX: usize = 200;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +36,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// The file name without the quotes around it: CouchDB does not escape quotes within.
+    /// The file name without quotes: CouchDB does not escape quotes within.
     pub fn bare_name(&self) -> Option<&str> {
         let given = self.file_name.as_deref()?;
         let bare = given
@@ -45,7 +45,7 @@ impl Part {
         Some(bare.unwrap_or(given))
     }
 
-    /// Whether the part has a file name and it is not this one, whether or not the sender escapes quotes.
+    /// Whether the part has another file name than this one, whether or not the sender escapes quotes.
     pub fn is_named_otherwise(&self, name: &str) -> bool {
         let unquoted = (self.file_name.as_deref())
             .and_then(|given| given.strip_prefix('"'))
@@ -55,13 +55,13 @@ impl Part {
     }
 }
 
-/// What comes next.
+/// The next event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     Part(Part),
     Data(Bytes),
     PartEnd,
-    /// The closing boundary was read; the rest of the body is to be ignored.
+    /// The closing boundary was read; ignore the rest of the body.
     End,
     /// The chunk is used up: feed the next one.
     NeedMore,
@@ -79,7 +79,6 @@ enum Place {
     End,
 }
 
-/// Parses one multipart body.
 pub struct Parser {
     /// `\r\n--boundary`.
     delimiter: memmem::Finder<'static>,
@@ -93,16 +92,16 @@ impl Parser {
         Self {
             delimiter: memmem::Finder::new(delimiter.as_bytes()).into_owned(),
             place: Place::Preamble,
-            // The first boundary needs no line end before it.
+            // The first boundary may be at the very start, without a line end before it.
             buffer: Bytes::from_static(b"\r\n"),
         }
     }
 
-    /// A parser of a body that is all there, which is not copied.
+    /// A parser of a complete body, which is not copied.
     fn of_whole(body: &Bytes, boundary: &str) -> Self {
         let mut parser = Self::new(boundary);
         parser.buffer = body.clone();
-        // The needle without its line end.
+        // The delimiter without its line end.
         let first = &parser.delimiter.needle()[2..];
         if body.starts_with(first) {
             parser.buffer = body.slice(first.len()..);
@@ -111,7 +110,6 @@ impl Parser {
         parser
     }
 
-    /// Takes the next chunk.
     pub fn feed(&mut self, chunk: Bytes) {
         if self.buffer.is_empty() {
             self.buffer = chunk;
@@ -168,7 +166,7 @@ impl Parser {
         }
     }
 
-    /// Data up to the delimiter, which is skipped, or all bytes that cannot belong to a delimiter.
+    /// Data up to the delimiter, which is skipped, or all bytes that cannot belong to one.
     fn take_data(&mut self) -> (Bytes, bool) {
         if let Some(at) = self.delimiter.find(&self.buffer) {
             let data = self.buffer.split_to(at);
@@ -179,7 +177,7 @@ impl Parser {
         (self.buffer.split_to(self.buffer.len() - keep), false)
     }
 
-    /// `--` closes the body, a line end opens a part; spaces and tabs may precede either.
+    /// `--` ends the body, a line end starts a part; spaces and tabs may precede either.
     fn after_boundary(&mut self) -> Result<Option<Place>, Malformed> {
         let blanks = self
             .buffer
@@ -212,7 +210,7 @@ impl Parser {
     }
 }
 
-/// How many bytes at the end of `data` may be the start of the delimiter.
+/// The length of the longest suffix of `data` that may be the start of the delimiter.
 fn undecided(data: &[u8], delimiter: &[u8]) -> usize {
     let longest = data.len().min(delimiter.len() - 1);
     (1..=longest)
@@ -243,7 +241,7 @@ impl Part {
     }
 }
 
-/// The boundary that a `Content-Type` names.
+/// The boundary in a `Content-Type`.
 pub fn boundary(content_type: &str) -> Option<String> {
     parameter(content_type, "boundary")
         .filter(|boundary| (1..=BOUNDARY_BYTES_MAX).contains(&boundary.len()))
@@ -256,7 +254,7 @@ pub fn split(body: &Bytes, boundary: &str) -> Result<Vec<(Part, Bytes)>, Malform
     loop {
         match parser.next_event()? {
             Event::Part(part) => parts.push((part, Bytes::new())),
-            // The content is one piece, since the parser has all of it.
+            // The content is one piece, since the parser has the whole body.
             Event::Data(data) => parts.last_mut().expect("data follows a part").1 = data,
             Event::PartEnd => {}
             Event::End => return Ok(parts),

@@ -7,15 +7,15 @@ use std::task::{Context, Poll};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection, whatever carries it: TCP, TLS, memory.
+/// A connection over any transport: TCP, TLS, memory.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection and what hyper has to know about it.
+/// A connection with the properties that hyper needs to know.
 pub struct Stream {
     pub io: Box<dyn Io>,
-    /// An HTTP proxy without a tunnel: requests name the whole URL.
+    /// An HTTP proxy without a tunnel: requests contain the full URL.
     pub absolute_form: bool,
     pub http2: bool,
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What CouchDB leaves unescaped in `Location`.
+/// Characters that CouchDB leaves unescaped in `Location`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'.')
@@ -31,7 +31,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Reads what [`hex`] writes, in upper case as well.
+/// Parses the result of [`hex`]; upper case is accepted as well.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.bytes().all(|byte| byte.is_ascii_hexdigit()) || !text.len().is_multiple_of(2) {
         return None;

@@ -13,7 +13,6 @@ const REPLACED_MAX: Duration = Duration::from_secs(30);
 struct Fleet {
     _directory: tempfile::TempDir,
     frontend: Node,
-    /// By name.
     nodes: Vec<(&'static str, Node)>,
     source: Peer,
     target: Peer,

@@ -189,7 +189,7 @@ async fn keys_are_changed_without_a_node() {
     let (code, out, error) = reseal.output().await.unwrap();
     assert_eq!(code, Some(0), "{out}{error}");
     assert!(
-        out.contains("sealed with new: 2 anew, of 2 documents and jobs"),
+        out.contains("sealed with new: 2 of 2 documents and jobs"),
         "{out}"
     );
     write_keys(directory, &["new"]);
@@ -206,8 +206,5 @@ async fn keys_are_changed_without_a_node() {
         &["keys", "list", "--store", "lmdb:/nowhere/data"],
     );
     let (code, _, error) = nowhere.output().await.unwrap();
-    assert!(
-        code == Some(2) && error.contains("there is no store at"),
-        "{error}"
-    );
+    assert!(code == Some(2) && error.contains("no store at"), "{error}");
 }

@@ -4,12 +4,10 @@ use e2e::Signal;
 use peer::{Faults, Options, Peer, Profile};
 use testkit::{CouchDb, PouchDb};
 
-/// All servers of a run.
 pub(crate) struct Places {
     pub(crate) all: Vec<Place>,
 }
 
-/// One server.
 pub(crate) struct Place {
     pub(crate) url: Url,
     /// `PouchDB` does not keep the generation that an attachment came with.

@@ -31,7 +31,6 @@ pub(crate) fn basic(name: &str, password: &str) -> String {
     BASE64.encode(format!("{name}:{password}"))
 }
 
-/// Which documents are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     All,

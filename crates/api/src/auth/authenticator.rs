@@ -1,4 +1,4 @@
-//! Turns the headers of a request into an identity.
+//! Authenticates the headers of a request.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,23 +19,21 @@ use super::verifier::{Question, Verifier};
 use super::{ADMIN_ROLE, AuthError, Identity, SECRET_BYTES_MIN, WRONG, proxy};
 use crate::options::InvalidOption;
 
-/// A user the service knows: an administrator of the configuration, or a `_users` document.
+/// A configured administrator or a `_users` document.
 #[derive(Debug, Clone)]
 pub struct User {
-    /// `None` cannot log in with a password.
+    /// Users without one cannot log in with a password.
     pub password: Option<PasswordHash>,
-    /// What the user may be admitted for.
     pub roles: Vec<String>,
 }
 
 impl User {
-    /// Reads a `_users` document.
     pub fn from_document(document: &Value) -> Self {
         let roles = document.get("roles").and_then(Value::as_array);
         Self {
             password: PasswordHash::from_user(document),
             roles: (roles.into_iter().flatten().filter_map(Value::as_str))
-                // Whoever may write user documents must not make administrators.
+                // Write access to user documents must not allow creating administrators.
                 .filter(|role| !role.starts_with('_'))
                 .map(str::to_owned)
                 .collect(),
@@ -50,15 +48,14 @@ impl User {
     }
 }
 
-/// Where users are found that are not administrators of the configuration.
+/// Finds users that are not configured administrators.
 pub trait Users: Sync {
-    /// Its own errors, and those of authentication.
+    /// The error of the source, or an authentication error.
     type Error: From<AuthError> + Send;
 
-    /// The user of this name.
     fn find(&self, name: &str) -> impl Future<Output = Result<Option<User>, Self::Error>> + Send;
 
-    /// Puts a strong hash in place of a weak one, now that the password is known. If that fails, the weak one goes on.
+    /// Replaces a weak hash, now that the password is known. If that fails, the weak hash stays in use.
     fn strengthen(
         &self,
         name: &str,
@@ -67,22 +64,19 @@ pub trait Users: Sync {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// How an identity was proven.
+/// How a caller was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Nothing was proven.
     None,
-    /// Name and password in this request.
     Password,
-    /// An `AuthSession` cookie, sent by the browser of its own accord: beware of forged requests.
+    /// An `AuthSession` cookie. Browsers send it automatically, so such requests can be forged.
     Cookie,
-    /// A JWT.
     Token,
     Proxy,
 }
 
 impl Method {
-    /// `CouchDB`'s name of the handler, for `GET /_session`.
+    /// `CouchDB`'s name of the handler, shown by `GET /_session`.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -94,19 +88,18 @@ impl Method {
     }
 }
 
-/// A caller with how it was proven, and a cookie to be sent back.
+/// A caller, how it was authenticated, and cookies to set.
 #[derive(Debug, Clone)]
 pub struct Proven {
     pub identity: Identity,
     pub method: Method,
-    /// A fresh value of the `AuthSession` cookie.
+    /// A renewed `AuthSession` cookie.
     pub cookie: Option<String>,
-    /// Cookies of the cluster that has proven the caller.
+    /// Cookies set by the cluster that authenticated the caller.
     pub set_cookies: Vec<HeaderValue>,
 }
 
 impl Proven {
-    /// Nobody in particular.
     pub fn anonymous() -> Self {
         Self {
             identity: Identity::default(),
@@ -125,12 +118,12 @@ impl Proven {
     }
 }
 
-/// Administrators by name, who may change while requests are answered.
+/// Administrators by name. They can be replaced at run time.
 #[derive(Debug, Default)]
 pub struct Admins(RwLock<BTreeMap<String, PasswordHash>>);
 
 impl Admins {
-    /// These and no others from now on.
+    /// Replaces all administrators.
     pub fn set(&self, admins: BTreeMap<String, PasswordHash>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = admins;
     }
@@ -147,25 +140,22 @@ impl From<BTreeMap<String, PasswordHash>> for Admins {
     }
 }
 
-/// What proves callers.
 #[derive(Debug)]
 pub struct Authenticator {
     pub admins: Admins,
     pub sessions: Sessions,
-    /// Tokens; without keys none is believed.
+    /// Without keys, tokens are not accepted.
     pub jwt: Jwt,
-    /// Secrets of trusted proxies; without one none is trusted.
+    /// Secrets of trusted proxies. Without any, proxies are not trusted.
     pub proxy_secrets: Vec<Vec<u8>>,
-    /// Checks passwords.
     pub verifier: Verifier,
-    /// Slows down guessing.
     pub throttle: Throttle,
-    /// Whether weak hashes of users are made anew when they log in.
+    /// Whether weak hashes are replaced when users log in.
     pub upgrade_hashes: bool,
 }
 
 impl Authenticator {
-    /// Whether what signs can be relied on.
+    /// Checks that the signing secrets are long enough.
     pub(crate) fn validate(&self) -> Result<(), InvalidOption> {
         let is_short = |secret: &Vec<u8>| secret.len() < SECRET_BYTES_MIN;
         let problem = "must be secrets of at least 16 bytes";
@@ -181,7 +171,7 @@ impl Authenticator {
         Ok(())
     }
 
-    /// Proves the caller of a request.
+    /// Authenticates the caller of a request.
     pub async fn authenticate<U: Users>(
         &self,
         headers: &HeaderMap,
@@ -206,7 +196,7 @@ impl Authenticator {
         }
     }
 
-    /// Proves an administrator of the configuration by name and password; `None` if the request names none.
+    /// Authenticates a configured administrator by name and password; `None` if the request names none.
     pub async fn authenticate_admin<U: Users>(
         &self,
         headers: &HeaderMap,
@@ -222,7 +212,7 @@ impl Authenticator {
         Ok(Some(Proven::by(Method::Password, identity)))
     }
 
-    /// Checks name and password; the same answer whichever of the two is wrong.
+    /// Checks name and password. The error does not say which of the two is wrong.
     pub async fn login<U: Users>(
         &self,
         name: &str,
@@ -260,7 +250,7 @@ impl Authenticator {
         }
     }
 
-    /// A cookie for somebody who has logged in.
+    /// A cookie for a caller who has logged in.
     pub async fn issue_cookie<U: Users>(
         &self,
         name: &str,
@@ -314,7 +304,7 @@ impl Authenticator {
     }
 }
 
-/// Name and password of the `Authorization` header; the password is all behind the first colon.
+/// Name and password of the `Authorization` header. The password is everything after the first colon.
 fn basic(headers: &HeaderMap) -> Result<Option<(String, String)>, AuthError> {
     let Some(encoded) = scheme(headers, "basic") else {
         return Ok(None);
@@ -324,7 +314,7 @@ fn basic(headers: &HeaderMap) -> Result<Option<(String, String)>, AuthError> {
         .ok()
         .and_then(|bytes| String::from_utf8(bytes).ok());
     match decoded.as_deref().and_then(|pair| pair.split_once(':')) {
-        // As CouchDB has it: an empty pair is nobody, not a wrong password.
+        // As in CouchDB, an empty pair is anonymous and not a wrong password.
         Some(("", "")) => Ok(None),
         Some((name, password)) => Ok(Some((name.to_owned(), password.to_owned()))),
         None => Err(WRONG),

@@ -12,17 +12,16 @@ use super::AuthError;
 const MALFORMED: AuthError =
     AuthError::BadRequest("Malformed AuthSession cookie. Please clear your cookies.");
 
-/// Signs and checks sessions.
 pub struct Sessions {
-    /// The first signs; the others are still believed, so that a secret can be changed.
+    /// The first signs; all are accepted, so that secrets can be rotated.
     secrets: Vec<Vec<u8>>,
     timeout: Duration,
 }
 
-/// A cookie taken apart, not yet believed: the user's salt is needed for that.
+/// A parsed cookie. It is not verified yet, since that needs the user's salt.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// Who the cookie says its bearer is.
+    /// The claimed user name.
     pub name: String,
     signed: Vec<u8>,
     made_s: u64,
@@ -31,12 +30,12 @@ pub struct Claim {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
-    /// The cookie should be sent anew with this answer.
+    /// Whether to renew the cookie with this response.
     pub renew: bool,
 }
 
 impl Sessions {
-    /// `secrets` are those of the service, the one to sign with first.
+    /// The first secret signs.
     pub fn new(secrets: Vec<Vec<u8>>, timeout: Duration) -> Self {
         Self { secrets, timeout }
     }
@@ -45,12 +44,11 @@ impl Sessions {
         &self.secrets
     }
 
-    /// How long a session holds without a request.
+    /// How long a session lasts without a request.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The value of a new cookie.
     pub fn issue(&self, name: &str, salt: &str, now_s: u64) -> String {
         let mut value = signed(name, now_s);
         let secret = self.secrets.first().map(Vec::as_slice).unwrap_or_default();
@@ -60,7 +58,7 @@ impl Sessions {
         URL_SAFE_NO_PAD.encode(value)
     }
 
-    /// Takes a cookie apart.
+    /// Parses a cookie without verifying it.
     pub fn parse(&self, cookie: &str) -> Result<Claim, AuthError> {
         let value =
             (URL_SAFE_NO_PAD.decode(cookie.trim_end_matches('='))).map_err(|_| MALFORMED)?;
@@ -79,11 +77,11 @@ impl Sessions {
         })
     }
 
-    /// Believes a claim, or does not: it is too old, from the future, or signed by somebody else.
+    /// Verifies a claim. Fails if the cookie has expired, is from the future, or has a wrong signature.
     pub fn check(&self, claim: &Claim, salt: &str, now_s: u64) -> Option<Session> {
         let timeout_s = self.timeout.as_secs();
         let left_s = (claim.made_s.saturating_add(timeout_s)).checked_sub(now_s)?;
-        // Another node's clock may run ahead a little, but not by a session.
+        // Another node's clock may be slightly ahead, but not by the length of a session.
         if left_s == 0 || left_s > 2 * timeout_s {
             return None;
         }
@@ -165,7 +163,7 @@ mod tests {
             let changed = String::from_utf8(bytes).unwrap();
             if let Ok(claim) = sessions.parse(&changed) {
                 let held = sessions.check(&claim, "salt", NOW).is_some();
-                // The last character has bits that no byte uses.
+                // The last character has unused bits.
                 assert!(!held || at == cookie.len() - 1, "changed at {at}");
             }
         }

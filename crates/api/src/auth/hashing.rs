@@ -1,8 +1,5 @@
-//! Threads for hashing passwords: few, so that logins leave the processor to requests, and with a
-//! bounded queue.
-//!
-//! Logins of configured administrators have a lane of their own: they wait for a thread, but not
-//! behind the queue of everyone else.
+//! Threads for password hashing: only a few, so that logins leave CPU for other requests, with a bounded queue.
+//! Configured administrators have a separate queue, so a flood of other logins does not block theirs.
 
 use std::sync::Arc;
 
@@ -10,27 +7,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::AuthError;
 
-/// The most hashes of a lane that run or wait. At some 200 ms a hash the last one waits for seconds.
+/// Hashes of a lane that run or wait. At about 200 ms per hash, the last one waits for seconds.
 pub const QUEUE_MAX: usize = 32;
 
-/// Who a hash is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     Admins,
     Others,
 }
 
-/// The threads and their queues. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Hashing {
     threads: Arc<Semaphore>,
-    /// Limits how many of the others wait for a thread, so that an administrator waits behind few.
+    /// Limits how many users wait for a thread, so that an administrator waits behind only a few.
     others: Arc<Semaphore>,
     admins_queue: Arc<Semaphore>,
     others_queue: Arc<Semaphore>,
 }
 
-/// A place in the queue.
 #[derive(Debug)]
 pub struct Ticket {
     lane: Lane,
@@ -38,7 +32,7 @@ pub struct Ticket {
 }
 
 impl Default for Hashing {
-    /// Half of the processors, at least one.
+    /// Half of the CPUs, at least one.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (processors / 2).max(1);
@@ -53,7 +47,7 @@ impl Default for Hashing {
 }
 
 impl Hashing {
-    /// A place in the queue, or that it is full.
+    /// Reserves a slot in the queue, or fails if it is full.
     pub fn enter(&self, lane: Lane) -> Result<Ticket, AuthError> {
         let queue = match lane {
             Lane::Admins => &self.admins_queue,
@@ -64,8 +58,7 @@ impl Hashing {
         Ok(Ticket { lane, place })
     }
 
-    /// Runs `work` on a thread where blocking is allowed; `None` if it panics. It runs to its end, and
-    /// keeps its thread until then, even if the caller goes away.
+    /// Runs `work` on a blocking thread; `None` if it panics. It keeps running if the caller goes away.
     pub async fn run<T: Send + 'static>(
         &self,
         ticket: Ticket,
@@ -110,7 +103,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(hashing.enter(Lane::Others).unwrap_err(), AuthError::Busy);
-        // One of those that run ends, and the administrator's is next.
+        // When a running hash ends, the administrator's is next.
         let ticket = hashing.enter(Lane::Admins).unwrap();
         let admin = tokio::spawn({
             let of = hashing.clone();

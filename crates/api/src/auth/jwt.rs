@@ -1,7 +1,7 @@
 //! JSON web tokens, as `CouchDB`'s `[jwt_keys]` and `[jwt_auth]` configure them.
 //!
-//! A key is named `hmac:<kid>`, `rsa:<kid>` or `ec:<kid>`, `<kid>` being `_default` for tokens
-//! without one. The kind of the key decides which algorithms are believed, never the token alone.
+//! A key is named `hmac:<kid>`, `rsa:<kid>` or `ec:<kid>`; `<kid>` is `_default` for tokens without one. The kind of
+//! the key decides which algorithms are accepted, never the token alone.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use super::{AuthError, Identity, SECRET_BYTES_MIN};
 const INVALID: AuthError = AuthError::Unauthorized("Invalid or expired token.");
 const MALFORMED: AuthError = AuthError::BadRequest("Malformed token");
 
-/// The keys and claims tokens have to have.
+/// The configured keys, and the claims that tokens need.
 pub struct Jwt {
     keys: BTreeMap<(Kind, String), DecodingKey>,
-    /// Claims that must be there, and what they must be if that is said.
+    /// Required claims, and the required values of some.
     required: Vec<(String, Option<String>)>,
-    /// The path of the claim that lists the roles.
+    /// Path of the claim that lists the roles.
     roles: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ enum Kind {
     Ec,
 }
 
-/// What is wrong with the configured keys; names the key, never shows it.
+/// An invalid key. Contains its name, never the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("jwt_keys: {name:?} {problem}")]
 pub struct KeyError {
@@ -40,7 +40,7 @@ pub struct KeyError {
 }
 
 impl Jwt {
-    /// `keys` by name; `roles` is the claim, or its path with dots (`\.` is a dot in a name).
+    /// `roles` is the name or path of a claim, separated by dots (`\.` is a dot in a name).
     pub fn new(
         keys: &BTreeMap<String, String>,
         required: Vec<(String, Option<String>)>,
@@ -61,16 +61,16 @@ impl Jwt {
         })
     }
 
-    /// True when there is no key, so that no token is believed.
+    /// True if there are no keys, so that all tokens are rejected.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Who the token proves its bearer to be.
+    /// The identity that a token proves.
     pub fn identity(&self, token: &str, now_s: u64) -> Result<Identity, AuthError> {
         let header = decode_header(token).map_err(|_| MALFORMED)?;
         if header.crit.is_some() {
-            // RFC 7515: what is not understood must not be passed over.
+            // RFC 7515: critical extensions that are not understood must not be ignored.
             return Err(AuthError::Unauthorized(
                 "Token has critical extensions, and none is supported.",
             ));
@@ -87,7 +87,7 @@ impl Jwt {
             .get(&(kind, key_id))
             .ok_or(AuthError::Unauthorized("Unknown token key."))?;
         let mut validation = Validation::new(header.alg);
-        // Times are compared below, with the clock of the caller.
+        // Expiry is checked below, against the caller's clock.
         validation.validate_exp = false;
         validation.validate_aud = false;
         validation.required_spec_claims.clear();
@@ -167,7 +167,7 @@ impl std::fmt::Debug for Jwt {
 
 fn parse_key(name: &str, key: &str) -> Result<((Kind, String), DecodingKey), &'static str> {
     let (kind, key_id) = name.split_once(':').ok_or("is not of the form kind:kid")?;
-    // Configuration files keep line ends in PEM as \n.
+    // Configuration files write line breaks in PEM as \n.
     let pem = key.replace("\\n", "\n");
     let (kind, decoding) = match kind {
         "hmac" => {
@@ -194,7 +194,7 @@ fn parse_key(name: &str, key: &str) -> Result<((Kind, String), DecodingKey), &'s
     Ok(((kind, key_id.to_owned()), decoding))
 }
 
-/// Splits at dots that no backslash escapes.
+/// Splits at dots that are not escaped by a backslash.
 fn split_path(path: &str) -> Vec<String> {
     let mut steps = vec![String::new()];
     let mut chars = path.chars().peekable();
@@ -336,7 +336,7 @@ mod tests {
         key("sixteen bytes...").unwrap();
     }
 
-    /// A public key is no HMAC secret, whatever the token says of its algorithm.
+    /// A public key must not verify as an HMAC secret, whatever algorithm the token names.
     #[test]
     fn kinds_of_keys_are_not_mixed_up() {
         let pem = "-----BEGIN PUBLIC KEY-----\\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEVucjUueT+KluciXVoa+AtUJ4tu2W\\nB5UpqN6XFjoOajuqoVTFd9CpuIrQadvcXnWsul9PgHDorRu11frVqYo+Tw==\\n-----END PUBLIC KEY-----";
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(split_path("_couchdb\\.roles"), ["_couchdb.roles"]);
     }
 
-    /// Whatever is changed in a token, it proves no other name.
+    /// No change to a token makes it prove another name.
     #[test]
     fn any_token() {
         let jwt = jwt(&[("exp", None)]);

@@ -2,11 +2,7 @@
 //!
 //! | form | made by |
 //! |---|---|
-//! | `-pbkdf2:sha256-<key>,<salt>,<iterations>` | `CouchDB` 3.4 and this |
-//! | `-pbkdf2-<key>,<salt>,<iterations>` | `CouchDB` 1.3 to 3.3, SHA-1 |
-//! | `-hashed-<sha1>,<salt>` | `CouchDB` 1.2, plain SHA-1; believed, and to be made anew |
-//!
-//! Documents of `_users` spell the same out in fields.
+//! | `-pbkdf2:sha256-<key>,<salt>,<iterations>` | `CouchDB` 3.4, and this service |
 
 use std::num::NonZeroU32;
 
@@ -16,12 +12,11 @@ use wire::{hex, unhex};
 
 use super::equal;
 
-/// What a new hash is made with; OWASP's figure for SHA-256.
+/// Iterations of new hashes: OWASP's recommendation for SHA-256.
 pub const ITERATIONS: u32 = 600_000;
-/// The most a stored hash may ask for, so that a document cannot make logins expensive.
+/// Limits the cost of a login that a user document can cause.
 pub const ITERATIONS_MAX: u32 = 1_000_000;
 
-/// A stored password hash.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PasswordHash {
     scheme: Scheme,
@@ -43,14 +38,14 @@ impl std::fmt::Debug for PasswordHash {
 }
 
 impl PasswordHash {
-    /// Hashes a password anew; `salt` is random.
+    /// `salt` must be random.
     pub fn make(password: &str, salt: [u8; 16], iterations: u32) -> Self {
         let (salt, scheme) = (hex(&salt), Scheme::Pbkdf2Sha256(iterations));
         let key = scheme.derive(password, &salt);
         Self { scheme, key, salt }
     }
 
-    /// Reads the form of the `[admins]` section; `None` for a plain text password.
+    /// Parses the form used in `[admins]`; `None` for a plain text password.
     pub fn from_config(text: &str) -> Option<Self> {
         let (scheme, rest) = if let Some(rest) = text.strip_prefix("-pbkdf2:sha256-") {
             ("sha256", rest)
@@ -67,7 +62,7 @@ impl PasswordHash {
         Self::checked(scheme, key, salt)
     }
 
-    /// Reads the fields of a `_users` document.
+    /// Parses the fields of a `_users` document.
     pub fn from_user(document: &Value) -> Option<Self> {
         let text = |field: &str| document.get(field)?.as_str();
         let salt = text("salt")?;
@@ -79,7 +74,7 @@ impl PasswordHash {
         Self::checked(Scheme::named(prf, iterations)?, text("derived_key")?, salt)
     }
 
-    /// A hash that no password has, and that takes as long as any to compare with.
+    /// Matches no password, and takes as long to check as a real hash.
     pub(crate) fn unmatched(salt: String) -> Self {
         Self {
             scheme: Scheme::Pbkdf2Sha256(ITERATIONS),
@@ -88,8 +83,8 @@ impl PasswordHash {
         }
     }
 
-    /// Whether a text looks like a hash but cannot be used as one. Taken for a plain password, it would
-    /// let in any reader of the configuration.
+    /// Whether a text looks like a hash but is malformed. Treated as a plain password, it would let in anyone who reads
+    /// the configuration.
     pub fn is_unusable(text: &str) -> bool {
         ["-pbkdf2", "-hashed-"]
             .iter()
@@ -97,7 +92,7 @@ impl PasswordHash {
             && Self::from_config(text).is_none()
     }
 
-    /// The form of the `[admins]` section.
+    /// The form used in `[admins]`.
     pub fn to_config(&self) -> String {
         let (key, salt) = (hex(&self.key), &self.salt);
         match self.scheme {
@@ -107,17 +102,17 @@ impl PasswordHash {
         }
     }
 
-    /// The salt, which is also part of what signs the user's cookies.
+    /// The salt, which is also part of the key that signs the user's cookies.
     pub fn salt(&self) -> &str {
         &self.salt
     }
 
-    /// True when a login should store a stronger hash.
+    /// Whether a login should store a stronger hash.
     pub fn is_weak(&self) -> bool {
         !matches!(self.scheme, Scheme::Pbkdf2Sha256(n) if n >= ITERATIONS)
     }
 
-    /// Hashes `password` and compares. Slow on purpose: run it where blocking is allowed.
+    /// Slow on purpose: run it where blocking is allowed.
     pub fn verify(&self, password: &str) -> bool {
         equal(&self.scheme.derive(password, &self.salt), &self.key)
     }

@@ -1,19 +1,19 @@
-//! Names and roles vouched for by a proxy in front. `CouchDB` makes the token optional; here it is
-//! not, since without one anybody who reaches the port is whoever they say.
+//! Names and roles vouched for by a proxy in front. `CouchDB` makes the token optional. It is required here: without
+//! it, any client that reaches the port could claim any name.
 
 use aws_lc_rs::hmac;
 
 use super::Identity;
 
-/// The headers of a vouching proxy, by `CouchDB`'s default names.
+/// The header names are `CouchDB`'s defaults.
 pub const NAME_HEADER: &str = "x-auth-couchdb-username";
-/// Roles, separated by commas.
+/// Comma-separated.
 pub const ROLES_HEADER: &str = "x-auth-couchdb-roles";
-/// The hexadecimal HMAC of the name.
+/// The HMAC of the name, in hexadecimal.
 pub const TOKEN_HEADER: &str = "x-auth-couchdb-token";
 
-/// The identity that the headers prove, if the token is the name's under one of the secrets.
-/// `CouchDB` signs with SHA-256, older ones with SHA-1.
+/// The identity in the headers, if the token is the HMAC of the name under one of the secrets. `CouchDB` signs with
+/// SHA-256, older versions with SHA-1.
 pub fn identity(
     secrets: &[Vec<u8>],
     name: &str,
@@ -43,8 +43,8 @@ pub fn identity(
 mod tests {
     use super::identity;
 
-    /// `printf foo | openssl dgst -sha256 -hmac the_secret`, the example of `CouchDB`'s manual, and
-    /// the same with `-sha1`.
+    /// `printf foo | openssl dgst -sha256 -hmac the_secret`, the example from `CouchDB`'s manual, and the same with
+    /// `-sha1`.
     const SHA256: &str = "3f0786e96b20b0102b77f1a49c041be6977cfb3bf78c41a12adc121cd9b4e68a";
     const SHA1: &str = "22047ebd7c4ec67dfbcbad7213a693249dbfbf86";
 

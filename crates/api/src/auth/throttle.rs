@@ -1,9 +1,6 @@
-//! Slows down guessing of passwords: after some failures a name, or an address, has to wait, twice as
-//! long after each further one.
-//!
-//! An attempt counts as a failure from its beginning, so that guesses made at the same time are not
-//! all judged before the first is counted. Keys are hashes: a table of names of any length would be
-//! memory that anonymous callers can fill.
+//! Slows down password guessing: after some failures a name or an address has to wait, twice as long after each further
+//! one. An attempt counts as a failure when it begins, so concurrent guesses do not all pass before the first is
+//! counted. Keys are hashes, so anonymous callers cannot fill memory with long names.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,25 +12,24 @@ use tokio::time::Instant;
 
 use super::AuthError;
 
-/// Failures of a name that cost nothing: people mistype.
+/// Free failures per name: people mistype.
 const NAME_FREE: u32 = 5;
-/// As many more for an address, which several people may share.
+/// Free failures per address, which several people may share.
 const ADDRESS_FREE: u32 = 20;
 const WAIT: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_mins(5);
-/// A quiet time after which all is forgotten.
+/// All failures are forgotten after this much time without one.
 const FORGIVEN: Duration = Duration::from_mins(15);
-/// Entries take some 50 bytes each.
+/// Entries take about 50 bytes each.
 const ENTRIES_MAX: usize = 100_000;
 
 type Key = [u8; 16];
 
-/// Failed logins by name and by address. Cheap to clone.
 #[derive(Clone)]
 pub struct Throttle(Arc<Inner>);
 
 struct Inner {
-    /// Keys the hashes, so that clients cannot make names collide.
+    /// Keys the hashes, so clients cannot cause collisions.
     key: hmac::Key,
     failures: Mutex<HashMap<Key, Failures>>,
 }
@@ -54,7 +50,7 @@ impl Failures {
     }
 }
 
-/// A login that is being judged. It has failed unless [`Attempt::succeed`] says otherwise.
+/// A login attempt. It counts as failed unless [`Attempt::succeed`] is called.
 #[must_use]
 #[derive(Debug)]
 pub struct Attempt {
@@ -64,7 +60,7 @@ pub struct Attempt {
 }
 
 impl Throttle {
-    /// `random` is the process's own secret.
+    /// `random` is the secret of this process.
     pub fn new(random: [u8; 32]) -> Self {
         Self(Arc::new(Inner {
             key: hmac::Key::new(hmac::HMAC_SHA256, &random),
@@ -72,7 +68,7 @@ impl Throttle {
         }))
     }
 
-    /// Begins to judge a login, or refuses because its name or its address has to wait.
+    /// Starts an attempt, or fails if the name or address has to wait.
     pub fn attempt(&self, name: &str, address: IpAddr) -> Result<Attempt, AuthError> {
         let now = Instant::now();
         let (name, address) = (self.key(b'n', name.as_bytes()), self.address(address));
@@ -110,7 +106,7 @@ impl Throttle {
     fn address(&self, address: IpAddr) -> Key {
         match address.to_canonical() {
             IpAddr::V4(address) => self.key(b'4', &address.octets()),
-            // A customer has a network of this size.
+            // Providers assign each customer a network of this size.
             IpAddr::V6(address) => self.key(b'6', &address.octets()[..8]),
         }
     }
@@ -130,7 +126,7 @@ impl Throttle {
     }
 }
 
-/// Forgets what is forgiven, and if that is not enough the older half.
+/// Removes expired entries, then the older half if that is not enough.
 fn make_room(failures: &mut HashMap<Key, Failures>, now: Instant) {
     if failures.len() + 2 <= ENTRIES_MAX {
         return;
@@ -150,8 +146,8 @@ fn make_room(failures: &mut HashMap<Key, Failures>, now: Instant) {
 }
 
 impl Attempt {
-    /// The password was right: forgets the failures of the name, and one of the address. Not all of
-    /// them, or an account of one's own would do to guess at those of others.
+    /// Forgets the failures of the name, but only one of the address: otherwise a caller could log in to an account of
+    /// their own to reset the count while guessing at others.
     pub fn succeed(self) {
         let mut failures = self.throttle.lock();
         failures.remove(&self.name);
@@ -222,7 +218,7 @@ mod tests {
         assert_eq!(wait(&throttle, "another", ip(1)), 2);
         assert_eq!(wait(&throttle, "another", ip(2)), 0);
         advance(Duration::from_secs(1)).await;
-        // An account of one's own makes up for one guess.
+        // A login to the caller's own account resets only one guess.
         throttle.attempt("mine", ip(1)).unwrap().succeed();
         assert_eq!(wait(&throttle, "another", ip(1)), 0);
         assert_eq!(wait(&throttle, "another", ip(1)), 2);

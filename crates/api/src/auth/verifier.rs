@@ -1,7 +1,5 @@
-//! Checks passwords without spending half a second on every request.
-//!
-//! What was right a short while ago is believed, the same password sent many times at once is hashed
-//! once, and an unknown user takes as long as a known one.
+//! Checks passwords without a slow hash for every request. Recently verified passwords are cached, concurrent checks of
+//! the same password share one hash, and unknown users take as long as known ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,41 +15,37 @@ use super::throttle::Attempt;
 use super::{AuthError, equal};
 use crate::once::Once;
 
-/// How long a password that was right is believed without hashing it again, since it was last used.
+/// How long a verified password is cached after its last use.
 const REMEMBERED: Duration = Duration::from_mins(10);
 const REMEMBERED_MAX: usize = 10_000;
 
 type Digest = [u8; 32];
 
-/// Checks passwords. Cheap to clone.
 #[derive(Clone)]
 pub struct Verifier(Arc<Inner>);
 
 struct Inner {
-    /// Keys the digests of passwords; it never leaves the process.
+    /// Keys the digests of passwords; never leaves the process.
     key: hmac::Key,
-    /// What an unknown user's password is compared with.
+    /// Checked in place of an unknown user's hash.
     nobody: PasswordHash,
     hashing: Hashing,
     remembered: Mutex<HashMap<PasswordHash, (Digest, Instant)>>,
-    /// By what is compared with what.
+    /// Checks by the digest of hash and password.
     checks: Once<bool>,
 }
 
-/// A password that is to be checked.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
-    /// Whose it is said to be.
     pub name: &'a str,
-    /// What it is compared with; `None` is an unknown user.
+    /// `None` for an unknown user.
     pub hash: Option<&'a PasswordHash>,
     pub password: &'a str,
-    /// The queue to wait in.
     pub lane: Lane,
 }
 
 impl Verifier {
-    /// `random` is the process's own secret.
+    /// `random` is the secret of this process.
     pub fn new(random: [u8; 32]) -> Self {
         Self(Arc::new(Inner {
             key: hmac::Key::new(hmac::HMAC_SHA256, &random),
@@ -66,8 +60,8 @@ impl Verifier {
         &self.0.hashing
     }
 
-    /// True when the password is the one behind the hash. `admit` is asked before hashing, unless
-    /// another request already waits for the same check.
+    /// True if the password matches the hash. `admit` is called before hashing, unless another request is already
+    /// waiting for the same check.
     pub async fn verify(
         &self,
         question: Question<'_>,
@@ -102,7 +96,7 @@ impl Verifier {
         Ok(self.0.checks.join(key, begin)?.await)
     }
 
-    /// True when the password was right a short while ago.
+    /// True if the password was verified recently.
     pub fn remembers(&self, hash: &PasswordHash, password: &str) -> bool {
         let digest = self.digest(&[password]);
         let (mut remembered, now) = (lock(&self.0.remembered), Instant::now());

@@ -17,15 +17,13 @@ use crate::call::Call;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 
-/// Which documents one listing is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Among {
-    /// All of them.
     All,
     Designs,
 }
 
-/// What one listing is asked for.
+/// One listing of a request.
 #[derive(Debug, Clone)]
 struct Listing {
     query: AllDocsQuery,
@@ -34,7 +32,6 @@ struct Listing {
     update_seq: bool,
 }
 
-/// `/{db}/_all_docs` and `/{db}/_design_docs`
 pub(crate) async fn all_docs(
     call: &mut Call,
     opened: &Opened,
@@ -54,7 +51,6 @@ pub(crate) async fn all_docs(
     answer(call, opened, vec![listing], false).await
 }
 
-/// `POST /{db}/_all_docs/queries`
 pub(crate) async fn queries(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
@@ -99,7 +95,7 @@ async fn answer(
         told: false,
         several,
     };
-    // What goes wrong at once gets a status of its own.
+    // Errors before the first row still get their own status.
     let mut first = String::from(if several { "{\"results\":[\n" } else { "" });
     first.push_str(&pages.next().await?.unwrap_or_default());
     let rest = stream::try_unfold(pages, |mut pages| async move {
@@ -130,7 +126,7 @@ impl Listing {
                     "true" | "false" => Json::Bool(text == "true"),
                     _ => match query.number(name) {
                         Ok(Some(number)) => Json::Number(number.to_string().into()),
-                        // Most texts belong to parameters that mean nothing here.
+                        // Strings are mostly parameters that are ignored here.
                         Err(error) if matches!(name, "limit" | "skip") => return Err(error),
                         _ => Json::String(text.to_owned()),
                     },
@@ -188,7 +184,7 @@ impl Listing {
             "include_docs" => self.query.include_docs = flag()?.then(ReadOptions::default),
             "conflicts" => self.conflicts = flag()?,
             "update_seq" => self.update_seq = flag()?,
-            // Parameters of views and of clusters change nothing here.
+            // Parameters of views and clusters are ignored.
             _ => {}
         }
         Ok(())
@@ -199,7 +195,7 @@ impl Listing {
             options.conflicts = self.conflicts;
         }
         if self.among == Among::Designs && self.query.keys.is_none() {
-            // Whatever keys say, it stays among these.
+            // Keys cannot extend the range beyond these.
             let (low, high) = ("_design/".to_owned(), "_design0".to_owned());
             let range = &mut self.query.range;
             let (start, end) = if range.descending {
@@ -225,30 +221,28 @@ impl Listing {
     }
 }
 
-/// A key of ids. What is no text comes before all texts, as the empty one does.
+/// An id as a key. Values that are not strings sort before all strings, like the empty one.
 fn start_key(value: &Json) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// Where an answer stands.
+/// The state of a response.
 struct Pages {
     reading: Reading,
-    /// What is left, the first one being told.
+    /// The remaining listings; the first is being sent.
     listings: VecDeque<Listing>,
     at: At,
-    /// A row of the first listing was told.
+    /// Whether a row of the first listing was sent.
     told: bool,
     several: bool,
 }
 
-/// What comes next.
 enum At {
-    /// What stands before the rows of a listing.
+    /// Before the rows of a listing.
     Head,
     Rows(AllDocsQuery),
-    /// What stands behind the rows.
     Foot,
-    /// What stands behind all listings.
+    /// After all listings.
     Tail,
     End,
 }
@@ -287,7 +281,7 @@ impl Pages {
         Ok(Some(page))
     }
 
-    /// Writes what stands before the rows.
+    /// Writes the start of a listing.
     async fn begin(&mut self, listing: &Listing, page: &mut String) -> Result<(), Error> {
         let (docs, db) = (self.reading.docs(), self.reading.db());
         let counts = match listing.among {
@@ -313,7 +307,7 @@ impl Pages {
         Ok(())
     }
 
-    /// There are few design documents, and nobody counts them.
+    /// There are few design documents, so their count is not stored.
     async fn count_designs(&self, query: &AllDocsQuery) -> Result<AllDocsCounts, Error> {
         let mut all = Listing::new(Among::Designs);
         all.finish();

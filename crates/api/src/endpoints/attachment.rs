@@ -24,7 +24,7 @@ pub(crate) async fn attachment(
             "_local documents do not accept attachments.",
         ));
     }
-    // What stands behind a design document is most often one of its functions.
+    // A path below a design document is usually one of its functions.
     if id.starts_with("_design/") && name.starts_with('_') {
         let reason = "Functions of design documents are not run here.";
         return Err(Error::not_implemented(reason));
@@ -63,7 +63,7 @@ async fn read(call: &Call, opened: &Opened, id: &str, name: &str) -> Result<Repl
         Body::from(bytes),
     );
     reply::set(&mut reply, CONTENT_TYPE, &found.content_type);
-    // Whatever it says it is, it runs nothing in the name of this service.
+    // Whatever its declared type, the browser must not run it with this service's origin.
     reply::set(&mut reply, CONTENT_SECURITY_POLICY, "sandbox");
     Ok(reply::with_etag(reply, digest.trim_start_matches("md5-")))
 }
@@ -82,7 +82,7 @@ async fn delete(call: &Call, opened: &Opened, id: &str, name: &str) -> Result<Re
     change(call, opened, id, name, None).await
 }
 
-/// Writes the document anew, with an attachment more, another one, or one less.
+/// Writes the document with the attachment added, replaced or removed.
 async fn change(
     call: &Call,
     opened: &Opened,
@@ -101,7 +101,7 @@ async fn change(
                 .get_rev(&opened.db, id, rev, false, &options)
                 .await;
             match found {
-                // A revision that is none, or was made up for this reader, is no longer the one.
+                // The revision must be an actual one of the winner.
                 Err(docstore::Error::Missing | docstore::Error::Deleted) => {
                     return Err(Error::conflict());
                 }

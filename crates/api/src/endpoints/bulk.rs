@@ -1,4 +1,4 @@
-//! Many documents at a time: `_bulk_docs`, `_bulk_get`, `_revs_diff`, `_missing_revs`.
+//! Bulk requests: `_bulk_docs`, `_bulk_get`, `_revs_diff`, `_missing_revs`.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::call::{Call, Weighed};
 use crate::reply::{self, Reply};
 use crate::state::Shared;
 
-/// The most documents in one request, as in CouchDB.
+/// As in CouchDB.
 const DOCUMENTS_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
@@ -31,7 +31,6 @@ struct BulkDocs<'a> {
     new_edits: Option<&'a RawValue>,
 }
 
-/// `POST /{db}/_bulk_docs`
 pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
@@ -60,7 +59,7 @@ pub(crate) async fn bulk_docs(call: &mut Call, opened: &Opened) -> Result<Reply,
     Ok(reply::json(StatusCode::CREATED, &rows))
 }
 
-/// The documents of a bulk request.
+/// The documents of a `_bulk_docs` request.
 fn read_docs(weighed: &Weighed, shared: &Shared) -> Result<(Vec<Edit>, EditMode), Error> {
     let text = &weighed.text;
     check_object(text)?;
@@ -81,7 +80,7 @@ fn read_docs(weighed: &Weighed, shared: &Shared) -> Result<(Vec<Edit>, EditMode)
         }
     };
     let edits = docs.into_iter().map(|doc| {
-        // Where all documents together are small enough each of them is.
+        // If the whole request is below the limit, so is each document.
         if weighed.values > json::VALUES_MAX {
             check_values(json::values(doc.get()))?;
         }
@@ -96,7 +95,7 @@ fn read_docs(weighed: &Weighed, shared: &Shared) -> Result<(Vec<Edit>, EditMode)
     Ok((edits, mode))
 }
 
-/// Refuses requests about too many documents, as CouchDB does.
+/// Rejects requests for too many documents, as CouchDB does.
 fn check_count(documents: usize, kind: &'static str) -> Result<(), Error> {
     if documents <= DOCUMENTS_MAX {
         return Ok(());
@@ -130,14 +129,13 @@ fn check_object(text: &str) -> Result<(), Error> {
     })
 }
 
-/// What a row of `_bulk_get` is about.
+/// A row of `_bulk_get`.
 enum Wanted {
     Revs(BulkGet),
-    /// It cannot be given: an error in place of documents.
+    /// An invalid request: its error is returned in place of documents.
     Refused(Value),
 }
 
-/// `POST /{db}/_bulk_get`
 pub(crate) async fn bulk_get(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
@@ -199,7 +197,7 @@ fn wanted(doc: &Json, options: &ReadOptions) -> Result<Wanted, Error> {
     }))
 }
 
-/// Where an answer to `_bulk_get` stands.
+/// The state of a `_bulk_get` response.
 struct Pages {
     reading: Reading,
     latest: bool,
@@ -273,10 +271,9 @@ impl Pages {
     }
 }
 
-/// How many documents one page asks for at most.
+/// Documents per page.
 const PAGE: usize = 320;
 
-/// `POST /{db}/_revs_diff`
 pub(crate) async fn revs_diff(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     let mut answer = Map::new();
     for diff in missing(call, opened).await? {
@@ -289,7 +286,6 @@ pub(crate) async fn revs_diff(call: &mut Call, opened: &Opened) -> Result<Reply,
     Ok(reply::ok(&answer))
 }
 
-/// `POST /{db}/_missing_revs`
 pub(crate) async fn missing_revs(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     let mut answer = Map::new();
     for diff in missing(call, opened).await? {

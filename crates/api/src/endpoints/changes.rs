@@ -1,4 +1,4 @@
-//! `_changes`: what to tell.
+//! `_changes`: parsing the request.
 
 mod feed;
 mod guard;
@@ -23,10 +23,9 @@ use feed::Feed;
 use guard::Guard;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// What `heartbeat=true` means.
+/// The interval of `heartbeat=true`.
 const HEARTBEAT: Duration = Duration::from_mins(1);
 
-/// `/{db}/_changes`
 pub(crate) async fn changes(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("GET,POST,HEAD")?;
     let body = if call.method == Method::POST {
@@ -95,7 +94,7 @@ fn heartbeat(call: &Call) -> Result<Option<Duration>, Error> {
         None | Some("false") => Ok(None),
         Some("true") => Ok(Some(HEARTBEAT)),
         Some(_) => match call.query.number("heartbeat") {
-            // More often than this only burns time on both sides.
+            // Shorter intervals only waste time on both sides.
             Ok(Some(ms)) if ms > 0 => Ok(Some(Duration::from_millis(ms.clamp(100, 86_400_000)))),
             _ => Err(Error::bad_request(
                 "Invalid heartbeat value. Expecting a positive integer value (in milliseconds).",

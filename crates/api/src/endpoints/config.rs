@@ -1,4 +1,4 @@
-//! `/_node/{node}/_config`, to be read only: what tools for administrators ask before they do anything.
+//! `/_node/{node}/_config`, read-only, for administration tools that read it first.
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use crate::call::Call;
 use crate::reply::{self, Reply};
 
 pub(crate) fn config(call: &Call, path: &[String]) -> Result<Reply, Error> {
-    // Nothing that names files, commands or addresses is changed over HTTP.
+    // Nothing that names files, commands or addresses can be changed over HTTP.
     call.allow("GET,HEAD")?;
     let sections = sections(call);
     let found = match path {
@@ -25,7 +25,7 @@ pub(crate) fn config(call: &Call, path: &[String]) -> Result<Reply, Error> {
     }
 }
 
-/// Sections in the names of `CouchDB`, values as texts. No section holds a secret.
+/// Sections under `CouchDB`'s names, values as strings. None contains a secret.
 fn sections(call: &Call) -> Map<String, Value> {
     let options = call.options();
     let replicator = call.shared.replications.options();

@@ -1,4 +1,4 @@
-//! The dashboard: its files, which hold no data, and the summary of the whole service that it draws.
+//! The dashboard: its static files, and the summary that it displays.
 
 mod files;
 
@@ -16,17 +16,17 @@ use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply, set};
 
-/// Scripts, styles and requests of this service alone, whatever a document's text says.
+/// Only scripts, styles and requests of this service, whatever a document contains.
 const POLICY: &str = "default-src 'self'; script-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'; object-src 'none'";
-/// Bounds the cost of the summary however many dashboards are open.
+/// Bounds the cost of the summary, however many dashboards are open.
 const SUMMARY_AGE: Duration = Duration::from_secs(1);
 
 /// `GET /_dashboard/` and the files below it.
 pub(crate) fn file(call: &Call, name: &str) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     if name.is_empty() {
-        // All addresses in the page are relative to it, so a proxy may serve the service below another path.
+        // All addresses in the page are relative, so a proxy can serve it below another path.
         let mut reply = Response::new(Body::empty());
         *reply.status_mut() = StatusCode::FOUND;
         set(&mut reply, LOCATION, "_dashboard/");
@@ -52,7 +52,6 @@ pub(crate) fn file(call: &Call, name: &str) -> Result<Reply, Error> {
     Ok(reply)
 }
 
-/// `GET /_scheduler/summary`
 pub(crate) async fn summary(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     // Concurrent requests wait for the same summary.

@@ -1,5 +1,3 @@
-//! A database as a whole.
-
 use std::sync::Arc;
 
 use document::json::Json;
@@ -11,7 +9,7 @@ use crate::access::{Opened, Security};
 use crate::call::Call;
 use crate::reply::{self, Reply};
 
-/// `PUT /{db}`, which has to be none yet.
+/// `PUT /{db}`; the database must not exist.
 pub(crate) async fn create(call: &Call, name: &str) -> Result<Reply, Error> {
     if call.query.flag("partitioned")? {
         return Err(Error::bad_request("Databases are not partitioned here."));
@@ -24,7 +22,6 @@ pub(crate) async fn create(call: &Call, name: &str) -> Result<Reply, Error> {
     ))
 }
 
-/// `DELETE /{db}`
 pub(crate) async fn delete(call: &Call, name: &str) -> Result<Reply, Error> {
     if call.query.get("rev").is_some() {
         return Err(Error::bad_request(
@@ -38,12 +35,10 @@ pub(crate) async fn delete(call: &Call, name: &str) -> Result<Reply, Error> {
     Ok(reply::ok(&json!({"ok": true})))
 }
 
-/// `GET /{db}`
 pub(crate) async fn info(call: &Call, opened: &Opened) -> Result<Reply, Error> {
     Ok(reply::ok(&call.docs().info(&opened.db).await?))
 }
 
-/// `/{db}/_security`
 pub(crate) async fn security(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("PUT,GET,HEAD")?;
     let shared = Arc::clone(&call.shared);
@@ -63,7 +58,6 @@ pub(crate) async fn security(call: &mut Call, opened: &Opened) -> Result<Reply, 
     Ok(reply::ok(&json!({"ok": true})))
 }
 
-/// `/{db}/_revs_limit`
 pub(crate) async fn revs_limit(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("PUT,GET,HEAD")?;
     let shared = Arc::clone(&call.shared);
@@ -81,14 +75,14 @@ pub(crate) async fn revs_limit(call: &mut Call, opened: &Opened) -> Result<Reply
     Ok(reply::ok(&json!({"ok": true})))
 }
 
-/// `POST /{db}/_ensure_full_commit`: what was answered is kept already.
+/// `POST /{db}/_ensure_full_commit`: a no-op, since every acknowledged write is durable.
 pub(crate) fn ensure_full_commit(call: &Call) -> Result<Reply, Error> {
     call.allow("POST")?;
     let done = json!({"ok": true, "instance_start_time": "0"});
     Ok(reply::json(StatusCode::CREATED, &done))
 }
 
-/// `POST /{db}/_compact` and `_view_cleanup`: there is nothing to do.
+/// `POST /{db}/_compact` and `_view_cleanup`: no-ops.
 pub(crate) fn compact(call: &Call) -> Result<Reply, Error> {
     call.allow("POST")?;
     Ok(reply::json(StatusCode::ACCEPTED, &json!({"ok": true})))

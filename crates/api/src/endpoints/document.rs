@@ -1,4 +1,4 @@
-//! One document: `/{db}/{docid}`, and `POST /{db}` for one that has no id yet.
+//! Single documents: `/{db}/{docid}`, and `POST /{db}` for documents without an id.
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use crate::access::Opened;
 use crate::call::Call;
 use crate::reply::{self, Reply};
 
-/// `/{db}/{docid}`
 pub(crate) async fn document(call: &mut Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
     match call.method {
         Method::GET => read(call, opened, id).await,
@@ -56,7 +55,7 @@ async fn read(call: &Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
     Ok(show(call, &shown.rev.to_string(), plain, shown.to_json()))
 }
 
-/// A document, unless the client has it. `plain` is one that its revision says all about.
+/// Returns a document, or 304 if the client has it. `plain` means that the revision determines the response.
 fn show(call: &Call, rev: &str, plain: bool, json: String) -> Reply {
     if !plain {
         return reply::text(StatusCode::OK, json);
@@ -94,7 +93,7 @@ async fn open_revs(
     let in_parts = call.accepts("multipart/mixed");
     let mut options = options.clone();
     if in_parts && options.attachments == Attachments::Stubs {
-        // As in CouchDB, whose replicator relies on it: stubs stand for what the reader has.
+        // As in CouchDB, whose replicator relies on it: the reader has the attachments that are stubs.
         options.attachments = Attachments::All;
     }
     let found = reading
@@ -121,7 +120,7 @@ fn row(found: &Found) -> String {
     }
 }
 
-/// The revision that the query or `If-Match` names. They must not contradict each other, nor `other`.
+/// The revision in the query or `If-Match`. They must not contradict each other or `other`.
 pub(crate) fn named_rev(call: &Call, other: Option<&Rev>) -> Result<Option<Rev>, Error> {
     let query = call.query.get("rev").map(parse_rev).transpose()?;
     if let (Some(query), Some(other)) = (&query, other)
@@ -185,7 +184,6 @@ fn edit_mode(call: &Call) -> Result<EditMode, Error> {
     }
 }
 
-/// `POST /{db}`
 pub(crate) async fn post(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.check_json()?;
     let text = call.text().await?;
@@ -194,7 +192,7 @@ pub(crate) async fn post(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
     let edit = body
         .read(move |body| edit(None, body, || uuid(&shared)))
         .await?;
-    // Anybody may change the own user, but not as a new document.
+    // A user can change their own document, but not create it.
     if opened.has_users() && !opened.is_admin {
         return Err(Error::forbidden(
             "You may only update your own user document.",
@@ -208,7 +206,7 @@ pub(crate) async fn post(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
 
 async fn delete(call: &Call, opened: &Opened, id: &str) -> Result<Reply, Error> {
     let rev = named_rev(call, None);
-    // Whether there is a document is looked at before the revision, as in CouchDB.
+    // As in CouchDB, existence is checked before the revision.
     if let Err(bad) = rev {
         call.docs()
             .get(&opened.db, id, &ReadOptions::default())

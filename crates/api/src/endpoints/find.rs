@@ -19,7 +19,6 @@ use crate::reply::{self, Reply};
 
 const WARNING: &str = "No matching index found, create an index to optimize query time.";
 
-/// `POST /{db}/_find`
 pub(crate) async fn find(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
@@ -34,7 +33,7 @@ pub(crate) async fn find(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
         bookmark: None,
         begun: false,
     };
-    // What goes wrong at once gets a status of its own.
+    // Errors before the first row still get their own status.
     let (first, over) = pages.next().await?;
     let first = stream::once(async move { Ok(Bytes::from(first)) });
     let pages = stream::try_unfold((!over).then_some(pages), |pages| async move {
@@ -49,7 +48,7 @@ pub(crate) async fn find(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
     Ok(reply::stream("application/json", Box::pin(all)))
 }
 
-/// Where an answer stands.
+/// The state of a response.
 struct Pages {
     reading: Reading,
     next: Option<FindQuery>,
@@ -62,7 +61,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// A piece, and whether it is the last.
+    /// The next chunk, and whether it is the last.
     async fn next(&mut self) -> Result<(String, bool), Error> {
         let mut piece = String::new();
         if !std::mem::replace(&mut self.begun, true) {
@@ -112,7 +111,6 @@ fn all_docs_index() -> Value {
     })
 }
 
-/// `POST /{db}/_explain`
 pub(crate) async fn explain(call: &mut Call, opened: &Opened) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
@@ -139,7 +137,6 @@ pub(crate) async fn explain(call: &mut Call, opened: &Opened) -> Result<Reply, E
     })))
 }
 
-/// `/{db}/_index`
 pub(crate) fn index(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST")?;
     if call.method == Method::POST {

@@ -1,12 +1,10 @@
-//! Plain names in place of URLs: databases of the server that the configuration names, with the rights of the caller.
-//!
-//! A replication goes on after the request that asked for it, so it takes along what the caller has proven itself with, as a
-//! [`Grant`]: kept apart from the document or request, sealed, and shown to no reader.
-//!
-//! Nothing can be derived from a document's owner instead: the cluster knows no other service that may speak for its users. So
-//! only what the cluster itself can take back is kept for longer than a request: a password, which ends with the user or when it
-//! is changed, and a token without an end, which ends with its key. A session's cookie, a token that expires and the word of a
-//! trusted proxy are good for a replication that ends. The proxy's token is the reason why the last is among them: it signs the
+//! Plain database names in place of URLs, on the configured server, with the rights of the caller. A replication
+//! outlives the request that created it, so the caller's credentials are kept as a [`Grant`]: apart from the document,
+//! sealed, and never shown. They cannot be derived from a document's owner, since the cluster does not let another
+//! service act for its users. Only credentials that the cluster can revoke are kept longer than a request: passwords,
+//! which end when they change or the user is deleted, and tokens without expiry, which end with their key. Session
+//! cookies, expiring tokens and proxy headers are good for replications that end, and no longer. Proxy tokens are among
+//! them because they sign only the name, never expire, and cannot be revoked, nor can the roles sent with them.
 //! name alone, never expires, and nobody can take it or the roles beside it back.
 
 use base64::Engine as _;
@@ -19,7 +17,7 @@ use crate::auth::authenticator::Method;
 use crate::call::Call;
 use crate::upstream::PROOFS;
 
-/// What plain names mean for a caller; `None` when the configuration names no server.
+/// How plain names resolve for a caller; `None` if no server is configured.
 pub(crate) fn grant(call: &Call) -> Option<Grant> {
     let options = call.shared.replications.options();
     let base = match &call.shared.upstream {
@@ -30,7 +28,7 @@ pub(crate) fn grant(call: &Call) -> Option<Grant> {
     (!base.is_empty()).then(|| Grant::new(base, rights, expires))
 }
 
-/// What the caller has proven itself with, as members of an endpoint, and whether that is good for this request only.
+/// The caller's credentials as members of an endpoint, and whether they are good for this request only.
 fn rights(call: &Call) -> (Map<String, Value>, bool) {
     let text = |value: &http::HeaderValue| value.to_str().ok().map(str::to_owned);
     let given = call.header(&AUTHORIZATION).unwrap_or_default();
@@ -60,7 +58,7 @@ fn rights(call: &Call) -> (Map<String, Value>, bool) {
     }
 }
 
-/// Whether a token says when it ends. Somebody else has verified it.
+/// Whether a token has an expiry. It was verified elsewhere.
 fn expires(token: &str) -> bool {
     let claims = token.split('.').nth(1);
     let claims = claims.and_then(|claims| BASE64_URL_SAFE_NO_PAD.decode(claims).ok());

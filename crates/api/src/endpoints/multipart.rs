@@ -1,4 +1,4 @@
-//! Bodies of several parts: revisions of a document, and documents with their attachments.
+//! Multipart bodies: revisions of a document, and documents with their attachments.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
 
-/// Revisions, each in a part of its own.
+/// One revision per part.
 pub(crate) fn mixed(boundary: &str, found: impl Iterator<Item = Found>) -> Reply {
     let mut text = String::new();
     for found in found {
@@ -78,13 +78,13 @@ fn unzip(packed: Bytes, bytes_max: usize) -> Result<Bytes, Error> {
     }
 }
 
-/// Puts what follows the document into it.
+/// Inlines the parts that follow the document.
 fn fill_in(
     text: &str,
     contents: &[Bytes],
     named: &HashMap<String, usize>,
 ) -> Result<String, Error> {
-    // Only attachments are written anew: the rest keeps its digits and its order.
+    // Only `_attachments` is rewritten: other members keep their digits and order.
     let members: Vec<(String, Box<serde_json::value::RawValue>)> = members_of(text)?;
     let mut next = 0;
     let mut filled = String::from("{");
@@ -128,7 +128,7 @@ fn fill_in(
     Ok(filled)
 }
 
-/// The members of an object in order, repetitions too.
+/// The members of an object in order, with duplicates.
 fn members_of(text: &str) -> Result<Vec<(String, Box<serde_json::value::RawValue>)>, Error> {
     use serde::de::{Deserializer as _, MapAccess, Visitor};
     use serde_json::value::RawValue;

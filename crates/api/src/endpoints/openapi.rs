@@ -1,6 +1,4 @@
-//! `/_openapi.json`: the service in `OpenAPI` 3.1, made of one table.
-//!
-//! Who may ask is not said twice: it comes from the routes themselves.
+//! `/_openapi.json`: the service in `OpenAPI` 3.1, generated from one table. Access rules come from the routes.
 
 mod schemas;
 
@@ -14,7 +12,6 @@ use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::route::{Access, Route};
 
-/// `GET /_openapi.json`
 pub(crate) fn openapi(call: &Call) -> Result<Reply, Error> {
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
     call.allow("GET,HEAD")?;
@@ -64,7 +61,7 @@ const DOCUMENT: &[&str] = &[
 ];
 const NONE: &[&str] = &[];
 
-/// Parameters of `_scheduler/docs`, of all databases or of one.
+/// Parameters of `_scheduler/docs`, for all databases or one.
 const DOCS_QUERY: &[&str] = &[
     "limit",
     "skip",
@@ -76,107 +73,107 @@ const DOCS_QUERY: &[&str] = &[
     "inclusive_end",
 ];
 
-/// Path, methods, what it is about, and parameters of the query.
+/// Path, methods, summary, and query parameters.
 const TABLE: &[(&str, &str, &str, &[&str])] = &[
-    ("/", "get", "What the service is", NONE),
-    ("/_up", "get", "Whether it lives", NONE),
-    ("/_uuids", "get", "Names that nothing has", &["count"]),
+    ("/", "get", "Service information", NONE),
+    ("/_up", "get", "Health check", NONE),
+    ("/_uuids", "get", "Random UUIDs", &["count"]),
     (
         "/_session",
         "get post delete",
-        "Who the caller is; logging in and out",
+        "The current session; log in and out",
         &["basic", "next"],
     ),
     (
         "/_all_dbs",
         "get",
-        "Names of databases",
+        "List databases",
         &["startkey", "endkey", "limit", "skip", "descending"],
     ),
     (
         "/_dbs_info",
         "get post",
-        "What databases say of themselves",
+        "Information on several databases",
         &["startkey", "endkey", "limit", "skip"],
     ),
-    ("/_membership", "get", "Nodes, as far as clients see", NONE),
+    ("/_membership", "get", "Cluster nodes", NONE),
     ("/_metrics", "get", "Metrics for Prometheus", NONE),
     ("/_openapi.json", "get", "This document", NONE),
     (
         "/_node/{node}/_config",
         "get",
-        "Configuration, to be read only",
+        "Configuration (read-only)",
         NONE,
     ),
     (
         "/_node/{node}/_config/{section}",
         "get",
-        "A section of it",
+        "A section of the configuration",
         NONE,
     ),
     (
         "/_node/{node}/_config/{section}/{key}",
         "get",
-        "A value of it",
+        "A value of the configuration",
         NONE,
     ),
-    ("/_active_tasks", "get", "Replications that run", NONE),
+    ("/_active_tasks", "get", "Running replications", NONE),
     (
         "/_replicate",
         "post",
-        "Starts or cancels a replication",
+        "Start or cancel a replication",
         &["async"],
     ),
     (
         "/_scheduler/jobs",
         "get",
-        "Replications that are not finished",
+        "Unfinished replications",
         &[
             "limit", "skip", "states", "database", "endpoint", "bookmark",
         ],
     ),
-    ("/_scheduler/jobs/{id}", "get", "One of them", NONE),
+    ("/_scheduler/jobs/{id}", "get", "One replication job", NONE),
     (
         "/_scheduler/jobs/{id}/_restart",
         "post",
-        "Runs it now",
+        "Run a job now",
         NONE,
     ),
-    ("/_scheduler/jobs/{id}/_pause", "post", "Has it wait", NONE),
+    ("/_scheduler/jobs/{id}/_pause", "post", "Pause a job", NONE),
     (
         "/_scheduler/jobs/{id}/_resume",
         "post",
-        "Lets it go on",
+        "Resume a job",
         NONE,
     ),
     (
         "/_scheduler/jobs/{id}/failures",
         "get",
-        "Documents that it could not write",
+        "Rejected documents of a job",
         NONE,
     ),
     (
         "/_scheduler/summary",
         "get",
-        "How many replications there are, by state",
+        "Number of replications by state",
         NONE,
     ),
     (
         "/_scheduler/docs",
         "get",
-        "Documents of `_replicator` and their states",
+        "Replication documents and their states",
         DOCS_QUERY,
     ),
     (
         "/_scheduler/docs/{replicator}",
         "get",
-        "Documents of a database and their states",
+        "Replication documents of a database and their states",
         DOCS_QUERY,
     ),
     (
         "/_scheduler/docs/{replicator}/{docid}",
         "get",
-        "The state of a document",
+        "State of a replication document",
         NONE,
     ),
     (
@@ -189,7 +186,7 @@ const TABLE: &[(&str, &str, &str, &[&str])] = &[
     (
         "/{db}/_all_docs/queries",
         "post",
-        "Several listings at a time",
+        "Several listings in one request",
         NONE,
     ),
     (
@@ -198,62 +195,47 @@ const TABLE: &[(&str, &str, &str, &[&str])] = &[
         "Design documents by id",
         LISTING,
     ),
-    ("/{db}/_bulk_docs", "post", "Writes documents", NONE),
+    ("/{db}/_bulk_docs", "post", "Write documents", NONE),
     (
         "/{db}/_bulk_get",
         "post",
-        "Reads revisions of documents",
+        "Read revisions of documents",
         &["revs", "latest", "attachments"],
     ),
-    (
-        "/{db}/_changes",
-        "get post",
-        "Changes, as they come",
-        CHANGES,
-    ),
-    (
-        "/{db}/_revs_diff",
-        "post",
-        "Which revisions are missing",
-        NONE,
-    ),
+    ("/{db}/_changes", "get post", "Changes feed", CHANGES),
+    ("/{db}/_revs_diff", "post", "Find missing revisions", NONE),
     (
         "/{db}/_missing_revs",
         "post",
-        "Which revisions are missing, in an older form",
+        "Find missing revisions (older form)",
         NONE,
     ),
+    ("/{db}/_find", "post", "Find documents by selector", NONE),
+    ("/{db}/_explain", "post", "Explain a query", NONE),
+    ("/{db}/_index", "get", "Indexes", NONE),
     (
-        "/{db}/_find",
-        "post",
-        "Documents that match a selector",
+        "/{db}/_security",
+        "get put",
+        "Access control of the database",
         NONE,
     ),
-    ("/{db}/_explain", "post", "How they would be found", NONE),
-    ("/{db}/_index", "get", "Indexes: that of ids", NONE),
-    ("/{db}/_security", "get put", "Who may", NONE),
     (
         "/{db}/_revs_limit",
         "get put",
-        "How many revisions are remembered",
+        "Number of revisions kept per document",
         NONE,
     ),
     (
         "/{db}/_ensure_full_commit",
         "post",
-        "Nothing: what was answered is kept",
+        "No-op: acknowledged writes are durable",
         NONE,
     ),
-    (
-        "/{db}/_compact",
-        "post",
-        "Nothing: there is no garbage",
-        NONE,
-    ),
+    ("/{db}/_compact", "post", "No-op: there is no garbage", NONE),
     (
         "/{db}/_view_cleanup",
         "post",
-        "Nothing: there are no views",
+        "No-op: there are no views",
         NONE,
     ),
     (
@@ -265,7 +247,7 @@ const TABLE: &[(&str, &str, &str, &[&str])] = &[
     (
         "/{db}/_design/{docid}",
         "get put delete",
-        "A design document, whose functions are not run",
+        "A design document; its functions are not run",
         DOCUMENT,
     ),
     ("/{db}/{docid}", "get put delete", "A document", DOCUMENT),
@@ -328,7 +310,7 @@ fn operation(path: &str, method: &str, summary: &str, query: &[&str]) -> Value {
     });
     let mut operation = json!({
         "summary": summary,
-        "description": format!("Who may: {}.", who(access)),
+        "description": format!("Access: {}.", who(access)),
         "parameters": parameters,
         "responses": {
             "2XX": {"description": "Done", "content": {"application/json": {"schema": {}}}},
@@ -359,10 +341,10 @@ fn access(path: &str, method: &str) -> Access {
 fn who(access: Access) -> &'static str {
     match access {
         Access::Public => "everybody",
-        Access::Anybody => "everybody, unless `require_valid_user` is set",
-        Access::Authenticated => "whoever has proven who they are",
-        Access::Metrics => "server administrators, and those with the role `_metrics`",
-        Access::Member => "members of the database, by its `_security`",
+        Access::Anybody => "all callers, unless `require_valid_user` is set",
+        Access::Authenticated => "authenticated callers",
+        Access::Metrics => "server administrators and callers with the role `_metrics`",
+        Access::Member => "members of the database",
         Access::DbAdmin => "administrators of the database or the server",
         Access::Admin => "server administrators",
     }

@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::query::Query;
 use crate::state::Shared;
 
-/// A database in the eyes of a caller. Cheap to clone.
+/// A database with the access rights of a caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ impl Reading {
         self.shared.docs()
     }
 
-    /// The document without what the caller may not see: the one way from the store to an answer.
+    /// Hides what the caller may not see. Every document read from the store passes here before it is sent.
     pub(crate) fn view(&self, stored: Document) -> Document {
         if self.opened.has_users() {
             return stored;
@@ -47,7 +47,7 @@ impl Reading {
             is_admin: self.opened.is_admin,
         };
         let sealer = self.shared.replications.sealer();
-        // Only what is sealed can be unreadable.
+        // Only sealed values can be unreadable.
         let kept = stored.body.contains("\"_sealed\"").then(|| stored.clone());
         let id = stored.id.clone();
         let shown = strip::for_reader(sealer, self.db(), stored, reader);
@@ -63,7 +63,7 @@ impl Reading {
     }
 }
 
-/// What is shown in place of what cannot be shown.
+/// Shown in place of a document that cannot be shown.
 fn nothing(id: String) -> Document {
     Document {
         id,
@@ -75,7 +75,7 @@ fn nothing(id: String) -> Document {
     }
 }
 
-/// What a query asks for beside documents.
+/// Query parameters common to reads.
 pub(crate) fn options(query: &Query) -> Result<ReadOptions, Error> {
     let meta = query.is_true("meta");
     Ok(ReadOptions {

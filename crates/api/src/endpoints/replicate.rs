@@ -1,4 +1,4 @@
-//! `POST /_replicate`: starting, waiting, cancelling.
+//! `POST /_replicate`: start, wait, cancel.
 
 use http::{HeaderName, StatusCode};
 use scheduler::{Answer, Caller, Failure, ServiceError, Started};
@@ -9,10 +9,10 @@ use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
 
-/// Names the job that a request has started, also to whoever does not wait for its end.
+/// Contains the job id, also for clients that do not wait.
 const JOB: &str = "x-couch-replication-job";
 
-/// Who asks, as replications see it.
+/// The caller, as the scheduler sees it.
 pub(crate) fn caller(call: &Call) -> Caller {
     let identity = call.caller();
     Caller {
@@ -21,7 +21,6 @@ pub(crate) fn caller(call: &Call) -> Caller {
     }
 }
 
-/// `POST /_replicate`
 pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
     call.allow("POST")?;
     call.check_json()?;
@@ -47,7 +46,7 @@ pub(crate) async fn replicate(call: &mut Call) -> Result<Reply, Error> {
     }
 }
 
-/// Waits as long as it takes. A client that goes away stops the wait and nothing else.
+/// Waits without a limit. A client that disconnects stops only the wait.
 async fn wait(call: &Call, job: &str) -> Result<Reply, Error> {
     let shared = &call.shared;
     let Some(follow) = &shared.follow else {
@@ -81,7 +80,7 @@ fn failed(failure: &Failure) -> Reply {
     reply::json(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &body)
 }
 
-/// What describes no replication is a bad request here, and forbidden in a document.
+/// An invalid replication is 400 here, and 403 in a document.
 fn request_error(error: ServiceError) -> Error {
     let ServiceError::Invalid(invalid) = error else {
         return error.into();

@@ -9,7 +9,6 @@ use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::route::Route;
 
-/// Answers a caller who may ask.
 pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
     match call.route.clone() {
         Route::Replicate => replicate::replicate(call).await,
@@ -24,7 +23,6 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
     }
 }
 
-/// `GET /_metrics`
 fn metrics(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let Some(metrics) = &call.shared.metrics else {

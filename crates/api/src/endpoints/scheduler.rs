@@ -1,6 +1,4 @@
-//! `/_scheduler` and `/_active_tasks`: what replications there are and how they are.
-//!
-//! Listings are sent page by page as they are read, so that none of them is ever held.
+//! `/_scheduler` and `/_active_tasks`. Listings are streamed page by page, never kept in memory.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -26,13 +24,13 @@ use crate::route::JobAction;
 use crate::state::Shared;
 use crate::upstream::Upstream;
 
-/// How many jobs a request gets that does not say.
+/// The default `limit`.
 const LIMIT: u64 = 100;
-/// How many of them are read at a time.
+/// Jobs read at a time.
 const PAGE: u64 = 500;
-/// How many pages in a row may be almost empty, as filters make them: then there is a bookmark to go on by.
+/// Pages that filters may leave almost empty before the listing ends with a bookmark.
 const SPARSE: u32 = 20;
-/// What clients may filter by; the first two are what other versions call no job yet, and crashing.
+/// States that clients may filter by. For the first two, other versions of CouchDB have no job or say crashing.
 const STATES: [&str; 7] = [
     "initializing",
     "error",
@@ -43,7 +41,6 @@ const STATES: [&str; 7] = [
     "failed",
 ];
 
-/// `GET /_scheduler/jobs`
 pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let limit = number(&call.query, "limit")?.unwrap_or(LIMIT);
@@ -57,7 +54,7 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
         limit: limit.min(PAGE),
         bookmark: text("bookmark"),
     };
-    // States that no job can have.
+    // No job has these states.
     let limit = if matches!(&states, Some(states) if states.is_empty()) {
         0
     } else {
@@ -83,23 +80,23 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
     Ok(listing(head, &rows, next, Jobs::page))
 }
 
-/// A listing of jobs that goes on.
+/// A job listing in progress.
 struct Jobs {
     replications: Replications,
     query: JobsQuery,
     left: u64,
-    /// Pages in a row that had less than they were asked for.
+    /// Consecutive pages with fewer rows than requested.
     sparse: u32,
 }
 
-/// Rows, how to go on, and what to tell at the end.
+/// Rows, the next page, and the final members.
 type Rows<T> = (Vec<Value>, Next<T>);
 
 enum Next<T> {
     Page(T),
-    /// The members that end the answer.
+    /// The members that end the response.
     End(Vec<(&'static str, Value)>),
-    /// Nothing: it is a list and no object.
+    /// None: the response is a list.
     Close,
 }
 
@@ -131,7 +128,6 @@ impl Jobs {
     }
 }
 
-/// `/_scheduler/jobs/{id}`
 pub(crate) async fn job(call: &Call, id: &str) -> Result<Reply, Error> {
     call.allow("GET,HEAD,DELETE")?;
     let (replications, id) = (&call.shared.replications, ReplicationId::from_client(id));
@@ -142,7 +138,6 @@ pub(crate) async fn job(call: &Call, id: &str) -> Result<Reply, Error> {
     Ok(reply::ok(&replications.scheduler_job(&id).await?))
 }
 
-/// `/_scheduler/jobs/{id}/…`
 pub(crate) async fn job_action(call: &Call, id: &str, action: JobAction) -> Result<Reply, Error> {
     let (replications, id) = (&call.shared.replications, ReplicationId::from_client(id));
     if action == JobAction::Failures {
@@ -161,7 +156,6 @@ pub(crate) async fn job_action(call: &Call, id: &str, action: JobAction) -> Resu
     Ok(reply::ok(&json!({"ok": true})))
 }
 
-/// `GET /_scheduler/docs` and `GET /_scheduler/docs/{db}`
 pub(crate) async fn docs(call: &Call, name: &str) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let states = states(&call.query)?;
@@ -189,7 +183,7 @@ pub(crate) async fn docs(call: &Call, name: &str) -> Result<Reply, Error> {
     Ok(listing(head, &rows, next, Docs::page))
 }
 
-/// A listing of documents that goes on.
+/// A document listing in progress.
 struct Docs {
     replications: Replications,
     db: Arc<Db>,
@@ -210,9 +204,9 @@ impl Docs {
         let full = Some(listed) == self.query.range.limit;
         let last = rows.last().and_then(|row| row["doc_id"].as_str());
         let mut query = match (rest, last) {
-            // It looked at many documents, and there are more.
+            // The scan limit was reached before the end.
             (Some(rest), _) => rest,
-            // It has listed as many as it was asked for, and there may be more.
+            // The row limit was reached; there may be more.
             (None, Some(last)) if full => {
                 let mut query = self.query.clone();
                 query.range.after = Some(last.to_owned());
@@ -238,7 +232,6 @@ impl Docs {
     }
 }
 
-/// `GET /_scheduler/docs/{db}/{docid}`
 pub(crate) async fn doc(call: &Call, name: &str, id: &str) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let db = open(&call.shared, name).await?;
@@ -246,7 +239,7 @@ pub(crate) async fn doc(call: &Call, name: &str, id: &str) -> Result<Reply, Erro
     Ok(reply::ok(&row))
 }
 
-/// `GET /_active_tasks`: replications of all nodes, and what the cluster is busy with, if there is one.
+/// `GET /_active_tasks`: replications of all nodes, and the tasks of the cluster behind this service.
 pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let theirs = call.shared.upstream.clone();
@@ -259,10 +252,10 @@ pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
     Ok(listing("[\n".to_owned(), &rows, next, NextTasks::page))
 }
 
-/// A listing of tasks that goes on.
+/// A task listing in progress.
 struct Tasks {
     replications: Replications,
-    /// Where the last page of ours ended.
+    /// Where our last page ended.
     cursor: Option<Cursor>,
     theirs: Option<(Upstream, HeaderMap, Client)>,
 }
@@ -302,8 +295,8 @@ impl NextTasks {
         match upstream.active_tasks(&headers, client).await {
             Ok(rows) => Ok((rows, Next::Close)),
             Err(error) => {
-                // Ours are what was asked for here, and are told already.
-                tracing::warn!(%error, "the cluster does not tell its tasks");
+                // Our own tasks were already sent.
+                tracing::warn!(%error, "cannot read the cluster's tasks");
                 Ok((Vec::new(), Next::Close))
             }
         }
@@ -312,18 +305,18 @@ impl NextTasks {
 
 async fn open(shared: &Shared, name: &str) -> Result<Db, Error> {
     let docs = shared.docs();
-    // What can be no database's name is none's.
+    // An invalid name is treated as a database that does not exist.
     let name = docs.name(name).map_err(|_| docstore::Error::NoDatabase)?;
     Ok(docs.open(&name).await?)
 }
 
-/// How an answer begins whose rows are the member `name`.
+/// The start of a response whose rows are the member `name`.
 fn head(total_rows: u64, offset: Option<u64>, name: &str) -> String {
     let offset = offset.map_or("null".to_owned(), |offset| offset.to_string());
     format!("{{\"total_rows\":{total_rows},\"offset\":{offset},\"{name}\":[\n")
 }
 
-/// What the answer begins with, a list of rows, and whatever is to be told at the end.
+/// Streams a head, a list of rows, and final members.
 fn listing<T, F>(
     head: String,
     rows: &[Value],
@@ -371,7 +364,7 @@ fn append(piece: &mut String, rows: &[Value], first: bool) {
     }
 }
 
-/// Ends the answer when there is no more to come.
+/// Ends the response after the last page.
 fn finish<T>(piece: &mut String, next: Next<T>) -> Option<T> {
     match next {
         Next::Page(next) => Some(next),
@@ -390,7 +383,7 @@ fn finish<T>(piece: &mut String, next: Next<T>) -> Option<T> {
     }
 }
 
-/// A number as CouchDB's scheduler reads it.
+/// A number as parsed by CouchDB's scheduler.
 fn number(query: &Query, name: &str) -> Result<Option<u64>, Error> {
     let Some(text) = query.get(name) else {
         return Ok(None);
@@ -402,11 +395,11 @@ fn number(query: &Query, name: &str) -> Result<Option<u64>, Error> {
     if text.starts_with('-') && digits.bytes().any(|digit| digit != b'0') {
         return Err(Error::query(format!("{name} not in range of [0,infinity]")));
     }
-    // More than there can be of anything.
+    // Larger than any possible count.
     Ok(Some(digits.parse().unwrap_or(u64::MAX)))
 }
 
-/// The states to list; `None` is all, and an empty list those that no job has.
+/// The states to list: `None` is all, an empty list states that no job has.
 fn states(query: &Query) -> Result<Option<Vec<JobState>>, Error> {
     let Some(text) = query.get("states") else {
         return Ok(None);
@@ -437,7 +430,7 @@ fn states(query: &Query) -> Result<Option<Vec<JobState>>, Error> {
     Ok((!names.is_empty()).then(|| names.iter().filter_map(state).collect()))
 }
 
-/// The parameters of `_all_docs` that make sense here.
+/// The supported parameters of `_all_docs`.
 fn range(query: &Query) -> Result<IdRange, Error> {
     let id = |names: [&'static str; 2]| {
         let given = names.into_iter().find(|name| query.get(name).is_some());
@@ -459,7 +452,7 @@ fn range(query: &Query) -> Result<IdRange, Error> {
     })
 }
 
-/// A bookmark that was not made here is a parameter of the wrong form.
+/// An invalid bookmark is reported as a malformed parameter.
 fn query_error(error: scheduler::ServiceError) -> Error {
     match error {
         scheduler::ServiceError::Invalid(invalid) => Error::query(invalid.to_string()),

@@ -1,4 +1,4 @@
-//! The service as a whole: what it is, whether it lives, which databases it has.
+//! The service as a whole: version, health, databases.
 
 use std::time::Duration;
 
@@ -13,14 +13,13 @@ use crate::reply::{self, Reply};
 use crate::state::Shared;
 use crate::{Error, couchdb_version};
 
-/// How long the store may take to show that it lives.
+/// Time limit for the store's response in `_up`.
 const PULSE: Duration = Duration::from_secs(5);
-/// How many databases one `_dbs_info` tells of.
+/// Maximum number of databases per `_dbs_info`.
 const INFOS_MAX: usize = 100;
-/// How many databases one listing has at most: more need `limit` and `startkey`.
+/// Maximum number of databases per listing: more need `limit` and `startkey`.
 const NAMES_MAX: usize = 100_000;
 
-/// `GET /`
 pub(crate) fn welcome(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     Ok(reply::ok(&json!({
@@ -33,7 +32,7 @@ pub(crate) fn welcome(call: &Call) -> Result<Reply, Error> {
     })))
 }
 
-/// `GET /_up`: whether requests would be answered, writes included.
+/// `GET /_up`: whether reads and writes work.
 pub(crate) async fn up(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let first = IdRange {
@@ -50,7 +49,6 @@ pub(crate) async fn up(call: &Call) -> Result<Reply, Error> {
     Ok(reply::ok(&json!({"status": "ok", "seeds": {}})))
 }
 
-/// `GET /_uuids`
 pub(crate) fn uuids(call: &Call) -> Result<Reply, Error> {
     call.allow("GET")?;
     let bad = || Error::bad_request("count must be a positive integer");
@@ -66,22 +64,19 @@ pub(crate) fn uuids(call: &Call) -> Result<Reply, Error> {
     Ok(reply)
 }
 
-/// A name that nothing has.
 pub(crate) fn uuid(shared: &Shared) -> String {
     format!("{:032x}", shared.bits())
 }
 
-/// `GET /_membership`
 pub(crate) fn membership(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
-    // Nodes never talk to each other: each is a cluster of one, as far as clients see.
+    // Nodes never talk to each other, so clients see each as a cluster of one.
     let nodes = [&call.options().node_name];
     Ok(reply::ok(
         &json!({"all_nodes": nodes, "cluster_nodes": nodes}),
     ))
 }
 
-/// `GET /_all_dbs`
 pub(crate) async fn all_dbs(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let names: Vec<_> = list(call, NAMES_MAX).await?;
@@ -89,7 +84,6 @@ pub(crate) async fn all_dbs(call: &Call) -> Result<Reply, Error> {
     Ok(reply::ok(&names))
 }
 
-/// `GET` and `POST /_dbs_info`
 pub(crate) async fn dbs_info(call: &mut Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST")?;
     let mut infos = Vec::new();
@@ -106,7 +100,7 @@ pub(crate) async fn dbs_info(call: &mut Call) -> Result<Reply, Error> {
         .as_array()
         .ok_or_else(|| Error::bad_request("`keys` must be an array."))?;
     if keys.len() > INFOS_MAX {
-        let reason = format!("`keys` must hold at most {INFOS_MAX} names");
+        let reason = format!("`keys` must have at most {INFOS_MAX} names");
         return Err(Error::bad_request(reason));
     }
     for key in keys {
@@ -133,7 +127,7 @@ async fn info(call: &Call, name: &str) -> Result<Value, Error> {
     }
 }
 
-/// The databases that the query asks for.
+/// The databases selected by the query.
 async fn list(call: &Call, names_max: usize) -> Result<Vec<Db>, Error> {
     let mut databases = Vec::new();
     let mut rest = Some(range(call)?);

@@ -1,4 +1,4 @@
-//! Who the caller is: proving it, `_session`, and cookies.
+//! Authentication of requests, `_session`, and cookies.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::route::Route;
 use crate::state::Shared;
 use crate::{Error, Options};
 
-/// The most that name and password may take, whoever sends them.
+/// Limits the body of unauthenticated logins.
 pub(crate) const LOGIN_BYTES_MAX: usize = 8 * 1024;
 
-/// Users are documents of the database `_users`.
+/// Users are documents of `_users`.
 pub(crate) struct UserDocuments<'a>(pub(crate) &'a Shared);
 
 impl Users for UserDocuments<'_> {
@@ -57,14 +57,16 @@ impl Users for UserDocuments<'_> {
 
     async fn strengthen(&self, name: &str, weak: &PasswordHash, password: &str) {
         match users::strengthen(self.0, name, weak, password).await {
-            Ok(true) => tracing::info!(user = name, "the password is hashed anew"),
+            Ok(true) => tracing::info!(user = name, "replaced a weak password hash"),
             Ok(false) => {}
-            Err(error) => tracing::warn!(user = name, %error, "hash a password anew"),
+            Err(error) => {
+                tracing::warn!(user = name, %error, "cannot replace a weak password hash")
+            }
         }
     }
 }
 
-/// Proves who sends these headers.
+/// Authenticates the caller by these headers.
 pub(crate) async fn prove(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
@@ -78,19 +80,18 @@ pub(crate) async fn prove(
             .authenticate(headers, address, shared.now_s(), &users)
             .await;
     };
-    // Administrators of this configuration, so that one can look while the cluster is down.
+    // Configured administrators work even when the cluster is down.
     match auth.authenticate_admin(headers, address, &users).await? {
         Some(proven) => Ok(proven),
         None => upstream.prove(headers, client).await,
     }
 }
 
-/// Whether a request logs somebody in, here or at the cluster.
+/// Whether a request is a login, here or at the cluster.
 pub(crate) fn is_login(parts: &Parts) -> bool {
     parts.method == Method::POST && matches!(Route::parse(parts.uri.path()), Ok(Route::Session))
 }
 
-/// `/_session`
 pub(crate) async fn session(call: &mut Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST,DELETE")?;
     match call.method {
@@ -155,14 +156,14 @@ async fn log_in(call: &mut Call) -> Result<Reply, Error> {
     Ok(reply)
 }
 
-/// Name and password of a form or of JSON.
+/// Name and password from a form or JSON.
 async fn credentials(call: &mut Call) -> Result<(String, String), Error> {
     let is_json = call.content_type().eq_ignore_ascii_case("application/json");
     if call
         .header(&CONTENT_ENCODING)
         .is_some_and(|encoding| encoding != "identity")
     {
-        // It could become as large as any body.
+        // It could decompress to any size.
         let reason = "A login must not be compressed.";
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return Err(Error::new(status, "bad_content_type", reason));
@@ -186,7 +187,7 @@ async fn credentials(call: &mut Call) -> Result<(String, String), Error> {
     Ok((name, password))
 }
 
-/// Whether a path stays on this service, whoever reads it.
+/// Whether a redirect target stays on this service, however a browser parses it.
 fn is_local(path: &str) -> bool {
     path.starts_with('/')
         && !path.starts_with("//")
@@ -195,7 +196,7 @@ fn is_local(path: &str) -> bool {
             .all(|byte| byte > b' ' && byte != b'\\' && byte < 0x7f)
 }
 
-/// Sends a fresh cookie along, unless the answer has one of its own.
+/// Sets the renewed cookie, unless the response sets one itself.
 pub(crate) fn renew(call: &Call, reply: &mut Reply, cookie: &str) {
     if !reply.headers().contains_key(SET_COOKIE) {
         set_cookie(call, reply, cookie);
@@ -215,7 +216,7 @@ fn set_cookie(call: &Call, reply: &mut Reply, value: &str) {
     let now_s = i64::try_from(call.shared.now_s()).unwrap_or_default();
     let expires = now_s.saturating_add(i64::try_from(age).unwrap_or_default());
     let expires = jiff::Timestamp::from_second(expires).unwrap_or_default();
-    // Some clients know `Expires` only, and only in this form.
+    // Some clients know only `Expires`, and only in this form.
     let expires = expires.strftime("%a, %d-%b-%Y %H:%M:%S GMT");
     let cookie = format!(
         "AuthSession={value}; Version=1; Expires={expires}; Max-Age={age}; Path=/; HttpOnly; \

@@ -1,4 +1,4 @@
-//! Documents of `_users`: CouchDB's rules for them, and passwords that become hashes.
+//! Documents of `_users`: CouchDB's rules, and hashing of passwords.
 
 use docstore::{
     Change, Db, Document, Edit, EditMode, NewAttachment, NoHook, ReadOptions, WriteHook,
@@ -13,7 +13,7 @@ use crate::auth::hashing::Lane;
 use crate::auth::password::{ITERATIONS, ITERATIONS_MAX, PasswordHash};
 use crate::state::Shared;
 
-/// Checks a document, and puts a hash in place of its password.
+/// Validates a document and replaces its password with a hash.
 pub(crate) async fn prepare(shared: &Shared, mut edit: Edit) -> Result<Edit, Error> {
     if edit.is_local() || edit.id.starts_with("_design/") || edit.deleted {
         return Ok(edit);
@@ -40,7 +40,7 @@ pub(crate) async fn prepare(shared: &Shared, mut edit: Edit) -> Result<Edit, Err
     Ok(edit)
 }
 
-/// Stores a strong hash of a password, unless the user was changed since `weak` was read. True if it did.
+/// Stores a strong hash, unless the user changed since `weak` was read. Returns whether it did.
 pub(super) async fn strengthen(
     shared: &Shared,
     name: &str,
@@ -83,7 +83,7 @@ pub(super) async fn strengthen(
     Ok(stored?)
 }
 
-/// Hashes a password, in turn with logins.
+/// Hashes a password in the same queue as logins.
 async fn hash(shared: &Shared, password: String) -> Result<PasswordHash, Error> {
     let salt = shared.bits().to_be_bytes();
     let hashing = shared.authenticator.verifier.hashing();
@@ -140,7 +140,7 @@ fn check(id: &str, members: &Map<String, Value>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The body of a user's document, a large one read on another thread.
+/// Parses a user document, a large one on a blocking thread.
 pub(super) async fn parsed(body: &str) -> Option<Value> {
     let text = body.to_owned();
     offload(body.len(), move || serde_json::from_str(&text).ok()).await
@@ -151,7 +151,7 @@ async fn roles(document: &Document) -> Value {
     body.get("roles").cloned().unwrap_or_else(|| json!([]))
 }
 
-/// Keeps users from giving themselves roles.
+/// Prevents users from changing their own roles.
 pub(crate) struct UserHook {
     pub(crate) is_admin: bool,
 }

@@ -1,4 +1,4 @@
-//! Writing documents on behalf of a caller: validated, owned, sealed, and with the jobs they make.
+//! Writing documents for a caller: validation, owners, sealing, and job creation.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Writing<'a> {
     shared: Arc<Shared>,
     opened: &'a Opened,
     writer: Writer,
-    /// What plain names mean for the writer.
+    /// How plain names resolve for the writer.
     grant: Option<Grant>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// Writes a document and returns its new revision.
+    /// Returns the new revision.
     pub(crate) async fn put(&self, edit: Edit, mode: EditMode) -> Result<Rev, Error> {
         let Prepared { edit, meaning } = self.prepare(edit).await?;
         let (docs, db) = (self.shared.docs(), &self.opened.db);
@@ -61,7 +61,7 @@ impl<'a> Writing<'a> {
         Ok(docs.put(db, &edits[0], mode, &hook).await?)
     }
 
-    /// Deletes a document, which has to be there.
+    /// Deletes a document; fails if it does not exist.
     pub(crate) async fn delete(&self, id: &str, rev: Option<&Rev>) -> Result<Rev, Error> {
         self.check_id(id)?;
         let (docs, db) = (self.shared.docs(), &self.opened.db);
@@ -75,7 +75,7 @@ impl<'a> Writing<'a> {
         Ok(docs.delete(db, id, rev, &hook).await?)
     }
 
-    /// Writes documents, each for itself; answers in order.
+    /// Writes documents independently; the results are in order.
     pub(crate) async fn bulk(
         &self,
         edits: Vec<Edit>,
@@ -84,7 +84,7 @@ impl<'a> Writing<'a> {
         let mut answers = Vec::with_capacity(edits.len());
         let (mut accepted, mut meanings) = (Vec::new(), Vec::new());
         for edit in edits {
-            // Each may be large, and there may be many.
+            // There may be many, each large.
             consume_budget().await;
             match self.prepare(edit).await {
                 Ok(Prepared { edit, meaning }) => {
@@ -118,7 +118,7 @@ impl<'a> Writing<'a> {
         Ok(answers.collect())
     }
 
-    /// Checks and completes an edit before the transaction.
+    /// Validates and completes an edit before the transaction.
     async fn prepare(&self, edit: Edit) -> Result<Prepared, Error> {
         let bytes = edit.body.len();
         self.check_id(&edit.id)?;
@@ -140,7 +140,7 @@ impl<'a> Writing<'a> {
         .await
     }
 
-    /// Bulk requests bring documents that are for administrators alone.
+    /// Documents in `_bulk_docs` that only administrators may write are refused one by one.
     fn check_id(&self, id: &str) -> Result<(), Error> {
         if id.starts_with("_design/") && !self.opened.is_admin {
             return Err(Error::unauthorized(access::NO_DB_ADMIN));
@@ -149,7 +149,7 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// Nobody shall believe that a function protects a database when it is not run.
+/// A validation function that is not run would give false security.
 fn check_design(edit: &Edit) -> Result<(), Error> {
     let body = Json::parse(&edit.body)?;
     if body.get("validate_doc_update").is_some() {
@@ -161,7 +161,7 @@ fn check_design(edit: &Edit) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a document of more values than a text may hold.
+/// Rejects documents with too many values.
 pub(crate) fn check_values(values: usize) -> Result<(), Error> {
     if values > json::VALUES_MAX {
         return Err(json::Error::TooManyValues.into());
@@ -169,7 +169,7 @@ pub(crate) fn check_values(values: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The document in the body of a request, under its own id or another.
+/// The document in a request body; `id` overrides its id.
 pub(crate) fn edit(
     id: Option<&str>,
     body: &Weighed,
@@ -179,7 +179,7 @@ pub(crate) fn edit(
     read_edit(id, &body.text, new_id)
 }
 
-/// A document of a client's text, under its own id or another.
+/// A document in a text; `id` overrides its id.
 pub(crate) fn read_edit(
     id: Option<&str>,
     text: &str,

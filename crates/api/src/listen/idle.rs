@@ -1,7 +1,5 @@
-//! Connections without a request: closed after a while, and at once when there is no room for new ones.
-//!
-//! What counts is an open request, not bytes: a client that answers pings of HTTP/2, or sends a head
-//! byte by byte, asks for nothing.
+//! Closes connections without a request: after a while, and at once when a new connection needs the slot. What counts
+//! is open requests, not bytes: a client that answers HTTP/2 pings, or sends a head byte by byte, still has no request.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,15 +15,15 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// How long a connection that was told to make way may take before the next one is told.
+/// After telling one connection to close, the time before the next is told.
 const EVICTION: Duration = Duration::from_millis(100);
 
-/// Places for connections, and those that are idle, the longest first.
+/// The connection slots, and the idle connections, longest idle first.
 #[derive(Debug)]
 pub(super) struct Places {
     free: Arc<Semaphore>,
     idle: Mutex<Idle>,
-    /// A connection has become idle.
+    /// Notified when a connection becomes idle.
     changed: Notify,
 }
 
@@ -35,14 +33,13 @@ struct Idle {
     connections: BTreeMap<u64, CancellationToken>,
 }
 
-/// A connection's place, with the requests that it has open.
+/// The slot of a connection, with its open requests.
 #[derive(Debug)]
 pub(super) struct Place {
     of: Arc<Places>,
     state: Mutex<State>,
-    /// Counts requests that begin and end.
     turns: watch::Sender<()>,
-    /// Cancelled to make way for another connection.
+    /// Cancelled to make room for another connection.
     pub(super) evicted: CancellationToken,
     _permit: OwnedSemaphorePermit,
 }
@@ -50,7 +47,7 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 struct State {
     open: usize,
-    /// Where it is among the idle ones.
+    /// Its key among the idle ones.
     idle: Option<u64>,
 }
 
@@ -63,7 +60,7 @@ impl Places {
         })
     }
 
-    /// A place for a connection; the one that is idle longest makes way if there is none.
+    /// Waits for a slot. If there is none, the longest idle connection is closed.
     pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<Place>> {
         let permit = loop {
             let changed = self.changed.notified();
@@ -93,7 +90,7 @@ impl Places {
         Some(place)
     }
 
-    /// Tells the connection that is idle longest to make way; false if none is idle.
+    /// Tells the longest idle connection to close; false if none is idle.
     fn evict(&self) -> bool {
         let longest = self.idle().connections.pop_first();
         let Some((_, evicted)) = longest else {
@@ -110,7 +107,7 @@ impl Places {
 }
 
 impl Place {
-    /// Notes that a request is open until the guard is dropped.
+    /// Counts a request as open until the guard is dropped.
     pub(super) fn open(self: &Arc<Self>) -> OpenRequest {
         let mut state = self.state();
         state.open += 1;
@@ -122,12 +119,11 @@ impl Place {
         OpenRequest(Arc::clone(self))
     }
 
-    /// Whether a request is open.
     pub(super) fn is_open(&self) -> bool {
         self.state().open > 0
     }
 
-    /// Waits until no request has been open for so long.
+    /// Waits until no request has been open for this long.
     pub(super) async fn idle_for(&self, patience: Duration) {
         let mut turns = self.turns.subscribe();
         loop {
@@ -161,12 +157,12 @@ impl Drop for Place {
     }
 }
 
-/// A request that is being answered.
+/// An open request.
 #[derive(Debug)]
 pub(super) struct OpenRequest(Arc<Place>);
 
 impl OpenRequest {
-    /// Keeps the request open until its answer is sent.
+    /// Keeps the request open until its response is sent.
     pub(super) fn until_sent(self, body: Body) -> Body {
         Body::new(Sending { body, _open: self })
     }

@@ -1,7 +1,5 @@
-//! A connection whose other end has to read.
-//!
-//! What a client does not read fills the buffers between, and then holds an answer and a place for as long as the client
-//! likes. So a write that does not get on for so long breaks the connection.
+//! Breaks connections whose client does not read. Unread data fills the buffers in between, and then keeps a response
+//! and a connection slot for as long as the client likes.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +9,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream that is given up when it takes nothing for some time.
+/// Fails writes that make no progress for some time.
 pub(super) struct Impatient<S> {
     stream: S,
     patience: Duration,
-    /// Since when a write waits.
+    /// When the pending write times out.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -28,7 +26,7 @@ impl<S> Impatient<S> {
         }
     }
 
-    /// What a write came to, or that it has taken too long.
+    /// The result of a write, or a time-out.
     fn judge<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.waiting = None;

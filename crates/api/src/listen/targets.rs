@@ -1,11 +1,9 @@
-//! Request targets as people type them.
-//!
-//! `curl 'http://HOST/DB/_all_docs?startkey="a"'` sends the quotes as they are, and CouchDB takes them. Strictly a target must
-//! not have them, and the HTTP library answers 400 before anybody here sees the request. So they are escaped on the way in:
-//! `"`, `<` and `>` become `%22`, `%3C` and `%3E` in the first line of a request, and nothing else is touched.
-//!
-//! Heads are found by following what a connection says: a line, its headers, a body of `Content-Length` bytes, the next
-//! line. Where a body has no length, or it is no HTTP/1, everything from there on is passed as it is.
+//! Escapes characters in request targets that are invalid, but that people type. `curl
+//! 'http://HOST/DB/_all_docs?startkey="a"'` sends the quotes as they are, and CouchDB accepts them. The HTTP library
+//! would respond 400 before this service sees the request. So `"`, `<` and `>` become `%22`, `%3C` and `%3E` in request
+//! lines; nothing else is changed. Request lines are found by following the connection: a line, headers, a body of
+//! `Content-Length` bytes, the next line. After a body without a length, or if it is not HTTP/1, everything is passed
+//! through.
 
 use std::io;
 use std::pin::Pin;
@@ -13,36 +11,35 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// So much of a header's line is looked at: the two that matter are shorter.
+/// How much of a header line is examined: the two relevant ones are shorter.
 const LINE_MAX: usize = 32;
 
-/// A stream of requests whose targets have no characters that are forbidden and harmless.
+/// A stream of requests whose targets get escaped.
 pub(super) struct Escaped<S> {
     stream: S,
     place: Place,
-    /// What became longer than the room that there was for it, and how much of that has been read.
+    /// Escaped bytes that did not fit the reader's buffer, and how many of them were read.
     left: Vec<u8>,
     read: usize,
 }
 
-/// Where in a request the next byte is.
+/// The position within a request.
 #[derive(Debug)]
 enum Place {
-    /// Before the first blank of its first line.
+    /// Before the first space of the request line.
     Method(Line),
-    /// Between the blanks.
     Target,
-    /// Behind them, and in its headers.
+    /// After the target: the rest of the line, and headers.
     Headers {
         line: Line,
         body: u64,
     },
     Body(u64),
-    /// Nothing is known of what comes.
+    /// Pass everything through.
     Unknown,
 }
 
-/// The first bytes of a line.
+/// The start of a line.
 #[derive(Debug, Default)]
 struct Line {
     bytes: [u8; LINE_MAX],
@@ -74,7 +71,7 @@ impl Place {
         Self::Method(Line::default())
     }
 
-    /// Passes bytes by. `None` when they can stay as they are.
+    /// Processes bytes. `None` if they are unchanged.
     fn pass(&mut self, mut bytes: &[u8]) -> Option<Vec<u8>> {
         let mut out: Option<Vec<u8>> = None;
         let all = bytes;
@@ -115,18 +112,18 @@ impl Place {
         out
     }
 
-    /// Passes a byte of a head by that stays as it is.
+    /// Processes a byte of a head that stays unchanged.
     fn step(&mut self, byte: u8) {
         match (&mut *self, byte) {
-            // How HTTP/2 begins.
+            // The preface of HTTP/2.
             (Self::Method(line), b' ') if line.text() == b"PRI" => *self = Self::Unknown,
             (Self::Method(line), b' ') if !line.text().is_empty() => *self = Self::Target,
-            // Empty lines may come before a request.
+            // Empty lines may precede a request.
             (Self::Method(line), b'\n') if line.text().is_empty() => *self = Self::start(),
             (Self::Method(_) | Self::Target, b'\n') => *self = Self::Unknown,
             (Self::Target, b' ') => {
                 let mut line = Line::default();
-                // What ends this line is no end of the headers.
+                // The end of this line does not end the headers.
                 line.push(b'x');
                 *self = Self::Headers { line, body: 0 };
             }
@@ -174,7 +171,7 @@ impl<S> Escaped<S> {
         }
     }
 
-    /// Gives out what is left from the last time; false when there was nothing.
+    /// Returns bytes left from the last read; false if there were none.
     fn give(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let left = &self.left[self.read..];
         let now = left.len().min(buf.remaining());
@@ -244,7 +241,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Escaped<S> {
 mod tests {
     use super::*;
 
-    /// What becomes of a conversation that arrives in pieces of this size.
+    /// A conversation passed through in pieces of this size.
     fn through(text: &str, size: usize) -> String {
         let mut place = Place::start();
         let pieces = text.as_bytes().chunks(size);

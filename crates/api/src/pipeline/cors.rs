@@ -1,4 +1,4 @@
-//! Which scripts of other origins may read answers.
+//! Cross-origin requests (CORS).
 
 use axum::body::Body;
 use http::header::{
@@ -11,11 +11,11 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use crate::options::Cors;
 use crate::reply::{Reply, set};
 
-/// What scripts may read beside what they always may.
+/// Headers that scripts may read in addition to the default ones.
 const EXPOSED: &str = "content-type, accept-ranges, etag, location, server, x-couch-request-id, \
                        x-couch-replication-job, x-couchdb-body-time";
 
-/// Whether scripts of this origin may read answers.
+/// Whether scripts of this origin may read responses.
 pub(super) fn allows(cors: &Cors, origin: &HeaderValue) -> bool {
     let Ok(origin) = origin.to_str() else {
         return false;
@@ -23,7 +23,7 @@ pub(super) fn allows(cors: &Cors, origin: &HeaderValue) -> bool {
     (cors.origins.iter()).any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
 }
 
-/// The answer to a browser that asks before it sends a request; `None` if this is not one.
+/// The response to a preflight request; `None` if it is not one.
 pub(super) fn preflight(cors: &Cors, headers: &HeaderMap) -> Option<Reply> {
     let origin = headers.get(ORIGIN)?;
     headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
@@ -49,7 +49,7 @@ pub(super) fn preflight(cors: &Cors, headers: &HeaderMap) -> Option<Reply> {
     Some(reply)
 }
 
-/// Lets scripts of an allowed origin read an answer.
+/// Lets scripts of an allowed origin read the response.
 pub(super) fn allow(cors: &Cors, origin: &HeaderValue, headers: &mut HeaderMap) {
     if cors.origins.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! What every answer has: headers, a line in the log.
+//! What every response gets: headers, and a line in the access log.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 const BODY_TIME: HeaderName = HeaderName::from_static("x-couchdb-body-time");
 const ID_BYTES_MAX: usize = 64;
 
-/// What is needed of a request when it is answered.
+/// What is kept of a request until its response.
 pub(super) struct Seen {
     pub(super) method: Method,
     origin: Option<HeaderValue>,
@@ -35,7 +35,7 @@ impl Seen {
     }
 }
 
-/// The id that the client or a proxy gave the request, if it is a plain one, or a new one.
+/// The request id from the client or a proxy if it is well-formed, otherwise a new one.
 pub(super) fn request_id(headers: &HeaderMap, bits: u128) -> String {
     let plain = |id: &&str| {
         (1..=ID_BYTES_MAX).contains(&id.len())
@@ -50,7 +50,6 @@ pub(super) fn request_id(headers: &HeaderMap, bits: u128) -> String {
     }
 }
 
-/// Completes an answer.
 pub(super) fn finish(shared: &Shared, seen: &Seen, mut reply: Reply) -> Reply {
     let version = concat!(
         "CouchDB/",

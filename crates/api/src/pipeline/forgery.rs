@@ -1,9 +1,8 @@
-//! Requests that a browser was tricked into: it sends the session cookie of its own accord.
-//!
-//! A request that changes something and comes with a cookie, or asks for one, has to come from a page
-//! of this service, of a trusted origin or of one that CORS lets send credentials. Browsers say so in
-//! `Origin`. What has no `Origin` comes from no script and no form of a browser, but must not be what
-//! an old one lets forms send: a body with cookie has to be declared as JSON.
+//! Cross-site request forgery: browsers send the session cookie automatically. A request that changes something with a
+//! cookie, or that asks for one, must come from this service, a trusted origin, or one that CORS allows to send
+//! credentials. Browsers say so in `Origin`. A request without `Origin` does not come from a modern browser's script or
+//! form, but must not be something an old browser's form can send either: with a cookie, the body must be declared as
+//! JSON.
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
 use http::{HeaderName, Method};
@@ -43,7 +42,7 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
         Some(length) => length != "0",
         None => call.headers.contains_key(TRANSFER_ENCODING),
     };
-    // Attachments are of any type; their method is one that no form has.
+    // Attachments have any type; forms cannot send their method.
     let form = call.method == Method::POST
         && !logs_in
         && (has_body || call.headers.contains_key(CONTENT_TYPE));
@@ -57,7 +56,7 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether an origin is that of this service, as the client names it.
+/// Whether an origin is this service, under the name that the client uses.
 fn is_own(call: &Call, origin: &str) -> bool {
     let Some((_, authority)) = origin.split_once("://") else {
         return false;

@@ -1,4 +1,4 @@
-//! How many requests there are at a time.
+//! Limits on concurrent requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,11 @@ use crate::route::{DbPart, Route};
 use crate::state::Shared;
 use crate::{Error, metrics};
 
-/// How long a request may wait for a place.
+/// How long a request may wait for a permit.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes a place. Those who wait for something to happen have places of their own, of which there are
-/// many more. So have anonymous callers, of which there are few, so that they cannot take those of
-/// others.
+/// Acquires a permit. Requests that wait for changes or jobs have a separate, larger limit; anonymous callers have a
+/// smaller one, so that they cannot use up the permits of others.
 pub(super) async fn take(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Error> {
     let shared = &call.shared;
     if matches!(call.route, Route::Up | Route::Dashboard(_)) {
@@ -42,7 +41,7 @@ pub(super) async fn take(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Er
     }
 }
 
-/// Takes a place among those who wait.
+/// Acquires a permit for a request that waits.
 pub(super) fn take_to_wait(shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
     let place = Arc::clone(&shared.waiting).try_acquire_owned();
     place.map_err(|_| refused())
@@ -63,7 +62,7 @@ fn waits(call: &Call) -> bool {
     }
 }
 
-/// Keeps a place until the answer is read, when that is made while it is read.
+/// Keeps a permit until a streamed response is read.
 pub(super) fn hold(place: Option<OwnedSemaphorePermit>, reply: Reply) -> Reply {
     if reply.body().size_hint().exact().is_some() {
         return reply;

@@ -1,5 +1,3 @@
-//! Connections to the cluster.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +11,13 @@ use tower::timeout::Timeout;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
 
-/// A cluster that vanished is noticed after a few of these, even by a feed that waits for hours.
+/// Keep-alive probes detect a vanished cluster, even for a feed that waits for hours.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 pub(super) type Connector =
     BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
-/// Connects within `patience`, TLS handshake included. Without `tls` only `http` can be reached.
+/// Connects within `patience`, including the TLS handshake. Without `tls`, only `http` works.
 pub(super) fn connector(tls: Option<Arc<ClientConfig>>, patience: Duration) -> Connector {
     let mut http = HttpConnector::new();
     http.set_nodelay(true);

@@ -1,7 +1,5 @@
-//! Requests that pass through: nothing of them is held, and nothing changed but what a proxy has to.
-//!
-//! Both bodies stream. A client that goes away ends the request to the cluster, and the other way round. There is no limit
-//! to how long the cluster may think, since only it knows what a view costs.
+//! Forwarded requests: streamed, and changed only as a proxy must. A client that disconnects ends the request to the
+//! cluster, and vice versa. The cluster has unlimited time to respond, since only it knows what a view costs.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,13 +27,13 @@ use crate::forwarded::FORWARDED_FOR;
 use crate::reply::Reply;
 use crate::{Error, metrics, pace};
 
-/// Interim answers (1xx) to one request: no server has reason for more.
+/// Limit of interim responses (1xx) to one request.
 const INTERIM_MAX: u32 = 64;
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 
-/// What concerns one connection and not the request, beside what `Connection` names.
+/// Hop-by-hop headers, in addition to those listed in `Connection`.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -48,12 +46,12 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Marks answers of the cluster, which are sent as they came.
+/// Marks responses of the cluster, which are sent unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untouched;
 
 impl Upstream {
-    /// Sends a request on, and its answer back. `patience` is for a client that stops sending in the middle.
+    /// Forwards a request and returns the response. `patience` applies to a client that stops sending.
     pub(crate) async fn forward(
         &self,
         parts: Parts,
@@ -63,7 +61,7 @@ impl Upstream {
         patience: Duration,
     ) -> Result<Reply, Error> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let uri = (self.uri(path)).ok_or_else(|| Error::bad_request("the path is not one"))?;
+        let uri = (self.uri(path)).ok_or_else(|| Error::bad_request("invalid path"))?;
         let given_up = Arc::new(OnceLock::new());
         let has_body = !body.is_end_stream();
         let body = if has_body {
@@ -88,7 +86,7 @@ impl Upstream {
         }
     }
 
-    /// Sends a request. One without a body that only reads is sent again if a kept connection turns out to be closed.
+    /// Sends a request. A read without a body is repeated if a pooled connection turns out to be closed.
     pub(super) async fn send(
         &self,
         request: Request<Body>,
@@ -109,11 +107,11 @@ impl Upstream {
         metrics::upstream_asked(answer.is_ok());
         answer.map_err(|failed| match failed {
             Some(error) => Error::bad_gateway(error),
-            None => Error::bad_gateway(io::Error::other("there is no end of interim answers")),
+            None => Error::bad_gateway(io::Error::other("too many interim responses")),
         })
     }
 
-    /// Sends a request; `Err(None)` is that the cluster gives interim answers and no final one.
+    /// Sends a request; `Err(None)` if there is no final response after many interim ones.
     async fn send_once(
         &self,
         mut request: Request<Body>,
@@ -131,7 +129,7 @@ impl Upstream {
         }
     }
 
-    /// The headers of a request on its way to the cluster.
+    /// The headers to send to the cluster.
     fn headers(
         &self,
         mut headers: HeaderMap,
@@ -139,7 +137,7 @@ impl Upstream {
         client: Client,
     ) -> HeaderMap {
         drop_hop_by_hop(&mut headers);
-        // Bodies begin at once, whether the cluster wants them or not: it is answered for by its answer.
+        // Bodies are sent at once, without waiting for `100 Continue`.
         headers.remove(EXPECT);
         join_cookies(&mut headers);
         let asked = headers.get(HOST).cloned().or_else(|| {
@@ -156,7 +154,7 @@ impl Upstream {
     }
 }
 
-/// Says for whom a request is sent.
+/// Adds `X-Forwarded-For` and the like.
 pub(super) fn forwarded(headers: &mut HeaderMap, asked: Option<&HeaderValue>, client: Client) {
     let address = client.address.ip().to_canonical().to_string();
     let before: Vec<&str> = (headers.get_all(FORWARDED_FOR).iter())
@@ -166,7 +164,7 @@ pub(super) fn forwarded(headers: &mut HeaderMap, asked: Option<&HeaderValue>, cl
     if let Ok(chain) = HeaderValue::from_str(&chain.collect::<Vec<_>>().join(", ")) {
         headers.insert(FORWARDED_FOR, chain);
     }
-    // What a proxy before this one said is nearer to the truth.
+    // Values from a proxy before this one are more accurate.
     let proto = if client.tls { "https" } else { "http" };
     headers
         .entry(FORWARDED_PROTO)
@@ -198,7 +196,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/2 may send one cookie a header, which HTTP/1.1 does not know.
+/// HTTP/2 may split cookies over several headers; HTTP/1.1 may not.
 fn join_cookies(headers: &mut HeaderMap) {
     let cookies: Vec<&[u8]> = (headers.get_all(COOKIE).iter())
         .map(HeaderValue::as_bytes)
@@ -210,7 +208,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The body, given up when nothing of it comes for so long, or too little, or too much.
+/// The body; fails if it stalls, or is too slow or too large.
 fn watched(
     body: Body,
     patience: Duration,
@@ -224,7 +222,7 @@ fn watched(
             Ok(Some(Ok(piece))) => return Some((Ok(piece), Some((pieces, given_up)))),
             Ok(Some(Err(error))) => pace::refusal(error),
             Err(_) => {
-                let reason = "The request's body does not come.";
+                let reason = "Timed out reading the request body.";
                 Error::new(StatusCode::REQUEST_TIMEOUT, "timeout", reason)
             }
         };

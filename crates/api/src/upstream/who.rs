@@ -1,8 +1,6 @@
-//! Who a caller is: the cluster says so, and is believed for some seconds.
-//!
-//! A caller is asked for by what proves it: name and password, cookie, token, or the headers of a proxy that the cluster
-//! trusts. What was answered is remembered under a keyed hash of that, and nothing of it is logged. Many requests of one
-//! caller at a time ask once.
+//! Authentication by the cluster, cached for some seconds. A caller is identified by its credentials: name and
+//! password, cookie, token, or the headers of a trusted proxy. Responses are cached under a keyed hash of those, and
+//! credentials are never logged. Concurrent requests of one caller share one request to the cluster.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -25,13 +23,13 @@ use crate::auth::authenticator::{Method, Proven};
 use crate::auth::{Identity, proxy};
 use crate::client::Client;
 
-/// How long the cluster may think about who somebody is.
+/// Time limit for the cluster's response.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SESSION_BYTES_MAX: usize = 64 * 1024;
 const TASKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KNOWN_MAX: usize = 10_000;
 
-/// What proves a caller.
+/// Headers with credentials.
 pub(crate) static PROOFS: [HeaderName; 5] = [
     AUTHORIZATION,
     COOKIE,
@@ -40,7 +38,7 @@ pub(crate) static PROOFS: [HeaderName; 5] = [
     HeaderName::from_static(proxy::TOKEN_HEADER),
 ];
 
-/// Who was behind some credentials a short while ago.
+/// A recently authenticated caller.
 pub(super) type Known = HashMap<[u8; 32], (Identity, Method, Instant)>;
 
 #[derive(Deserialize)]
@@ -70,7 +68,7 @@ struct Refusal {
 }
 
 impl Upstream {
-    /// Proves the caller of a request.
+    /// Authenticates the caller of a request.
     pub(crate) async fn prove(&self, headers: &HeaderMap, client: Client) -> Result<Proven, Error> {
         let proofs = proofs(headers);
         if proofs.is_empty() {
@@ -87,7 +85,7 @@ impl Upstream {
         self.ask_once(name, proofs, client, hold).await
     }
 
-    /// Asks, or waits for the answer to another request with the same credentials.
+    /// Asks the cluster, or waits for another request with the same credentials.
     async fn ask_once(
         &self,
         name: [u8; 32],
@@ -97,7 +95,7 @@ impl Upstream {
     ) -> Result<Proven, Error> {
         let upstream = self.clone();
         let question = async move {
-            // It may have been answered just now.
+            // Another request may have just finished.
             if let Some(proven) = upstream.remembered(&name) {
                 return Ok(proven);
             }
@@ -124,10 +122,8 @@ impl Upstream {
         let session: Session = serde_json::from_slice(&body).map_err(Error::bad_gateway)?;
         let Some(name) = session.user.name else {
             if !session.user.roles.is_empty() {
-                // Nobody has to log in there. That is no reason to let everybody steer replications.
-                tracing::warn!(
-                    "the cluster gives roles to callers without a name, who get none here"
-                );
+                // The cluster lets anonymous callers do everything. That must not extend to replications.
+                tracing::warn!("the cluster gives roles to anonymous callers; they get none here");
             }
             return Ok(Proven::anonymous());
         };
@@ -136,7 +132,7 @@ impl Upstream {
             Some("jwt") => Method::Token,
             Some("proxy") => Method::Proxy,
             Some("cookie") => Method::Cookie,
-            // A cookie may come of a browser's own accord, so it is what to beware of.
+            // Browsers send cookies automatically, so the cookie decides about forgery checks.
             _ if by_cookie => Method::Cookie,
             _ => Method::Password,
         };
@@ -151,14 +147,14 @@ impl Upstream {
         })
     }
 
-    /// Asks the cluster for something on behalf of a caller.
+    /// Sends a request to the cluster on behalf of a caller.
     async fn get(
         &self,
         path: &str,
         mut headers: HeaderMap,
         client: Client,
     ) -> Result<Response<Incoming>, Error> {
-        let uri = (self.uri(path)).ok_or_else(|| Error::bad_request("the path is not one"))?;
+        let uri = (self.uri(path)).ok_or_else(|| Error::bad_request("invalid path"))?;
         forwarded(&mut headers, None, client);
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         if let Ok(host) = HeaderValue::from_str(&self.0.authority) {
@@ -170,7 +166,7 @@ impl Upstream {
         answer.map_err(Error::bad_gateway)?
     }
 
-    /// The tasks that the cluster itself is busy with, as this caller sees them.
+    /// The cluster's own tasks, as this caller sees them.
     pub(crate) async fn active_tasks(
         &self,
         headers: &HeaderMap,
@@ -187,7 +183,7 @@ impl Upstream {
         serde_json::from_slice(&body).map_err(Error::bad_gateway)
     }
 
-    /// What credentials are remembered by.
+    /// The cache key of credentials.
     fn name(&self, proofs: &HeaderMap) -> [u8; 32] {
         let mut hash = hmac::Context::with_key(&self.0.key);
         for (at, name) in PROOFS.iter().enumerate() {
@@ -235,7 +231,7 @@ fn proofs(headers: &HeaderMap) -> HeaderMap {
     proofs
 }
 
-/// What the cluster says of wrong credentials is for the caller; anything else says that it is not well.
+/// For wrong credentials, the cluster's message is passed on; anything else means that the cluster is unhealthy.
 fn refusal(status: StatusCode, body: &[u8]) -> Error {
     let refusal: Option<Refusal> = serde_json::from_slice(body).ok();
     match refusal {

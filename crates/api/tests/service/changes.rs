@@ -169,7 +169,7 @@ async fn a_long_poll_ends_in_time() {
     assert_eq!((ids(&answer), &answer["pending"]), (vec![], &json!(0)));
     let kept = Open::new(&fixture, &format!("{path}&heartbeat=500")).await;
     let beats = tokio::time::timeout(Duration::from_secs(10), kept.rest()).await;
-    assert!(beats.is_err(), "a heart-beat keeps it open");
+    assert!(beats.is_err(), "a heartbeat keeps it open");
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +182,7 @@ async fn a_continuous_feed_goes_on() {
     .await;
     let row: Value = serde_json::from_str(&feed.piece().await).unwrap();
     assert_eq!(row["id"], "a");
-    assert_eq!(feed.piece().await, "\n", "a heart-beat");
+    assert_eq!(feed.piece().await, "\n", "a heartbeat");
     let (row, _) = tokio::join!(
         async {
             loop {

@@ -61,7 +61,7 @@ async fn a_body_that_trickles_is_given_up() {
     let answer = root
         .send(Method::POST, "/_dbs_info", Body::from_stream(drops))
         .await;
-    answer.refuses(408, "timeout", "The request's body comes too slowly.");
+    answer.refuses(408, "timeout", "The request body arrives too slowly.");
     // One that comes steadily may take its time.
     let steady = stream::iter(0..30).then(async |n| {
         sleep(Duration::from_secs(1)).await;

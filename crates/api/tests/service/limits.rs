@@ -82,7 +82,7 @@ async fn who_does_not_go_on_is_given_up() {
     let answer = root
         .send(Method::POST, "/_dbs_info", Body::from_stream(stuck))
         .await;
-    answer.refuses(408, "timeout", "The request's body does not come.");
+    answer.refuses(408, "timeout", "Timed out reading the request body.");
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn values_are_counted() {
     let root = fixture.root().with("content-type", "application/json");
     let many = format!("{{\"keys\":[{}0]}}", "[],".repeat(1_000_000));
     let answer = root.send(Method::POST, "/_dbs_info", many.clone()).await;
-    let reason = "the JSON holds more than 1000000 values; send less at a time";
+    let reason = "the JSON has more than 1000000 values; split the request";
     answer.refuses(413, "too_large", reason);
     let deep = format!("{{\"keys\":{}{}}}", "[".repeat(200), "]".repeat(200));
     let answer = root.send(Method::POST, "/_dbs_info", deep).await;

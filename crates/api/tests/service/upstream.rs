@@ -117,7 +117,7 @@ async fn a_cluster_that_is_down_is_said_to_be() {
     let boss = fixture.user("boss", "b0ss");
     for path in ["/mail", "/_scheduler/jobs"] {
         let answer = boss.get(path).await;
-        let reason = "The CouchDB behind this service does not answer.";
+        let reason = "The CouchDB cluster behind this service does not respond.";
         answer.refuses(502, "bad_gateway", reason);
         assert!(!answer.text.contains(&url));
     }

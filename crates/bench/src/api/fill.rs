@@ -1,4 +1,4 @@
-//! Documents to be listed, written without a frontend.
+//! Writes the documents to be listed, without a frontend.
 
 use docstore::{Edit, EditMode};
 use document::doc::Doc;
@@ -6,10 +6,10 @@ use scheduler::Writer;
 
 use crate::Open;
 
-/// How many documents one call writes.
+/// Documents per call.
 const BATCH: usize = 500;
 
-/// Makes a database of so many documents, each with its job.
+/// Creates a database with this many documents, each with its job.
 pub(super) async fn fill(
     open: Open,
     url: &str,
@@ -39,13 +39,13 @@ pub(super) async fn fill(
     Ok(())
 }
 
-/// Ids that follow each other lie far apart.
+/// Spreads consecutive ids.
 pub(super) fn id(number: usize) -> String {
     let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("{scattered:016x}")
 }
 
-/// A replication with passwords, as they mostly are.
+/// A replication with passwords, as most have.
 pub(super) fn body(number: usize) -> String {
     format!(
         r#"{{"source":"http://reader:s3cret@source.example/db{number}","target":"http://writer:s3cret@target.example/db{number}","continuous":true}}"#

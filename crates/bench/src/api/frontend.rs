@@ -1,4 +1,4 @@
-//! The process that is measured.
+//! The measured process.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ pub(super) struct Frontend {
 
 pub(super) struct Memory {
     pub(super) resident: f64,
-    /// What is the process's own.
+    /// The private memory of the process.
     pub(super) own: f64,
-    /// Pages of files, as of an LMDB store: the system takes them back when it needs room.
+    /// File-backed pages, such as those of an LMDB store, which the system reclaims when needed.
     pub(super) mapped: f64,
 }
 
 impl Frontend {
     pub(super) async fn start(store: &str) -> anyhow::Result<Self> {
         let password = random_hex();
-        let program = std::env::current_exe().context("find this program")?;
+        let program = std::env::current_exe().context("cannot find this program")?;
         let mut child = Command::new(program)
             .args(["serve", "--roles", "api_frontend", "--store", store])
             .args(["--listen", "127.0.0.1:0", "--set", "log.level=error"])
@@ -40,8 +40,11 @@ impl Frontend {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .context("start a frontend")?;
-        let out = child.stdout.take().context("read what the frontend says")?;
+            .context("cannot start a frontend")?;
+        let out = child
+            .stdout
+            .take()
+            .context("the output of the frontend is missing")?;
         let mut lines = BufReader::new(out).lines();
         let said = async {
             let mut address = None;
@@ -50,19 +53,19 @@ impl Frontend {
                     address = Some(url.parse()?);
                 }
                 if line == "davenport is ready" {
-                    return address.context("the frontend does not say where it is");
+                    return address.context("the frontend did not print its address");
                 }
             }
-            bail!("the frontend ended")
+            bail!("the frontend exited")
         };
         let address = timeout(PATIENCE, said).await;
-        let address = address.context("the frontend does not start")??;
+        let address = address.context("the frontend did not start in time")??;
         let frontend = Self {
             child,
             address,
             password,
         };
-        // The password is hashed at the first request, which is nobody's.
+        // The first request hashes the password; it must not be measured.
         let mut connection = frontend.connect().await?;
         let _: serde_json::Value = connection.get("/_session").await?;
         Ok(frontend)
@@ -75,7 +78,7 @@ impl Frontend {
             .await
     }
 
-    /// How much memory it has, where the system says.
+    /// The memory of the process, if the system reports it.
     pub(super) fn memory_mb(&self) -> Option<Memory> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;
         let field = |name: &str| {
@@ -91,6 +94,6 @@ impl Frontend {
     }
 
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
-        self.child.kill().await.context("stop the frontend")
+        self.child.kill().await.context("cannot stop the frontend")
     }
 }

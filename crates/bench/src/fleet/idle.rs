@@ -1,4 +1,4 @@
-//! Continuous jobs that have caught up, each with databases of its own, on one node.
+//! Continuous jobs that have caught up, each with its own databases, on one node.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::service::{Node, Peer, submit};
 use super::{Run, percentile};
 use crate::client::Client;
 
-/// Jobs that are active at a time.
+/// The number of active jobs.
 const ACTIVE: u32 = 100;
 /// How often each of them has something to copy.
 const WRITE_PAUSE: Duration = Duration::from_secs(1);
-/// How long each lasts at the most: many jobs have to be begun.
+/// Time limit per job for settling: many jobs have to start.
 const SETTLE_MAX: Duration = Duration::from_mins(20);
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// What is written last may take so long.
+/// Time limit for the last change.
 const ARRIVAL_MAX: Duration = Duration::from_secs(30);
-/// What a node still tidies up after all jobs have settled is no part of what they cost.
+/// Time for background work of the node after all jobs have settled.
 const CALM: Duration = Duration::from_secs(20);
 
 pub(super) async fn run(run: &Run<'_>, jobs: u32) -> anyhow::Result<()> {
@@ -61,7 +61,7 @@ fn database(job: u32) -> String {
     format!("db{job:06}")
 }
 
-/// Waits until all jobs have copied what there is and wait for more.
+/// Waits until all jobs have caught up and wait for changes.
 async fn until_idle(service: &Client, jobs: u32) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
@@ -83,7 +83,7 @@ async fn until_idle(service: &Client, jobs: u32) -> anyhow::Result<()> {
     }
 }
 
-/// What jobs cost that have nothing to do.
+/// The cost of idle jobs.
 async fn watch(run: &Run<'_>, node: &Node) {
     let Some(process) = node.process() else {
         return;
@@ -99,12 +99,12 @@ async fn watch(run: &Run<'_>, node: &Node) {
     }
 }
 
-/// How long changes take to arrive, while some of the jobs have something to do again and again.
+/// The time until changes arrive, while some of the jobs are active.
 async fn active(run: &Run<'_>, source: &Client, target: &Client, jobs: u32) -> anyhow::Result<()> {
     let (arrivals, arrived) = mpsc::channel(1_000);
     let following = follow(target, arrivals).await?;
     let active = jobs.min(ACTIVE);
-    // Some here and some there, as it would be.
+    // Spread over all jobs.
     let names = (0..active).map(|n| database(n * (jobs / active))).collect();
     let mut clock = Clock {
         names,
@@ -129,7 +129,7 @@ async fn active(run: &Run<'_>, source: &Client, target: &Client, jobs: u32) -> a
     for (metric, figures, percent) in [
         ("arrival_ms_p50", &all_ms, 50),
         ("arrival_ms_p99", &all_ms, 99),
-        // Of those that have waited until then.
+        // Among those that are still waiting.
         ("first_arrival_ms_p50", &first_ms, 50),
         ("first_arrival_ms_p99", &first_ms, 99),
     ] {
@@ -166,11 +166,11 @@ async fn follow(
     })
 }
 
-/// Writes documents, and looks when they arrive.
+/// Writes documents, and records when they arrive.
 struct Clock {
     names: Vec<String>,
     arrived: mpsc::Receiver<(String, Instant)>,
-    /// What has not arrived yet.
+    /// Changes that have not arrived yet.
     written: HashMap<String, (Instant, u32)>,
     first_ms: Vec<f64>,
     later_ms: Vec<f64>,
@@ -188,7 +188,7 @@ impl Clock {
                     let name = self.names[number % self.names.len()].clone();
                     let round = u32::try_from(number / self.names.len())?;
                     number += 1;
-                    // Whoever has not got the last one yet gets no other.
+                    // A database with an outstanding change gets no other.
                     if !self.written.contains_key(&name) {
                         let document = json!({"_id": format!("n{number:09}")});
                         self.written.insert(name.clone(), (Instant::now(), round));
@@ -205,7 +205,7 @@ impl Clock {
             anyhow::Ok(())
         };
         let rest = timeout(ARRIVAL_MAX, rest).await;
-        rest.context("some changes do not arrive").flatten()
+        rest.context("some changes did not arrive").flatten()
     }
 
     fn arrived(&mut self, (name, at): (String, Instant)) {

@@ -1,4 +1,4 @@
-//! Many jobs at once that copy a few documents and are done.
+//! Many concurrent jobs that copy a few documents and end.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,9 +20,9 @@ const DONE_MAX: Duration = Duration::from_mins(20);
 struct Copies {
     source: Peer,
     target: Peer,
-    /// Ends of the names of databases.
+    /// Suffixes of the database names.
     numbers: Vec<String>,
-    /// Beginnings of them, of this run only.
+    /// Their prefix, unique to this run.
     prefix: String,
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn run(run: &Run<'_>, jobs: u32) -> anyhow::Result<()> {
     let measured = measured.await;
     if run.bench.server.is_some() {
         for what in ["source", "ours", "theirs"] {
-            // What is left behind does no harm; what went wrong before is the news.
+            // Leftovers are harmless; report the earlier error.
             let delete = async |name: &String| {
                 let _ = copies.source.client.delete(name).await;
                 Ok(())
@@ -74,7 +74,7 @@ async fn ours(run: &Run<'_>, copies: &Copies) -> anyhow::Result<()> {
     node.stop().await
 }
 
-/// The same by the server's own scheduler.
+/// The same with the server's own scheduler.
 async fn theirs(run: &Run<'_>, copies: &Copies, url: &str) -> anyhow::Result<()> {
     copies.target.create(&copies.names("theirs"), &[]).await?;
     let service = Client::new(url)?;
@@ -91,7 +91,7 @@ impl Copies {
         format!("{}-{what}-{number}", self.prefix)
     }
 
-    /// Measures how long a service takes for all copies.
+    /// Measures the time of all copies.
     async fn by(
         &self,
         run: &Run<'_>,
@@ -124,7 +124,7 @@ impl Copies {
     }
 }
 
-/// Waits until each document says that its replication is done.
+/// Waits until each document shows that its replication has completed.
 async fn until_done(service: &Client, database: &str, jobs: usize) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut since = "0".to_owned();

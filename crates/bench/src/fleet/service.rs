@@ -15,25 +15,26 @@ use super::Run;
 use crate::client::Client;
 use crate::process::{Processes, start_peer};
 
-/// Requests at a time, while a case is prepared.
+/// Concurrent requests while a case is prepared.
 const REQUESTS: usize = 16;
-/// Documents that one request writes.
+/// Documents per request.
 const DOCUMENTS: usize = 500;
 const STOP_MAX: Duration = Duration::from_secs(30);
 
-/// A node, as a process.
+/// A node in its own process.
 pub(super) struct Node {
     child: Child,
-    /// Where it answers, if it does.
+    /// Its URL, if it is a frontend.
     url: Option<String>,
     _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Node {
-    /// Starts a node of these roles on the store of a run, and waits until it is ready.
+    /// Starts a node with these roles on the store of a run, and waits until it is ready.
     pub(super) async fn start(run: &Run<'_>, name: &str, roles: &str) -> anyhow::Result<Self> {
         let keys = run.directory.path().join("keys");
-        let mut command = Command::new(std::env::current_exe().context("find this program")?);
+        let mut command =
+            Command::new(std::env::current_exe().context("cannot find this program")?);
         command
             .args(["serve", "--store", &run.store, "--roles", roles])
             .args(["--listen", "127.0.0.1:0", "--admin", "bench:bench"])
@@ -49,8 +50,11 @@ impl Node {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .context("start a node")?;
-        let output = child.stdout.take().context("read what a node says")?;
+            .context("cannot start a node")?;
+        let output = child
+            .stdout
+            .take()
+            .context("the output of a node is missing")?;
         let mut output = BufReader::new(output).lines();
         let mut url = None;
         while let Some(line) = output.next_line().await? {
@@ -65,12 +69,11 @@ impl Node {
                 });
             }
         }
-        bail!("a node ended before it was ready")
+        bail!("a node exited before it was ready")
     }
 
-    /// A client of a frontend.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
-        Client::new(self.url.as_deref().context("the node is no frontend")?)
+        Client::new(self.url.as_deref().context("the node is not a frontend")?)
     }
 
     pub(super) fn process(&self) -> Option<Processes> {
@@ -81,16 +84,16 @@ impl Node {
         Ok(self.child.kill().await?)
     }
 
-    /// Asks it to stop in order.
+    /// Stops it in order.
     pub(super) fn ask_to_stop(&self) -> anyhow::Result<()> {
-        let pid = self.child.id().context("the node has ended")?;
+        let pid = self.child.id().context("the node has exited")?;
         let pid = Pid::from_raw(i32::try_from(pid)?).context("the node has no process id")?;
         Ok(kill_process(pid, Signal::TERM)?)
     }
 
     pub(super) async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
         let ended = timeout(STOP_MAX, self.child.wait()).await;
-        Ok(ended.context("the node does not stop")??)
+        Ok(ended.context("the node did not stop in time")??)
     }
 
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
@@ -100,15 +103,14 @@ impl Node {
     }
 }
 
-/// A server that is copied from or to.
+/// A source or target server.
 pub(super) struct Peer {
     pub(super) client: Client,
-    /// The process, when it is ours; it ends with its input.
+    /// The process, if it is ours; it ends with its standard input.
     child: Option<Child>,
 }
 
 impl Peer {
-    /// A server in memory.
     pub(super) async fn start() -> anyhow::Result<Self> {
         let (child, url) = start_peer().await?;
         Ok(Self {
@@ -117,7 +119,7 @@ impl Peer {
         })
     }
 
-    /// One that runs already.
+    /// An existing server.
     pub(super) fn given(url: &str) -> anyhow::Result<Self> {
         Ok(Self {
             client: Client::new(url)?,
@@ -140,13 +142,13 @@ impl Peer {
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         if let Some(child) = &mut self.child {
             drop(child.stdin.take());
-            child.wait().await.context("wait for a server")?;
+            child.wait().await.context("cannot wait for a server")?;
         }
         Ok(())
     }
 }
 
-/// Does something for each, some at a time.
+/// Calls a function for each item, some of them concurrently.
 pub(super) async fn each<T>(
     all: &[T],
     work: impl AsyncFn(&T) -> anyhow::Result<()>,

@@ -1,4 +1,4 @@
-//! How long a job waits when its node ends.
+//! How long a job waits when its node stops.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) async fn run(run: &Run<'_>, killed: bool) -> anyhow::Result<()> {
     let path = format!("_scheduler/docs/{}/job", run.replicator);
     let first = until(&service, &path, |node| NAMES.contains(&node)).await?;
     let at = NAMES.iter().position(|name| *name == first);
-    let at = at.context("find the node that works")?;
+    let at = at.context("cannot find the working node")?;
     let began = Instant::now();
     if killed {
         nodes[at].kill().await?;
@@ -47,12 +47,15 @@ pub(super) async fn run(run: &Run<'_>, killed: bool) -> anyhow::Result<()> {
         let status = nodes[at].ended().await?;
         ensure!(status.success(), "the node did not stop in order: {status}");
     }
-    // The other one does work.
+    // The other node works.
     peer.client
         .write("source", &[json!({"_id": "second"})])
         .await?;
     while peer.client.counts("target").await?.0 < 2 {
-        ensure!(began.elapsed() < MAX, "the other node copies nothing");
+        ensure!(
+            began.elapsed() < MAX,
+            "the other node did not copy anything"
+        );
         sleep(LOOK_PAUSE).await;
     }
     service.delete(&run.replicator).await?;
@@ -63,7 +66,7 @@ pub(super) async fn run(run: &Run<'_>, killed: bool) -> anyhow::Result<()> {
     peer.stop().await
 }
 
-/// Waits until the job runs on such a node; its name.
+/// Waits until the job runs on one of these nodes; returns its name.
 async fn until(
     service: &Client,
     path: &str,
@@ -76,7 +79,7 @@ async fn until(
         if row["state"] == "running" && such(node) {
             return Ok(node.to_owned());
         }
-        ensure!(began.elapsed() < MAX, "the job stays where it is: {row}");
+        ensure!(began.elapsed() < MAX, "the job did not move: {row}");
         sleep(LOOK_PAUSE).await;
     }
 }

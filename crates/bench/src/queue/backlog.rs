@@ -1,4 +1,4 @@
-//! What a backlog costs.
+//! The cost of a backlog.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use jobs::{Error, JobType, Result};
 
 /// The backlog that larger ones are compared with.
 const SMALL: usize = 10_000;
-/// How many jobs one transaction adds.
+/// Jobs per transaction.
 const FILL: usize = 500;
-/// How many jobs stay held, so that there is a page of each state.
+/// Jobs that stay claimed, so that there is a page of each state.
 const HELD: usize = 200;
 
 pub(super) async fn measure(load: &Load, bench: &mut Bench, report: &mut Report<'_>) -> Result<()> {
@@ -33,9 +33,9 @@ pub(super) async fn measure(load: &Load, bench: &mut Bench, report: &mut Report<
             let missing = size - usize::try_from(pending).unwrap_or(0).min(size);
             load.produce(ty, added..added + missing, FILL).await?;
             added += missing;
-            // It is the backlog that costs something here, not how it came about.
+            // Only the backlog matters here, not how it was made.
             load.jobs.store().settle().await?;
-            // The backlog is never much smaller than it is said to be.
+            // The backlog never gets much smaller than stated.
             let part = (size / 4).max(1).min(bench.jobs - finished);
             let begun = Instant::now();
             load.finish(ty, part, 1).await?;
@@ -57,8 +57,8 @@ pub(super) async fn measure(load: &Load, bench: &mut Bench, report: &mut Report<
     Ok(())
 }
 
-/// A process that starts with all of this in the store: until it could work, and how long it takes
-/// to show a first page.
+/// A process that starts with all this in the store: the time until it could work, and until it has listed a first
+/// page.
 async fn open(bench: &mut Bench, ty: &JobType, report: &mut Report<'_>) -> Result<()> {
     let case = format!("open/{}", bench.backlog);
     let Some(process) = &mut bench.second_process else {
@@ -67,7 +67,7 @@ async fn open(bench: &mut Bench, ty: &JobType, report: &mut Report<'_>) -> Resul
     let begun = Instant::now();
     let mut second = Second::start(process).await?;
     report.figure(&case, "open_s", begun.elapsed().as_secs_f64(), "s");
-    second.order(&format!("list {ty}"))?;
+    second.order(&format!("cannot list {ty}"))?;
     let (_, line) = second.line().await?;
     second.stop().await?;
     let numbers: Vec<u64> = line
@@ -77,7 +77,7 @@ async fn open(bench: &mut Bench, ty: &JobType, report: &mut Report<'_>) -> Resul
     let mut slowest = 0;
     for page in numbers.chunks_exact(2) {
         if page[1] == 0 {
-            return Err(Error::Invalid("a state without jobs says nothing"));
+            return Err(Error::Invalid("every state needs jobs"));
         }
         slowest = slowest.max(page[0]);
     }

@@ -57,13 +57,13 @@ impl From<Part> for Case {
 }
 
 pub(crate) async fn run(bench: QueueBench) -> anyhow::Result<()> {
-    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let url = crate::url_or_new(bench.store, &directory);
     let cases = match &*bench.cases {
         [] => Case::ALL.to_vec(),
         parts => parts.iter().map(|part| Case::from(*part)).collect(),
     };
-    // What is in memory belongs to one process.
+    // An in-memory store belongs to one process.
     let second_process = match url.as_str() {
         "memory:" => None,
         url => Some(crate::second_process("queue-second", url)?),

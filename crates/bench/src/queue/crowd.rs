@@ -1,4 +1,4 @@
-//! Acceptors that know nothing of each other, as if each were a process of its own.
+//! Independent acceptors, as if each were a process.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use super::meter::Report;
 use jobs::Result;
 
 const ACCEPTORS: usize = 64;
-/// How many jobs each takes at once.
+/// Jobs per claim.
 const TAKE: usize = 10;
-/// How many jobs one transaction adds.
+/// Jobs per transaction.
 const FILL: usize = 500;
 
 pub(super) async fn measure(load: &Load, count: usize, report: &mut Report<'_>) -> Result<()> {
@@ -29,7 +29,7 @@ pub(super) async fn measure(load: &Load, count: usize, report: &mut Report<'_>) 
             while !left.none.is_cancelled() {
                 let claimed = jobs.accept(&ty, &me, TAKE).await?.jobs;
                 if claimed.is_empty() {
-                    // What is left is held by others.
+                    // The rest is held by others.
                     return Ok(());
                 }
                 let taken = claimed.len();

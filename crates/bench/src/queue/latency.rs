@@ -1,5 +1,4 @@
-//! How soon a job starts after it was added, when nothing else goes on: from the call that adds it
-//! to the worker that has it.
+//! The time from adding a job to its start on an idle queue: from the call that adds it to the worker that has it.
 
 use std::time::Duration;
 
@@ -14,9 +13,9 @@ use super::{Bench, holder, joined};
 use jobs::{Acceptor, AcceptorHandle, Error, Finish, JobType, Jobs, Result};
 
 const ROUNDS: usize = 150;
-/// Between two jobs: half as long at least. Long enough for the acceptor to fall asleep.
+/// The pause between two jobs is at least half of this, long enough for the acceptor to fall asleep.
 const PAUSE: Duration = Duration::from_millis(80);
-/// A job that has not started by then never will.
+/// A job that has not started after this time never will.
 const PATIENCE: Duration = Duration::from_mins(1);
 const METRICS: [(&str, usize); 2] = [("start_ms_p50", 50), ("start_ms_p99", 99)];
 
@@ -44,7 +43,7 @@ async fn one_process(load: &Load, ty: &JobType) -> Result<Vec<Duration>> {
     let jobs = load.jobs.clone();
     let worker = tokio::spawn(async move {
         let started = |_: &str| {
-            // Each job is waited for before the next one is added, but for the last.
+            // Each job is awaited before the next one is added, except the last.
             let _ = send.try_send(Instant::now());
             Ok(())
         };
@@ -65,7 +64,7 @@ async fn one_process(load: &Load, ty: &JobType) -> Result<Vec<Duration>> {
 }
 
 async fn two_processes(load: &Load, ty: &JobType, second: &mut Second) -> Result<Vec<Duration>> {
-    second.order(&format!("work {ty}"))?;
+    second.order(&format!("cannot work on {ty}"))?;
     second.line().await?;
     let mut times = Vec::new();
     for round in 0..ROUNDS {
@@ -76,7 +75,7 @@ async fn two_processes(load: &Load, ty: &JobType, second: &mut Second) -> Result
     Ok(times)
 }
 
-/// Waits a little, adds a job, and says when.
+/// Waits a little, adds a job, and sends the time.
 async fn add(load: &Load, ty: &JobType, number: usize) -> Result<Instant> {
     sleep(PAUSE / 2 + load.jobs.entropy().up_to(PAUSE / 2)).await;
     let add = job(number)?;
@@ -85,7 +84,7 @@ async fn add(load: &Load, ty: &JobType, number: usize) -> Result<Instant> {
     Ok(called)
 }
 
-/// Finishes one job after the other, and says when each has started.
+/// Finishes one job after the other, and sends when each started.
 pub(super) async fn start_all(
     jobs: &Jobs,
     handle: &AcceptorHandle,

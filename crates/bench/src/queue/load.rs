@@ -13,12 +13,12 @@ use super::meter::Meter;
 use super::{holder, joined};
 use jobs::{Acceptor, AcceptorHandle, Add, Finish, Job, JobId, JobType, Jobs, Result};
 
-/// A worker asks again after so long: jobs come sooner.
+/// A worker polls again after this time; jobs arrive sooner.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// As long as what other queues are given here.
+/// The size of job data used for other queues here.
 const DATA_BYTES: usize = 100;
 
-/// A queue, and how many work on it.
+/// A queue with its number of producers and workers.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) jobs: Jobs,
@@ -31,7 +31,7 @@ impl Load {
         Meter::new(self.jobs.store())
     }
 
-    /// Adds the jobs of these numbers, `batch` to a call.
+    /// Adds the jobs with these numbers, `batch` per call.
     pub(super) async fn produce(
         &self,
         ty: &JobType,
@@ -58,7 +58,7 @@ impl Load {
         all(tasks).await
     }
 
-    /// Accepts and finishes so many jobs, up to `batch` to a call, in one process.
+    /// Claims and finishes this many jobs, up to `batch` per call, in one process.
     pub(super) async fn finish(&self, ty: &JobType, count: usize, batch: usize) -> Result<()> {
         let (service, handle) = Acceptor::new(self.jobs.clone(), ty.clone(), holder()?);
         let stop = CancellationToken::new();
@@ -91,7 +91,7 @@ impl Left {
         }
     }
 
-    /// What is waited for, or nothing as soon as no job is left.
+    /// The next jobs; `None` as soon as no job is left.
     async fn or_none<T: Default>(&self, waited: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -108,7 +108,7 @@ impl Left {
     }
 }
 
-/// While what was done is finished, the next is asked for.
+/// The next claim runs while the finished jobs are committed.
 async fn work(jobs: &Jobs, handle: &AcceptorHandle, left: &Left, batch: usize) -> Result<()> {
     let mut done: Vec<Job> = Vec::new();
     loop {
@@ -134,13 +134,13 @@ async fn work(jobs: &Jobs, handle: &AcceptorHandle, left: &Left, batch: usize) -
 pub(super) async fn end(jobs: &Jobs, held: impl Iterator<Item = Job>) -> Result<()> {
     let held: Vec<_> = held.map(|job| (job, Finish::done())).collect();
     for answer in jobs.finish_many(&held).await? {
-        // Only here a run can be told from one that was taken away.
+        // Only here it shows that a run was lost.
         let _ = answer?;
     }
     Ok(())
 }
 
-/// The job of a number. Ids that follow each other lie far apart.
+/// The id of a job's number. Spreads consecutive ids.
 pub(super) fn job(number: usize) -> Result<Add> {
     let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let id = JobId::new(format!("{scattered:016x}"))?;

@@ -1,4 +1,4 @@
-//! Taking the time, and adding up what the store was asked to do meanwhile.
+//! Measures time, and what the store did meanwhile.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use crate::store::Figure;
 /// The transactions that move jobs.
 const MOVES: [&str; 3] = ["add", "accept", "finish"];
 
-/// Where figures go.
 pub(super) struct Report<'r>(pub(super) &'r mut dyn FnMut(Figure));
 
 /// A moment, and what the store had done until then.
@@ -18,7 +17,7 @@ pub(super) struct Meter {
     store: Store,
     begun: Instant,
     before: Costs,
-    /// The bytes that the process had written to disk, where the system says so.
+    /// Bytes written to disk by the process, if the system reports it.
     disk_before: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ const PAGE: usize = 100;
 /// How often each page is read.
 const READS: usize = 21;
 
-/// The second process, as the first one sees it.
+/// The second process, seen from the first.
 pub(super) struct Second {
     process: Child,
     orders: ChildStdin,
@@ -29,7 +29,7 @@ fn fail(error: std::io::Error) -> Error {
 
 fn ended() -> Error {
     Error::Store(store::Error::Unavailable {
-        message: "the second process has ended".into(),
+        message: "the second process has exited".into(),
         source: None,
     })
 }
@@ -55,7 +55,7 @@ impl Second {
         writeln!(self.orders, "{order}").map_err(fail)
     }
 
-    /// Waits for a line, and says when it came.
+    /// Waits for a line; returns its time.
     pub(super) async fn line(&mut self) -> Result<(Instant, String)> {
         let mut output = self.output.take().ok_or_else(ended)?;
         let read = tokio::task::spawn_blocking(move || {
@@ -78,7 +78,7 @@ impl Second {
             orders,
             ..
         } = self;
-        // It ends with its orders.
+        // It exits at the end of its input.
         drop(orders);
         let stopped = tokio::task::spawn_blocking(move || process.wait());
         let stopped = stopped.await;
@@ -89,7 +89,7 @@ impl Second {
     }
 }
 
-/// The second process itself: opens the store, says so, and follows orders until there are no more.
+/// The second process: opens the store, prints a line, and follows orders until there are no more.
 pub(crate) async fn second(
     url: &str,
     orders: impl AsyncBufRead + Unpin,
@@ -97,7 +97,7 @@ pub(crate) async fn second(
 ) -> Result<()> {
     let store = Store::open(url).await?;
     let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
-    // A process that starts reads the types before it does anything else.
+    // A process that starts reads the types first.
     jobs.types().await?;
     say("ready").map_err(fail)?;
     let mut orders = orders.lines();
@@ -117,14 +117,14 @@ pub(crate) async fn second(
                 }
             }
             Some(("list", ty)) => say(&pages(&jobs, &JobType::new(ty)?).await?).map_err(fail)?,
-            _ => return Err(Error::Invalid("the second process knows no such order")),
+            _ => return Err(Error::Invalid("the second process got an unknown order")),
         }
     }
     Ok(())
 }
 
-/// How long the first page of each state takes: the middle of several, in microseconds, and how many
-/// jobs are on them.
+/// The time to read the first page of each state: the median of several, in microseconds, and the number of jobs on
+/// them.
 async fn pages(jobs: &Jobs, ty: &JobType) -> Result<String> {
     let mut line = Vec::new();
     for state in [State::Pending, State::Running, State::Finished] {

@@ -1,4 +1,4 @@
-//! The processes that a measurement starts: replications of ours, and a server in memory.
+//! The child processes of a measurement: our replications, and an in-memory server.
 
 use anyhow::{Context, bail};
 use couch::{EgressOptions, Network, NetworkOptions};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::process;
 use crate::{print, random_hex};
 
-/// The process of our own replication: does what its input says and prints what it took.
+/// Our own replication: runs what its input describes and prints its cost.
 pub(crate) async fn one() -> anyhow::Result<()> {
     let document = tokio::io::stdin();
     let mut document = BufReader::new(document).lines();
@@ -31,7 +31,7 @@ pub(crate) async fn one() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The process of many replications: runs those that its input has until all wait for changes, and prints what they take.
+/// Many replications: runs those in its input until all wait for changes, and prints their cost.
 pub(crate) async fn idle() -> anyhow::Result<()> {
     let mut documents = BufReader::new(tokio::io::stdin()).lines();
     let (network, uuid) = (network()?, random_hex());
@@ -48,7 +48,7 @@ pub(crate) async fn idle() -> anyhow::Result<()> {
             .await
             .context("a replication ended")?;
         controls.push(control);
-        // The first one pays for what all share.
+        // The first one includes one-time costs.
         if before.is_none() {
             before = process::own_rss_mb();
         }
@@ -90,7 +90,7 @@ fn failure(error: &replication::Error) -> anyhow::Error {
     anyhow::anyhow!("{}: {}", error.tag(), error.reason())
 }
 
-/// The process of the server in memory: prints its URL and serves until its input ends.
+/// The in-memory server: prints its URL and serves until its input ends.
 pub(crate) async fn serve_peer() -> anyhow::Result<()> {
     let password = random_hex();
     let options = Options {

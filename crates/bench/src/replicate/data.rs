@@ -1,4 +1,4 @@
-//! What the cases replicate. Documents depend on their number alone, so that every run has the same ones.
+//! The data of the cases. Documents depend only on their number, so every run has the same.
 
 use std::fmt::Write as _;
 
@@ -9,14 +9,13 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use serde_json::json;
 
-/// Bytes of documents that are sent at once.
+/// Bytes of documents per request.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_DOCUMENTS: usize = 2_000;
 const ATTACHMENT_BYTES: usize = 20_000;
 const LARGE_BYTES: usize = 1_000_000;
 const LEAVES: u64 = 5;
 
-/// What is replicated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Case {
@@ -28,7 +27,7 @@ pub(crate) enum Case {
     Conflicts,
     /// 200 documents of 1 MB
     Large,
-    /// 1,000,000 documents that the target has already, with no checkpoint that says so
+    /// 1,000,000 documents that the target already has, without a checkpoint
     CaughtUp,
 }
 
@@ -43,7 +42,7 @@ impl Case {
         }
     }
 
-    /// How many documents there are.
+    /// The number of documents.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -145,7 +144,7 @@ pub(crate) fn batches(case: Case, count: u64) -> impl Iterator<Item = String> {
     })
 }
 
-/// So many random hexadecimal digits.
+/// Random hexadecimal digits.
 fn hex(rng: &mut SmallRng, digits: usize) -> String {
     let mut text = String::with_capacity(digits + 16);
     while text.len() < digits {

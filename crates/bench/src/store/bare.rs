@@ -1,4 +1,4 @@
-//! The same work in LMDB alone.
+//! The same work in bare LMDB.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{ROWS, Report, Run, VALUE_BYTES, failed, key, next_value, per_second};
 use ::store::Result;
 
-/// What everything else is compared with.
+/// The base line of all comparisons.
 pub(super) struct Bare {
     pub(super) commits_per_s: f64,
     pub(super) reads_per_s: f64,
@@ -20,7 +20,7 @@ pub(super) struct Bare {
 
 type Table = Database<'static, Bytes, Bytes>;
 
-/// As many as the machine runs at once.
+/// One per CPU.
 pub(super) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
@@ -55,7 +55,7 @@ fn open(directory: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
     std::fs::create_dir_all(directory)?;
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(1 << 30);
-    // SAFETY: the directory is the benchmark's own; nobody else opens or writes what is in it.
+    // SAFETY: the directory is the benchmark's own; no other process opens its files.
     let env = unsafe { options.open(directory) }?;
     let txn = env.write_txn()?;
     let created = env.create_databases_and_commit(txn, |opener, txn| {
@@ -67,7 +67,7 @@ fn open(directory: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
     })?;
     match created.commit() {
         Some(table) => Ok((env, table)),
-        None => Err(std::io::Error::other("the table was not made").into()),
+        None => Err(std::io::Error::other("the table is missing").into()),
     }
 }
 
@@ -120,7 +120,7 @@ fn read_for(
         for _ in 0..100 {
             let txn = env.read_txn()?;
             let value = table.get(&txn, &key(rng.random_range(0..ROWS)))?;
-            // Handed out, as the store does it.
+            // Copied, as the store does.
             std::hint::black_box(value.map(<[u8]>::to_vec));
             count += 1;
         }

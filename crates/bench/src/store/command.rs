@@ -21,11 +21,11 @@ pub struct StoreBench {
 }
 
 pub(crate) async fn run(bench: StoreBench) -> anyhow::Result<()> {
-    let directory = tempfile::tempdir().context("make a temporary directory")?;
-    // What is bare is compared on the disk that the store is on.
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
+    // The bare cases must use the same disk as the store.
     let bare = bench.store.is_none().then(|| directory.path().join("bare"));
     if let Some(bare) = &bare {
-        std::fs::create_dir(bare).context("make a directory for bare LMDB")?;
+        std::fs::create_dir(bare).context("cannot create a directory for bare LMDB")?;
     }
     let url = crate::url_or_new(bench.store, &directory);
     let second = crate::second_process("store-echo", &url)?;

@@ -1,4 +1,4 @@
-//! How soon a watch fires: from the call that commits the change to whoever waits.
+//! How soon a watch fires: from the call that commits the change to the waiting task.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{ChildStdout, Command, Stdio};
@@ -81,7 +81,7 @@ async fn round(store: &Store, output: Output) -> Result<(Duration, Output)> {
     Ok((fired.duration_since(changed), output))
 }
 
-/// Waits for a line, and says when it came.
+/// Waits for a line; returns its time.
 async fn line(mut output: Output) -> Result<(Instant, Output)> {
     let read = tokio::task::spawn_blocking(move || match output.next() {
         Some(Ok(_)) => Ok((Instant::now(), output)),
@@ -92,8 +92,7 @@ async fn line(mut output: Output) -> Result<(Instant, Output)> {
         .map_err(|error| failed("the second process", error))?
 }
 
-/// The second process: writes a line when a watch is armed, and when it has fired. Ends with the
-/// process that started it.
+/// The second process: prints a line when a watch is armed, and when it has fired. Exits with its parent.
 pub(crate) async fn echo(url: &str, say: impl Fn(&str) -> std::io::Result<()>) -> Result<()> {
     let fail = |error| failed("talking to the benchmark", error);
     let store = Store::open(url).await?;

@@ -22,7 +22,6 @@ pub(crate) struct SessionKey {
     pub(crate) basic: Basic,
 }
 
-/// A session with one server.
 pub(crate) struct Session {
     profile: Arc<Profile>,
     url: Url,

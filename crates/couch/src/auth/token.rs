@@ -141,7 +141,7 @@ impl TokenSource {
         let unusable = || {
             self.error(
                 "token_unusable",
-                "the answer holds no usable token".to_owned(),
+                "the response has no usable token".to_owned(),
             )
         };
         let parsed: TokenAnswer = serde_json::from_slice(&answer.body).map_err(|_| unusable())?;
@@ -291,7 +291,7 @@ impl JwtFile {
         let text = tokio::fs::read_to_string(&self.path)
             .await
             .map_err(unreadable)?;
-        let token = bearer(text.trim()).map_err(|_| self.unreadable("it holds no token"))?;
+        let token = bearer(text.trim()).map_err(|_| self.unreadable("it has no token"))?;
         state.modified = modified;
         if state.token.as_ref() != Some(&token) {
             state.epoch += 1;

@@ -34,7 +34,6 @@ pub struct Change {
     pub document: Option<Document>,
 }
 
-/// A feed being read.
 pub struct Changes {
     feed: Feed,
     kind: FeedKind,
@@ -161,7 +160,7 @@ impl Changes {
         if self.only.as_ref().is_some_and(|only| !only.contains(&id)) {
             return Ok(None);
         }
-        // One malformed document must not hold up the others: it can be fetched separately.
+        // One malformed document must not block the others: it can be fetched separately.
         let document = row
             .doc
             .filter(|raw| raw.get() != "null")

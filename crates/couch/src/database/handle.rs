@@ -30,7 +30,7 @@ pub struct Database {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DatabaseInfo {
     pub update_seq: Seq,
-    /// When the database was created; `0` if the server does not tell.
+    /// When the database was created; `0` if the server does not say.
     pub instance_start_time: String,
     /// Documents that are not deleted.
     pub doc_count: Option<u64>,
@@ -93,7 +93,7 @@ impl Database {
         let reply = self.peer.fetch(&Call::get("")).await?.success().await?;
         let raw: RawInfo = reply.parse()?;
         let (Some(update_seq), Some(started)) = (raw.update_seq, raw.instance_start_time) else {
-            return Err(reply.bad("it is no database"));
+            return Err(reply.bad("it is not a database"));
         };
         Ok(DatabaseInfo {
             update_seq,
@@ -103,7 +103,7 @@ impl Database {
         })
     }
 
-    /// The number of changes after a sequence, without a filter, if the server can tell.
+    /// The number of changes after a sequence, without a filter, if the server reports it.
     pub async fn pending(&self, since: &Seq) -> Result<Option<u64>, Error> {
         #[derive(Deserialize)]
         struct Pending {
@@ -168,7 +168,6 @@ impl Database {
         reply.parse::<Written>().map(|written| written.rev)
     }
 
-    /// Deletes a local document.
     pub async fn delete_local(&self, id: &str, rev: &Rev) -> Result<(), Error> {
         let call = Call::new(Method::DELETE, local_path(id)).param("rev", rev.as_str());
         self.peer.fetch(&call).await?.success().await.map(drop)

@@ -26,13 +26,11 @@ const REQUEST_LINE_BYTES_MIN: usize = 200;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WantedRevs<'a> {
-    /// All leaves.
     All,
     /// These, or their descendants.
     These(&'a [Rev]),
 }
 
-/// One revision of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Revision {
     /// The server does not have it.
@@ -42,7 +40,6 @@ pub enum Revision {
     Document(Document),
 }
 
-/// A stream of revisions.
 pub struct Revisions {
     place: Place,
     document_bytes_max: usize,

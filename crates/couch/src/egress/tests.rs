@@ -28,7 +28,7 @@ fn literal(host: &str) -> IpAddr {
     {
         url::Host::Ipv4(ip) => ip.into(),
         url::Host::Ipv6(ip) => ip.into(),
-        url::Host::Domain(name) => panic!("{name} is no address"),
+        url::Host::Domain(name) => panic!("{name} is not an address"),
     }
 }
 

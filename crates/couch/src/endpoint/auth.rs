@@ -25,7 +25,6 @@ pub enum AuthMethod {
     Bearer(Secret),
     /// A token in a file of the node's token directory, by file name.
     JwtFile(String),
-    /// OAuth2 client credentials.
     ClientCredentials(ClientCredentials),
     /// An API key that is exchanged for tokens.
     Iam(IamKey),

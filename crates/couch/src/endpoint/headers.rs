@@ -35,7 +35,6 @@ const REFUSED: [(&str, &str); 16] = [
     ("http2-settings", OURS),
 ];
 
-/// The author of headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
     /// A user, in a document or request.

@@ -68,7 +68,6 @@ impl Proxy {
         })
     }
 
-    /// The protocol.
     pub fn scheme(&self) -> ProxyScheme {
         self.scheme
     }
@@ -78,12 +77,10 @@ impl Proxy {
         &self.host
     }
 
-    /// Port, after defaults.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// User and password.
     pub fn credentials(&self) -> Option<&Basic> {
         self.credentials.as_ref()
     }

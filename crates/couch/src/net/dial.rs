@@ -28,7 +28,6 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(300);
 /// The most addresses tried per name.
 const ADDRESSES_MAX: usize = 16;
 
-/// Resolves a name.
 pub type ResolveFn = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<Vec<std::net::IpAddr>>> + Send>>
     + Send
     + Sync;

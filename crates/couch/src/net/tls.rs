@@ -268,7 +268,7 @@ fn certificates(
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(Error::Config(format!("{origin} holds no PEM certificates"))),
+        _ => Err(Error::Config(format!("{origin} has no PEM certificates"))),
     }
 }
 

@@ -6,7 +6,6 @@ use tokio::sync::mpsc;
 
 use crate::payload::Payload;
 
-/// What one request asks.
 pub(crate) struct Call {
     pub(crate) method: Method,
     /// Relative to the endpoint, percent-encoded.
@@ -35,7 +34,6 @@ impl Call {
         Self::new(Method::GET, path)
     }
 
-    /// Adds a query parameter.
     pub(crate) fn param(mut self, name: &str, value: &str) -> Self {
         if !self.query.is_empty() {
             self.query.push('&');
@@ -51,7 +49,6 @@ impl Call {
         self
     }
 
-    /// Adds a JSON body.
     pub(crate) fn json(self, payload: Payload) -> Self {
         Self { payload, ..self }.header(header::CONTENT_TYPE, "application/json")
     }
@@ -64,7 +61,6 @@ impl Call {
     }
 }
 
-/// Appends a percent-encoded text.
 pub(crate) fn encode(text: &str, into: &mut String) {
     use std::fmt::Write as _;
     for byte in text.bytes() {

@@ -102,7 +102,6 @@ impl Reply {
         }
     }
 
-    /// Parses the whole body.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(self.whole()).map_err(|error| self.not_json(&error))
     }

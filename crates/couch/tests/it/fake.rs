@@ -17,7 +17,6 @@ use tokio::task::JoinSet;
 
 /// What a fake does with a request.
 pub(crate) enum Step {
-    /// Sends bytes.
     Send(Vec<u8>),
     /// Sends them one by one.
     Drip(Vec<u8>),
@@ -25,13 +24,11 @@ pub(crate) enum Step {
     Endless(Vec<u8>),
     /// Waits until the test says so.
     Wait(Arc<Notify>),
-    /// Closes the connection.
     Close,
     /// Says and takes nothing any more.
     Stall,
 }
 
-/// A request as it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: String,
@@ -305,7 +302,6 @@ pub(crate) fn chunked_head(content_type: &str) -> Vec<u8> {
     )
 }
 
-/// One chunk.
 pub(crate) fn chunk(data: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat()
 }

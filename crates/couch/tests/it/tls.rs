@@ -373,7 +373,7 @@ async fn unusable_certificates_are_said_to_be() {
     for (tls, said) in [
         (
             json!({ "ca": "potato" }),
-            "`tls.ca` holds no PEM certificates",
+            "`tls.ca` has no PEM certificates",
         ),
         (
             json!({ "cert": leaf.cert, "key": "hunter2" }),
@@ -381,7 +381,7 @@ async fn unusable_certificates_are_said_to_be() {
         ),
         (
             json!({ "cert": "potato", "key": leaf.key }),
-            "client certificate holds no PEM certificates",
+            "client certificate has no PEM certificates",
         ),
     ] {
         let error = open(&network(), &url, tls).await.info().await.unwrap_err();

@@ -9,11 +9,8 @@ use document::matching::Matcher;
 pub enum Filter {
     #[default]
     Everything,
-    /// `_doc_ids`
     DocIds(Arc<HashSet<String>>),
-    /// `_design`
     Design,
-    /// `_selector`
     Selector(Arc<Matcher>),
 }
 

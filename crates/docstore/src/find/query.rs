@@ -25,15 +25,12 @@ const IGNORED: [&str; 8] = [
     "w",
 ];
 
-/// A parsed query.
 #[derive(Clone, Debug)]
 pub struct FindQuery {
     pub(super) matcher: Arc<Matcher>,
     pub fields: Fields,
-    /// How many matches to skip.
     pub skip: u64,
     pub limit: u64,
-    /// Whether to return `_conflicts`.
     pub conflicts: bool,
     /// Whether the client asked for statistics.
     pub execution_stats: bool,

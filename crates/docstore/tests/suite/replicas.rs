@@ -152,7 +152,6 @@ impl World {
         }
     }
 
-    /// Does what a replicator does.
     async fn replicate(&mut self, from: usize, to: usize) {
         let (source, target) = (&self.replicas[from], &self.replicas[to]);
         let query = ChangesQuery {

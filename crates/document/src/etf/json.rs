@@ -8,26 +8,26 @@ use super::{Encoder, LIST, NIL, SMALL_INTEGER, STRING};
 /// An array or object whose end was not reached yet.
 struct Open {
     object: bool,
-    /// Where its list begins in the output.
+    /// The start of its list in the output.
     start: usize,
     /// Elements or members so far.
     count: usize,
     /// Every element so far is an integer from 0 to 255.
     bytes_only: bool,
-    /// A name was read and its value not yet.
+    /// A name was read, but not its value yet.
     after_name: bool,
-    /// Index of its first member among `members`.
+    /// The index of its first member in `members`.
     first_member: usize,
 }
 
-/// Where a member of an open object begins in the output, and its name.
+/// The start of an open object's member in the output, and its name.
 struct Member {
     start: usize,
     name: Range<usize>,
 }
 
 impl Encoder {
-    /// Appends one JSON value. The text must be valid JSON; with other text the outcome is some term or other, never a panic.
+    /// Appends one JSON value. The text must be valid JSON; otherwise the result is unspecified, but there is no panic.
     pub fn json(&mut self, text: &str) {
         let mut open: Vec<Open> = Vec::new();
         let mut members: Vec<Member> = Vec::new();
@@ -84,7 +84,7 @@ impl Encoder {
         let start = self.out.len();
         self.tuple(2);
         self.string(token);
-        // Two bytes of tuple and five of binary come before the name's text.
+        // Two bytes of tuple and five of binary precede the name's text.
         Member {
             start,
             name: start + 7..self.out.len(),
@@ -121,7 +121,7 @@ impl Encoder {
         self.out.push(NIL);
     }
 
-    /// Rewrites the list of bytes that begins at `start` as a string.
+    /// Rewrites the list of bytes at `start` as a string.
     fn close_string(&mut self, start: usize) {
         let bytes: Vec<u8> = self.out[start + 5..]
             .chunks_exact(2)
@@ -134,8 +134,8 @@ impl Encoder {
         self.out.extend(bytes);
     }
 
-    /// Removes members whose name comes again later in the object, and says how many. `members` are all of the object, which ends the
-    /// output.
+    /// Removes members whose name occurs again later in the object, and returns their number. `members` are all members
+    /// of the object, which is at the end of the output.
     fn drop_repeated(&mut self, members: &[Member]) -> usize {
         if !self.any_repeated(members) {
             return 0;
@@ -175,7 +175,7 @@ impl Encoder {
     }
 }
 
-/// Counts a value or name that begins with `first`, and says whether it is a name.
+/// Counts a value or name that starts with `first`, and returns whether it is a name.
 fn begin_value(around: Option<&mut Open>, first: u8) -> bool {
     let Some(around) = around else {
         return false;
@@ -191,7 +191,7 @@ fn begin_value(around: Option<&mut Open>, first: u8) -> bool {
     false
 }
 
-/// Length of the token at the front: a string with its quotes, a word or number, or one other character.
+/// The length of the first token: a string with its quotes, a word or number, or one other character.
 fn token_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     match bytes[0] {

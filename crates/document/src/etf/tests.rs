@@ -6,8 +6,8 @@ fn json(text: &str) -> Vec<u8> {
     term.finish()
 }
 
-/// The bytes that Erlang's shell prints for `term_to_binary(jiffy:decode(Text, [dedupe_keys]), [{minor_version, 1}])`, written out by hand
-/// from the format's description.
+/// The output of Erlang's `term_to_binary(jiffy:decode(Text, [dedupe_keys]), [{minor_version, 1}])`, written by hand
+/// from the description of the format.
 #[test]
 fn scalars() {
     assert_eq!(json("null"), b"\x83d\0\x04null");

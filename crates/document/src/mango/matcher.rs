@@ -9,7 +9,7 @@ use super::{Budget, Error, Normal, TooExpensive};
 use crate::collate;
 use crate::json::Json;
 
-/// What a value must satisfy.
+/// A compiled condition.
 #[derive(Debug)]
 pub(super) enum Condition {
     All(Vec<Condition>),
@@ -21,9 +21,10 @@ pub(super) enum Condition {
         condition: Box<Condition>,
     },
     Elements(Quantifier, Box<Condition>),
-    /// A test, and what it costs to compare a value with its argument.
+    /// A test, and the cost of comparing a value with its argument.
     Test(Test, u64),
-    /// `$nor` where normalisation does not reach: `CouchDB` fails on it, which the operator around takes for no match.
+    /// `$nor` that normalisation does not reach: it fails in `CouchDB`, which the enclosing operator treats as no
+    /// match.
     Unusable,
 }
 
@@ -48,9 +49,9 @@ pub(super) enum Test {
     Size(usize),
 }
 
-/// Why a condition has no outcome.
+/// Why a condition has no result.
 enum Stop {
-    /// It is one that cannot be decided.
+    /// It is undecidable.
     Undecidable,
     TooExpensive(TooExpensive),
 }
@@ -61,14 +62,14 @@ impl From<TooExpensive> for Stop {
     }
 }
 
-/// What all regular expressions of a selector may weigh.
+/// Maximum total size of a selector's regular expressions.
 const PATTERNS_WEIGHT_MAX: u64 = 64;
 
-/// What is known of the conditions compiled so far.
+/// Properties of the conditions compiled so far.
 #[derive(Default)]
 pub(super) struct Compiler {
     patterns_weight: u64,
-    /// What the conditions take together on one value.
+    /// The total cost of the conditions on one value.
     pub(super) weight: u64,
     /// A regular expression backtracks.
     pub(super) backtracks: bool,
@@ -161,7 +162,7 @@ impl Condition {
     }
 }
 
-/// What it takes to compare something with a value.
+/// The cost of comparing something with a value.
 fn steps(json: &Json) -> u64 {
     let text = |text: &str| 1 + text.len() as u64 / 16;
     match json {
@@ -336,7 +337,7 @@ fn find<'a>(value: &'a Value, path: &[String]) -> Found<'a> {
     Found::Value(value)
 }
 
-/// Compares a document id with an argument as Erlang orders terms: ids by bytes, and after everything else.
+/// Compares a document id with an argument in Erlang's term order: ids by bytes, and after everything else.
 fn compare_id(value: &Value, argument: &Value) -> Ordering {
     match (value, argument) {
         (Value::String(a), Value::String(b)) => a.as_bytes().cmp(b.as_bytes()),
@@ -345,7 +346,7 @@ fn compare_id(value: &Value, argument: &Value) -> Ordering {
     }
 }
 
-/// Equality without collation: order of members counts, and `1` equals `1.0` unless `exact`.
+/// Equality without collation: the order of members counts, and `1` equals `1.0` unless `exact`.
 fn same(a: &Value, b: &Value, exact: bool) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {

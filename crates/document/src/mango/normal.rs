@@ -3,22 +3,21 @@
 use super::Error;
 use crate::json::Json;
 
-/// A normalised selector: field names stand next to the tests, negations too where an operator has an opposite.
+/// A normalised selector: field names are at the tests, and so are negations if an operator has an opposite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Normal {
     /// `{}`, which matches every document.
     Everything,
-    /// `$and`, `$or` or, inside of `$elemMatch` and its like, `$nor`.
+    /// `$and`, `$or` or, inside `$elemMatch` and the like, `$nor`.
     Combine(&'static str, Vec<Normal>),
     /// `$not`, and `$elemMatch`, `$allMatch`, `$keyMapMatch`, whose arguments are about elements.
     Wrap(&'static str, Box<Normal>),
     /// A condition on a field; an empty path is the value itself.
     Field(Path, Box<Normal>),
-    /// A test of one value.
     Test(&'static str, Json),
 }
 
-/// The place of a field: names as they were written, outermost first.
+/// The path of a field: names as written, outermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     names: Vec<String>,
@@ -62,7 +61,7 @@ fn split(name: &str) -> Vec<String> {
     parts
 }
 
-/// Whether each level of a dotted name has a name.
+/// Whether each level of a dotted name is non-empty.
 fn is_field_name(name: &str) -> bool {
     // A backslash alone counts as a name, although it names the empty string.
     let mut length = 0;
@@ -91,12 +90,12 @@ const UNSUPPORTED: [&str; 6] = [
     "$nearSphere",
 ];
 
-/// The most memory that a normal form takes, arguments aside.
+/// Maximum memory of a normal form, without arguments.
 const NORMAL_BYTES_MAX: usize = 4 << 20;
-/// What a condition takes of it besides its path.
+/// The memory per condition, without its path.
 const CONDITION_BYTES: usize = 256;
 
-/// What a condition takes once each test has the whole path of its field.
+/// The memory per condition once each test has the full path of its field.
 fn written_bytes(normal: &Normal, path_bytes: usize) -> usize {
     let own = path_bytes + CONDITION_BYTES;
     own + match normal {
@@ -134,7 +133,8 @@ pub(super) fn normalize(selector: &Json) -> Result<Normal, Error> {
     }
 }
 
-/// First step: every condition becomes one operator with a valid argument; what is no operator is a field or a value.
+/// First step: every condition becomes one operator with a valid argument; what is not an operator is a field or a
+/// value.
 fn make_explicit(condition: &Json) -> Result<Normal, Error> {
     match condition.as_object() {
         Some([(name, argument)]) => explicit_member(name, argument),
@@ -201,7 +201,7 @@ fn operator(name: &str, argument: &Json) -> Result<Normal, Error> {
         "$type" => ("$type", argument.as_str().is_some()),
         "$size" => ("$size", is_size(argument)),
         "$regex" => ("$regex", argument.as_str().is_some()),
-        // A divisor of zero passes in CouchDB and then crashes the request that meets the first number.
+        // CouchDB accepts a divisor of zero and then crashes on the first number.
         "$mod" => (
             "$mod",
             matches!(argument.as_array(), Some([divisor, rest])

@@ -1,7 +1,7 @@
-//! Regular expressions that cannot take for ever.
+//! Regular expressions with bounded running time.
 //!
-//! Whatever needs no backtracking is matched in time that is linear in the text. Look-around and back-references are left to
-//! backtracking, on short texts and for so many steps.
+//! Patterns that need no backtracking are matched in linear time. Look-around and back-references use backtracking,
+//! limited to short texts and a number of steps.
 
 use fancy_regex::RegexBuilder;
 use regex_automata::meta;
@@ -9,23 +9,23 @@ use regex_automata::meta;
 use super::{Budget, TooExpensive};
 
 const PATTERN_BYTES_MAX: usize = 16 * 1024;
-/// Sizes of automata, and how much more a byte of text may cost in one of that size.
+/// Maximum sizes of automata, with the relative cost per byte at that size.
 const SIZES: [(usize, u64); 3] = [(64 << 10, 1), (512 << 10, 8), (2 << 20, 32)];
-/// The same for what backtracks.
+/// The relative cost of backtracking.
 const BACKTRACKING_WEIGHT: u64 = 8;
-/// Steps back, of which few patterns need more than the first number.
+/// Maximum backtracking steps; few patterns need more than the first number.
 const STEPS_BACK: [usize; 2] = [2_000, 50_000];
-/// The longest text that is matched by backtracking.
+/// Maximum length of a text matched by backtracking.
 const BACKTRACKING_BYTES_MAX: usize = 8 * 1024;
-/// The size of the parts that need no backtracking.
+/// Maximum size of the parts that need no backtracking.
 const PART_BYTES_MAX: usize = 64 << 10;
-/// Memory for states of an automaton while it runs.
+/// Memory for the states of a lazy automaton.
 const CACHE_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct Pattern {
     engine: Engine,
-    /// How large it is, for all patterns of a selector together to be bounded.
+    /// Its size: the total of a selector's patterns is bounded.
     pub(super) weight: u64,
 }
 
@@ -103,7 +103,7 @@ impl Pattern {
     }
 }
 
-/// Perl's `$` also matches before a newline that ends the text; the regex crates' does not.
+/// Perl's `$` also matches before a final newline; in the regex crates it does not.
 fn perl_dollar(pattern: &str) -> String {
     if !pattern.contains('$') || pattern.contains("(?") {
         return pattern.to_owned();
@@ -122,7 +122,7 @@ fn perl_dollar(pattern: &str) -> String {
             '[' if !in_class => {
                 in_class = true;
                 out.push(letter);
-                // A bracket that comes first is an ordinary letter.
+                // A closing bracket that comes first is a literal.
                 if let Some(caret) = letters.next_if_eq(&'^') {
                     out.push(caret);
                 }
@@ -131,7 +131,7 @@ fn perl_dollar(pattern: &str) -> String {
                 }
                 continue;
             }
-            // A named class as `[:alpha:]` has brackets of its own.
+            // A named class such as `[:alpha:]` has brackets of its own.
             '[' if letters.peek() == Some(&':') => {
                 out.push(letter);
                 for letter in letters.by_ref() {
@@ -146,7 +146,7 @@ fn perl_dollar(pattern: &str) -> String {
             '(' if !in_class => depth += 1,
             ')' if !in_class => depth = depth.saturating_sub(1),
             '$' if !in_class => {
-                // Where nothing can follow, looking ahead is not needed, and the pattern stays one without backtracking.
+                // Where nothing can follow, no look-ahead is needed, and the pattern needs no backtracking.
                 let last = depth == 0 && matches!(letters.peek(), None | Some('|'));
                 out.push_str(if last { r"\n?\z" } else { r"(?=\n?\z)" });
                 continue;

@@ -1,4 +1,4 @@
-//! What `CouchDB` answers to selectors, and their normal forms.
+//! The results of selectors in `CouchDB`, and their normal forms.
 
 use serde_json::{Value, json};
 
@@ -361,11 +361,11 @@ fn expensive_regular_expressions_are_errors() {
         let selector = selector(&json!({"x": {"$regex": pattern}}));
         selector.matches(&text(length), &mut Budget::of_document())
     };
-    // Each letter more doubles the steps back.
+    // Each additional letter doubles the backtracking steps.
     assert_eq!(judge("^(?:(a+)\\1?)+b", 5), Ok(false));
     assert_eq!(judge("^(?:(a+)\\1?)+b", 5_000), Err(TooExpensive));
     assert_eq!(judge("(a)\\1", 100_000), Err(TooExpensive));
-    // What needs no backtracking is linear, however it is nested.
+    // Without backtracking, the time is linear however the pattern is nested.
     assert_eq!(judge("^(a+)+$", 100_000), Ok(true));
     assert_eq!(judge("^(a|aa)+b$|^(a*)*c$", 100_000), Ok(false));
     assert_eq!(judge("\\w+@\\w+", 100_000), Ok(false));
@@ -383,7 +383,7 @@ fn budgets_end() {
     let documents = (0..).take_while(|_| selector.matches(&document, &mut budget).is_ok());
     assert_eq!(documents.count() as u64, all / spent - 1);
     assert_eq!(budget.left(), 0);
-    // A selector that fails on elements does not hide that it costs too much.
+    // A selector that fails on elements still reports that it costs too much.
     assert_eq!(selector.matches(&document, &mut budget), Err(TooExpensive));
 }
 

@@ -51,7 +51,7 @@ fn the_manual() {
     assert_eq!(created(spaghetti), "1-917fa2381192822767f010b95b45325b");
 }
 
-/// Revisions which CouchDB's own integration tests expect.
+/// Revisions that CouchDB's own integration tests expect.
 #[test]
 fn couchdbs_tests() {
     let first = created(r#"{"val":"r0"}"#);
@@ -68,7 +68,7 @@ fn couchdbs_tests() {
     assert_eq!(created(r#"{"a":1}"#), "1-23202479633c2b380f79507a776743d5");
 }
 
-/// Revisions which CouchDB 3.5.2 made.
+/// Revisions made by CouchDB 3.5.2.
 #[test]
 fn couchdb_3_5() {
     let every_kind = r#"{"n":[1,2,3],"f":1.0,"e":1e2,"big":123456789012345678901234567890,"neg":-5,"s":"é\u00e9\n",

@@ -1,4 +1,4 @@
-//! Trees as bytes.
+//! Binary encoding of trees.
 //!
 //! ```text
 //! tree  = 1 (version), count, node*             numbers are LEB128; nodes ascend by revision
@@ -49,10 +49,7 @@ impl<V> RevTree<V> {
         }
     }
 
-    /// Takes a tree from the front of `bytes`; `value` takes one value.
-    ///
-    /// # Errors
-    /// The bytes are not a tree that [`encode`](Self::encode) wrote.
+    /// Decodes a tree from the front of `bytes`; `value` decodes one value.
     pub fn decode(
         bytes: &mut &[u8],
         mut value: impl FnMut(&mut &[u8]) -> Result<V, Error>,
@@ -61,7 +58,7 @@ impl<V> RevTree<V> {
             return Err(Error::Corrupt("unknown version"));
         }
         let count = take_number(bytes)?;
-        // A node is at least 3 bytes long: a count that lies does not make us allocate.
+        // A node has at least 3 bytes: a forged count must not cause a large allocation.
         let count = usize::try_from(count)
             .ok()
             .filter(|count| *count <= bytes.len() / 3);

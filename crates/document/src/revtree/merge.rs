@@ -1,4 +1,4 @@
-//! Adding revisions: histories that arrive from elsewhere, and edits made here.
+//! Adding revisions: histories that arrive by replication, and edits.
 
 use super::{NONE, RevTree, Slot};
 use crate::rev::{Rev, RevId, Revisions};
@@ -9,18 +9,18 @@ pub struct Path<V> {
     /// The revision and its ancestors.
     pub revisions: Revisions,
     pub deleted: bool,
-    /// What is kept for it.
+    /// Its value.
     pub value: V,
 }
 
-/// What a path did to the tree.
+/// The effect of adding a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merged {
-    /// It made the document or continued a leaf.
+    /// It created the document or continued a leaf.
     NewLeaf,
-    /// It made another leaf: a conflict, unless one of them is deleted.
+    /// It created another leaf: a conflict, unless one of them is deleted.
     NewBranch,
-    /// The revision was there already, as a leaf or an ancestor; nothing changed.
+    /// The revision was known, as a leaf or an ancestor; nothing changed.
     Known,
 }
 
@@ -30,12 +30,11 @@ pub enum Merged {
 pub struct Conflict;
 
 impl<V> RevTree<V> {
-    /// Adds a revision with its history, as replication does (`new_edits=false`): never a conflict.
-    ///
-    /// A history that contradicts the tree (another parent for a revision that is known) continues the known history.
+    /// Adds a revision with its history, as replication does (`new_edits=false`): never a conflict. A history that
+    /// contradicts the tree (another parent for a known revision) continues the known history.
     pub fn merge(&mut self, path: Path<V>) -> Merged {
         let Revisions { start, ids } = path.revisions;
-        // A history cannot be longer than its generation says; of one that claims to be, the oldest part is not believed.
+        // A history cannot be longer than its generation; the oldest part of one that claims to be is dropped.
         let length = ids
             .len()
             .min(usize::try_from(start).unwrap_or(usize::MAX).max(1));
@@ -66,13 +65,9 @@ impl<V> RevTree<V> {
         merged
     }
 
-    /// Checks an edit made here against the leaves and says which revision it continues; none for a new document.
-    ///
-    /// `base` is the revision the client read, if it named one; `deleted` that the edit deletes. A deleted document is edited again
-    /// only by making it anew, which continues its winning tombstone.
-    ///
-    /// # Errors
-    /// The client must read the document again.
+    /// Checks an edit against the leaves and returns the revision that it continues; `None` for a new document. `base`
+    /// is the revision that the client read, if it named one; `deleted` means that the edit deletes the document.
+    /// Creating a deleted document again continues its winning tombstone.
     pub fn edit(&self, base: Option<&Rev>, deleted: bool) -> Result<Option<Rev>, Conflict> {
         let Some(winner) = self.winner() else {
             return base.map_or(Ok(None), |_| Err(Conflict));

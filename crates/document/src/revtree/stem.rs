@@ -1,14 +1,14 @@
-//! Forgetting old ancestors (`revs_limit`).
+//! Dropping old ancestors (`revs_limit`).
 
 use super::{NONE, RevTree};
 
 impl<V> RevTree<V> {
-    /// Keeps of every leaf's history the newest `limit` revisions, the leaf included. A limit of 0 counts as 1.
+    /// Keeps the newest `limit` revisions of every leaf's history, the leaf included. A limit of 0 counts as 1.
     pub fn stem(&mut self, limit: usize) {
         if self.nodes.len() <= limit {
             return;
         }
-        // Steps from each node to its nearest leaf; children follow parents, so one pass backwards knows them all.
+        // Steps from each node to its nearest leaf; children follow parents, so one backwards pass is enough.
         let mut steps = vec![usize::MAX; self.nodes.len()];
         for index in (0..self.nodes.len()).rev() {
             if self.nodes[index].leaf {

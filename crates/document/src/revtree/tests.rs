@@ -263,7 +263,7 @@ fn stemming_keeps_what_some_leaf_still_reaches() {
     assert_eq!(tree.len(), 2);
 }
 
-/// A whole history: revision `i + 1` is a child of `parents[i]` (none: a root), with the sizes of ids mixed.
+/// A whole history: revision `i + 1` is a child of `parents[i]` (`None`: a root), with ids of mixed sizes.
 fn histories() -> impl Strategy<Value = Vec<Vec<Rev>>> {
     let parents = prop::collection::vec(prop::option::weighted(0.9, any::<Index>()), 1..40);
     parents.prop_map(|parents| {
@@ -302,7 +302,7 @@ fn as_path(revs: &[Rev]) -> Path<usize> {
     }
 }
 
-/// What a tree says, with the values of ancestors left out: whether they are known depends on the order of arrival.
+/// The contents of a tree without the values of ancestors: whether they are known depends on the order of arrival.
 fn shape(tree: &RevTree<usize>) -> BTreeMap<Rev, (Option<Rev>, bool)> {
     (tree.nodes())
         .map(|node| {
@@ -351,7 +351,7 @@ proptest! {
         for leaf in tree.leaves() {
             let whole = paths.iter().find(|revs| &revs[0] == leaf.rev).unwrap();
             reached.extend(whole.iter().take(limit).cloned());
-            // Another leaf may hold on to more of a shared history than this one's share.
+            // Another leaf may retain more of a shared history than this one's share.
             let kept: Vec<Rev> = tree.path(leaf.rev).map(|node| node.rev.clone()).collect();
             prop_assert!(kept.len() >= limit.min(whole.len()));
             prop_assert_eq!(&kept[..], &whole[..kept.len()]);

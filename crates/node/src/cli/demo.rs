@@ -84,7 +84,7 @@ fn config(command: &Command, password: &str) -> Config {
     config
 }
 
-/// The service as a client sees it.
+/// A client of the service.
 struct Service {
     client: Client,
     url: String,
@@ -103,7 +103,7 @@ impl Service {
         output::line(&format!("try      curl -u admin:{password} {document}"));
     }
 
-    /// Writes the document that makes the replication.
+    /// Writes the replication document.
     async fn replicate(
         &self,
         source: &Peer,
@@ -128,7 +128,7 @@ impl Service {
         let response = request.send().await?;
         if !response.status().is_success() {
             let answer = response.text().await?;
-            bail!("the service does not take the document: {answer}");
+            bail!("the service rejected the document: {answer}");
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl Service {
         Ok(response.await?.error_for_status()?.json().await?)
     }
 
-    /// Shows how far the replication is, until it ends or Ctrl-C; writes an order a second, from this number on.
+    /// Prints progress until the replication ends or Ctrl-C; writes one order per second, numbered from this number.
     async fn watch(&self, source: &Peer, mut orders: Option<u32>) -> anyhow::Result<()> {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

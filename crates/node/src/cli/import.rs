@@ -1,7 +1,6 @@
-//! `davenport import replicator`: the replication documents of a `CouchDB` cluster, taken over with their history and owners.
-//!
-//! Documents come with their revisions, so that they can be replicated back, and importing again takes over what has changed
-//! since. Without `--apply` nothing is written: it is said what would be, and what would be refused, and why.
+//! `davenport import replicator`: imports the replication documents of a `CouchDB` cluster with their history and
+//! owners. Documents keep their revisions, so they can be replicated back, and importing again imports only changes.
+//! Without `--apply` nothing is written; the output says what would be imported or rejected, and why.
 
 mod cluster;
 
@@ -54,18 +53,17 @@ pub(crate) struct Import {
     json: bool,
 }
 
-/// What became of the documents of a database, or would.
+/// The result for the documents of one database.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Leaves that replications come of.
+    /// Leaves that start a replication.
     runs: u64,
     /// Leaves whose replication has ended.
     ended: u64,
-    /// Deletions of documents that are here.
+    /// Deletions of documents that exist here.
     deleted: u64,
-    /// Design documents.
     designs: u64,
-    /// What is here already.
+    /// Leaves that exist here already.
     present: u64,
     /// Leaves without an owner, which only administrators may change.
     ownerless: u64,
@@ -106,7 +104,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 impl Import {
-    /// Checkpoints are found by ids that are made of the UUID.
+    /// Checkpoints are found by replication ids, which depend on the UUID.
     fn check_uuid(&self, replications: &Replications, theirs: &str) -> anyhow::Result<()> {
         let ours = &replications.service().uuid;
         if ours == theirs {
@@ -159,7 +157,7 @@ async fn database(
     Ok(outcome)
 }
 
-/// The leaves that are not here, but for deletions of what never was.
+/// The leaves that do not exist here, except deletions of documents that do not exist here.
 async fn missing(
     docs: &DocStore,
     db: Option<&Db>,
@@ -221,7 +219,7 @@ async fn write(
 }
 
 impl Outcome {
-    /// What would become of a leaf; `None` if it is left out.
+    /// The edit for a leaf; `None` if it is left out.
     fn judge(&mut self, replications: &Replications, leaf: &Leaf) -> Option<Edit> {
         match self.sort(replications, leaf) {
             Ok(edit) => Some(edit),
@@ -248,7 +246,7 @@ impl Outcome {
             let state = body.get("_replication_state").and_then(Json::as_str);
             let defaults = replications.options().defaults();
             let wanted = Replication::from_document(&body, &defaults);
-            // To the cluster these members mean nothing, so anybody may have written them there.
+            // The cluster ignores these members, so any of its users may have written them.
             if wanted
                 .map_err(|invalid| invalid.to_string())?
                 .is_privileged()

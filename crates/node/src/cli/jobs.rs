@@ -1,4 +1,4 @@
-//! `davenport jobs`: what a service is doing, and steering it, over HTTP.
+//! `davenport jobs`: lists and controls jobs of a service, over HTTP.
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::output;
 
-/// How many jobs one request lists.
+/// Jobs per request.
 const PAGE: u64 = 500;
 
 #[derive(Debug, Args)]
@@ -158,7 +158,7 @@ impl Service {
             let mut page = answer(request).await?;
             total = page["total_rows"].as_u64().unwrap_or(0);
             let Some(Value::Array(mut rows)) = page.get_mut("jobs").map(Value::take) else {
-                bail!("the answer of {} is no list of jobs", self.url);
+                bail!("{} did not return a list of jobs", self.url);
             };
             jobs.append(&mut rows);
             bookmark = page["bookmark"].as_str().map(str::to_owned);
@@ -179,8 +179,8 @@ impl Service {
         Ok(())
     }
 
-    /// Whether a job was made by a document. Only the document can cancel such a job, and the refusal does not say so in a
-    /// way that a program can rely on.
+    /// Whether a document created the job. Such a job can only be cancelled through the document, and the service's
+    /// error does not say so in a form that programs can rely on.
     async fn has_document(&self, id: &str) -> bool {
         let job = self.send(Method::GET, &path(id, "")).await;
         job.is_ok_and(|job| !job["doc_id"].is_null())
@@ -212,20 +212,21 @@ impl Service {
     }
 }
 
-/// The answer to a request, or what the service says is wrong with it.
+/// The response to a request, or the service's error.
 async fn answer(request: RequestBuilder) -> anyhow::Result<Value> {
-    let response = request.send().await.context(
-        "ask the service: is a frontend running there? --url or DAVENPORT_URL names another address",
-    )?;
+    let response = request
+        .send()
+        .await
+        .context("cannot reach the service; check --url or DAVENPORT_URL")?;
     let status = response.status();
     let json: Option<Value> = response.json().await.ok();
     if status.is_success() {
-        return json.context("the answer is not JSON: is this a frontend of Davenport?");
+        return json.context("the response is not JSON; check that --url is a Davenport frontend");
     }
     let part = |name| json.as_ref().and_then(|json| json[name].as_str());
     let (error, reason) = (part("error").unwrap_or("?"), part("reason").unwrap_or("?"));
     let hint = match status.as_u16() {
-        401 => " (name an administrator by --user or DAVENPORT_USER)",
+        401 => "; set --user or DAVENPORT_USER to an administrator",
         _ => "",
     };
     bail!("{} {error}: {reason}{hint}", status.as_u16())
@@ -258,7 +259,7 @@ fn row(job: &Value) -> Vec<String> {
     ]
 }
 
-/// What is most worth knowing of a job, in a few words.
+/// The most useful facts about a job, in a few words.
 fn note(info: &Value) -> String {
     if let Some(error) = info["error"].as_str() {
         let reason = info["reason"].as_str();
@@ -285,7 +286,7 @@ fn note(info: &Value) -> String {
     notes.join(", ")
 }
 
-/// A job, a member on each line, its history at the end.
+/// A job, one member per line, its history last.
 fn describe(job: &Value) -> String {
     let mut rows = Vec::new();
     for (name, value) in job.as_object().into_iter().flatten() {

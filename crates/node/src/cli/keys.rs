@@ -1,4 +1,4 @@
-//! `davenport keys`: which keys a store needs, and sealing anew what is sealed with old ones.
+//! `davenport keys`: lists the keys that a store needs, and reseals what old keys sealed.
 
 use std::path::{Path, PathBuf};
 
@@ -30,13 +30,13 @@ pub(crate) struct Target {
     json: bool,
 }
 
-/// Keys of a file and of the store that it belongs to.
+/// The keys of a key file and of its store.
 struct Compared {
     file: PathBuf,
     known: KeysInUse,
-    /// Those of the file, the one that seals first.
+    /// Key names in the file; the first one seals.
     here: Vec<String>,
-    /// Those of them that are others than those that the store knows by these names.
+    /// Names whose key in the file differs from the one that the store knows.
     others: Vec<String>,
 }
 
@@ -48,16 +48,16 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 impl Target {
-    /// A store and a key file that are there: whoever looks at them does not want to make them.
+    /// Opens an existing store and key file. Neither is created.
     fn existing(&self) -> anyhow::Result<(Config, PathBuf)> {
         let sources = self.nodes.sources()?;
         let config = sources.load()?.config;
         if !store_is_there(&config) {
-            let what = format!("there is no store at {}", config.store.url);
-            return Err(anyhow!("{what}; --store names another one").context(Unusable));
+            let what = format!("no store at {}", config.store.url);
+            return Err(anyhow!("{what}; check --store").context(Unusable));
         }
         let file = key_file(&config, sources.file.as_deref());
-        let file = file.context("the keys of this store are gone with its process")?;
+        let file = file.context("the keys of an in-memory store are lost when its process ends")?;
         Ok((config, file))
     }
 }
@@ -86,14 +86,14 @@ async fn reseal(target: &Target) -> anyhow::Result<()> {
     let old: Vec<_> = compared.known.old().collect();
     if !old.is_empty() {
         bail!(
-            "something may be sealed with {} again: start every node with the new key in front, and try again a minute later",
+            "{} may be in use again: restart every node with the new key first in its key file, then try again a minute later",
             old.join(", ")
         );
     }
     Ok(())
 }
 
-/// Says whether the keys of a configuration are those of its store. Makes nothing.
+/// Checks whether the keys of a configuration match its store. Creates nothing.
 pub(super) async fn look(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     let Some(file) = key_file(config, file).filter(|_| store_is_there(config)) else {
         return Ok(());
@@ -102,14 +102,12 @@ pub(super) async fn look(config: &Config, file: Option<&Path>) -> anyhow::Result
     let read = tokio::time::timeout(patience, Compared::read(config, file));
     let read = read
         .await
-        .unwrap_or_else(|_| Err(anyhow!("it does not answer")));
+        .unwrap_or_else(|_| Err(anyhow!("it does not respond")));
     let compared = match read {
         Ok(compared) => compared,
         Err(error) if error.is::<Exposed>() => return Err(error),
         Err(error) => {
-            output::error(&format!(
-                "davenport: the store was not looked into: {error:#}"
-            ));
+            output::error(&format!("davenport: the store was not checked: {error:#}"));
             return Ok(());
         }
     };
@@ -117,7 +115,7 @@ pub(super) async fn look(config: &Config, file: Option<&Path>) -> anyhow::Result
     for name in compared.spare() {
         let file = compared.file.display();
         output::error(&format!(
-            "davenport: nothing is sealed with the key {name} of {file}: its line can go once every node has another one in front"
+            "davenport: nothing is sealed with the key {name} of {file}; its line can be removed once another key is first on every node"
         ));
     }
     Ok(())
@@ -139,12 +137,12 @@ impl Compared {
         })
     }
 
-    /// What the store needs and the file does not have.
+    /// Keys that the store needs and the file lacks.
     fn missing(&self) -> impl Iterator<Item = &String> {
         (self.known.used.iter()).filter(|name| !self.here.contains(name))
     }
 
-    /// What the file has and the store does not need: not the first, with which something will be sealed.
+    /// Keys in the file that the store does not need, without the first one, which will seal.
     fn spare(&self) -> impl Iterator<Item = &String> {
         (self.here.iter().skip(1)).filter(|name| !self.known.used.contains(name))
     }
@@ -167,10 +165,10 @@ impl Compared {
         let used = self.known.used.contains(name);
         let newest = self.known.newest.as_ref() == Some(name);
         match (used, self.here.iter().position(|known| known == name)) {
-            (true, None) => "needed, and not in the file",
+            (true, None) => "needed, but not in the file",
             (true, Some(_)) if newest => "seals",
-            (true, Some(_)) => "needed: something may be sealed with it",
-            (false, Some(0)) => "seals when a node is started",
+            (true, Some(_)) => "needed: credentials may be sealed with it",
+            (false, Some(0)) => "will seal once a node is started",
             (false, _) => "not needed",
         }
     }
@@ -215,7 +213,7 @@ impl Compared {
     }
 }
 
-/// What to do about keys that are gone.
+/// What to do about missing keys.
 pub(crate) fn lost(names: &str, file: &Path) -> String {
     format!(
         "credentials in this store may be sealed with {names}, which is not in the key file {}: give this node the key file \
@@ -239,5 +237,5 @@ fn sentence(pass: &Resealing) -> String {
         0 => String::new(),
         left => format!("; {left} cannot be opened, see the log of the node that tried"),
     };
-    format!("{verb} with {to}: {resealed} anew, of {looked} documents and jobs{so_far}{left}")
+    format!("{verb} with {to}: {resealed} of {looked} documents and jobs{so_far}{left}")
 }

@@ -1,4 +1,4 @@
-//! Where tools find what the nodes of a store work with.
+//! Finds the configuration and store of the nodes, for tools.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::{Unusable, serve};
 use crate::config::{Config, Sources};
 use crate::running::{open_keys, open_store, replications};
 
-/// What a tool takes that works on the nodes' store.
+/// Flags of tools that work on the nodes' store.
 #[derive(Debug, Args)]
 pub(super) struct NodesFlags {
     /// Configuration file of the nodes
@@ -28,7 +28,6 @@ pub(super) struct NodesFlags {
 }
 
 impl NodesFlags {
-    /// The configuration file.
     pub(super) fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
@@ -50,14 +49,14 @@ impl NodesFlags {
     }
 }
 
-/// What `--set` says.
+/// Parses `--set`.
 pub(super) fn setting(set: &str) -> anyhow::Result<(&'static str, String, String)> {
     let (key, value) =
         (set.split_once('=')).ok_or_else(|| anyhow!("--set {set}: write SECTION.KEY=VALUE"))?;
     Ok(("--set", key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// Replications on the nodes' store, with their keys; `file` is the configuration file.
+/// The replications of the nodes' store, with their keys; `file` is the configuration file.
 pub(super) async fn open(config: &Config, file: Option<&Path>) -> anyhow::Result<Replications> {
     let store = open_store(config).await?;
     let keys = open_keys(config, file)?;

@@ -1,25 +1,23 @@
-//! What the commands print. A closed pipe is no error: whoever read has read enough.
+//! Output of the commands. A closed pipe is not an error: the reader has read enough.
 
 use std::io::Write;
 
-/// One line on standard output.
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// Text on standard output as it is.
+/// Prints text without a line break.
 pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// One line on standard error.
 pub(crate) fn error(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Rows below a head, as wide as they need to be, but for the last column.
+/// Rows below a header, columns as wide as they need to be.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at));

@@ -1,4 +1,4 @@
-//! `davenport hash-password`: what stands in the section `[admins]` instead of a password.
+//! `davenport hash-password`: prints the hash for the section `[admins]`.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
@@ -19,7 +19,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A line of standard input; on a terminal it is asked for, and not shown.
+/// A line of standard input; on a terminal, prompts for it without an echo.
 fn read() -> anyhow::Result<String> {
     let input = std::io::stdin();
     let mut line = String::new();

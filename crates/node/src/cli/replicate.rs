@@ -1,4 +1,4 @@
-//! `davenport replicate`: one replication in the foreground, with nothing to set up.
+//! `davenport replicate`: one replication in the foreground, without a service.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{one, output};
 
-/// Names the checkpoints of runs from the command line, so that the next run goes on where one ended.
+/// Part of the checkpoint ids of runs from the command line, so that the next run resumes where the last one ended.
 const UUID: &str = "0000000000000000davenport000cli0";
 
 #[derive(Debug, Args)]
@@ -69,12 +69,12 @@ pub(crate) struct Command {
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     for (name, url) in [("SOURCE", &command.source), ("TARGET", &command.target)] {
-        // The value is not shown: it may hold a password.
+        // The value is not shown: it may contain a password.
         if !["http://", "https://"]
             .iter()
             .any(|scheme| url.starts_with(scheme))
         {
-            bail!("{name} is not the URL of a database; write it as http://HOST:5984/NAME");
+            bail!("{name} is not the URL of a database; use http://HOST:5984/NAME");
         }
     }
     let document = document(&command)?;
@@ -88,7 +88,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Waits for the run, shows its progress, and stops it in good order on Ctrl-C.
+/// Waits for the run, shows its progress, and stops it in order on Ctrl-C.
 async fn attend(
     run: impl Future<Output = Result<Report, Error>>,
     control: &Control,
@@ -111,7 +111,7 @@ async fn attend(
     }
 }
 
-/// The replication document that the command line describes.
+/// The replication document for the command line.
 fn document(command: &Command) -> anyhow::Result<Json> {
     let mut fields = Map::new();
     fields.insert("source".to_owned(), json!(command.source));
@@ -130,9 +130,9 @@ fn document(command: &Command) -> anyhow::Result<Json> {
     }
     for option in &command.options {
         let Some((field, value)) = option.split_once('=') else {
-            bail!("--option {option}: write FIELD=JSON");
+            bail!("--option {option}: must be FIELD=JSON");
         };
-        // What is no JSON is a string, so that no quotes are needed around words.
+        // Other values are strings, so that words need no quotes.
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         fields.insert(field.to_owned(), value);
     }
@@ -143,14 +143,14 @@ fn network(command: &Command) -> anyhow::Result<Network> {
     let options = NetworkOptions {
         verify_ssl_certificates: !command.insecure,
         ssl_trusted_certificates_file: command.cacert.clone(),
-        // Whoever runs this can reach every address anyway.
+        // The user who runs this can reach every address anyway.
         egress: EgressOptions::open(),
         ..NetworkOptions::default()
     };
     Ok(Network::new(options, crate::random())?)
 }
 
-/// Shows a run: a bar on a terminal, lines of JSON on request, else nothing but the end.
+/// Shows a run: a bar on a terminal, JSON lines with `--json`, otherwise only the result.
 struct Reporter {
     json: bool,
     bar: Option<ProgressBar>,
@@ -194,7 +194,7 @@ impl Reporter {
                 progress.bytes_per_second / 1e6
             )
         } else {
-            // It is too early to say how fast it is.
+            // Too early for a rate.
             format!("{written} written")
         });
         bar.set_message(match progress.phase {
@@ -206,7 +206,7 @@ impl Reporter {
         });
     }
 
-    /// A failure, in the form that was asked for and as the command's error.
+    /// Prints a failure in the selected format and returns it as the command's error.
     fn failed(&self, error: &Error, creates_target: bool) -> anyhow::Error {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -218,7 +218,7 @@ impl Reporter {
         let failure = one::failure(error);
         match error {
             Error::DbNotFound { .. } if !creates_target => {
-                anyhow::anyhow!("{failure}; --create-target makes a target that is not there")
+                anyhow::anyhow!("{failure}; --create-target creates a missing target")
             }
             _ => failure,
         }
@@ -231,7 +231,7 @@ impl Reporter {
         }
         for failed in outcome.progress.failures.iter() {
             output::error(&format!(
-                "not taken: {}: {}: {}",
+                "rejected: {}: {}: {}",
                 failed.id, failed.error, failed.reason
             ));
         }
@@ -242,14 +242,11 @@ impl Reporter {
             output::line(&summary(outcome, &stats));
         }
         if stats.doc_write_failures > 0 {
-            bail!(
-                "{} documents were not taken by the target",
-                stats.doc_write_failures
-            );
+            bail!("the target rejected {} documents", stats.doc_write_failures);
         }
-        // Whoever started it wanted all of it.
+        // An incomplete run is a failure.
         if !is_continuous && outcome.ending != Ending::Completed {
-            bail!("it was stopped before it was done");
+            bail!("stopped before it was complete");
         }
         Ok(())
     }
@@ -261,16 +258,16 @@ fn summary(outcome: &Report, stats: &Stats) -> String {
             return "done: nothing has changed since the last run".to_owned();
         }
         Ending::Completed => "done",
-        Ending::Stopped => "stopped, and can go on from here",
+        Ending::Stopped => "stopped; run it again to resume",
         Ending::FilterChanged => "stopped, since the filter was changed; run it again",
     };
     format!(
-        "{how}: {} revisions checked, {} missing, {} documents written, {} not taken",
+        "{how}: {} revisions checked, {} missing, {} documents written, {} rejected",
         stats.missing_checked, stats.missing_found, stats.docs_written, stats.doc_write_failures
     )
 }
 
-/// What this run did: counters go on over runs, and the one before is in the history of the checkpoint.
+/// The counts of this run: the engine's counters include earlier runs, whose counts are in the checkpoint's history.
 fn done_now(outcome: &Report) -> Stats {
     let stats = outcome.progress.stats;
     let history = outcome.result.get("history");

@@ -1,4 +1,4 @@
-//! `davenport serve`, and the programs of one role: from flags to an orderly end.
+//! `davenport serve`, and the programs with one role: from flags to an orderly stop.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::systemd::Systemd;
 use crate::{admins, argv, tls};
 
 const ADMIN_VARIABLE: &str = "DAVENPORT_ADMIN";
-/// Options that take effect without a restart.
+/// Sections and options that take effect without a restart.
 const LIVE: [&str; 3] = ["replicator.", "admins.", "log.level"];
 
 /// `davenport serve`
@@ -35,7 +35,7 @@ pub(crate) struct Command {
     roles: Option<Vec<Role>>,
 }
 
-/// What every node takes.
+/// The flags of every node.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
     /// Configuration file (TOML); `davenport config` prints one with every option
@@ -75,7 +75,7 @@ pub(crate) struct Flags {
     check_config: bool,
 }
 
-/// There is nobody who may do anything.
+/// The node has no administrators.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "there is no administrator, so nobody could use this node, or anybody could. Start it with --admin-file FILE, \
@@ -84,7 +84,7 @@ pub(crate) struct Flags {
 pub(crate) struct NoAdministrator;
 
 impl Flags {
-    /// Where values come from. Administrators are taken out of the flags.
+    /// The sources of the configuration. Administrators are removed from the flags.
     fn sources(&mut self, roles: Option<Vec<Role>>) -> anyhow::Result<Sources> {
         let mut flags = Vec::new();
         if let Some(url) = &self.store {
@@ -104,7 +104,7 @@ impl Flags {
             flags.push(setting(set).context(NotStarted)?);
         }
         let mut environment = environment();
-        // It is among the flags.
+        // Already in the flags.
         drop(environment.remove(ADMIN_VARIABLE).map(Zeroizing::new));
         Ok(Sources {
             file: self.config.clone(),
@@ -117,7 +117,7 @@ impl Flags {
     }
 }
 
-/// Takes passwords out of the sight of `ps`, now that they are read.
+/// Hides passwords from `ps` after they were read.
 fn hide() -> std::io::Result<()> {
     argv::hide_arguments()?;
     argv::hide_variables(|name| {
@@ -125,7 +125,7 @@ fn hide() -> std::io::Result<()> {
     })
 }
 
-/// The one place where the environment is read.
+/// Only this function reads the environment.
 pub(super) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -166,7 +166,7 @@ pub(crate) async fn run_as(mut flags: Flags, roles: Option<Vec<Role>>) -> anyhow
 }
 
 async fn start(sources: &mut Sources, loaded: &mut Loaded) -> anyhow::Result<Node> {
-    // The store first: a node that cannot open it makes no keys for it.
+    // The store first: a node that cannot open it must not create a key file for it.
     let (config, file) = (&loaded.config, sources.file.as_deref());
     let store = open_store(config).await?;
     if let Some(path) = key_file(config, file).filter(|path| !path.exists()) {
@@ -186,7 +186,7 @@ async fn start(sources: &mut Sources, loaded: &mut Loaded) -> anyhow::Result<Nod
     .await
 }
 
-/// Puts hashes in the place of administrators' passwords, which nothing needs from here on.
+/// Replaces administrators' passwords by hashes. The passwords are not needed after this.
 async fn seal(sources: &mut Sources, loaded: &mut Loaded, secret: [u8; 32]) -> anyhow::Result<()> {
     let hashes = admins::hash_all(&loaded.config.admins, secret).await?;
     let hashes = hashes
@@ -198,10 +198,10 @@ async fn seal(sources: &mut Sources, loaded: &mut Loaded, secret: [u8; 32]) -> a
     Ok(())
 }
 
-/// What can be found out without opening the store.
+/// Checks that need no open store.
 fn check(config: &Config) -> anyhow::Result<()> {
     if config.node_types.api_frontend {
-        // A cluster has its own.
+        // With a cluster, administrators are the cluster's.
         if config.admins.0.is_empty() && config.upstream.url.is_empty() {
             return Err(NoAdministrator.into());
         }
@@ -220,11 +220,11 @@ fn say_usable(config: &Config) -> ExitCode {
              `davenport hash-password` prints in its place"
         ));
     }
-    output::line("the configuration can be used");
+    output::line("the configuration is valid");
     ExitCode::SUCCESS
 }
 
-/// A node and what it was made of.
+/// A node with its configuration.
 struct Running {
     systemd: Systemd,
     sources: Sources,
@@ -269,7 +269,7 @@ impl Running {
         let stopped = tokio::select! {
             stopped = node.stop() => stopped,
             () = signals.second() => {
-                tracing::warn!("stopped at once: jobs come back when their heart-beats are missed");
+                tracing::warn!("stopped immediately; jobs run elsewhere after their heartbeats time out");
                 false
             }
         };
@@ -281,7 +281,7 @@ impl Running {
         }
     }
 
-    /// Says where the node is, in lines that programs read.
+    /// Prints the node's addresses, in lines that programs parse.
     fn announce(&self, node: &Node) {
         let config = &self.loaded.config;
         if let Some(address) = node.address() {
@@ -304,7 +304,7 @@ impl Running {
         self.systemd.tell("READY=1");
     }
 
-    /// Reads the configuration again. One that cannot be used changes nothing.
+    /// Reads the configuration again. An invalid one changes nothing.
     async fn reload(&mut self, node: &Node) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_us = now.tv_sec.saturating_mul(1_000_000) + now.tv_nsec / 1000;
@@ -312,10 +312,9 @@ impl Running {
             .tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
         match self.take_over(node).await {
             Ok(changed) => tracing::info!(changed = changed.join(" "), "configuration reloaded"),
-            Err(error) => tracing::error!(
-                error = format!("{error:#}"),
-                "the configuration stays as it is"
-            ),
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "configuration not reloaded")
+            }
         }
         self.systemd.tell("READY=1");
     }
@@ -331,7 +330,7 @@ impl Running {
         let changed = self.loaded.changed(&loaded);
         let live = |key: &&String| LIVE.iter().any(|live| key.starts_with(live));
         for key in changed.iter().filter(|key| !live(key)) {
-            tracing::warn!(key, "this takes effect with the next start");
+            tracing::warn!(key, "takes effect after a restart");
         }
         self.loaded = loaded;
         Ok(changed)
@@ -361,7 +360,7 @@ impl Signals {
         }
     }
 
-    /// Somebody does not want to wait.
+    /// Completes on a second signal: stop immediately.
     async fn second(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

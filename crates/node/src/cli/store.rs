@@ -54,14 +54,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// A store that is there: whoever looks into one does not want to make one.
+    /// Opens an existing store; does not create one.
     async fn open_existing(&self) -> anyhow::Result<Store> {
         let directory = self.store.strip_prefix("lmdb:").map(Path::new);
         if directory.is_some_and(|directory| !directory.join("format").exists()) {
-            let message = format!(
-                "there is no store at {}; --store names another one",
-                self.store
-            );
+            let message = format!("no store at {}; check --store", self.store);
             return Err(::store::Error::Open {
                 message,
                 source: None,
@@ -105,7 +102,7 @@ async fn check(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts what is sealed, by key: nodes may do without those that are not known to be in use.
+/// Counts sealed values by key, and reports keys not marked as in use, which nodes may lack.
 async fn check_seals(target: &Target, store: &Store) -> anyhow::Result<usize> {
     let known = keys_in_use(store).await?;
     let mut problems = 0;
@@ -122,7 +119,7 @@ async fn check_seals(target: &Target, store: &Store) -> anyhow::Result<usize> {
             let problem = if needed {
                 ""
             } else {
-                ": it is not known to be needed"
+                ": it is not marked as in use"
             };
             format!(
                 "{}: sealed with the key {key}: {documents} documents and {jobs} jobs{problem}",
@@ -163,12 +160,12 @@ async fn stats(target: &Target) -> anyhow::Result<()> {
 
 async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
     if path.is_none() && std::io::stdout().is_terminal() {
-        bail!("an export is nothing to look at: write it to a file by --output, or into a pipe");
+        bail!("refusing to write binary data to a terminal; use --output FILE or a pipe");
     }
     let store = target.open_existing().await?;
     let mut sink: Box<dyn AsyncWrite + Unpin> = match &path {
         Some(path) => {
-            // It holds the hashes of passwords, and whatever else the store does not seal.
+            // An export contains password hashes, and everything else that the store does not seal.
             let mut options = OpenOptions::new();
             let file = options.write(true).create_new(true).mode(0o600).open(path);
             let file = file.await;
@@ -178,11 +175,11 @@ async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {
     };
     let exported = store.export(&mut BufWriter::new(&mut sink)).await;
     if let (Err(_), Some(path)) = (&exported, &path) {
-        // Half an export would be in the way of the next one.
+        // A partial file would be in the way of the next export.
         drop(std::fs::remove_file(path));
     }
     let totals = exported?;
-    // Standard output is the stream.
+    // Standard output is the export.
     output::error(&sentence(
         &target.store,
         "exported",

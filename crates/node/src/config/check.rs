@@ -1,4 +1,4 @@
-//! What of a configuration cannot be used, although each value is of its form.
+//! Checks of values that parse but cannot be used.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use super::problem::{Place, Problem};
 use super::{Config, schema};
 
 impl Config {
-    /// What cannot be worked with.
     pub(super) fn problems(&self, places: &BTreeMap<String, Place>) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut check = |section: &str, result: Result<(), String>| {
@@ -66,7 +65,7 @@ impl Config {
 
     fn check_roles(&self) -> Result<(), String> {
         if !self.node_types.api_frontend && !self.node_types.replication {
-            return Err("every role is turned off, so there is nothing to do".to_owned());
+            return Err("all roles are turned off".to_owned());
         }
         Ok(())
     }
@@ -80,7 +79,7 @@ impl Config {
         };
         if !known {
             return Err(format!(
-                "`url` is {url:?}, which names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
+                "`url` is {url:?}; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
             ));
         }
         if self.store.map_size_gb == 0 {
@@ -91,7 +90,7 @@ impl Config {
 
     fn check_http(&self) -> Result<(), String> {
         if self.http.cert_file.is_some() != self.http.key_file.is_some() {
-            return Err("`cert_file` and `key_file` go together".to_owned());
+            return Err("set both `cert_file` and `key_file`, or neither".to_owned());
         }
         Ok(())
     }
@@ -117,7 +116,7 @@ fn text<E: std::fmt::Display>(result: Result<(), E>) -> Result<(), String> {
     result.map_err(|error| error.to_string())
 }
 
-/// The option that a text is about: the one it names, or whose value it names, in backticks.
+/// The option that a message in backticks is about.
 fn blame(section: &str, what: &str, places: &BTreeMap<String, Place>) -> String {
     let mut quoted = what.split('`').skip(1).step_by(2);
     let inner = |name: &&schema::Section| {

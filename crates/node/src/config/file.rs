@@ -1,4 +1,4 @@
-//! A configuration file as a list of settings, each with its place.
+//! Parses a configuration file into settings with their positions.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ use super::Setting;
 use super::problem::{Place, Problem, nearest};
 use super::schema::{self, Section};
 
-/// Reads a file; what cannot be used in it is among the problems.
+/// Reads a file and collects its problems.
 pub(super) fn read(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(path, &text, problems),
@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
     }
 }
 
-/// Reads a file of administrators, a line each; what cannot be used in it is among the problems.
+/// Reads a file of administrators, one per line, and collects its problems.
 pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Place, String, String)> {
     let place = |line: usize| Place::File {
         path: path.to_owned(),
@@ -47,7 +47,7 @@ pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Place, St
     let text = match read_private(path) {
         Ok(Some(text)) => text,
         Ok(None) => {
-            let what = "others may read it, and it holds passwords: chmod 600 it";
+            let what = "other users may read these passwords; run: chmod 600";
             refuse(whole(), what.to_owned());
             return Vec::new();
         }
@@ -71,7 +71,7 @@ pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Place, St
     admins
 }
 
-/// The text of a file, unless its group or others may read it.
+/// The text of a file, unless its group or other users may read it.
 fn read_private(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
     let mut file = File::open(path)?;
     if file.metadata()?.permissions().mode() & 0o077 != 0 {
@@ -123,7 +123,7 @@ impl Reader<'_> {
             let Some(section) = schema::section(name) else {
                 let sections = schema::sections().iter();
                 let known = sections.map(|section| section.name.as_str());
-                let what = format!("there is no such section{}", nearest(name, known));
+                let what = format!("unknown section{}", nearest(name, known));
                 self.refuse(key.span(), &format!("[{name}]"), what);
                 continue;
             };
@@ -136,7 +136,7 @@ impl Reader<'_> {
         let name = &section.name;
         let (DeValue::Table(table), Some(toml::Value::Table(values))) = (value.get_ref(), values)
         else {
-            let what = format!("is a section: begin it with a line [{name}]");
+            let what = format!("is a section; start it with a line [{name}]");
             return self.refuse(key.span(), name, what);
         };
         for (key, value) in table {
@@ -176,7 +176,7 @@ impl Reader<'_> {
     }
 }
 
-/// What to say of a name that is no option of a section.
+/// The message for an unknown option.
 pub(super) fn unknown(section: &Section, key: &str) -> String {
     let elsewhere = schema::sections()
         .iter()
@@ -185,5 +185,5 @@ pub(super) fn unknown(section: &Section, key: &str) -> String {
         Some(other) => format!("; it is an option of [{}]", other.name),
         None => nearest(key, section.keys.iter().map(|known| known.name.as_str())),
     };
-    format!("there is no such option{hint}")
+    format!("unknown option{hint}")
 }

@@ -1,16 +1,13 @@
-//! What is wrong with a configuration, and where.
+//! Problems of a configuration, with their position.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// Nobody said otherwise.
     Default,
     /// A file, with line and column.
     File {
-        /// The file.
         path: PathBuf,
         /// Line and column, from 1.
         at: Option<(usize, usize)>,
@@ -35,7 +32,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a configuration is refused. Never shows a value that may be a secret.
+/// Why a configuration is invalid. Never contains a value that may be secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     place: Place,
@@ -65,7 +62,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A configuration that is not usable: every problem on a line of its own.
+/// An unusable configuration: one problem per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused(pub Vec<Problem>);
 
@@ -81,7 +78,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// `; did you mean …?` with the known name that is nearest, if any is near.
+/// `; did you mean …?` with the nearest known name, if any is near.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let near = known
         .map(|known| (distance(name, known), known))
@@ -92,7 +89,7 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
     })
 }
 
-/// How many characters have to be changed, put in or taken out.
+/// The edit distance of two names.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

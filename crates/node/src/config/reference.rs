@@ -1,4 +1,4 @@
-//! All options as text: for the documentation, and to begin a file with.
+//! All options as text: for the documentation, and as an initial configuration file.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::schema::{Key, Section, sections};
 
-/// Tables in Markdown, a section each.
+/// Markdown tables, one per section.
 pub fn markdown() -> String {
     let mut text = String::new();
     for section in sections() {
@@ -25,7 +25,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// A file that sets every option to its default, with what each is about.
+/// A file that sets every option to its default, with descriptions.
 pub fn file() -> String {
     let mut text = String::from("# Davenport's options with their defaults.\n");
     for section in sections() {
@@ -67,7 +67,7 @@ fn comment(text: &str) -> String {
 
 fn in_toml(value: &Value) -> String {
     match value {
-        // TOML and JSON agree about these.
+        // TOML and JSON agree for these values.
         Value::Array(values) => {
             let values: Vec<String> = values.iter().map(in_toml).collect();
             format!("[{}]", values.join(", "))
@@ -90,7 +90,7 @@ mod tests {
         assert!(comments.all(|line| line.len() <= 100));
     }
 
-    /// `UPDATE_DOCS=1` writes what this test wants to see.
+    /// `UPDATE_DOCS=1` writes the expected text.
     #[test]
     fn the_documentation_lists_every_option() {
         const BEGIN: &str = "<!-- options: made by `UPDATE_DOCS=1 cargo test -p node` -->\n";

@@ -1,4 +1,4 @@
-//! Which options there are, read off the sections themselves: names, forms, defaults and texts.
+//! The schema of the configuration, derived from the sections: names, types, defaults and descriptions.
 
 use std::sync::LazyLock;
 
@@ -7,33 +7,26 @@ use serde_json::Value;
 
 use super::Config;
 
-/// A section and its options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Section {
-    /// Its name, with dots.
     pub name: String,
-    /// What it is about.
     pub text: String,
-    /// Its options; none when every name may stand in it.
+    /// Its options; empty for a section with arbitrary names.
     pub keys: Vec<Key>,
-    /// Every name may stand in it.
+    /// Accepts arbitrary names.
     pub open: bool,
 }
 
-/// An option.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
-    /// Its name, without its section's.
     pub name: String,
-    /// The form of its values.
     pub form: Form,
-    /// What it is when nobody says; `None` is nothing.
+    /// `None` if there is no default.
     pub default: Option<Value>,
-    /// What it does.
     pub text: String,
 }
 
-/// How values look.
+/// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `true` or `false`.
@@ -59,12 +52,11 @@ pub fn sections() -> &'static [Section] {
     &SECTIONS
 }
 
-/// The section of this name.
 pub fn section(name: &str) -> Option<&'static Section> {
     sections().iter().find(|section| section.name == name)
 }
 
-/// The option of this name, its section's in front; the form of a name in an open section.
+/// The option of this full name; for an open section, its type.
 pub(super) fn form(path: &str) -> Option<Form> {
     let (name, key) = path.rsplit_once('.')?;
     let section = section(name)?;

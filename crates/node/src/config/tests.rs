@@ -73,23 +73,23 @@ fn later_layers_win() {
 fn what_is_unknown_is_refused_with_its_place() {
     assert_eq!(
         refused("[replicator]\nmax_jobs = 1\n  max_job = 2\n"),
-        "d.toml:3:3: replicator.max_job: there is no such option; did you mean `max_jobs`?"
+        "d.toml:3:3: replicator.max_job: unknown option; did you mean `max_jobs`?"
     );
     assert_eq!(
         refused("[replicater]\nmax_jobs = 1\n"),
-        "d.toml:1:2: [replicater]: there is no such section; did you mean `replicator`?"
+        "d.toml:1:2: [replicater]: unknown section; did you mean `replicator`?"
     );
     assert_eq!(
         refused("[replicator]\nverify_ssl_certificates = true\n"),
-        "d.toml:2:1: replicator.verify_ssl_certificates: there is no such option; it is an option of [network]"
+        "d.toml:2:1: replicator.verify_ssl_certificates: unknown option; it is an option of [network]"
     );
     assert_eq!(
         refused("[network.egress]\nallowed = []\n"),
-        "d.toml:2:1: network.egress.allowed: there is no such option; did you mean `allow`?"
+        "d.toml:2:1: network.egress.allowed: unknown option; did you mean `allow`?"
     );
     assert_eq!(
         refused("replicator = 7\n"),
-        "d.toml:1:1: replicator: is a section: begin it with a line [replicator]"
+        "d.toml:1:1: replicator: is a section; start it with a line [replicator]"
     );
 }
 
@@ -101,7 +101,7 @@ fn what_is_impossible_is_refused_with_its_place() {
     );
     assert_eq!(
         refused("[store]\n\nurl = \"sqlite:x\"\n"),
-        "d.toml:3:1: store.url: `url` is \"sqlite:x\", which names no store; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
+        "d.toml:3:1: store.url: `url` is \"sqlite:x\"; use lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory:"
     );
     assert_eq!(
         refused("[network]\negress.deny = [\"10.0.0.0/99\"]\n"),
@@ -152,7 +152,7 @@ fn variables_and_flags_are_refused_by_name() {
     let refused = |pairs: &[(&str, &str)]| environment(pairs).load().unwrap_err().to_string();
     let unknown = refused(&[("DAVENPORT_REPLICATOR_MAX_JOB", "1")]);
     assert!(
-        unknown.ends_with("\n  $DAVENPORT_REPLICATOR_MAX_JOB: there is no such option; did you mean `DAVENPORT_REPLICATOR_MAX_JOBS`?"),
+        unknown.ends_with("\n  $DAVENPORT_REPLICATOR_MAX_JOB: unknown option; did you mean `DAVENPORT_REPLICATOR_MAX_JOBS`?"),
         "{unknown}"
     );
     let wrong = refused(&[("DAVENPORT_REPLICATOR_MAX_JOBS", "many")]);
@@ -178,7 +178,7 @@ fn variables_and_flags_are_refused_by_name() {
             .load()
             .unwrap_err()
             .to_string()
-            .contains("--set: max_jobs: there is no such option")
+            .contains("--set: max_jobs: unknown option")
     );
     let missing = Sources {
         file: Some("/nowhere/d.toml".into()),
@@ -303,7 +303,7 @@ fn administrators_may_have_a_file_of_their_own() {
         (
             "anna:x\n",
             0o640,
-            "admins: others may read it, and it holds passwords: chmod 600 it",
+            "admins: other users may read these passwords; run: chmod 600",
         ),
         ("anna:x\nberta\n", 0o600, "admins:2:1: write NAME:PASSWORD"),
         (

@@ -13,7 +13,6 @@ use super::Fault;
 pub struct Profile {
     /// The number of faults, after which there are none.
     pub faults_max: u64,
-    /// [`Fault::Latency`]
     pub latency: u32,
     /// In milliseconds.
     pub latency_ms_max: u64,
@@ -23,21 +22,14 @@ pub struct Profile {
     pub too_many_silent: u32,
     /// 500, 502, 503 or 504.
     pub server_error: u32,
-    /// [`Fault::Reset`]
     pub reset: u32,
-    /// [`Fault::LoseAnswer`]
     pub lose_answer: u32,
-    /// [`Fault::CutBody`]
     pub cut_body: u32,
-    /// [`Fault::TruncateBody`]
     pub truncate_body: u32,
-    /// [`Fault::SlowBody`]
     pub slow_body: u32,
-    /// [`Fault::Dribble`]
     pub dribble: u32,
     /// [`Fault::DeclareLength`]
     pub wrong_length: u32,
-    /// [`Fault::Restart`]
     pub restart: u32,
 }
 

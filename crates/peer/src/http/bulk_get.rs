@@ -23,7 +23,6 @@ use crate::server::Server;
 /// Parameters of single documents, which are refused here.
 const REFUSED_PARAMS: [&str; 5] = ["open_revs", "new_edits", "w", "rev", "atts_since"];
 
-/// One requested document.
 #[derive(Debug)]
 struct Item {
     id: Value,

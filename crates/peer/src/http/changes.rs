@@ -80,7 +80,6 @@ struct Docs {
 struct Query {
     kind: FeedKind,
     filter: Filter,
-    /// Changes after this one.
     since: u64,
     descending: bool,
     limit: u64,

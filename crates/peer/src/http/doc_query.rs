@@ -29,7 +29,6 @@ pub(super) struct DocQuery {
     local_seq: bool,
 }
 
-/// `open_revs`
 #[derive(Clone, Debug)]
 pub(super) enum OpenRevs {
     All,

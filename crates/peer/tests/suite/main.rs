@@ -20,7 +20,6 @@ use session::Session;
 
 type Script = for<'a> fn(&'a Session) -> LocalBoxFuture<'a, ()>;
 
-/// All scripts, by name.
 const SCRIPTS: &[(&str, Script)] = &[
     ("databases", |s| Box::pin(scripts::databases::databases(s))),
     ("site", |s| Box::pin(scripts::databases::site(s))),

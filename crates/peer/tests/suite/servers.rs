@@ -3,7 +3,6 @@
 use peer::{Options, Peer};
 use testkit::{CouchDb, PouchDb};
 
-/// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Peer,
@@ -11,7 +10,6 @@ pub(crate) enum Kind {
     CouchDb,
 }
 
-/// A server that answers.
 pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) url: String,

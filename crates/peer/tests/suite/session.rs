@@ -141,7 +141,6 @@ impl Session {
             .headers(accept.into_iter().collect())
     }
 
-    /// The administrator's name and password.
     pub(crate) fn admin(&self) -> (&str, &str) {
         let admin = self
             .admin

@@ -60,7 +60,7 @@ async fn feeds_are_cut_by_a_restart() {
     peer.put("db", r#"{"_id":"a"}"#).unwrap();
     assert!(feed.chunk().await.unwrap().is_some());
     peer.restart(Duration::ZERO).await;
-    // Heart-beats that were under way may still come.
+    // Heartbeats that were under way may still come.
     while let Ok(chunk) = feed.chunk().await {
         assert!(chunk.is_some(), "a cut is no end");
     }

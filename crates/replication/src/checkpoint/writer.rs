@@ -10,17 +10,16 @@ use crate::error::Error;
 use crate::id::BaseId;
 use crate::stats::Stats;
 
-/// The version of replication ids, which checkpoints name.
+/// The version of replication ids, recorded in checkpoints.
 const ID_VERSION: u32 = 4;
 
-/// One side of a replication, as checkpoints see it.
+/// One side of a replication.
 pub(crate) struct Side {
     /// `source` or `target`.
     pub(crate) name: &'static str,
     pub(crate) database: Database,
-    /// Its checkpoint document.
     pub(crate) log: Log,
-    /// Which instance of the database this is.
+    /// Identifies the instance of the database.
     pub(crate) instance_start_time: String,
 }
 
@@ -40,15 +39,12 @@ impl Side {
     }
 }
 
-/// One run, as the history tells it.
+/// This run as a history entry.
 pub(crate) struct Session {
-    /// A random name.
     pub(crate) id: String,
-    /// When it began.
     pub(crate) started: Timestamp,
-    /// Where it began.
     pub(crate) start: Seq,
-    /// What was before, newest first.
+    /// Earlier entries, newest first.
     pub(crate) history: Vec<Value>,
     /// Whether the body repeats some totals, as it does for replications by document ids.
     pub(crate) has_totals: bool,
@@ -60,7 +56,7 @@ pub(crate) struct Checkpointer {
     pub(crate) session: Session,
     pub(crate) source: Side,
     pub(crate) target: Side,
-    /// Whether the source gets one, too.
+    /// Whether the source gets one as well.
     pub(crate) both: bool,
     /// The sequence of the last checkpoint.
     pub(crate) committed: Seq,
@@ -77,7 +73,7 @@ impl Checkpointer {
     ) -> Result<Map<String, Value>, Error> {
         self.commit().await?;
         let body = self.body(through, stats, now);
-        // The source first: should the target's write fail, its older position counts.
+        // The source first: if the target's write fails, its older position counts.
         if self.both {
             put(&mut self.source, &self.base, &body).await?;
         }
@@ -86,7 +82,7 @@ impl Checkpointer {
         Ok(body)
     }
 
-    /// Makes both sides durable, and finds out whether they are still the databases that they were.
+    /// Commits both sides, and checks that the databases were not recreated.
     async fn commit(&self) -> Result<(), Error> {
         let source = async {
             if self.both {
@@ -145,7 +141,7 @@ impl Checkpointer {
         .into_iter()
         .collect();
         if !self.both {
-            // Without a checkpoint of its own, this is how another source in its place is noticed.
+            // Without a checkpoint on the source, this detects that the source was replaced.
             body.extend([text(SOURCE_STARTED, json!(self.source.instance_start_time))]);
         }
         if session.has_totals {
@@ -163,10 +159,10 @@ impl Checkpointer {
     }
 }
 
-/// The member that names the source's instance when the target alone has checkpoints.
+/// The member for the source's instance, used if only the target has checkpoints.
 pub(crate) const SOURCE_STARTED: &str = "source_instance_start_time";
 
-/// Some servers do not tell; they say `0`.
+/// Some servers report `0` instead of a start time.
 fn is_same(side: &Side, now: &str) -> bool {
     same_instance(&side.instance_start_time, now)
 }
@@ -190,7 +186,7 @@ async fn put(side: &mut Side, base: &BaseId, body: &Map<String, Value>) -> Resul
     let rev = match side.database.put_local(base.as_str(), &document).await {
         Ok(rev) => rev,
         Err(conflict @ couch::Error::Conflict(_)) => {
-            // The answer to an earlier attempt may have been lost.
+            // The response to an earlier attempt may have been lost.
             let stored: Option<Map<String, Value>> =
                 side.database.local(base.as_str()).await.map_err(failed)?;
             let stored = Log::new(stored.unwrap_or_default());

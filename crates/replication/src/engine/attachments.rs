@@ -1,8 +1,8 @@
-//! Which attachments may travel inside of documents.
+//! Which attachments are sent inline.
 //!
-//! Small ones are cheapest as base64 within `_bulk_get` and `_bulk_docs`: one request for hundreds of documents instead of
-//! two for each. Compressed ones must not, for the source unpacks them and the target decides anew whether and how to
-//! pack them; those, and large ones, stream one by one.
+//! Small ones are cheapest as base64 within `_bulk_get` and `_bulk_docs`: one request for hundreds of documents instead
+//! of two for each. Compressed ones must not be inline, because the source would decompress them and the target decide
+//! anew whether and how to compress; those, and large ones, are streamed one by one.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-/// Attachments of a document that travel inside of it have together at most so many bytes.
+/// Maximum total size of inline attachments per document.
 const INLINE_BYTES_MAX: u64 = 128 << 10;
-/// The same with those that the target is supposed to have; if it has not, they are sent after all.
+/// The same, including those that the target should have already; if it does not, they are sent after all.
 const INLINE_AND_KNOWN_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -25,15 +25,15 @@ struct Members {
 #[derive(Deserialize)]
 struct Stub {
     length: Option<u64>,
-    /// Servers take it from whoever writes a replica, so it may be anything.
+    /// Servers accept any type from the author of a replica.
     #[serde(default)]
     revpos: Value,
     encoding: Option<IgnoredAny>,
     data: Option<IgnoredAny>,
 }
 
-/// How many bytes the attachments of a document would take inside of it, if they may travel so. The document has stubs;
-/// the target has these ancestors of it.
+/// The total size of a document's attachments, if they may be sent inline. The document has stubs; the target has these
+/// ancestors of it.
 pub(super) fn inline_bytes(document: &Document, ancestors: &[Rev]) -> Option<u64> {
     let members: Members = serde_json::from_slice(document.json()).ok()?;
     let known = ancestors.iter().map(Rev::generation).max();
@@ -45,7 +45,8 @@ pub(super) fn inline_bytes(document: &Document, ancestors: &[Rev]) -> Option<u64
             return None;
         }
         all = all.saturating_add(length);
-        // Where nothing is known, even one of generation 0 comes along, as CouchDB calls those of which it was told none.
+        // If the ancestors are unknown, even attachments of generation 0 are sent, which is CouchDB's value for an
+        // unknown one.
         let is_known = known
             .zip(stub.revpos.as_i64())
             .is_some_and(|(known, revpos)| revpos <= known);
@@ -56,7 +57,7 @@ pub(super) fn inline_bytes(document: &Document, ancestors: &[Rev]) -> Option<u64
     (new <= INLINE_BYTES_MAX && all <= INLINE_AND_KNOWN_BYTES_MAX).then_some(new)
 }
 
-/// How many attachments a document carries inside of it.
+/// The number of inline attachments in a document.
 pub(super) fn inline_count(document: &Document) -> u64 {
     let members: Option<Members> = serde_json::from_slice(document.json()).ok();
     members.map_or(0, |members| {

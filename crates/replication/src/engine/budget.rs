@@ -1,29 +1,27 @@
-//! Memory that batches may hold, over all runs of a node.
+//! Memory for batches, over all runs of a node.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes are counted in units of this size.
+/// The unit of the budget.
 const UNIT_BYTES: usize = 64 * 1024;
 
-/// A number of bytes that all runs of a node share. A cheap handle.
-///
-/// A batch waits only for its first unit, in turn with all other runs; what it grows by after that is taken if it is there,
-/// and if not the batch is closed. Batches in work never wait for memory, so there is no deadlock; documents that are larger
-/// than what is left exceed the budget one at a time.
+/// A number of bytes shared by all runs of a node. A cheap handle. A batch waits only for its first unit, in turn with
+/// all other runs. Further units are taken if available; otherwise the batch is closed. Batches in progress never wait
+/// for memory, so there is no deadlock; documents larger than the rest of the budget exceed it one at a time.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Semaphore>);
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// A budget of this many bytes.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new(
             (bytes / UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS),
         )))
     }
 
-    /// Waits for the memory that a batch needs to begin.
+    /// Waits for the first unit of a batch.
     pub(super) async fn share(&self) -> Share {
         let permit = Arc::clone(&self.0)
             .acquire_owned()
@@ -43,7 +41,7 @@ impl Default for Budget {
     }
 }
 
-/// The memory of one batch, given back when dropped.
+/// The memory of one batch, released on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Budget,
@@ -52,7 +50,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Counts more bytes. Returns whether there was memory for them.
+    /// Adds bytes. Returns whether memory was available.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         self.used += bytes;
         let missing = (self.used / UNIT_BYTES + 1).saturating_sub(self.permit.num_permits());

@@ -1,12 +1,12 @@
-//! How many batches are worked on at once.
+//! The number of concurrent batches.
 //!
-//! More is better until one of the servers is busy; from there on more only costs memory and makes requests time out.
-//! Where that point lies is found by trying: the number goes one step at a time in the direction that last made things
-//! faster.
+//! More batches are faster until one of the servers is busy; beyond that, they only cost memory and cause time-outs.
+//! That point is found by trying: the number changes one step at a time in the direction that last increased
+//! throughput.
 
 use tokio::time::Instant;
 
-/// How many are tried first: as many as CouchDB has workers.
+/// The initial number: CouchDB's number of workers.
 const FIRST: usize = 4;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Concurrency {
     since: Instant,
     work: u64,
     batches: usize,
-    /// Whether the limit held something back in this window; otherwise it says nothing.
+    /// Whether the limit delayed a batch in this window; otherwise the window says nothing.
     saturated: bool,
 }
 
@@ -37,14 +37,14 @@ impl Concurrency {
         }
     }
 
-    /// Whether another batch may start while `running` are in work.
+    /// Whether another batch may start while `running` are in progress.
     pub(super) fn admits(&mut self, running: usize) -> bool {
         let admitted = running < self.limit;
         self.saturated |= !admitted;
         admitted
     }
 
-    /// Counts a finished batch by what it was worth.
+    /// Records a finished batch and its amount of work.
     #[expect(
         clippy::cast_precision_loss,
         reason = "a rate needs no more than 52 bits"
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs with a server whose speed at each number of batches is given.
+    /// Runs against a server with a given speed at each number of batches.
     fn settle(speed: impl Fn(usize) -> u64, max: usize) -> Vec<usize> {
         let mut now = Instant::now();
         let mut concurrency = Concurrency::new(max, now);

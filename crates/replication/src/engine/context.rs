@@ -1,4 +1,4 @@
-//! What the parts of a run share.
+//! State shared by the parts of a run.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::error::Error;
 use crate::params::{Filter, FilterWhere, OnWriteFailure, Options};
 use crate::stats::Stats;
 
-/// Bytes of documents in one `_bulk_docs`, and in one answer of `_bulk_get`.
+/// Bytes of documents per `_bulk_docs`, and per `_bulk_get` response.
 pub(super) const GROUP_BYTES_MAX: usize = 1 << 20;
-/// The same where the bytes are mostly attachments inside of documents. Reading and writing 2,000 of 20 kB takes CouchDB a
-/// sixth less processor time than with half as much in a request, and hardly less with more.
+/// The same if most bytes are inline attachments. Reading and writing 2,000 of 20 kB takes CouchDB a sixth less CPU
+/// time than with half as much per request, and hardly less with more.
 pub(super) const INLINE_GROUP_BYTES_MAX: usize = 2 << 20;
-/// Documents in one `_bulk_docs`. CouchDB's work on a write grows faster than the number of revisions in it: 5,000 leaves of
-/// 1,000 documents take it 1.7 times as long in writes of 2,500 as in writes of 500, and small documents gain nothing.
+/// Documents per `_bulk_docs`. CouchDB's work on a write grows faster than its number of revisions: 5,000 leaves of
+/// 1,000 documents take 1.7 times as long in writes of 2,500 as in writes of 500, and small documents gain nothing.
 pub(super) const GROUP_DOCS_MAX: usize = 500;
 pub(super) struct Context {
     pub(super) source: Database,
@@ -32,17 +32,17 @@ pub(super) struct Context {
     state: Mutex<State>,
 }
 
-/// What is learnt on the way.
+/// Statistics learnt during the run.
 struct State {
     stats: Stats,
     failures: Vec<FailedDoc>,
     revs_diff: Ratio,
     bulk_get: Ratio,
-    /// Whether `_bulk_get` gives all leaves of a document that is asked for without a revision.
+    /// Whether `_bulk_get` returns all leaves of a document that is requested without a revision.
     gives_leaves: bool,
     /// The share of changes whose documents could be taken from the feed.
     feed_docs: FeedDocs,
-    /// Bytes of a document, lately.
+    /// Recent average bytes per document.
     doc_bytes: usize,
     write_size: WriteSize,
 }
@@ -63,7 +63,7 @@ impl Context {
         target_is_empty: bool,
     ) -> Self {
         let now = Instant::now();
-        // An empty target needs not be asked what it lacks.
+        // An empty target lacks everything.
         let unknown = if target_is_empty { 1.0 } else { 0.0 };
         let learnt = State {
             stats,
@@ -105,7 +105,7 @@ impl Context {
         stats
     }
 
-    /// Every byte that was moved, to see whether anything moves.
+    /// All bytes transferred, to detect progress.
     pub(super) fn bytes_moved(&self) -> u64 {
         let (source, target) = (self.source.traffic(), self.target.traffic());
         source.bytes_read + source.bytes_written + target.bytes_read + target.bytes_written
@@ -115,7 +115,7 @@ impl Context {
         std::mem::take(&mut self.state().failures)
     }
 
-    /// Counts and remembers a document that is passed over. An error when the run may not go on without it.
+    /// Counts and records a rejected document. An error if the run must not continue without it.
     pub(super) fn fail_doc(
         &self,
         id: &DocId,
@@ -123,7 +123,7 @@ impl Context {
         error: &str,
         reason: &str,
     ) -> Result<(), Error> {
-        tracing::warn!(doc.id = %id, error, reason, "document is not taken");
+        tracing::warn!(doc.id = %id, error, reason, "target rejected a document");
         let failed = FailedDoc {
             id: id.as_str().to_owned(),
             rev: rev.map(|rev| rev.as_str().to_owned()),
@@ -146,7 +146,7 @@ impl Context {
         self.state().revs_diff.is_worthwhile(Instant::now())
     }
 
-    /// Takes note of how many of the asked revisions the target, or an ancestor of them, had.
+    /// Records how many of the requested revisions the target had, directly or as an ancestor.
     pub(super) fn observe_revs_diff(&self, on_target: usize, asked: usize) {
         self.state()
             .revs_diff
@@ -164,26 +164,26 @@ impl Context {
         state.stats.bulk_get_attempts += attempts as u64;
     }
 
-    /// Whether a document with all its leaves is asked for at once, which spares the source a search for each.
+    /// Whether to request a document with all its leaves, which saves the source a search for each.
     pub(super) fn asks_leaves(&self) -> bool {
         self.state().gives_leaves
     }
 
-    /// Takes note of how many leaves came of those that were asked for by their document.
+    /// Records how many leaves came of those that were requested by document.
     pub(super) fn observe_leaves(&self, found: usize, wanted: usize) {
         if found < wanted.div_ceil(2) {
             self.state().gives_leaves = false;
         }
     }
 
-    /// How many documents to ask for at once.
+    /// The number of documents per request.
     pub(super) fn fetch_docs_max(&self) -> usize {
         (GROUP_BYTES_MAX / self.state().doc_bytes.max(1)).clamp(1, 10_000)
     }
 
     pub(super) fn observe_doc(&self, bytes: usize) {
         let mut state = self.state();
-        // Growth is noticed at once, so that many large documents are never asked for together.
+        // Growth counts at once, so that many large documents are never requested together.
         state.doc_bytes = if bytes > state.doc_bytes {
             bytes
         } else {
@@ -191,23 +191,23 @@ impl Context {
         };
     }
 
-    /// Bytes of one write of documents, with attachments inside of them or without.
+    /// The maximum size of a write, with or without inline attachments.
     pub(super) fn write_bytes_max(&self, inline: bool) -> usize {
         self.state().write_size.bytes_max(inline)
     }
 
-    /// Takes note of how long a write took.
+    /// Records the duration of a write.
     pub(super) fn observe_write(&self, bytes: usize, took: Duration) {
         self.state().write_size.took(bytes, took);
     }
 
-    /// Takes note that a write was too large.
+    /// Records that a write was too large.
     pub(super) fn observe_too_large(&self, bytes: usize) {
         self.state().write_size.too_large(bytes);
     }
 
-    /// Whether the feed should come with documents. It is cheaper than fetching them apart when most of them are new
-    /// and of the first generation: only those are whole without their ancestry.
+    /// Whether the feed should include documents. That is cheaper than fetching them separately if most are new and of
+    /// the first generation: only those are complete without their ancestry.
     pub(super) fn wants_feed_docs(&self) -> bool {
         let mut state = self.state();
         let docs = &mut state.feed_docs;
@@ -217,7 +217,7 @@ impl Context {
         docs.wanted && self.options.use_bulk_get
     }
 
-    /// Takes note of how many documents of a feed could be used at most, before any of them was.
+    /// Records the maximum number of documents of a feed that can be used, before any of them was.
     pub(super) fn expect_feed_docs(&self, usable: usize, changes: usize) {
         if !self.state().feed_docs.observed && usable * 10 < changes * 4 {
             self.observe_feed_docs(usable, changes);
@@ -240,12 +240,12 @@ impl Context {
         docs.observed = true;
     }
 
-    /// Whether documents are let through here instead of at the source.
+    /// Whether documents are filtered here instead of at the source.
     pub(super) fn filters_here(&self) -> bool {
         filters_here(&self.options)
     }
 
-    /// Whether a local list of ids lets a change through.
+    /// Whether a local list of ids accepts a change.
     pub(super) fn admits_id(&self, id: &DocId) -> bool {
         match &self.options.filter {
             Filter::DocIds(ids) if self.filters_here() => ids
@@ -255,7 +255,7 @@ impl Context {
         }
     }
 
-    /// Whether a local selector lets a document through.
+    /// Whether a local selector accepts a document.
     pub(super) async fn admits(&self, document: &Document) -> Result<bool, Error> {
         match &self.options.filter {
             Filter::Selector(selector) if self.filters_here() => {
@@ -269,17 +269,17 @@ impl Context {
         }
     }
 
-    /// What is asked of every feed.
+    /// The parameters of every feed.
     pub(super) fn changes_request(&self) -> ChangesRequest {
         changes_request(&self.options)
     }
 
-    /// What the source shall do when it has nothing to tell: an empty line keeps a connection alive, but only an end
-    /// tells how far a filtered feed is.
+    /// What the source sends while there are no changes: an empty line keeps a connection alive, but only the end of a
+    /// response says how far a filtered feed is.
     pub(super) fn idle(&self, heartbeat: bool) -> Idle {
         let patience =
             u64::try_from(self.options.connection_timeout.as_millis()).unwrap_or(u64::MAX);
-        // A third of what a connection may be silent, but not less than a second unless that would be too late.
+        // A third of the time-out, but at least a second unless that would be too late.
         let ms = (patience / 3)
             .max(1000)
             .min((patience / 3).saturating_mul(2))
@@ -297,7 +297,7 @@ fn filters_here(options: &Options) -> bool {
         && matches!(options.filter, Filter::DocIds(_) | Filter::Selector(_))
 }
 
-/// What is asked of every feed of a replication.
+/// The parameters of every feed of a replication.
 fn changes_request(options: &Options) -> ChangesRequest {
     let filter = match &options.filter {
         _ if filters_here(options) => ChangesFilter::None,
@@ -322,7 +322,7 @@ fn changes_request(options: &Options) -> ChangesRequest {
     }
 }
 
-/// Whether a source has something after a sequence that its feed would tell.
+/// Whether a source's feed has changes after a sequence.
 pub(super) async fn has_after(
     source: &Database,
     options: &Options,

@@ -1,4 +1,4 @@
-//! The life of a run after it has opened its endpoints: passes over the feed, pauses, checkpoints, the end.
+//! A run after it has opened its endpoints: passes over the feed, pauses, checkpoints, the end.
 
 mod pass;
 mod watchdog;
@@ -23,7 +23,7 @@ use crate::metrics;
 use crate::stats::Stats;
 use pass::{Pass, Passed};
 
-/// The last checkpoint of a run that stops or fails may take so long.
+/// Time limit of the last checkpoint of a run that stops or fails.
 const LAST_CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result<Report, Error> {
@@ -58,24 +58,23 @@ pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result
     Box::pin(driver.conclude(ended)).await
 }
 
-/// The state of a run.
 struct Driver<'a> {
     cx: &'a Context,
     run: &'a Run,
     handles: Handles,
     through: Through,
     concurrency: Concurrency,
-    /// Absent while it writes a checkpoint.
+    /// `None` while it writes a checkpoint.
     checkpointer: Option<Box<Checkpointer>>,
     committed: Seq,
     checkpoint_at: Instant,
     /// The body of the last checkpoint.
     result: Map<String, Value>,
     rates: Rates,
-    /// Changes that were pending when the source was last asked, and how many had been read then.
+    /// Pending changes when the source was last asked, and the number read by then.
     pending: Option<(u64, u64)>,
     changes_read: u64,
-    /// What moved when something last did, and when that was.
+    /// The progress counter at the last change, and its time.
     moved: (u64, Instant),
     filter_failures: u32,
 }
@@ -90,7 +89,7 @@ impl<'a> Driver<'a> {
         mut last_result: Map<String, Value>,
     ) -> Self {
         let now = Instant::now();
-        // Unless something happens, the result is the one of the last time.
+        // If nothing happens, the result is that of the last run.
         last_result.shift_insert(0, "no_changes".to_owned(), Value::Bool(true));
         let stats = cx.stats();
         Self {
@@ -115,7 +114,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Passes over the feed until the run is over.
+    /// Repeats passes over the feed until the run is over.
     async fn live(&mut self) -> Result<Ending, Error> {
         loop {
             match Pass::new(self).run().await? {
@@ -129,7 +128,7 @@ impl<'a> Driver<'a> {
                     tokio::select! {
                         biased;
                         () = self.handles.stop.cancelled() => return Ok(Ending::Stopped),
-                        // Without anybody who could end the pause there is none.
+                        // Without a handle that could resume it, there is no pause.
                         _ = go_on => {}
                     }
                     self.moved.1 = Instant::now();
@@ -139,7 +138,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Writes the last checkpoint and sums up.
+    /// Writes the last checkpoint and builds the report.
     async fn conclude(mut self, ended: Result<Ending, Error>) -> Result<Report, Error> {
         let ending = match ended {
             Ok(ending) => ending,
@@ -152,7 +151,7 @@ impl<'a> Driver<'a> {
             }
         };
         if ending == Ending::Completed {
-            // What a filter has held back was counted as pending, too.
+            // Changes that a filter dropped were counted as pending as well.
             self.pending = Some((0, self.changes_read));
             if let Err(error) = self.checkpoint_now().await {
                 self.publish(Phase::Ended);
@@ -175,7 +174,7 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Whether a checkpoint would say something new.
+    /// Whether there is something to record since the last checkpoint.
     fn is_dirty(&self) -> bool {
         self.cx.options.use_checkpoints && *self.through.through() != self.committed
     }
@@ -193,12 +192,12 @@ impl<'a> Driver<'a> {
         self.checkpointed(checkpointer, written)
     }
 
-    /// The same for a run that ends anyway: failing is no harm, only work to be done again.
+    /// The same for a run that ends anyway: a failure only means repeated work.
     async fn last_checkpoint(&mut self) {
         match timeout(LAST_CHECKPOINT_TIMEOUT, self.checkpoint_now()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "last checkpoint is not written"),
-            Err(_) => tracing::warn!("last checkpoint is not written in time"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot write the last checkpoint"),
+            Err(_) => tracing::warn!("timed out writing the last checkpoint"),
         }
     }
 
@@ -224,7 +223,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Three quarters to all of the interval, so that runs that began together do not stay together.
+    /// Three quarters to all of the interval, so that runs that started together spread out.
     fn checkpoint_interval(&self) -> Duration {
         let random = self
             .run
@@ -234,7 +233,7 @@ impl<'a> Driver<'a> {
         self.cx.options.checkpoint_interval * (768 + random % 257) / 1024
     }
 
-    /// Tells the world how far the run is.
+    /// Publishes the progress.
     fn publish(&mut self, phase: Phase) {
         let now = Timestamp::now();
         let stats = self.cx.stats();
@@ -277,7 +276,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Writes a checkpoint if the gate lets it through.
+/// Writes a checkpoint if the gate allows it.
 async fn write_checkpoint(
     mut checkpointer: Box<Checkpointer>,
     gate: &Gate,

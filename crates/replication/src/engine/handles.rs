@@ -1,4 +1,4 @@
-//! What a run and the one who started it hold in common.
+//! Communication between a run and its starter.
 
 use std::fmt;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub struct Control {
     progress: watch::Receiver<Progress>,
 }
 
-/// The run's side of it, used up by one run.
+/// The run's side, consumed by one run.
 #[derive(Debug)]
 pub struct Handles {
     pub(super) stop: CancellationToken,
@@ -31,7 +31,7 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// Handles of a new run. Before each checkpoint `gate` is asked.
+    /// Handles of a new run. `gate` is called before each checkpoint.
     pub fn new(gate: Gate) -> (Control, Self) {
         let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
         let (paused_sender, paused) = watch::channel(false);
@@ -56,22 +56,22 @@ impl Handles {
 }
 
 impl Control {
-    /// Ends the run in good order: nothing new is begun and a checkpoint is written.
+    /// Stops the run: nothing new is started and a checkpoint is written.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Ends the run at once: every request is dropped where it is, and nothing more is written. This is for a lost lock.
+    /// Aborts the run: requests are dropped and nothing more is written. Used when the lock is lost.
     pub fn abort(&self) {
         self.abort.cancel();
     }
 
-    /// Parks the run after a checkpoint, or lets it go on.
+    /// Parks the run after a checkpoint, or resumes it.
     pub fn pause(&self, paused: bool) {
         self.paused.send_replace(paused);
     }
 
-    /// How far the run is; changes can be awaited.
+    /// The progress of the run; changes can be awaited.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.clone()
     }
@@ -81,24 +81,24 @@ impl Control {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halt;
 
-/// What a checkpoint is about to say.
+/// The contents of the next checkpoint.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     /// Everything up to here is on the target.
     pub through: Seq,
-    /// What was done so far.
+    /// The counters so far.
     pub stats: Stats,
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<(), Halt>> + Send>>;
 
-/// Says whether the run may still write. The holder of a lock renews it here, so that no checkpoint is ever written
+/// Decides whether the run may still write. The holder of a lock renews it here, so that checkpoints are never written
 /// without it.
 #[derive(Clone)]
 pub struct Gate(Arc<dyn Fn(Checkpoint) -> Answer + Send + Sync>);
 
 impl Gate {
-    /// A gate that asks a function.
+    /// A gate that calls a function.
     pub fn new<F, Fut>(ask: F) -> Self
     where
         F: Fn(Checkpoint) -> Fut + Send + Sync + 'static,
@@ -107,7 +107,7 @@ impl Gate {
         Self(Arc::new(move |checkpoint| Box::pin(ask(checkpoint))))
     }
 
-    /// A gate for a run that nobody else can take over.
+    /// A gate for a run without a lock.
     pub fn open() -> Self {
         Self::new(|_| std::future::ready(Ok(())))
     }

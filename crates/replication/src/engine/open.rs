@@ -1,4 +1,4 @@
-//! Opens the endpoints of a run and finds where it goes on.
+//! Opens the endpoints of a run and finds its starting position.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::id::{BaseId, Identity};
 use crate::params::{Checkpoints, Filter, Options};
 use crate::stats::Stats;
 
-/// A run that can begin.
+/// A run that is ready to start.
 pub(super) struct Opened {
     pub(super) source: Database,
     pub(super) target: Database,
@@ -25,7 +25,7 @@ pub(super) struct Opened {
     pub(super) started_from: StartedFrom,
     pub(super) stats: Stats,
     pub(super) target_is_empty: bool,
-    /// The checkpoint that was found, which is the result if there is nothing to do.
+    /// The checkpoint found, which is the result if there is nothing to do.
     pub(super) last_result: Map<String, Value>,
 }
 
@@ -35,15 +35,15 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
     let connect = |endpoint, connections| {
         connect(&run.network, endpoint, options, &run.settings, connections)
     };
-    // A feed and a document are read from the source at the same time.
+    // Feed and documents are read from the source concurrently.
     let (source, target) = tokio::join!(
         connect(&replication.source, options.http_connections.max(2)),
         connect(&replication.target, options.http_connections),
     );
-    // Of two errors the source's is told.
+    // If both fail, the source's error is reported.
     let (source, target) = (source?, target?);
     let (source_info, target_info) = if options.create_target {
-        // No target is made for a source that cannot be read.
+        // The cannot create the target if the source cannot be read.
         let source_info = info(&source).await?;
         create(&target, options).await?;
         (source_info, info(&target).await?)
@@ -103,7 +103,7 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
     })
 }
 
-/// A sequence that the user names counts only where nothing better is known.
+/// A sequence set by the user is used only if there is no checkpoint.
 fn start(found: &Resume, options: &Options) -> (Seq, StartedFrom) {
     if found.start != Seq::zero() {
         return (found.start.clone(), StartedFrom::Checkpoint);
@@ -118,7 +118,7 @@ fn start(found: &Resume, options: &Options) -> (Seq, StartedFrom) {
     }
 }
 
-/// Where only the target has checkpoints, they name the source that they are about.
+/// If only the target has checkpoints, they identify the source.
 fn resume_at_target(log: &Log, source: &DatabaseInfo) -> Resume {
     let recorded = log
         .get(SOURCE_STARTED)
@@ -156,14 +156,14 @@ pub(super) async fn connect(
         .map_err(|cause| Error::opening(endpoint.url_text(), cause))
 }
 
-/// Whatever else goes wrong with this shows when the database is opened.
+/// Other errors show up when the database is opened.
 async fn create(target: &Database, options: &Options) -> Result<(), Error> {
     match target.create(&options.create_target_params).await {
         Err(cause @ (couch::Error::Unauthorized(_) | couch::Error::Forbidden(_))) => {
             Err(Error::opening(target.endpoint().url_text(), cause))
         }
         Err(error) => {
-            tracing::debug!(%error, "target is not created");
+            tracing::debug!(%error, "cannot create the target");
             Ok(())
         }
         Ok(()) => Ok(()),
@@ -180,7 +180,7 @@ async fn info(database: &Database) -> Result<DatabaseInfo, Error> {
     })
 }
 
-/// Reads a side's checkpoint. One that is found under a name of earlier releases is saved under the present one.
+/// Reads a side's checkpoint. One found under an id of an earlier release is saved under the current one.
 async fn read_log(
     database: &Database,
     identity: &Identity,
@@ -247,7 +247,7 @@ pub(super) async fn fetch_filter(
         .ok_or_else(|| parse(&format!("it has no function `filters.{name}`")))
 }
 
-/// Opens the source for a look at its filter functions.
+/// Opens the source to read filter functions.
 pub(super) async fn open_source(
     run_network: &Network,
     source: &Endpoint,

@@ -1,4 +1,4 @@
-//! How far a run is, for everybody who wants to know.
+//! The progress of a run.
 
 use std::sync::Arc;
 
@@ -9,10 +9,9 @@ use tokio::time::Instant;
 
 use crate::stats::Stats;
 
-/// Failed documents that are remembered.
+/// Maximum number of recorded rejections.
 const FAILURES_MAX: usize = 100;
 
-/// What a run is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Opening the endpoints and looking for a checkpoint.
@@ -22,71 +21,64 @@ pub enum Phase {
     CatchingUp,
     /// Waiting for changes.
     CaughtUp,
-    /// Parked.
     Paused,
-    /// Over.
     Ended,
 }
 
-/// Why a run began where it did.
+/// Why a run started at its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartedFrom {
-    /// Nothing was known.
     #[default]
     Zero,
     Checkpoint,
-    /// The replication says so (`since_seq`).
+    /// Set by the replication (`since_seq`).
     SinceSeq,
 }
 
-/// A document that the target does not have because it or its id was refused.
+/// A document that the target lacks because it or its id was rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedDoc {
     pub id: String,
     pub rev: Option<String>,
-    /// CouchDB's name for the error.
+    /// CouchDB's `error`.
     pub error: String,
-    /// What the target said.
+    /// The target's reason.
     pub reason: String,
-    /// When.
     pub time: Timestamp,
 }
 
 /// A snapshot of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// What it is doing.
     pub phase: Phase,
-    /// What it has done, with the runs before it.
+    /// The counters, including earlier runs.
     pub stats: Stats,
-    /// Where it began.
     pub start_seq: Option<Seq>,
-    /// Why there.
     pub started_from: StartedFrom,
-    /// The newest sequence that is done.
+    /// The newest finished sequence.
     pub source_seq: Option<Seq>,
-    /// The sequence up to which everything is done.
+    /// The sequence up to which everything is finished.
     pub through_seq: Option<Seq>,
     /// The sequence of the last checkpoint.
     pub checkpointed_seq: Option<Seq>,
     /// When that was written.
     pub last_checkpoint: Option<Timestamp>,
-    /// Changes that the source still has, as far as known.
+    /// Pending changes at the source, if known.
     pub changes_pending: Option<u64>,
-    /// Since when there has been something to do; nothing when it has caught up.
+    /// Since when there has been work; `None` when caught up.
     pub behind_since: Option<Timestamp>,
-    /// When something last moved.
+    /// The time of the last progress.
     pub last_progress: Option<Timestamp>,
-    /// Documents per second, lately.
+    /// Recent documents per second.
     pub docs_per_second: f64,
-    /// Bytes per second, both directions together, lately.
+    /// Recent bytes per second, both directions together.
     pub bytes_per_second: f64,
-    /// The last documents that failed, oldest first.
+    /// The last rejected documents, oldest first.
     pub failures: Arc<Vec<FailedDoc>>,
 }
 
 impl Progress {
-    /// The statistics of job information, `_active_tasks` and the like.
+    /// The statistics shown in job information, `_active_tasks` and the like.
     pub fn to_info(&self, now: Timestamp) -> Map<String, Value> {
         let mut info = self.stats.to_info();
         let seq = |seq: &Option<Seq>| seq.as_ref().map_or(json!(0), |seq| json!(seq));
@@ -111,7 +103,7 @@ impl Progress {
         info
     }
 
-    /// For how long it has not been caught up.
+    /// How long it has not been caught up.
     pub fn lag_seconds(&self, now: Timestamp) -> u64 {
         self.behind_since.map_or(0, |since| {
             u64::try_from(now.duration_since(since).as_secs()).unwrap_or(0)
@@ -129,7 +121,7 @@ impl Progress {
     }
 }
 
-/// Times are shown as CouchDB shows them.
+/// Times in CouchDB's format.
 fn whole_second(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second())
         .unwrap_or_default()
@@ -159,7 +151,7 @@ impl Rates {
         }
     }
 
-    /// Takes new totals.
+    /// Adds new totals.
     #[expect(
         clippy::cast_precision_loss,
         reason = "a rate needs no more than 52 bits"

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The share of attempts that failed lately.
+/// The recent share of failed attempts.
 #[derive(Debug)]
 pub(super) struct Ratio {
     value: f64,
     /// Weight of the newest observation.
     decay: f64,
-    /// Attempts are made while the average is not above.
+    /// Attempts are made while the average is at most this.
     limit: f64,
     last: Instant,
 }
 
-/// An attempt is made after this time whatever the average says.
+/// After this time, an attempt is made whatever the average is.
 const RETRY: Duration = Duration::from_secs(37);
 
 impl Ratio {

@@ -1,7 +1,7 @@
-//! Reads missing revisions from the source, in the cheapest way that each of them allows.
+//! Reads missing revisions from the source, each in the cheapest possible way.
 //!
-//! What one way cannot do is left to the next: documents that came with the feed, `_bulk_get` without attachments,
-//! `_bulk_get` with small ones, one request for one revision.
+//! What fails in one way is left to the next: documents from the feed, `_bulk_get` without attachments, `_bulk_get`
+//! with small ones, one request per revision.
 
 use couch::{Attachments, BulkGet, Document, Fetched, WantedRev};
 use futures::StreamExt as _;
@@ -16,7 +16,7 @@ use super::work::Plan;
 use super::write::{Outbox, Single, write_all};
 use crate::error::{Error, Step};
 
-/// Reads all that is planned.
+/// Reads all planned revisions.
 pub(super) async fn read_all(
     cx: &Context,
     plan: Plan,
@@ -28,7 +28,7 @@ pub(super) async fn read_all(
         mut inline,
         mut singles,
     } = plan;
-    // Design documents come first: they say what else the target takes.
+    // Design documents first: they decide what else the target accepts.
     let (design, others): (Vec<_>, Vec<_>) = singles
         .into_iter()
         .partition(|wanted| wanted.id.is_design());
@@ -79,7 +79,7 @@ async fn read_bulk(
     Ok(())
 }
 
-/// Reads revisions with small attachments inside.
+/// Reads revisions with small inline attachments.
 async fn read_inline(
     cx: &Context,
     inline: Vec<(Wanted, u64)>,
@@ -107,7 +107,7 @@ async fn read_inline(
     Ok(())
 }
 
-/// How many revisions a request has, about `max`, so that leaves of one document stay together.
+/// The number of revisions per request, about `max`, such that leaves of one document stay together.
 fn whole_documents(wanted: &[Wanted], max: usize) -> usize {
     let Some(last) = max.checked_sub(1).and_then(|last| wanted.get(last)) else {
         return wanted.len();
@@ -116,16 +116,16 @@ fn whole_documents(wanted: &[Wanted], max: usize) -> usize {
     max + more.count()
 }
 
-/// An answer of `_bulk_get`. Whatever goes wrong with it concerns only what did not come.
+/// A `_bulk_get` response. An error concerns only what did not arrive.
 struct BulkRead<'a> {
     cx: &'a Context,
     answer: Option<BulkGet>,
     parts: Vec<Part>,
-    /// Leaves that were asked for by their document, and those that came.
+    /// Leaves requested by document, and leaves received.
     leaves: (usize, usize),
 }
 
-/// What a part of a request is for: one revision, or all leaves of a document.
+/// A requested item: one revision, or all leaves of a document.
 struct Part {
     wanted: Vec<Wanted>,
     is_all_leaves: bool,
@@ -152,7 +152,7 @@ impl<'a> BulkRead<'a> {
             .map(|part| WantedRev {
                 id: part.wanted[0].id.clone(),
                 rev: (!part.is_all_leaves).then(|| part.wanted[0].rev.clone()),
-                // With this CouchDB sends attachments whether they are wanted or not.
+                // With this, CouchDB sends attachments whether they are requested or not.
                 atts_since: if attachments {
                     part.wanted[0].ancestors.clone()
                 } else {
@@ -174,7 +174,7 @@ impl<'a> BulkRead<'a> {
         Ok(read)
     }
 
-    /// The next document, `None` when there are no more.
+    /// The next document; `None` at the end.
     async fn next(&mut self) -> Result<Option<(Wanted, Document)>, Error> {
         while let Some(answer) = &mut self.answer {
             let fetched = match answer.next().await {
@@ -197,15 +197,15 @@ impl<'a> BulkRead<'a> {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(error = error.error, "a revision cannot be read in bulk");
+                    tracing::debug!(error = error.error, "cannot read a revision in bulk");
                 }
             }
         }
         Ok(None)
     }
 
-    /// What a document was wanted for. In place of one revision a newer one will do, an older one not; of leaves that came
-    /// together it is not known which of them a newer one replaces.
+    /// Matches a received document to its request. In place of one revision a newer one will do, but not an older one;
+    /// of leaves that came together, it is unknown which of them a newer one replaces.
     fn take(&mut self, index: usize, document: &Document) -> Option<Wanted> {
         let rev = document.rev.as_ref()?;
         let part = self.parts.get_mut(index)?;
@@ -225,11 +225,11 @@ impl<'a> BulkRead<'a> {
         if is_fatal(&error) {
             return Err(Error::at(Step::BulkGet)(error));
         }
-        tracing::debug!(%error, "_bulk_get failed, going on document by document");
+        tracing::debug!(%error, "_bulk_get failed, reading documents one by one");
         Ok(())
     }
 
-    /// The revisions that did not come: those that can be asked for in bulk again, one by one, and the others.
+    /// The revisions that did not arrive: those to request again in bulk, one by one, and the others.
     fn left(self) -> (Vec<Wanted>, Vec<Wanted>) {
         let (leaves, others): (Vec<_>, Vec<_>) =
             (self.parts.into_iter()).partition(|part| part.is_all_leaves);
@@ -245,7 +245,7 @@ impl<'a> BulkRead<'a> {
     }
 }
 
-/// What other ways of reading would meet as well.
+/// Errors that other ways of reading would meet as well.
 fn is_fatal(error: &couch::Error) -> bool {
     matches!(
         error,
@@ -257,9 +257,9 @@ fn is_fatal(error: &couch::Error) -> bool {
     )
 }
 
-/// Copies revisions one by one, several at a time.
+/// Copies revisions one by one, several concurrently.
 async fn copy_all(cx: &Context, wanted: Vec<Wanted>, outbox: &mut Outbox<'_>) -> Result<(), Error> {
-    // Another half of the connections is for the feed and for other batches.
+    // The other half of the connections is for the feed and other batches.
     let at_once = (cx.options.http_connections / 2).max(1);
     let mut wanted = wanted.into_iter();
     let mut running = FuturesUnordered::new();

@@ -1,8 +1,8 @@
-//! Reads the changes feed and cuts it into batches.
+//! Reads the changes feed and splits it into batches.
 //!
-//! What there is now comes by a normal feed, whose end says when the replication has caught up; a continuous replication
-//! then goes on with a continuous feed. Servers find sequences expensive to write, so the normal feed has one with every
-//! so many rows only, and batches end there: only such rows are positions to continue from.
+//! Existing changes are read with a normal feed, whose end means that the replication has caught up; a continuous
+//! replication then opens a continuous feed. Sequences are expensive for servers, so only every so many rows of the
+//! normal feed have one, and batches end there: only such rows are positions to resume from.
 
 use std::time::Duration;
 
@@ -18,45 +18,45 @@ use crate::metrics;
 
 /// Rows between two sequences of a normal feed.
 const SEQ_INTERVAL: usize = 100;
-/// More than any feed has.
+/// Larger than any feed.
 const CHANGES_MAX: u64 = 1_000_000_000_000_000;
-/// A batch is closed when it holds so much.
+/// Maximum size of a batch.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// What a change costs besides its document.
+/// The memory per change besides its document.
 const CHANGE_BYTES: usize = 160;
-/// How long a batch waits for more when the feed has nothing: what is new shall arrive soon, and of what there is
-/// already a batch shall be large, however little a filter lets through.
+/// How long a batch waits for more changes: new changes should arrive soon, but batches of existing changes should be
+/// large, even if a filter drops most.
 const LINGER: Duration = Duration::from_millis(20);
 const LONG_LINGER: Duration = Duration::from_secs(1);
-/// After so many rows a feed with documents is given up if they are of no use.
+/// After this many rows, a feed with documents is closed if few of them were useful.
 const JUDGE_CHANGES: usize = 200;
-/// A feed is not reopened for documents before so many rows.
+/// Minimum number of rows before a feed is reopened with documents.
 const REOPEN_CHANGES_MIN: usize = 1000;
-/// A feed that was open for so long is no failure.
+/// A feed that was open for this long did not fail.
 const LONG: Duration = Duration::from_secs(5);
-/// How long a stream is given up that was silent once; twice as long each time.
+/// How long streams are avoided after a silent one; doubles each time.
 const POLLS_FOR_MIN: Duration = Duration::from_mins(1);
 const POLLS_FOR_MAX: Duration = Duration::from_hours(1);
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
-/// Changes to work on.
+/// Changes to copy.
 pub(super) struct Batch {
     pub(super) changes: Vec<Change>,
-    /// Where the feed is after them, if it said.
+    /// The sequence after them, if known.
     pub(super) end: Option<Seq>,
     /// Memory for them.
     pub(super) share: Option<Share>,
 }
 
-/// What the reader tells.
+/// Events of the reader.
 pub(super) enum Event {
     Batch(Batch),
-    /// Everything that there was has been told.
+    /// All existing changes were sent.
     CaughtUp,
 }
 
-/// Reads until there is nothing more, which for a continuous replication is never.
+/// Reads until the end of the feed; a continuous replication reads for ever.
 pub(super) async fn read(cx: &Context, since: Seq, out: mpsc::Sender<Event>) -> Result<(), Error> {
     let mut reader = Reader {
         cx,
@@ -71,7 +71,7 @@ pub(super) async fn read(cx: &Context, since: Seq, out: mpsc::Sender<Event>) -> 
         polls_until: None,
         polls_for: POLLS_FOR_MIN,
     };
-    // Boxed, so that a reader that waits does not keep room for this.
+    // Boxed, so that a waiting reader does not keep space for this.
     Box::pin(reader.catch_up()).await?;
     if cx.options.continuous {
         reader.send(Event::CaughtUp).await;
@@ -94,16 +94,16 @@ struct Reader<'a> {
     is_exact: bool,
     /// Failures since anything was read.
     failures: u32,
-    /// Streams do not come through: until then news are asked for one answer at a time.
+    /// Until when polling replaces streams, because a stream was silent.
     polls_until: Option<Instant>,
-    /// For how long that is done the next time.
+    /// How long polling lasts the next time.
     polls_for: Duration,
 }
 
 /// Why reading a feed stopped without an error.
 enum Stopped {
     End,
-    /// It shall be opened with documents, or without.
+    /// To reopen it with documents, or without.
     Reopen,
 }
 
@@ -111,14 +111,14 @@ impl Reader<'_> {
     async fn catch_up(&mut self) -> Result<(), Error> {
         loop {
             let with_docs = self.cx.wants_feed_docs();
-            // After a failure every row is a position, so that even a feed that always breaks off gets ahead.
+            // After a failure every row is a position, so that even a feed that always breaks off makes progress.
             let interval = SEQ_INTERVAL.min(self.cx.options.worker_batch_size) as u64;
             let spaced = self.failures == 0 && interval > 1;
             let request = ChangesRequest {
                 feed: FeedKind::Normal,
                 include_docs: with_docs,
                 seq_interval: spaced.then_some(interval),
-                // CouchDB counts down from the limit and gives a sequence where the interval divides what is left.
+                // CouchDB counts down from the limit and includes a sequence where the interval divides the rest.
                 limit: spaced.then_some(CHANGES_MAX / interval * interval - 1),
                 idle: self.cx.idle(true),
                 ..self.request()
@@ -165,8 +165,8 @@ impl Reader<'_> {
         Ok(Stopped::End)
     }
 
-    /// Goes on from the end of the normal feed. Where a continuous one is refused, or nothing of it arrives because
-    /// something on the way keeps it, each answer ends after the news that it has.
+    /// Continues after the end of the normal feed. If continuous feeds are rejected, or a proxy buffers them, each
+    /// request ends after the changes that it returns.
     async fn follow(&mut self) -> Result<(), Error> {
         let filtered = self.request().filter != couch::ChangesFilter::None;
         loop {
@@ -194,8 +194,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Decides whether a continuous feed does not come through: the server does not know it, or heart-beats that were to
-    /// come did not. Silence may pass.
+    /// Whether continuous feeds do not work: the server does not support them, or expected heartbeats did not arrive.
+    /// Silence may be temporary.
     fn polls_after(&mut self, error: &couch::Error, opened: Instant) -> bool {
         let polls_for = match error {
             couch::Error::BadAnswer { .. } => POLLS_FOR_MAX,
@@ -212,7 +212,7 @@ impl Reader<'_> {
             _ => return false,
         };
         if opened.elapsed() > POLLS_FOR_MAX {
-            // It did work.
+            // It worked before.
             self.polls_for = POLLS_FOR_MIN;
         }
         self.polls_for = (self.polls_for * 2).min(POLLS_FOR_MAX);
@@ -230,7 +230,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The next change. A batch that has waited long enough for it goes without.
+    /// The next change. `None` once a batch has waited long enough for it.
     async fn next(
         &mut self,
         feed: &mut Changes,
@@ -264,7 +264,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds a change to the batch, and sends the batch when that fills it.
+    /// Adds a change to the batch, and sends a full batch.
     async fn add(&mut self, change: Change) {
         if self.share.is_none() {
             self.share = Some(self.cx.settings.budget.share().await);
@@ -295,8 +295,8 @@ impl Reader<'_> {
             .is_some_and(|(_, covered)| *covered == self.changes.len())
     }
 
-    /// Sends what was read. Changes after the last sequence go along; if the feed breaks off before the next one, they
-    /// come again.
+    /// Sends what was read, including changes after the last sequence; if the feed breaks off before the next one, they
+    /// will be read again.
     async fn flush(&mut self) {
         if self.changes.is_empty() && self.last_position.is_none() {
             return;
@@ -317,7 +317,7 @@ impl Reader<'_> {
         .await;
     }
 
-    /// Takes note of the end of a feed. What a filter held back at the end is done with, too.
+    /// Handles the end of a feed. Changes that a filter dropped at the end are finished, too.
     async fn end(&mut self, feed: &Changes) {
         if let Some(last) = feed.last_seq().filter(|seq| !seq.is_null()) {
             let known = self
@@ -331,13 +331,13 @@ impl Reader<'_> {
         self.flush().await;
     }
 
-    /// Nobody listens any more when this fails; the run is over then, and the reader dropped.
+    /// Fails only if the run is over; then the reader is dropped as well.
     async fn send(&mut self, event: Event) {
         self.failures = 0;
         let _ = self.out.send(event).await;
     }
 
-    /// Sends what was read up to the last sequence; the rest will come again. Returns whether there was anything.
+    /// Sends what was read up to the last sequence; the rest will be read again. Returns whether there was anything.
     async fn keep_covered(&mut self) -> bool {
         let covered = self
             .last_position
@@ -348,7 +348,7 @@ impl Reader<'_> {
         covered > 0
     }
 
-    /// Decides whether reading goes on after an error.
+    /// Decides whether to retry after an error.
     async fn recover(&mut self, error: couch::Error, started: Instant) -> Result<(), Error> {
         metrics::changes_read_failure();
         let before = self.failures;
@@ -356,7 +356,7 @@ impl Reader<'_> {
         self.failures = if progressed { 0 } else { before };
         match &error {
             couch::Error::Interrupted { .. } if progressed || started.elapsed() > LONG => {
-                tracing::debug!(%error, "changes feed broke off");
+                tracing::debug!(%error, "changes feed was interrupted");
                 self.pause(started).await;
                 return Ok(());
             }
@@ -374,8 +374,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Waits before a feed is opened again that was open since then: not at all after a long time, longer and longer after
-    /// one that ended soon without anything new.
+    /// Waits before reopening a feed: not at all if it was open for long, and increasingly long if it ended soon
+    /// without anything new.
     async fn pause(&mut self, opened: Instant) {
         if opened.elapsed() > LONG {
             self.failures = 0;
@@ -389,7 +389,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the document that comes with a change may be all there is of it.
+/// Whether the document in a change may be complete.
 fn is_first_rev(change: &Change) -> bool {
     matches!(&change.revs[..], [rev] if rev.generation() == 1) && !change.id.is_design()
 }

@@ -1,4 +1,4 @@
-//! Copies one revision by itself: design documents, large attachments, and what bulk requests could not do.
+//! Copies single revisions: design documents, large attachments, and what bulk requests could not copy.
 
 use std::time::Duration;
 
@@ -17,23 +17,23 @@ const LONGEST_WAIT: Duration = Duration::from_mins(5);
 pub(super) struct Wanted {
     pub(super) id: DocId,
     pub(super) rev: Rev,
-    /// What the target has of the document.
+    /// The ancestors that the target has.
     pub(super) ancestors: Vec<Rev>,
-    /// Whether it is one of several leaves, of which the target has none.
+    /// Whether it is one of several leaves, none of which the target has.
     pub(super) is_one_of_all: bool,
 }
 
-/// What came of it.
+/// The result of copying one revision.
 enum Copied {
-    /// The revision is on the target, or passed over.
+    /// The revision is on the target, or was skipped.
     Done,
-    /// It has no attachments after all and can go with others.
+    /// It has no attachments after all and can be written in bulk.
     Plain(Document),
-    /// The source does not have it, or the target not the attachments that it should have: again, with all attachments.
+    /// The source lacks it, or the target lacks attachments that it should have: retry with all attachments.
     Incomplete,
 }
 
-/// Copies a revision. A document without attachments is returned, to be written with others.
+/// Copies a revision. A document without attachments is returned, to be written in bulk.
 pub(super) async fn copy(cx: &Context, mut wanted: Wanted) -> Result<Option<Document>, Error> {
     let mut incomplete = false;
     let mut attempts = 0;
@@ -51,7 +51,7 @@ pub(super) async fn copy(cx: &Context, mut wanted: Wanted) -> Result<Option<Docu
             }
             Ok(Copied::Incomplete) => None,
             Err(Failed::Fatal(error)) => return Err(error),
-            // The next request waits for as long as the target wants.
+            // The next request waits for as long as the target asks.
             Err(Failed::Passing(couch::Error::Failed {
                 cause: couch::Failure::Limited(_),
                 ..
@@ -77,7 +77,7 @@ pub(super) async fn copy(cx: &Context, mut wanted: Wanted) -> Result<Option<Docu
 }
 
 enum Failed {
-    /// It is over.
+    /// Ends the run.
     Fatal(Error),
     /// Fetching the revision again may help.
     Passing(couch::Error),
@@ -91,7 +91,7 @@ async fn attempt(cx: &Context, wanted: &Wanted) -> Result<Copied, Failed> {
         .await
         .map_err(from_source)?;
     let mut copied = Copied::Incomplete;
-    // A revision may have become several leaves in the meantime.
+    // A revision may have become several leaves since.
     while let Some(revision) = revisions.next().await.map_err(from_source)? {
         let document = match revision {
             Revision::Missing(_) => return Ok(Copied::Incomplete),
@@ -121,7 +121,7 @@ async fn attempt(cx: &Context, wanted: &Wanted) -> Result<Copied, Failed> {
     Ok(copied)
 }
 
-/// Decides what a write means. Returns false when the target lacks attachments.
+/// Interprets the result of a write. Returns false if the target lacks attachments.
 fn settle(
     cx: &Context,
     document: &Document,
@@ -162,7 +162,7 @@ fn settle(
     }
 }
 
-/// A document that the target does not take, whatever we do; the replication goes on without it.
+/// A document that the target rejects for good; the replication continues without it.
 fn refusal(error: &couch::Error) -> Option<(&'static str, String)> {
     let answer = error.answer()?;
     let reason = answer.reason.clone().unwrap_or_default();
@@ -181,7 +181,7 @@ fn refusal(error: &couch::Error) -> Option<(&'static str, String)> {
     Some((name, reason))
 }
 
-/// What may go better next time. A request that was repeated in vain will not.
+/// Errors that a retry may resolve. A request that was already retried will not.
 fn is_passing(error: &couch::Error) -> bool {
     matches!(
         error,
@@ -194,7 +194,7 @@ fn is_passing(error: &couch::Error) -> bool {
     )
 }
 
-/// What went wrong at the source may pass, except for what concerns more than this document.
+/// Errors of the source may be temporary, unless they concern more than this document.
 fn from_source(error: couch::Error) -> Failed {
     let is_passing = is_passing(&error)
         || matches!(

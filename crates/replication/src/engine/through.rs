@@ -1,7 +1,7 @@
-//! How far a replication has come for certain.
+//! The position up to which everything is finished.
 //!
-//! Batches are finished in any order. The *through* sequence is the position up to which nothing is unfinished: the only
-//! one that a checkpoint may record. Sequences are opaque, so order is that of the batches' numbers.
+//! Batches finish in any order. The *through* sequence is the position before which nothing is unfinished: the only one
+//! that a checkpoint may record. Sequences are opaque, so batches are ordered by number.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,18 @@ use couch::Seq;
 
 use super::Mistake;
 
-/// A batch in work.
+/// A batch in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
 #[derive(Debug)]
 pub(super) struct Through {
-    /// Number of the first batch in `batches`.
+    /// The number of the first batch in `batches`.
     first: u64,
-    /// Batches from the oldest unfinished one on: where they end, if the source said, and whether they are done.
+    /// Batches from the oldest unfinished one on: their end, if known, and whether they are finished.
     batches: VecDeque<(Option<Seq>, bool)>,
     position: Seq,
-    /// End of the newest batch that is done, with its number.
+    /// The end of the newest finished batch, with its number.
     highest_done: Option<(u64, Seq)>,
     planted: Option<Mistake>,
 }
@@ -36,13 +36,13 @@ impl Through {
         }
     }
 
-    /// Begins a batch that ends at `end`; without an end it is no position to continue from.
+    /// Starts a batch that ends at `end`; `None` if its end is not a position to resume from.
     pub(super) fn begin(&mut self, end: Option<Seq>) -> Ticket {
         self.batches.push_back((end, false));
         Ticket(self.first + self.batches.len() as u64 - 1)
     }
 
-    /// Forgets the batches in work, which were given up: what follows begins at the through sequence.
+    /// Forgets the abandoned batches in progress: what follows starts at the through sequence.
     pub(super) fn give_up(&mut self) {
         self.first += self.batches.len() as u64;
         self.batches.clear();
@@ -86,12 +86,12 @@ impl Through {
         moved
     }
 
-    /// Everything up to here is done.
+    /// Everything up to here is finished.
     pub(super) fn through(&self) -> &Seq {
         &self.position
     }
 
-    /// The newest sequence of a finished batch; `None` when none was finished.
+    /// The newest sequence of a finished batch; `None` if there is none.
     pub(super) fn highest_done(&self) -> Option<&Seq> {
         self.highest_done.as_ref().map(|(_, seq)| seq)
     }
@@ -154,7 +154,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
-        /// Against the definition: the end of the newest batch before which all are done.
+        /// Checks the definition: the end of the newest batch before which all are finished.
         #[test]
         fn equals_its_definition(
             ends in prop::collection::vec(any::<bool>(), 1..40),

@@ -1,4 +1,4 @@
-//! What is done with a batch: find out what the target lacks, read it from the source, write it to the target.
+//! Processes a batch: asks the target what it lacks, reads that from the source, and writes it to the target.
 //!
 //! Reading and writing overlap: while one group of documents is written, the next is read.
 
@@ -15,7 +15,7 @@ use super::single::Wanted;
 use super::write::{Outbox, write_all};
 use crate::error::{Error, Step};
 
-/// Works on a batch until all of it is on the target or passed over. Returns what it was worth.
+/// Processes a batch until all of it is on the target or skipped. Returns the amount of work.
 pub(super) async fn process(cx: &Context, batch: Batch) -> Result<u64, Error> {
     let Batch { changes, share, .. } = batch;
     let before = cx.bytes_moved();
@@ -33,7 +33,7 @@ pub(super) async fn process(cx: &Context, batch: Batch) -> Result<u64, Error> {
     Ok(worth + (cx.bytes_moved() - before) / 1024)
 }
 
-/// What of a batch the replication is about.
+/// The changes of a batch that the replication should copy.
 fn admitted(cx: &Context, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
     let mut places: HashMap<DocId, usize> = HashMap::with_capacity(changes.len());
     let mut admitted: Vec<Change> = Vec::with_capacity(changes.len());
@@ -41,7 +41,7 @@ fn admitted(cx: &Context, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
         if change.id.as_str().is_empty() {
             tracing::warn!(
                 seq = change.seq.as_json(),
-                "change of a document without an id is skipped"
+                "skipped a change of a document without an id"
             );
             continue;
         }
@@ -66,7 +66,7 @@ fn admitted(cx: &Context, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
         if change.revs.is_empty() {
             continue;
         }
-        // A document that changed while the feed was read comes twice; the later row knows all leaves.
+        // A document that changes while the feed is read occurs twice; the later row has all leaves.
         match places.insert(change.id.clone(), admitted.len()) {
             Some(place) => {
                 places.insert(change.id.clone(), place);
@@ -81,13 +81,13 @@ fn admitted(cx: &Context, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
 /// How the missing revisions of a batch are read.
 #[derive(Default)]
 pub(super) struct Plan {
-    /// Documents that came with the feed.
+    /// Documents from the feed.
     pub(super) here: Vec<Document>,
     /// Revisions for `_bulk_get`.
     pub(super) bulk: Vec<Wanted>,
-    /// Revisions with small attachments, and how many bytes those have.
+    /// Revisions with small attachments, and the bytes of those.
     pub(super) inline: Vec<(Wanted, u64)>,
-    /// Revisions to be copied one by one.
+    /// Revisions to copy one by one.
     pub(super) singles: Vec<Wanted>,
 }
 
@@ -151,7 +151,7 @@ impl Plan {
         if is_design || !cx.options.use_bulk_get {
             return self.singles.extend(revs.into_iter().map(wanted));
         }
-        // The first revision has no ancestry, so the document of the feed is all of it, if it is still that revision.
+        // A first revision has no ancestry, so the document in the feed is complete if it still is that revision.
         if let Some(document) = documents[place].take()
             && is_first
             && document.rev.as_ref() == revs.first()
@@ -180,13 +180,13 @@ struct Missing {
     id: DocId,
     revs: Vec<Rev>,
     ancestors: Vec<Rev>,
-    /// Its place in the batch.
+    /// Its index in the batch.
     place: usize,
-    /// How many leaves the source told.
+    /// The number of leaves in the feed.
     leaves: usize,
 }
 
-/// Asks the target what it lacks, or takes it to lack everything when it mostly does.
+/// Asks the target what it lacks, or assumes that it lacks everything if it mostly does.
 async fn find_missing(
     cx: &Context,
     asked: Vec<(DocId, Vec<Rev>)>,
@@ -232,7 +232,7 @@ async fn find_missing(
             })
         })
         .collect();
-    // In the order of the feed, whatever order the target answers in.
+    // In the order of the feed, whatever the target's order is.
     missing.sort_unstable_by_key(|missing| missing.place);
     let strangers: usize = missing
         .iter()

@@ -1,4 +1,4 @@
-//! Writes documents to the target, many at a time.
+//! Writes documents to the target in bulk.
 
 use bytes::Bytes;
 use couch::{Attachments, DocError, DocId, Document, Rev};
@@ -12,7 +12,7 @@ use crate::error::{Error, Step};
 
 pub(super) type Group = Vec<Document>;
 
-/// A document that cannot be written as it is, to be copied by itself.
+/// A document that cannot be written in bulk, to be copied individually.
 pub(super) type Single = (DocId, Rev);
 
 /// Gathers documents into groups.
@@ -33,7 +33,7 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Takes a document that was read, unless a local selector holds it back.
+    /// Adds a document, unless a local selector drops it.
     pub(super) async fn push(&mut self, document: Document) -> Result<(), Error> {
         if !self.cx.admits(&document).await? {
             self.cx.count(|stats| stats.docs_filtered += 1);
@@ -57,13 +57,13 @@ impl<'a> Outbox<'a> {
         self.bytes = 0;
         let group = std::mem::take(&mut self.group);
         if !group.is_empty() {
-            // Nobody listens any more after an error, which ends the batch anyway.
+            // Fails only after an error, which ends the batch anyway.
             let _ = self.out.send(group).await;
         }
     }
 }
 
-/// Writes all groups; returns what has to be copied document by document.
+/// Writes all groups; returns the documents to copy one by one.
 pub(super) async fn write_all(
     cx: &Context,
     mut groups: mpsc::Receiver<Group>,
@@ -105,7 +105,7 @@ async fn write(cx: &Context, group: Group, singles: &mut Vec<Single>) -> Result<
                     groups.extend([second, group]);
                 }
             }
-            // The target lacks attachments that it was thought to have, and does not say of which document.
+            // The target lacks attachments that it was assumed to have, and does not say of which document.
             Err(error)
                 if is_missing_stub(&error) && group.iter().any(Document::has_attachments) =>
             {
@@ -123,7 +123,7 @@ async fn write(cx: &Context, group: Group, singles: &mut Vec<Single>) -> Result<
     Ok(())
 }
 
-/// Most servers say so by 412, CouchDB's cluster at times by 500.
+/// Most servers respond 412, CouchDB clusters sometimes 500.
 fn is_missing_stub(error: &couch::Error) -> bool {
     match error {
         couch::Error::MissingStub(_) => true,
@@ -133,7 +133,7 @@ fn is_missing_stub(error: &couch::Error) -> bool {
     }
 }
 
-/// Counts a written group, document by document where some were refused.
+/// Counts a written group, document by document if some were rejected.
 fn take_note(
     cx: &Context,
     group: &[Document],
@@ -182,7 +182,7 @@ fn single(document: &Document) -> Option<Single> {
     Some((document.id.clone(), document.rev.clone()?))
 }
 
-/// These will be read again.
+/// Uncounts documents that will be read again.
 fn uncount(cx: &Context, documents: usize) {
     cx.count(|stats| stats.docs_read = stats.docs_read.saturating_sub(documents as u64));
 }

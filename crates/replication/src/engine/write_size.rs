@@ -1,22 +1,22 @@
-//! How large one write is.
+//! The size of a write.
 //!
-//! A target that is slow gets smaller writes until it is fast again; one that finds a write too large never gets one like it
-//! again.
+//! A slow target gets smaller writes until it is fast again. After a write that was too large, the target never gets
+//! one of that size again.
 
 use std::time::Duration;
 
 use super::context::{GROUP_BYTES_MAX, INLINE_GROUP_BYTES_MAX};
 
-/// Writes are not made smaller than this for being slow.
+/// Writes are not made smaller than this because of slowness.
 const BYTES_MIN: usize = 32 << 10;
-/// A write that takes longer makes the next ones smaller, a faster one larger.
+/// Slower writes make the next ones smaller, faster ones larger.
 const SLOW: Duration = Duration::from_secs(5);
 const FAST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct WriteSize {
     bytes_max: usize,
-    /// What the target takes, as far as known.
+    /// The target's limit, as far as known.
     limit: usize,
 }
 
@@ -28,7 +28,7 @@ impl WriteSize {
         }
     }
 
-    /// Bytes of a write of documents, with attachments inside of them or without.
+    /// The maximum size of a write, with or without inline attachments.
     pub(super) fn bytes_max(&self, inline: bool) -> usize {
         if inline {
             self.bytes_max
@@ -37,17 +37,17 @@ impl WriteSize {
         }
     }
 
-    /// Takes note of how long a write took.
+    /// Records the duration of a write.
     pub(super) fn took(&mut self, bytes: usize, time: Duration) {
         if time > SLOW {
             self.bytes_max = (bytes / 2).max(BYTES_MIN).min(self.bytes_max);
         } else if time < FAST && bytes >= self.bytes_max / 2 {
-            // No write fills its room to the last byte.
+            // Writes are never exactly full.
             self.bytes_max = (self.bytes_max * 2).min(self.limit);
         }
     }
 
-    /// Takes note that a write was too large.
+    /// Records that a write was too large.
     pub(super) fn too_large(&mut self, bytes: usize) {
         self.limit = self.limit.min((bytes / 2).max(1024));
         self.bytes_max = self.bytes_max.min(self.limit);

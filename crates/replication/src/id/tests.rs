@@ -1,5 +1,5 @@
-//! The vectors of the specification: the first two are CouchDB's own, the others were computed by an independent encoder
-//! that reproduces those two.
+//! Test vectors of the specification: the first two are CouchDB's own, the others were computed by an independent
+//! encoder that reproduces those two.
 
 use document::json::Json;
 use serde_json::{Value, json};

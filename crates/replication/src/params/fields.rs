@@ -20,7 +20,7 @@ impl<'a> Fields<'a> {
             .find_map(|(key, value)| (key == name).then_some(value))
     }
 
-    /// A member that may be null when it is not wanted.
+    /// An optional member; null counts as missing.
     pub(super) fn get_unless_null(&self, name: &str) -> Option<&'a Json> {
         self.get(name).filter(|value| **value != Json::Null)
     }
@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An integer, or a string that reads as one, not smaller than `min`. What is more than anybody can count is a lot.
+    /// An integer of at least `min`, or a string that parses as one. Larger values saturate.
     pub(super) fn integer(&self, name: &str, min: u64) -> Result<Option<u64>, Invalid> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -51,7 +51,7 @@ impl<'a> Fields<'a> {
         Ok(Some(u64::try_from(number).unwrap_or(u64::MAX)))
     }
 
-    /// One of a few words.
+    /// One of several words.
     pub(super) fn word<T: Copy>(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Which documents a replication is about.
+//! Which documents to replicate.
 
 use std::sync::Arc;
 
@@ -11,9 +11,8 @@ use super::invalid::Invalid;
 /// At most one of `filter`, `doc_ids` and `selector`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
-    /// All documents.
     None,
-    /// A filter whose name starts with an underscore, as `_design` and `_view`.
+    /// A filter whose name starts with an underscore, such as `_design` and `_view`.
     BuiltIn {
         name: String,
         /// Its parameters, an object.
@@ -21,20 +20,17 @@ pub enum Filter {
     },
     /// A function of a design document of the source.
     User {
-        /// The design document without `_design/`.
         design_doc: String,
-        /// The function.
         name: String,
         /// Its parameters, an object.
         query_params: Json,
     },
     /// These documents, sorted.
     DocIds(Vec<String>),
-    /// What a Mango selector matches.
     Selector(SelectorFilter),
 }
 
-/// A selector as it was given, and ready for use.
+/// A selector as given, and compiled.
 #[derive(Clone, Debug)]
 pub struct SelectorFilter {
     given: Json,
@@ -42,12 +38,11 @@ pub struct SelectorFilter {
 }
 
 impl SelectorFilter {
-    /// The selector as the user wrote it, which is what the source gets.
+    /// The selector as the user wrote it, which is sent to the source.
     pub fn given(&self) -> &Json {
         &self.given
     }
 
-    /// The selector, ready to match.
     pub fn compiled(&self) -> &Arc<Selector> {
         &self.compiled
     }
@@ -83,7 +78,7 @@ impl Filter {
                 query_params,
             }),
             (Some(name), None, None) => {
-                // Whether there is a slash is judged later: a missing source is reported before.
+                // The slash is checked later: a missing source is reported first.
                 let (design_doc, name) = name.split_once('/').unwrap_or((name, ""));
                 Ok(Self::User {
                     design_doc: design_doc.to_owned(),
@@ -99,7 +94,7 @@ impl Filter {
         }
     }
 
-    /// Whether a named filter has all it needs.
+    /// Checks that a named filter has all it needs.
     pub(super) fn check(&self) -> Result<(), Invalid> {
         match self {
             Self::User {
@@ -136,7 +131,7 @@ fn read_doc_ids(value: &Json) -> Result<Vec<String>, Invalid> {
     Ok(ids)
 }
 
-/// Decodes `%2F` and its like; what is no valid escape, or would decode to something else than text, stays as it is.
+/// Decodes `%2F` and the like; invalid escapes, and those that do not decode to UTF-8, stay as they are.
 fn percent_decoded(id: &str) -> String {
     let hex = |digit: u8| {
         char::from(digit)

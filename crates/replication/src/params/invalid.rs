@@ -1,12 +1,9 @@
-//! Why a body is refused.
-
-/// Why a body describes no replication, for the user to read.
+/// Why a body does not describe a replication, for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub(crate) String);
 
 impl Invalid {
-    /// What is wrong with a body, for its author.
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }

@@ -1,7 +1,7 @@
-//! Plain names of databases in place of URLs: `"source": "mail"`, or `"source": {"url": "mail"}`.
+//! Plain database names in place of URLs: `"source": "mail"`, or `"source": {"url": "mail"}`.
 //!
-//! A name stays what a body says. What the service knows beside it, a [`Grant`], is kept apart from the body, sealed, and shown
-//! to no reader, whatever their rights: it is made of what has proven the caller to the server, and nobody wrote it.
+//! The body keeps the name. The resolved server and credentials, a [`Grant`], are stored apart from the body, sealed,
+//! and never shown: they are the caller's own credentials, which are not in the document.
 
 use couch::{Endpoint, Schemes};
 use document::json::Json;
@@ -12,7 +12,7 @@ use super::invalid::Invalid;
 const PROXIED: &str = "a plain name in `source` or `target` is reached directly, because a proxy would see the credentials that are \
                        added to it: leave `proxy` out, or set only `source_proxy` or `target_proxy` of the other side";
 
-/// Where plain names are, and the rights they are used with.
+/// The server of plain names, and the rights used on it.
 #[derive(Clone, PartialEq)]
 pub struct Grant {
     base: String,
@@ -29,8 +29,8 @@ impl std::fmt::Debug for Grant {
 }
 
 impl Grant {
-    /// Databases of the server at `base`, with the members `headers` and `auth` of an endpoint. What `expires` is good for a
-    /// replication that ends, and for no document.
+    /// Databases of the server at `base`, with `headers` and `auth` of an endpoint. If it `expires`, it can be used for
+    /// replications that end, but not for documents.
     pub fn new(base: &str, rights: Map<String, Value>, expires: bool) -> Self {
         Self {
             base: base.trim_end_matches('/').to_owned(),
@@ -39,12 +39,11 @@ impl Grant {
         }
     }
 
-    /// Whether what it is made of is good for a while only.
+    /// Whether the credentials expire.
     pub fn expires(&self) -> bool {
         self.expires
     }
 
-    /// What [`Self::from_json`] reads.
     pub fn to_json(&self) -> Json {
         let members = [
             ("base", Value::String(self.base.clone())),
@@ -54,7 +53,7 @@ impl Grant {
         Json::Object(members.into())
     }
 
-    /// Reads what [`Self::to_json`] made.
+    /// Parses the result of [`Self::to_json`].
     pub fn from_json(json: &Json) -> Option<Self> {
         let rights = json.get("rights")?.to_value();
         Some(Self::new(
@@ -64,7 +63,7 @@ impl Grant {
         ))
     }
 
-    /// The endpoint of a name. Credentials that stand beside it are used in place of the caller's.
+    /// The endpoint for a name. Credentials in the body replace the caller's.
     fn endpoint(
         &self,
         name: &str,
@@ -84,7 +83,7 @@ impl Grant {
     }
 }
 
-/// Reads `source` or `target`.
+/// Parses `source` or `target`.
 pub(super) fn endpoint(
     json: &Json,
     grant: Option<&Grant>,
@@ -104,8 +103,8 @@ pub fn has_names(body: &Json) -> bool {
     endpoints.any(|member| body.get(member).and_then(name).is_some())
 }
 
-/// The name that stands where a URL might. Only what can be the name of a database is one: anything else, as a URL without its
-/// scheme, may hold a password.
+/// A name in place of a URL. Only valid database names count: anything else, such as a URL without its scheme, may
+/// contain a password.
 fn name(endpoint: &Json) -> Option<&str> {
     let text = match endpoint {
         Json::Object(_) => endpoint.get("url")?.as_str()?,
@@ -117,7 +116,7 @@ fn name(endpoint: &Json) -> Option<&str> {
     is_name.then_some(text)
 }
 
-/// The name as a part of a path.
+/// The name as a path segment.
 fn escaped(name: &str) -> String {
     use std::fmt::Write as _;
     name.bytes().fold(String::new(), |mut text, byte| {

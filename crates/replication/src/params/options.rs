@@ -1,4 +1,4 @@
-//! How a replication is done.
+//! Options of a replication.
 
 use std::time::Duration;
 
@@ -9,34 +9,30 @@ use super::fields::Fields;
 use super::filter::Filter;
 use super::invalid::Invalid;
 
-/// The longest interval or time-out: nobody waits so long, and it can be reckoned with.
+/// The longest interval or time-out; larger values could overflow.
 const INTERVAL_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
-/// What the service sets where a replication says nothing, and the limits of what it may say. Names are those of
-/// `[replicator]`.
+/// Defaults for omitted options, and limits. Names are those of `[replicator]`.
 #[derive(Clone, Debug)]
 pub struct Defaults {
-    /// Whether checkpoints are written.
     pub use_checkpoints: bool,
-    /// Time between checkpoints.
     pub checkpoint_interval: Duration,
-    /// How many batches are worked on at once.
+    /// The number of concurrent batches.
     pub worker_processes: u64,
-    /// The largest number of changes in a batch.
+    /// Maximum number of changes in a batch.
     pub worker_batch_size: u64,
     pub http_connections: u64,
     /// How long a connection may be silent.
     pub connection_timeout: Duration,
-    /// How often a failed request is repeated.
+    /// How often a failed request is retried.
     pub retries_per_request: u64,
     pub socket_options: SocketOptions,
-    /// Whether `_bulk_get` is used.
     pub use_bulk_get: bool,
-    /// The largest `worker_processes` that a replication gets.
+    /// Maximum of `worker_processes`.
     pub worker_processes_max: u64,
-    /// The largest `worker_batch_size` that a replication gets.
+    /// Maximum of `worker_batch_size`.
     pub worker_batch_size_max: u64,
-    /// The largest `http_connections` that a replication gets.
+    /// Maximum of `http_connections`.
     pub http_connections_max: u64,
     /// `valid_endpoint_protocols`, `valid_proxy_protocols`.
     pub schemes: Schemes,
@@ -62,12 +58,10 @@ impl Default for Defaults {
     }
 }
 
-/// The options of sockets that mean anything here.
+/// The supported socket options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// `SO_KEEPALIVE`
     pub keepalive: bool,
-    /// `TCP_NODELAY`
     pub nodelay: bool,
 }
 
@@ -76,14 +70,14 @@ impl SocketOptions {
         Invalid::new("`socket_options` must be a list of `{name, value}` pairs")
     }
 
-    /// Reads `[{keepalive, true}, {nodelay, false}]`. Unknown names are dropped, as in CouchDB.
+    /// Parses `[{keepalive, true}, {nodelay, false}]`. Unknown names are ignored, as in CouchDB.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let list = text.trim().trim_end_matches('.').trim();
         let list = list
             .strip_prefix('[')
             .and_then(|rest| rest.strip_suffix(']'))
             .ok_or_else(Self::invalid)?;
-        // An option that the user leaves out is off, for the list replaces the default one.
+        // The list replaces the default one, so an omitted option is off.
         let mut options = Self {
             keepalive: false,
             nodelay: false,
@@ -128,73 +122,67 @@ pub enum Checkpoints {
     /// On source and target, as CouchDB does.
     #[default]
     Both,
-    /// On the target only, for a source that we may only read.
+    /// Only on the target, for read-only sources.
     Target,
 }
 
-/// What becomes of a run when the target refuses a document.
+/// What happens when the target rejects a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWriteFailure {
-    /// The document is counted, listed and passed over.
+    /// The document is counted, listed and skipped.
     #[default]
     Skip,
-    /// The run ends.
+    /// The run fails.
     Stop,
 }
 
-/// Who evaluates `selector` and `doc_ids`.
+/// Where `selector` and `doc_ids` are evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FilterWhere {
     /// The source, in its changes feed.
     #[default]
     Source,
-    /// The replicator, which reads the whole feed: it always sees progress and can always write checkpoints.
+    /// Here. The replicator reads the whole feed, so it always sees progress and can always write checkpoints.
     Replicator,
 }
 
-/// The options of one replication, defaults filled in.
+/// The options of one replication, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they are the user's independent switches"
 )]
 pub struct Options {
-    /// Whether it goes on when it has caught up.
+    /// Whether it continues after it has caught up.
     pub continuous: bool,
     /// Whether the target is created first.
     pub create_target: bool,
-    /// Query parameters of that creation.
+    /// Query parameters for creating the target.
     pub create_target_params: Vec<(String, String)>,
-    /// Which documents.
     pub filter: Filter,
     /// Where to start if there is no checkpoint.
     pub since_seq: Option<Json>,
-    /// Whether checkpoints are written.
     pub use_checkpoints: bool,
-    /// Time between checkpoints.
     pub checkpoint_interval: Duration,
-    /// How many batches are worked on at once.
+    /// The number of concurrent batches.
     pub worker_processes: usize,
-    /// The largest number of changes in a batch.
+    /// Maximum number of changes in a batch.
     pub worker_batch_size: usize,
     pub http_connections: usize,
     /// How long a connection may be silent.
     pub connection_timeout: Duration,
-    /// How often a failed request is repeated.
+    /// How often a failed request is retried.
     pub retries_per_request: u32,
     pub socket_options: SocketOptions,
-    /// Whether `_bulk_get` is used.
     pub use_bulk_get: bool,
-    /// Whether conflicts stay behind.
     pub winning_revs_only: bool,
-    /// Whether deletions stay behind.
+    /// Whether deleted documents are skipped.
     pub skip_deleted: bool,
-    /// Whether design documents stay behind.
+    /// Whether design documents are skipped.
     pub skip_design_docs: bool,
-    /// What a refused document means.
+    /// What happens when the target rejects a document.
     pub on_write_failure: OnWriteFailure,
     pub filter_where: FilterWhere,
-    /// Where checkpoints are written.
     pub checkpoints: Checkpoints,
 }
 
@@ -266,7 +254,7 @@ impl Options {
     }
 }
 
-/// Query parameters have string values; numbers and the like are written as JSON.
+/// Query parameters are strings; other values are written as JSON.
 fn read_target_params(fields: &Fields<'_>) -> Result<Vec<(String, String)>, Invalid> {
     match fields.get("create_target_params") {
         None => Ok(Vec::new()),

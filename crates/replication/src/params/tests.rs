@@ -1,4 +1,4 @@
-//! Bodies that are taken, and the words in which others are refused.
+//! Accepted bodies, and the errors of rejected ones.
 
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ fn enormous_numbers_are_a_lot() {
         (32, 100)
     );
     assert_eq!(options.retries_per_request, u32::MAX);
-    // Whoever takes a part of it, or adds it to the time of now, must not overflow.
+    // Adding it to the current time, or taking a fraction, must not overflow.
     for interval in [options.connection_timeout, options.checkpoint_interval] {
         assert_eq!(interval, Duration::from_hours(366 * 24));
     }
@@ -151,7 +151,7 @@ fn refusals() {
     "#;
     for line in table.trim().lines() {
         let split = line.rfind("} ").unwrap() + 1;
-        // A reason may itself hold braces.
+        // A reason may contain braces.
         let split = line.find("}  ").map_or(split, |at| at + 1);
         let split = if line.contains("pairs") {
             line.find("\"} ").unwrap() + 2
@@ -175,7 +175,7 @@ fn endpoints_are_required() {
     assert_eq!(reason(r#"{"target":"http://a"}"#), "Missing `source` field");
     assert_eq!(reason(r#"{"source":"http://a"}"#), "Missing `target` field");
     assert_eq!(reason("[]"), "Replication must be a JSON object");
-    // Options are judged before endpoints.
+    // Options are validated before endpoints.
     assert_eq!(reason(r#"{"cancel":1}"#), "`cancel` must be a boolean");
 }
 

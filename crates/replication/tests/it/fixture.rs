@@ -143,7 +143,6 @@ impl World {
         outcome
     }
 
-    /// Replicates in the background.
     pub(crate) async fn start(&self, options: Value) -> Running {
         self.start_from(options, Stats::default(), Gate::open())
             .await

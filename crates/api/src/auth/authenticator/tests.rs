@@ -38,7 +38,7 @@ fn ip(last: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, last).into()
 }
 
-/// There is only one user, or nobody.
+/// A source with at most one user.
 struct Only(&'static str);
 
 impl Users for Only {

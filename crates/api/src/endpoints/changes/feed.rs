@@ -1,4 +1,4 @@
-//! `_changes`: writing the feed page by page, and waiting for more.
+//! `_changes`: writing the feed page by page and waiting for changes.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::Error;
 use crate::endpoints::reading::Reading;
 use crate::reply::{self, Reply};
 
-/// Where a feed stands.
+/// The state of a feed.
 pub(super) struct Feed {
     reading: Reading,
     guard: Guard,
     kind: FeedKind,
-    /// What to ask for after a wait, its `limit` being what is left.
+    /// The query for the next page; its `limit` is the rows that are left.
     query: ChangesQuery,
-    /// What to ask for next; none is to wait.
+    /// The next query; `None` while waiting.
     next: Option<ChangesQuery>,
     last_seq: Seq,
     heartbeat: Option<Duration>,
     timeout: Duration,
-    /// When there has been nothing to tell for too long.
+    /// The deadline of a longpoll or a heartbeat.
     deadline: Instant,
     stop: CancellationToken,
     listener: Option<Listener>,
@@ -54,7 +54,7 @@ impl Feed {
         }
     }
 
-    /// How it waits. With a heartbeat it does so for ever.
+    /// With a heartbeat, the feed waits for ever.
     pub(super) fn waiting(
         self,
         heartbeat: Option<Duration>,
@@ -70,7 +70,7 @@ impl Feed {
     }
 
     pub(super) async fn answer(mut self) -> Result<Reply, Error> {
-        // What goes wrong at once gets a status of its own.
+        // Errors before the first row still get their own status.
         let mut first = self.kind.head().to_owned();
         if let Some(query) = self.next.take() {
             first.push_str(&self.page(query).await?);
@@ -87,7 +87,7 @@ impl Feed {
         Ok(reply)
     }
 
-    /// The next piece; `None` at the end.
+    /// The next chunk; `None` at the end.
     async fn next(&mut self) -> Result<Option<String>, Error> {
         loop {
             if self.ended {
@@ -142,7 +142,7 @@ impl Feed {
         self.told = true;
     }
 
-    /// Waits for a change, and for the next heart-beat at most.
+    /// Waits for a change, at most until the next heartbeat.
     async fn wait(&mut self) -> Result<String, Error> {
         if let Filter::Selector(matcher) = &self.query.filter {
             matcher.renew();
@@ -164,7 +164,7 @@ impl Feed {
                     });
                     Ok(String::new())
                 }
-                // The database is gone; what was told holds.
+                // The database was deleted; what was sent remains valid.
                 Err(docstore::Error::NoDatabase) => self.end().await,
                 Err(error) => Err(error.into()),
             },

@@ -1,4 +1,4 @@
-//! Whether whoever listens to a feed still may: sessions end, users are deleted, and `_security` changes.
+//! Rechecks the access of feed listeners: sessions end, users are deleted, `_security` changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::client::Client;
 use crate::endpoints::session;
 use crate::state::Shared;
 
-/// Nothing is told on the strength of a permission that is older.
+/// Rows are not sent on a check older than this.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
-/// Who hears nothing but heart-beats is looked at so often.
+/// How often listeners that only get heartbeats are rechecked.
 const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
-/// What the caller of a feed proved itself with, and when it was last looked at.
+/// The credentials of a feed's caller, and when they were last checked.
 pub(super) struct Guard {
     shared: Arc<Shared>,
     client: Client,
@@ -40,7 +40,7 @@ impl Guard {
         }
     }
 
-    /// Whether the feed may go on; `tells` when it is about to tell something.
+    /// Whether the feed may continue; `tells` if it is about to send rows.
     pub(super) async fn lets(&mut self, tells: bool) -> Result<bool, Error> {
         let within = if tells { TOLD_WITHIN } else { HEARD_WITHIN };
         if self.looked.elapsed() < within {

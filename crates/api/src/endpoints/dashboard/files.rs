@@ -1,7 +1,5 @@
-//! The dashboard's files. All are part of the binary.
-//!
-//! A browser revalidates each file by its `ETag` on every load of the page, so it never combines modules of two versions
-//! from its cache. Modules are imported statically: a page that stays open during an upgrade loads nothing later.
+//! The dashboard's files, included in the binary. Browsers revalidate each by its `ETag` on every load, so modules of
+//! two versions never mix. All imports are static: a page that stays open during an upgrade loads nothing later.
 
 use std::sync::LazyLock;
 

@@ -1,8 +1,7 @@
-//! What parameters and bodies look like.
+//! Schemas of parameters and request bodies.
 
 use serde_json::{Value, json};
 
-/// A parameter of a path or query.
 pub(super) fn parameter(name: &str) -> Value {
     match name {
         "db" => json!({"type": "string", "pattern": DATABASE, "examples": ["_replicator"]}),
@@ -32,7 +31,6 @@ pub(super) fn parameter(name: &str) -> Value {
 const REPLICATOR: &str = "^([a-z][a-z0-9_$()+-]*/)?_replicator$";
 const DATABASE: &str = "^(_users|([a-z][a-z0-9_$()+-]*/)?_replicator)$";
 
-/// The body of a request.
 pub(super) fn body(path: &str) -> Value {
     let object = || json!({"type": "object"});
     let texts = || json!({"type": "array", "items": {"type": "string"}});

@@ -1,4 +1,4 @@
-//! The cluster that documents come from.
+//! The cluster to import from.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// How many documents one request asks for.
+/// Documents per request.
 const PAGE: u64 = 200;
 
 pub(super) struct Cluster {
@@ -21,7 +21,7 @@ pub(super) struct Cluster {
     password: String,
 }
 
-/// Documents that have changed, with their leaves.
+/// Changed documents with their leaves.
 pub(super) struct Page {
     /// Ids, leaves, and whether the document is deleted.
     pub(super) leaves: Vec<(String, Vec<Rev>, bool)>,
@@ -31,7 +31,7 @@ pub(super) struct Page {
 /// A leaf of a document.
 pub(super) struct Leaf {
     pub(super) id: String,
-    /// Its JSON with `_revisions`, or why there is none.
+    /// Its JSON with `_revisions`, or why it could not be read.
     pub(super) text: Result<String, String>,
 }
 
@@ -77,20 +77,20 @@ impl Cluster {
         })
     }
 
-    /// The UUID of the cluster, which has to know the user as an administrator: nobody else sees credentials.
+    /// The UUID of the cluster. The user must be an administrator of the cluster, since others do not see credentials.
     pub(super) async fn check(&self) -> anyhow::Result<String> {
         let session: Value = self.answer(self.client.get(self.path("/_session"))).await?;
         let roles = session["userCtx"]["roles"].as_array();
         if !roles.is_some_and(|roles| roles.iter().any(|role| role == "_admin")) {
             bail!(
-                "{} is no administrator of the cluster, and would not see the credentials in documents",
+                "{} is not an administrator of the cluster and cannot see the credentials in documents",
                 self.name
             );
         }
         let welcome: Value = self.answer(self.client.get(self.path("/"))).await?;
         let uuid = welcome["uuid"].as_str();
         Ok(uuid
-            .context("the cluster does not tell its UUID")?
+            .context("the cluster does not return its UUID")?
             .to_owned())
     }
 
@@ -102,7 +102,7 @@ impl Cluster {
         Ok(replicators.collect())
     }
 
-    /// The security object, if there is more to it than the default.
+    /// The security object, unless it is the default.
     pub(super) async fn security(&self, db: &str) -> anyhow::Result<Option<String>> {
         let security: Value = self
             .answer(self.client.get(self.of(db, "/_security")))
@@ -111,7 +111,7 @@ impl Cluster {
         Ok((security != default).then(|| security.to_string()))
     }
 
-    /// What has changed since, if anything has.
+    /// The changes since a sequence, if any.
     pub(super) async fn page(&self, db: &str, since: &str) -> anyhow::Result<Option<Page>> {
         let limit = PAGE.to_string();
         let query = [("style", "all_docs"), ("since", since), ("limit", &limit)];
@@ -159,7 +159,7 @@ impl Cluster {
                 let text = match (doc.remove("ok"), doc.remove("error")) {
                     (Some(doc), _) => Ok(doc.get().to_owned()),
                     (None, error) => Err(format!(
-                        "the cluster does not give it: {}",
+                        "cannot read it from the cluster: {}",
                         error.map_or_else(String::new, |error| error.get().to_owned())
                     )),
                 };
@@ -183,16 +183,19 @@ impl Cluster {
         let request = request
             .basic_auth(&self.name, Some(&self.password))
             .header("accept", "application/json");
-        let response = request.send().await.context("ask the cluster")?;
+        let response = request
+            .send()
+            .await
+            .context("cannot reach the cluster; check the URL")?;
         let status = response.status();
         if status.is_success() {
             let answer = response.json().await;
-            return answer.context("the answer is not what CouchDB answers");
+            return answer.context("the response is not CouchDB's");
         }
         let refusal: Value = response.json().await.unwrap_or_default();
         let part = |name: &str| refusal[name].as_str().unwrap_or("?").to_owned();
         bail!(
-            "the cluster answers {status} {}: {}",
+            "the cluster responded {status} {}: {}",
             part("error"),
             part("reason")
         )

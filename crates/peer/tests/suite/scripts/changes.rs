@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::answers::{Answer, pick};
 use crate::session::Session;
 
-/// Ids of the rows.
 fn ids(answer: &Answer) -> Value {
     let body = answer.json();
     let ids = body["results"]

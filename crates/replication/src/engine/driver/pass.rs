@@ -18,26 +18,26 @@ use crate::error::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// The feed is read to its end and everything is done.
+    /// The feed was read to its end and everything is done.
     Done,
     Stopped,
     Paused,
     FilterChanged,
 }
 
-/// A batch that was worked on.
+/// A finished batch.
 struct Finished {
     ticket: Ticket,
     worth: Result<u64, Error>,
 }
 
-/// Something that goes on beside the batches.
+/// Background work next to the batches.
 pub(super) enum Aside {
     Checkpointed(Box<Checkpointer>, Result<Map<String, Value>, Error>),
     Answered(Answer),
 }
 
-/// What happens next.
+/// The next event of the loop.
 enum Occurrence {
     Stop,
     Pause,
@@ -55,11 +55,11 @@ type Reading<'a> = BoxFuture<'a, Result<(), Error>>;
 pub(super) struct Pass<'d, 'a> {
     driver: &'d mut Driver<'a>,
     reader: Option<Reading<'a>>,
-    /// Absent when everything was taken, or nothing more shall be.
+    /// `None` after the end of the feed, or when no more changes should be read.
     events: Option<mpsc::Receiver<Event>>,
     works: FuturesUnordered<BoxFuture<'a, Finished>>,
     asides: FuturesUnordered<BoxFuture<'a, Aside>>,
-    /// Why the pass ends before the feed does, and until when batches in work may go on.
+    /// Why the pass ends before the feed does, and how long batches in progress may continue.
     ending: Option<(Passed, Instant)>,
     is_caught_up: bool,
     watch_at: Instant,
@@ -161,7 +161,7 @@ impl<'d, 'a> Pass<'d, 'a> {
         }
     }
 
-    /// Takes nothing new any more.
+    /// Stops reading.
     fn end(&mut self, passed: Passed) {
         self.ending = Some((passed, Instant::now() + self.driver.run.settings.stop_grace));
         self.reader = None;
@@ -183,7 +183,7 @@ impl<'d, 'a> Pass<'d, 'a> {
                 worth: process(cx, batch).await,
             }
         }));
-        // Whoever waits for news shall hear that there is work again.
+        // Progress watchers must see that there is work again.
         if driver.handles.progress.borrow().phase == Phase::CaughtUp {
             self.publish();
         }

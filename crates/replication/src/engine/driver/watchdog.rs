@@ -1,4 +1,4 @@
-//! Questions that a run asks beside its work: what is pending, is the filter still the same, is the feed alive.
+//! Checks that run beside the copying: what is pending, whether the filter changed, whether the feed is alive.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use crate::engine::open::fetch_filter;
 use crate::error::Error;
 use crate::params::Filter;
 
-/// Questions are not worth waiting for any longer.
+/// Time limit of a check.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A filter function that could not be fetched so often in a row ends the run.
+/// After this many failures in a row to fetch the filter function, the run fails.
 const FILTER_FAILURES_MAX: u32 = 10;
-/// Without a limit for missing progress nothing is watched.
+/// Used if there is no limit for missing progress.
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 
-/// What was found out.
+/// The result of a check.
 pub(super) enum Answer {
-    /// Changes after the position, out of how many that had been read then.
+    /// Changes after the position, and the number read by then.
     Pending(Option<u64>, u64),
     Filter(Result<String, Error>),
-    /// Whether the source has changes that the feed has not told, out of how many that had been read then.
+    /// Whether the source has changes that the feed has not sent, and the number read by then.
     Untold(bool, u64),
 }
 
 impl<'a> Driver<'a> {
-    /// Asks how many changes there are. The server counts them without any filter.
+    /// Asks for the number of pending changes. The server ignores filters in it.
     pub(super) fn ask_pending(&self) -> BoxFuture<'a, Aside> {
         let (cx, since, read) = (self.cx, self.through.through().clone(), self.changes_read);
         Box::pin(async move {
@@ -40,7 +40,7 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Asks for the function of a `ddoc/name` filter.
+    /// Fetches the function of a `ddoc/name` filter.
     pub(super) fn ask_filter(&self) -> Option<BoxFuture<'a, Aside>> {
         let Filter::User {
             design_doc, name, ..
@@ -53,14 +53,14 @@ impl<'a> Driver<'a> {
             let code = match timeout(ANSWER_TIMEOUT, fetch_filter(source, design_doc, name)).await {
                 Ok(code) => code,
                 Err(_) => Err(Error::FilterFetch(
-                    "filter function is not read in time".to_owned(),
+                    "timed out reading the filter function".to_owned(),
                 )),
             };
             Aside::Answered(Answer::Filter(code))
         }))
     }
 
-    /// When to look whether anything moves.
+    /// When to check progress.
     pub(super) fn next_watch(&self) -> Instant {
         Instant::now()
             + self
@@ -70,8 +70,8 @@ impl<'a> Driver<'a> {
                 .map_or(FOREVER, |limit| limit / 4)
     }
 
-    /// Looks whether anything moved lately. A run with something to do, and nothing moving for too long, is over. One that
-    /// waits for changes asks whether there really are none.
+    /// Checks for recent progress. A run with pending changes and no progress for too long fails. One that waits for
+    /// changes asks whether there really are none.
     pub(super) fn watch(&mut self, is_idle: bool) -> Result<Option<BoxFuture<'a, Aside>>, Error> {
         let Some(limit) = self.cx.settings.no_progress_timeout else {
             return Ok(None);
@@ -104,14 +104,14 @@ impl<'a> Driver<'a> {
             let ask = has_after(&cx.source, &cx.options, &since);
             let untold = matches!(timeout(ANSWER_TIMEOUT, ask).await, Ok(Ok(true)));
             if untold {
-                // The feed may be about to tell it.
+                // The feed may be about to send it.
                 tokio::time::sleep(ANSWER_TIMEOUT).await;
             }
             Aside::Answered(Answer::Untold(untold, read))
         })
     }
 
-    /// Takes an answer. Returns whether the filter is another one.
+    /// Processes a result. Returns whether the filter has changed.
     pub(super) fn take_answer(&mut self, answer: Answer) -> Result<bool, Error> {
         match answer {
             Answer::Pending(pending, read) => {
@@ -138,7 +138,7 @@ impl<'a> Driver<'a> {
                 if self.filter_failures >= FILTER_FAILURES_MAX {
                     return Err(error);
                 }
-                tracing::warn!(%error, "filter function cannot be read");
+                tracing::warn!(%error, "cannot read the filter function");
                 Ok(false)
             }
         }
