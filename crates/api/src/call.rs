@@ -29,7 +29,7 @@ use crate::{Error, Options, pace};
 /// Estimated memory per value of a parsed body.
 const VALUE_BYTES: usize = 96;
 /// The unit of the semaphore for body memory.
-pub(crate) const ROOM_UNIT_BYTES: usize = 1024;
+pub(crate) const MEMORY_UNIT_BYTES: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -44,7 +44,7 @@ pub(crate) struct Call {
     /// Read only through `&mut Call`; the lock makes `Call` `Sync`.
     body: Mutex<Option<Body>>,
     /// Memory permits for the body, kept until the request ends.
-    room: Option<OwnedSemaphorePermit>,
+    body_memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Call {
@@ -69,7 +69,7 @@ impl Call {
             headers: parts.headers,
             proven,
             body: Mutex::new(Some(body)),
-            room: None,
+            body_memory: None,
         }
     }
 
@@ -155,10 +155,10 @@ impl Call {
     /// Reserves memory for a body of this size, or tells the client to retry.
     fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
         let held = self
-            .room
+            .body_memory
             .as_ref()
             .map_or(0, OwnedSemaphorePermit::num_permits);
-        let more = bytes.div_ceil(ROOM_UNIT_BYTES).saturating_sub(held);
+        let more = bytes.div_ceil(MEMORY_UNIT_BYTES).saturating_sub(held);
         if more == 0 {
             return Ok(());
         }
@@ -166,11 +166,12 @@ impl Call {
             return Err(too_large());
         }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
-        let room = Semaphore::try_acquire_many_owned(Arc::clone(&self.shared.room), more)
-            .map_err(|_| Error::busy("Too many large requests at a time."))?;
-        match &mut self.room {
-            Some(held) => held.merge(room),
-            none => *none = Some(room),
+        let body_memory =
+            Semaphore::try_acquire_many_owned(Arc::clone(&self.shared.body_memory), more)
+                .map_err(|_| Error::busy("Too many large requests at a time."))?;
+        match &mut self.body_memory {
+            Some(held) => held.merge(body_memory),
+            none => *none = Some(body_memory),
         }
         Ok(())
     }
@@ -195,7 +196,7 @@ impl Call {
         let bytes_max = self.options().request_bytes_max;
         let mut plain = Vec::new();
         let mut decoder = GzDecoder::new(body).take(bytes_max as u64 + 1);
-        let mut piece = vec![0; 64 * ROOM_UNIT_BYTES];
+        let mut piece = vec![0; 64 * MEMORY_UNIT_BYTES];
         loop {
             // A few kilobytes can decompress to a large body.
             yield_now().await;

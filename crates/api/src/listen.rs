@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use idle::{Place, Places};
+use idle::{Slot, Slots};
 use patience::Impatient;
 use targets::Escaped;
 
@@ -79,14 +79,14 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let tracker = TaskTracker::new();
-    let places = Places::new(options.connections_max);
+    let slots = Slots::new(options.connections_max);
     loop {
         let accepted = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &slots) => accepted,
         };
-        let Some((stream, from, place)) = accepted else {
+        let Some((stream, from, slot)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -94,14 +94,14 @@ pub async fn serve(
         tracker.spawn(async move {
             let _ = stream.set_nodelay(true);
             let Some(tls) = tls else {
-                return converse(stream, from, options, answer, stop, place).await;
+                return converse(stream, from, options, answer, stop, slot).await;
             };
             let shaken = tokio::select! {
                 shaken = timeout(HANDSHAKE, tls.accept(stream)) => shaken,
-                () = place.evicted.cancelled() => return,
+                () = slot.evicted.cancelled() => return,
             };
             match shaken {
-                Ok(Ok(stream)) => converse(stream, from, options, answer, stop, place).await,
+                Ok(Ok(stream)) => converse(stream, from, options, answer, stop, slot).await,
                 Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS handshake"),
                 Err(_) => tracing::debug!(%from, "the TLS handshake took too long"),
             }
@@ -119,10 +119,10 @@ pub async fn serve(
 
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Places>,
-) -> Option<(TcpStream, SocketAddr, Arc<Place>)> {
+    slots: &Arc<Slots>,
+) -> Option<(TcpStream, SocketAddr, Arc<Slot>)> {
     match listener.accept().await {
-        Ok((stream, from)) => Some((stream, from, places.take().await?)),
+        Ok((stream, from)) => Some((stream, from, slots.take().await?)),
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
             None
@@ -136,7 +136,7 @@ async fn converse(
     options: ListenOptions,
     answer: impl Answer,
     stop: CancellationToken,
-    place: Arc<Place>,
+    slot: Arc<Slot>,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -152,7 +152,7 @@ async fn converse(
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .max_concurrent_streams(256);
     let service = service_fn(|request| {
-        let (answer, open) = (answer.clone(), place.open());
+        let (answer, open) = (answer.clone(), slot.open());
         async move {
             let answered = answer.answer(request, from).await;
             Ok::<_, std::convert::Infallible>(answered.map(|body| open.until_sent(body)))
@@ -167,18 +167,18 @@ async fn converse(
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-        () = place.evicted.cancelled() => {
-            if !place.is_open() {
+        () = slot.evicted.cancelled() => {
+            if !slot.is_open() {
                 return;
             }
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-        () = place.idle_for(options.head_timeout) => {
+        () = slot.idle_for(options.head_timeout) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection => ended,
-                () = place.idle_for(GOODBYE) => return,
+                () = slot.idle_for(GOODBYE) => return,
             }
         }
     };

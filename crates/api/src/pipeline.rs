@@ -5,7 +5,7 @@
 mod cors;
 mod finish;
 mod forgery;
-mod places;
+mod permits;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ async fn respond(
     let (cookie, set_cookies) = (proven.cookie.clone(), proven.set_cookies.clone());
     let mut call = Call::new(Arc::clone(shared), client, route, proven, parts, body);
     forgery::check(&call)?;
-    let place = places::take(&call).await?;
+    let permit = permits::acquire(&call).await?;
     let mut reply = match within(&mut call).await {
         Ok(reply) => reply,
         Err(error) => error.into_response(),
@@ -138,7 +138,7 @@ async fn respond(
             reply.headers_mut().append(SET_COOKIE, cookie);
         }
     }
-    Ok(places::hold(place, reply))
+    Ok(permits::hold(permit, reply))
 }
 
 /// Responds to requests that have no path: `OPTIONS *` and `CONNECT`.
@@ -170,10 +170,10 @@ async fn pass_through(
     client: Client,
     id: &str,
 ) -> Result<Reply, Error> {
-    let place = places::take_to_wait(shared)?;
+    let permit = permits::acquire_to_wait(shared)?;
     let patience = Duration::from_secs(shared.options.body_timeout_sec);
     let reply = upstream.forward(parts, body, client, id, patience).await?;
-    Ok(places::hold(Some(place), reply))
+    Ok(permits::hold(Some(permit), reply))
 }
 
 /// Applies the time limit.

@@ -57,20 +57,21 @@ impl Service {
         options.validate()?;
         authenticator.validate()?;
         let health = Health::new(replications.docs().store().clone());
-        let room = (options.bodies_bytes_max / call::ROOM_UNIT_BYTES).min(u32::MAX as usize);
+        let body_memory =
+            (options.bodies_bytes_max / call::MEMORY_UNIT_BYTES).min(u32::MAX as usize);
         Ok(Self(Arc::new(Shared {
             replications,
             authenticator,
             follow,
             metrics,
             upstream,
-            places: Arc::new(Semaphore::new(options.requests_max)),
+            permits: Arc::new(Semaphore::new(options.requests_max)),
             waiting: Arc::new(Semaphore::new(options.waits_max)),
             anonymous: Arc::new(Semaphore::new(options.anonymous_requests_max)),
             // Validated above.
             proxies: Proxies::parse(&options.trusted_proxies).unwrap_or_default(),
             health,
-            room: Arc::new(Semaphore::new(room)),
+            body_memory: Arc::new(Semaphore::new(body_memory)),
             options,
             stop: CancellationToken::new(),
             summary: Mutex::default(),

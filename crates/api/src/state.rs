@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) upstream: Option<Upstream>,
     pub(crate) options: Options,
     /// Permits of requests in progress, and of those that wait.
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) permits: Arc<Semaphore>,
     pub(crate) waiting: Arc<Semaphore>,
     /// Permits of anonymous callers' requests.
     pub(crate) anonymous: Arc<Semaphore>,
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) proxies: Proxies,
     pub(crate) health: Health,
     /// Permits for body memory, in KiB.
-    pub(crate) room: Arc<Semaphore>,
+    pub(crate) body_memory: Arc<Semaphore>,
     /// Ends feeds and `_replicate` requests that wait.
     pub(crate) stop: CancellationToken,
     /// The summary last sent to dashboards.

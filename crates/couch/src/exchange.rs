@@ -50,7 +50,7 @@ pub(crate) async fn exchange(
         State::Sending | State::Sent => since + idle,
     };
     loop {
-        let (state, since) = progress.turn();
+        let (state, since) = progress.state();
         let idle_until = until(state, since);
         let wake = deadline.map_or(idle_until, |(at, _)| at.min(idle_until));
         tokio::select! {
@@ -67,7 +67,7 @@ pub(crate) async fn exchange(
         {
             return Err(Failure::RequestTimeout { total_ms }.into());
         }
-        let (state, since) = progress.turn();
+        let (state, since) = progress.state();
         if until(state, since) > Instant::now() {
             continue;
         }

@@ -311,14 +311,14 @@ mod tests {
 
     #[test]
     fn boundaries_differ() {
-        let of = |seed| Boundaries {
+        let seeded = |seed| Boundaries {
             seed: [seed; 32],
             count: AtomicU64::new(0),
         };
-        let one = of(1);
+        let one = seeded(1);
         let (first, second) = (one.next(), one.next());
         assert_eq!(first.len(), 32);
         assert_ne!(first, second);
-        assert_ne!(first, of(2).next());
+        assert_ne!(first, seeded(2).next());
     }
 }

@@ -212,8 +212,8 @@ impl Progress {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whose turn it is, and since when.
-    pub(crate) fn turn(&self) -> (State, Instant) {
+    /// The state, and since when it applies.
+    pub(crate) fn state(&self) -> (State, Instant) {
         let state = match self.state.load(Ordering::Relaxed) {
             0 => State::Sending,
             1 => State::Waiting,
@@ -278,7 +278,7 @@ mod tests {
             };
             let (failed, ()) = tokio::join!(reading, sending);
             assert_eq!(failed, fails, "{sent}");
-            assert_eq!(progress.turn().0 == State::Sent, !fails);
+            assert_eq!(progress.state().0 == State::Sent, !fails);
         }
     }
 }

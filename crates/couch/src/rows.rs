@@ -59,7 +59,7 @@ pub(crate) enum Broken {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum State {
     Head,
     /// Between rows; `comma` if a comma may come next.
     Between {
@@ -79,7 +79,7 @@ enum Place {
 pub(crate) struct Splitter {
     layout: Layout,
     row_bytes_max: usize,
-    place: Place,
+    state: State,
     /// Received, but not examined yet.
     chunk: Bytes,
     /// The beginning of a row that started in an earlier chunk.
@@ -103,15 +103,15 @@ struct Scan {
 
 impl Splitter {
     pub(crate) fn new(layout: Layout, row_bytes_max: usize) -> Self {
-        let place = match layout {
-            Layout::Values => Place::Between { comma: false },
-            Layout::Events => Place::Line { matched: 0 },
-            Layout::Member(_) | Layout::Array => Place::Head,
+        let state = match layout {
+            Layout::Values => State::Between { comma: false },
+            Layout::Events => State::Line { matched: 0 },
+            Layout::Member(_) | Layout::Array => State::Head,
         };
         Self {
             layout,
             row_bytes_max,
-            place,
+            state,
             chunk: Bytes::new(),
             carry: BytesMut::new(),
             scan: Scan::default(),
@@ -136,16 +136,16 @@ impl Splitter {
             if self.chunk.is_empty() {
                 return Ok(None);
             }
-            match self.place {
-                Place::Head => self.head()?,
-                Place::Between { comma } => self.between(comma)?,
-                Place::Line { matched } => self.line(matched),
-                Place::Rest => self.rest(),
-                Place::Tail => {
+            match self.state {
+                State::Head => self.head()?,
+                State::Between { comma } => self.between(comma)?,
+                State::Line { matched } => self.line(matched),
+                State::Rest => self.rest(),
+                State::Tail => {
                     let rest = std::mem::take(&mut self.chunk);
                     self.keep(&rest)?;
                 }
-                Place::Row => {
+                State::Row => {
                     if let Some(row) = self.row()? {
                         return Ok(Some(row));
                     }
@@ -156,16 +156,16 @@ impl Splitter {
 
     /// Ends the input and returns the envelope.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>, Broken> {
-        match self.place {
-            Place::Between { .. } if self.layout.is_bare() => Ok(self.envelope),
-            Place::Line { .. } | Place::Rest => Ok(self.envelope),
-            Place::Row | Place::Between { .. } => Err(Broken::Truncated),
-            Place::Head if self.envelope.iter().all(u8::is_ascii_whitespace) => {
+        match self.state {
+            State::Between { .. } if self.layout.is_bare() => Ok(self.envelope),
+            State::Line { .. } | State::Rest => Ok(self.envelope),
+            State::Row | State::Between { .. } => Err(Broken::Truncated),
+            State::Head if self.envelope.iter().all(u8::is_ascii_whitespace) => {
                 Err(Broken::Truncated)
             }
-            Place::Head | Place::Tail => {
+            State::Head | State::Tail => {
                 match serde_json::from_slice::<serde::de::IgnoredAny>(&self.envelope) {
-                    Ok(_) if self.place == Place::Tail => Ok(std::mem::take(&mut self.envelope)),
+                    Ok(_) if self.state == State::Tail => Ok(std::mem::take(&mut self.envelope)),
                     Ok(_) => Err(Broken::NoRows),
                     Err(error) if error.is_eof() => Err(Broken::Truncated),
                     Err(_) => Err(Broken::NotJson),
@@ -193,7 +193,7 @@ impl Splitter {
             self.head_byte(byte)?;
             self.envelope.push(byte);
             if opens {
-                self.place = Place::Between { comma: false };
+                self.state = State::Between { comma: false };
                 self.scan = Scan::default();
                 self.chunk = chunk.slice(index + 1..);
                 return Ok(());
@@ -221,15 +221,15 @@ impl Splitter {
     /// Reads the beginning of a line of an event stream.
     fn line(&mut self, matched: usize) {
         let byte = self.chunk[0];
-        self.place = match byte {
-            b'\n' | b'\r' => Place::Line { matched: 0 },
-            _ if DATA.get(matched) != Some(&byte) => Place::Rest,
-            _ if matched + 1 == DATA.len() => Place::Between { comma: false },
-            _ => Place::Line {
+        self.state = match byte {
+            b'\n' | b'\r' => State::Line { matched: 0 },
+            _ if DATA.get(matched) != Some(&byte) => State::Rest,
+            _ if matched + 1 == DATA.len() => State::Between { comma: false },
+            _ => State::Line {
                 matched: matched + 1,
             },
         };
-        if self.place != Place::Rest {
+        if self.state != State::Rest {
             self.chunk = self.chunk.slice(1..);
         }
     }
@@ -240,7 +240,7 @@ impl Splitter {
             None => self.chunk = Bytes::new(),
             Some(end) => {
                 self.chunk = self.chunk.slice(end + 1..);
-                self.place = Place::Line { matched: 0 };
+                self.state = State::Line { matched: 0 };
             }
         }
     }
@@ -281,27 +281,27 @@ impl Splitter {
             match byte {
                 b'\n' | b'\r' if self.layout == Layout::Events => {
                     self.chunk = self.chunk.slice(index + 1..);
-                    self.place = Place::Line { matched: 0 };
+                    self.state = State::Line { matched: 0 };
                     return Ok(());
                 }
                 b' ' | b'\n' | b'\r' | b'\t' => {}
                 b',' if comma => comma = false,
                 b']' if !self.layout.is_bare() => {
                     self.chunk = self.chunk.slice(index + 1..);
-                    self.place = Place::Tail;
+                    self.state = State::Tail;
                     return self.keep(b"]");
                 }
                 b',' | b']' | b'}' | b':' => return Err(Broken::NotJson),
                 _ => {
                     self.chunk = self.chunk.slice(index..);
-                    self.place = Place::Row;
+                    self.state = State::Row;
                     self.scan = Scan::default();
                     return Ok(());
                 }
             }
         }
         self.chunk = Bytes::new();
-        self.place = Place::Between { comma };
+        self.state = State::Between { comma };
         Ok(())
     }
 
@@ -316,9 +316,9 @@ impl Splitter {
             self.chunk = Bytes::new();
             return Ok(None);
         };
-        self.place = match self.layout {
-            Layout::Events => Place::Rest,
-            layout => Place::Between {
+        self.state = match self.layout {
+            Layout::Events => State::Rest,
+            layout => State::Between {
                 comma: !layout.is_bare(),
             },
         };

@@ -154,7 +154,7 @@ mod tests {
             "_replicator/",
         ] {
             let refused = DbName::parse(name, &kinds).unwrap_err();
-            assert!(matches!(refused, Error::IllegalName(of) if of == name));
+            assert!(matches!(refused, Error::IllegalName(given) if given == name));
         }
         let long = format!("{}/_replicator", "a".repeat(226));
         assert!(DbName::parse(&long, &kinds).is_ok());

@@ -303,18 +303,18 @@ fn keep_last(members: &mut Vec<(String, Json)>) {
     order.sort_by(|&one, &other| members[one].0.cmp(&members[other].0));
     let same = |&one: &usize, &other: &usize| members[one].0 == members[other].0;
     let repeated: Vec<Vec<usize>> = (order.chunk_by(same))
-        .filter(|places| places.len() > 1)
+        .filter(|indexes| indexes.len() > 1)
         .map(<[usize]>::to_vec)
         .collect();
     if repeated.is_empty() {
         return;
     }
     let mut kept = vec![true; members.len()];
-    for places in repeated {
-        let (first, last) = (places[0], places[places.len() - 1]);
+    for indexes in repeated {
+        let (first, last) = (indexes[0], indexes[indexes.len() - 1]);
         members.swap(first, last);
-        for place in &places[1..] {
-            kept[*place] = false;
+        for index in &indexes[1..] {
+            kept[*index] = false;
         }
     }
     let mut kept = kept.into_iter();

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use zeroize::Zeroize as _;
 
-pub use problem::{Place, Problem, Refused};
+pub use problem::{Origin, Problem, Refused};
 pub use sections::{
     Admins, AuthOptions, CouchdbOptions, DurabilityOption, HttpOptions, JwtKeys, JwtOptions,
     KeyOptions, LogFormat, LogOptions, MetricsOptions, NodeOptions, NodeTypes, Secrets,
@@ -120,7 +120,7 @@ pub struct Sources {
 struct Setting {
     path: String,
     value: toml::Value,
-    place: Place,
+    origin: Origin,
 }
 
 /// A validated configuration.
@@ -167,33 +167,33 @@ impl Sources {
         };
         self.read_environment(&mut settings, &mut problems);
         for (flag, path, text) in &self.flags {
-            override_with(Place::Flag(flag), path, text, &mut settings, &mut problems);
+            override_with(Origin::Flag(flag), path, text, &mut settings, &mut problems);
         }
         settings.retain(|setting| match alone(setting) {
             Ok(()) => true,
             Err(what) => {
-                let place = setting.place.clone();
-                problems.push(Problem::new(place, Some(&setting.path), what));
+                let origin = setting.origin.clone();
+                problems.push(Problem::new(origin, Some(&setting.path), what));
                 false
             }
         });
         let mut values = BTreeMap::new();
-        let mut places = BTreeMap::new();
+        let mut origins = BTreeMap::new();
         for setting in settings {
-            places.insert(setting.path.clone(), setting.place);
+            origins.insert(setting.path.clone(), setting.origin);
             values.insert(setting.path, setting.value);
         }
         let mut config: Config = match table(&values).try_into() {
             Ok(config) => config,
             Err(error) => {
                 // Each setting is valid in itself.
-                problems.push(Problem::new(Place::Default, None, message(&error)));
+                problems.push(Problem::new(Origin::Default, None, message(&error)));
                 return Err(Refused(problems));
             }
         };
-        for (place, name, password) in self.more_admins(&mut problems) {
+        for (origin, name, password) in self.more_admins(&mut problems) {
             let path = admin_path(&name);
-            places.insert(path.clone(), place);
+            origins.insert(path.clone(), origin);
             values.insert(path, password.as_str().into());
             config.admins.0.insert(name, password);
         }
@@ -203,7 +203,7 @@ impl Sources {
             config.node_types = NodeTypes::only(roles);
         }
         if problems.is_empty() {
-            problems = config.problems(&places);
+            problems = config.problems(&origins);
         }
         if problems.is_empty() {
             Ok(Loaded { config, values })
@@ -213,15 +213,15 @@ impl Sources {
     }
 
     /// Administrators from their file, then those from flags.
-    fn more_admins(&self, problems: &mut Vec<Problem>) -> Vec<(Place, String, String)> {
+    fn more_admins(&self, problems: &mut Vec<Problem>) -> Vec<(Origin, String, String)> {
         let mut admins = match &self.admin_file {
             Some(path) => file::admins(path, problems),
             None => Vec::new(),
         };
         let flags = self.admins.0.iter();
         admins.extend(flags.map(|(name, password)| {
-            let place = Place::Flag("--admin");
-            (place, name.clone(), password.clone())
+            let origin = Origin::Flag("--admin");
+            (origin, name.clone(), password.clone())
         }));
         admins
     }
@@ -249,15 +249,15 @@ impl Sources {
             }
             match option_of(name) {
                 Some(path) => {
-                    let place = Place::Variable(name.clone());
-                    override_with(place, &path, text, settings, problems);
+                    let origin = Origin::Variable(name.clone());
+                    override_with(origin, &path, text, settings, problems);
                 }
                 None if is_service_link(name, text) => {}
                 None => {
                     let known: Vec<String> = variables().map(|(name, _)| name).collect();
                     let hint = nearest(name, known.iter().map(String::as_str));
                     let what = format!("unknown option{hint}");
-                    problems.push(Problem::new(Place::Variable(name.clone()), None, what));
+                    problems.push(Problem::new(Origin::Variable(name.clone()), None, what));
                 }
             }
         }
@@ -302,7 +302,7 @@ fn option_of(variable: &str) -> Option<String> {
 
 /// Adds a setting given as text.
 fn override_with(
-    place: Place,
+    origin: Origin,
     path: &str,
     text: &str,
     settings: &mut Vec<Setting>,
@@ -322,9 +322,9 @@ fn override_with(
         Ok(value) => settings.push(Setting {
             path: path.to_owned(),
             value,
-            place,
+            origin,
         }),
-        Err(what) => problems.push(Problem::new(place, Some(path), what)),
+        Err(what) => problems.push(Problem::new(origin, Some(path), what)),
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 /// How often histogram samples are aggregated.
-const TURN: Duration = Duration::from_secs(15);
+const INTERVAL: Duration = Duration::from_secs(15);
 const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
 ];
@@ -55,13 +55,13 @@ impl Collected {
 
     /// Aggregates samples periodically until the token is cancelled.
     pub async fn run(self, token: CancellationToken) {
-        let mut turns = interval(TURN);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 () = token.cancelled() => return,
-                _ = turns.tick() => {}
+                _ = ticks.tick() => {}
             }
             self.0.run_upkeep();
         }

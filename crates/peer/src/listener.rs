@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 const WIRE_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Transport {
     Port(SocketAddr),
     Memory(Door),
 }
@@ -54,7 +54,7 @@ pub(crate) enum Listening {
     Memory(mpsc::UnboundedReceiver<DuplexStream>),
 }
 
-impl Place {
+impl Transport {
     pub(crate) async fn listen(&self) -> io::Result<Listening> {
         match self {
             Self::Port(address) => TcpListener::bind(address).await.map(Listening::Port),

@@ -19,7 +19,7 @@ use crate::db::{Database, Incoming, Slot};
 use crate::faults::{Faults, Injected};
 use crate::functions::UserContext;
 use crate::http::Context;
-use crate::listener::{Control, Door, Listening, Place, Restart};
+use crate::listener::{Control, Door, Listening, Restart, Transport};
 use crate::options::{Limits, Options};
 use crate::record::Recorded;
 use crate::refusal::Refusal;
@@ -65,7 +65,7 @@ impl Peer {
             address: wanted,
             source,
         };
-        let listening = Place::Port(wanted).listen().await.map_err(listen)?;
+        let listening = Transport::Port(wanted).listen().await.map_err(listen)?;
         let address = match &listening {
             Listening::Port(listener) => listener.local_addr().map_err(listen)?,
             Listening::Memory(_) => wanted,
@@ -73,7 +73,7 @@ impl Peer {
         Ok(Self::serve(
             options,
             address,
-            Place::Port(address),
+            Transport::Port(address),
             listening,
         ))
     }
@@ -82,10 +82,15 @@ impl Peer {
     pub fn unplugged(options: Options) -> Self {
         let (address, door) = (options.listen, Door::default());
         let listening = door.open();
-        Self::serve(options, address, Place::Memory(door), listening)
+        Self::serve(options, address, Transport::Memory(door), listening)
     }
 
-    fn serve(options: Options, address: SocketAddr, place: Place, listening: Listening) -> Self {
+    fn serve(
+        options: Options,
+        address: SocketAddr,
+        transport: Transport,
+        listening: Listening,
+    ) -> Self {
         let seed = options.seed ^ (u64::from(address.port()) << 48);
         let server = Arc::new(Server::new(options, seed));
         let (restarts, wanted_restarts) = mpsc::channel(1);
@@ -95,12 +100,12 @@ impl Peer {
             server: Arc::clone(&server),
             control: control.clone(),
         };
-        let door = match &place {
-            Place::Port(_) => None,
-            Place::Memory(door) => Some(door.clone()),
+        let door = match &transport {
+            Transport::Port(_) => None,
+            Transport::Memory(door) => Some(door.clone()),
         };
         let supervisor = Supervisor {
-            place,
+            transport,
             address,
             restarts: wanted_restarts,
             running: running.clone(),

@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::http::{Context, handle};
-use crate::listener::{Connection, Listening, Place, Restart, Sockets};
+use crate::listener::{Connection, Listening, Restart, Sockets, Transport};
 
 /// Serves until the peer is dropped.
 pub(crate) struct Supervisor {
-    pub(crate) place: Place,
+    pub(crate) transport: Transport,
     pub(crate) address: SocketAddr,
     pub(crate) restarts: mpsc::Receiver<Restart>,
     pub(crate) running: CancellationToken,
@@ -59,7 +59,7 @@ impl Supervisor {
 
     async fn listen(&self) -> Listening {
         loop {
-            match self.place.listen().await {
+            match self.transport.listen().await {
                 Ok(listening) => return listening,
                 Err(error) => {
                     let address = self.address;

@@ -51,12 +51,12 @@ impl Mutation {
     pub(crate) fn resolve(self, stamp: &Stamp) -> Self {
         match self {
             Self::StampedKey { key, offset, value } => Self::Set {
-                key: place(&key, offset, stamp),
+                key: with_stamp(&key, offset, stamp),
                 value,
             },
             Self::StampedValue { key, value, offset } => Self::Set {
                 key,
-                value: place(&value, offset, stamp),
+                value: with_stamp(&value, offset, stamp),
             },
             other => other,
         }
@@ -75,7 +75,7 @@ impl Mutation {
     }
 }
 
-fn place(template: &[u8], offset: usize, stamp: &[u8]) -> Bytes {
+fn with_stamp(template: &[u8], offset: usize, stamp: &[u8]) -> Bytes {
     let mut bytes = template.to_vec();
     bytes[offset..offset + stamp.len()].copy_from_slice(stamp);
     bytes.into()
@@ -393,8 +393,8 @@ impl Pending {
 fn stamped_keys(key: &[u8], offset: usize, read_version: u64) -> KeyRange {
     let mut least = [0; 10];
     least[..8].copy_from_slice(&read_version.to_be_bytes());
-    let begin = place(key, offset, &least);
-    KeyRange::new(begin, after(&place(key, offset, &[0xff; 10])))
+    let begin = with_stamp(key, offset, &least);
+    KeyRange::new(begin, after(&with_stamp(key, offset, &[0xff; 10])))
 }
 
 /// The part of `range` that was read by a page with this rest.

@@ -75,7 +75,7 @@ fn child() {
         return;
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for turn in ["first", "second"] {
+    for attempt in ["first", "second"] {
         let error = runtime.block_on(Store::open(&url)).unwrap_err();
         let class = match error {
             Error::Open { .. } => "Open",
@@ -83,7 +83,7 @@ fn child() {
             Error::Misuse(_) => "Misuse",
             _ => "another error",
         };
-        println!("{turn} {class}: {error}");
+        println!("{attempt} {class}: {error}");
         if class == "Unavailable" {
             break;
         }

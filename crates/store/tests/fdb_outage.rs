@@ -134,9 +134,9 @@ async fn work(
             break;
         }
         let token = [&[b't', worker][..], &n.to_be_bytes()].concat();
-        let turn = n.to_le_bytes()[0];
-        let from = worker.wrapping_add(turn) % ACCOUNTS;
-        let to = worker.wrapping_mul(3).wrapping_add(turn) % ACCOUNTS;
+        let attempt = n.to_le_bytes()[0];
+        let from = worker.wrapping_add(attempt) % ACCOUNTS;
+        let to = worker.wrapping_mul(3).wrapping_add(attempt) % ACCOUNTS;
         transfer(&store, from, to, &token).await.unwrap();
         acknowledged.push(token);
         done.add_permits(1);

@@ -68,7 +68,7 @@ pub enum Event {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum State {
     Preamble,
     /// Right after a boundary.
     Boundary,
@@ -82,7 +82,7 @@ enum Place {
 pub struct Parser {
     /// `\r\n--boundary`.
     delimiter: memmem::Finder<'static>,
-    place: Place,
+    state: State,
     buffer: Bytes,
 }
 
@@ -91,7 +91,7 @@ impl Parser {
         let delimiter = format!("\r\n--{boundary}");
         Self {
             delimiter: memmem::Finder::new(delimiter.as_bytes()).into_owned(),
-            place: Place::Preamble,
+            state: State::Preamble,
             // The first boundary may be at the very start, without a line end before it.
             buffer: Bytes::from_static(b"\r\n"),
         }
@@ -105,7 +105,7 @@ impl Parser {
         let first = &parser.delimiter.needle()[2..];
         if body.starts_with(first) {
             parser.buffer = body.slice(first.len()..);
-            parser.place = Place::Boundary;
+            parser.state = State::Boundary;
         }
         parser
     }
@@ -124,19 +124,19 @@ impl Parser {
     /// The next event in the bytes fed so far.
     pub fn next_event(&mut self) -> Result<Event, Malformed> {
         loop {
-            match self.place {
-                Place::End => return Ok(Event::End),
-                Place::Preamble => {
+            match self.state {
+                State::End => return Ok(Event::End),
+                State::Preamble => {
                     let (_, found) = self.take_data();
                     if !found {
                         return Ok(Event::NeedMore);
                     }
-                    self.place = Place::Boundary;
+                    self.state = State::Boundary;
                 }
-                Place::Data => {
+                State::Data => {
                     let (data, found) = self.take_data();
                     if found {
-                        self.place = Place::PartEnd;
+                        self.state = State::PartEnd;
                     }
                     match (data.is_empty(), found) {
                         (false, _) => return Ok(Event::Data(data)),
@@ -144,19 +144,19 @@ impl Parser {
                         (true, true) => {}
                     }
                 }
-                Place::PartEnd => {
-                    self.place = Place::Boundary;
+                State::PartEnd => {
+                    self.state = State::Boundary;
                     return Ok(Event::PartEnd);
                 }
-                Place::Boundary => match self.after_boundary()? {
-                    Some(place) => self.place = place,
+                State::Boundary => match self.after_boundary()? {
+                    Some(state) => self.state = state,
                     None => return Ok(Event::NeedMore),
                 },
-                Place::Head => {
+                State::Head => {
                     let Some(head) = self.take_head()? else {
                         return Ok(Event::NeedMore);
                     };
-                    self.place = Place::Data;
+                    self.state = State::Data;
                     let head = String::from_utf8_lossy(&head);
                     return Part::parse(&head)
                         .map(Event::Part)
@@ -178,18 +178,18 @@ impl Parser {
     }
 
     /// `--` ends the body, a line end starts a part; spaces and tabs may precede either.
-    fn after_boundary(&mut self) -> Result<Option<Place>, Malformed> {
+    fn after_boundary(&mut self) -> Result<Option<State>, Malformed> {
         let blanks = self
             .buffer
             .iter()
             .take_while(|b| matches!(b, b' ' | b'\t'))
             .count();
         match &self.buffer[blanks..] {
-            [b'-', b'-', ..] => Ok(Some(Place::End)),
+            [b'-', b'-', ..] => Ok(Some(State::End)),
             [b'\r', b'\n', ..] => {
                 // The line end stays, so that a head without headers ends like any other.
                 self.buffer = self.buffer.slice(blanks..);
-                Ok(Some(Place::Head))
+                Ok(Some(State::Head))
             }
             [] | [b'-' | b'\r'] if blanks <= HEAD_BYTES_MAX => Ok(None),
             _ => Err(Malformed::BadBoundary),

@@ -38,8 +38,8 @@ impl Collected {
     }
 
     fn spans(&self) -> Vec<Value> {
-        fn each<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-            of[name].as_array().into_iter().flatten()
+        fn each<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+            value[name].as_array().into_iter().flatten()
         }
         let sent = self.0.lock().unwrap();
         let resources = sent.iter().flat_map(|sent| each(sent, "resourceSpans"));

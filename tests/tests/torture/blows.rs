@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::fleet::{Fleet, JOB_TIMEOUT_S};
-use crate::places::{Process, some_faults};
+use crate::servers::{Process, some_faults};
 
 /// Something that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

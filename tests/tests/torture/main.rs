@@ -13,7 +13,7 @@
 
 mod blows;
 mod fleet;
-mod places;
+mod servers;
 mod verdict;
 mod work;
 
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use blows::Blows;
 use fleet::Fleet;
-use places::Places;
+use servers::Servers;
 use verdict::Judge;
 use work::Work;
 
@@ -55,28 +55,28 @@ impl Scale {
 /// One run on one store.
 async fn torture(scale: Scale, store: Option<&str>) {
     println!("{scale:?}");
-    let places = Places::start().await.unwrap();
+    let servers = Servers::start().await.unwrap();
     let mut fleet = Fleet::start(store).await.unwrap();
-    let client = fleet.client(places.secrets());
-    let work = Work::draw(scale, &places);
-    work.prepare(&places).await;
+    let client = fleet.client(servers.secrets());
+    let work = Work::draw(scale, &servers);
+    work.prepare(&servers).await;
     client.create("/_replicator").await;
     let mut blows = Blows::new(SmallRng::seed_from_u64(scale.seed), scale.duration);
-    let urls = places.urls();
+    let urls = servers.urls();
     let asked = work.ask(&client, &urls);
     let written = work.write_more(&urls, scale);
-    let processes = places.processes();
+    let processes = servers.processes();
     let struck = blows.strike(&mut fleet, &processes);
     let all = async { tokio::join!(asked, written, struck) };
     let patience = scale.duration + PATIENCE * 2;
     timeout(patience, all).await.expect("it ends");
     fleet.heal().await.unwrap();
-    places.heal().await;
+    servers.heal().await;
     println!("{blows}");
     let transient = work.ask_once(&client, &urls).await;
     let judge = Judge {
         work: &work,
-        places: &places,
+        servers: &servers,
         client: &client,
         transient,
     };
@@ -84,9 +84,9 @@ async fn torture(scale: Scale, store: Option<&str>) {
     judge.equal().await;
     judge.terminal_states().await;
     let logs = fleet.stop().await.unwrap();
-    verdict::no_secret(&logs, &places.secrets(), fleet.directory());
+    verdict::no_secret(&logs, &servers.secrets(), fleet.directory());
     assert_eq!(client.leaks(), Vec::<String>::new());
-    work.forget(&places).await;
+    work.forget(&servers).await;
 }
 
 #[tokio::test]

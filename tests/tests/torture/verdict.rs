@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::fleet::Client;
-use crate::places::Places;
+use crate::servers::Servers;
 use crate::work::{Replication, Work};
 
 /// Databases that are read at a time.
@@ -21,7 +21,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Looks at everything when it works again.
 pub(crate) struct Judge<'a> {
     pub(crate) work: &'a Work,
-    pub(crate) places: &'a Places,
+    pub(crate) servers: &'a Servers,
     pub(crate) client: &'a Client,
     /// Ids of the replications that go on without a document, by name.
     pub(crate) transient: BTreeMap<String, String>,
@@ -56,10 +56,10 @@ impl Judge<'_> {
     }
 
     async fn one_is_equal(&self, replication: &Replication) {
-        let (work, places) = (self.work, self.places);
+        let (work, servers) = (self.work, self.servers);
         let (from, to) = (
-            &places.all[replication.source],
-            &places.all[replication.target],
+            &servers.all[replication.source],
+            &servers.all[replication.target],
         );
         let source = from.url.database(&work.source(replication));
         let target = to.url.database(&work.target(replication));
@@ -93,7 +93,7 @@ impl Judge<'_> {
         }
         println!("{replication:?} failed: {:#}", job["history"][0]);
         assert_ne!(job["info"]["error"], Value::Null, "{job:#}");
-        let urls = self.places.urls();
+        let urls = self.servers.urls();
         self.work.ask_for(replication, self.client, &urls).await;
         false
     }

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::Scale;
 use crate::fleet::Client;
-use crate::places::{Places, Url};
+use crate::servers::{Servers, Url};
 
 /// A credential of servers that have no administrator.
 pub(crate) const HEADER_SECRET: &str = "s3cr3t-header-0ddba11";
@@ -68,9 +68,9 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn draw(scale: Scale, places: &Places) -> Self {
+    pub(crate) fn draw(scale: Scale, servers: &Servers) -> Self {
         let mut rng = SmallRng::seed_from_u64(!scale.seed);
-        let count = places.all.len();
+        let count = servers.all.len();
         let replications = (0..scale.replications).map(|number| {
             let choices = [
                 Choice::All,
@@ -83,7 +83,7 @@ impl Work {
             let (source, target) = (rng.random_range(0..count), rng.random_range(0..count));
             let choice = choices[rng.random_range(0..choices.len())];
             // PouchDB Server ends itself over filter functions, and knows no other filters of the feed.
-            let here = places.all[source].is_pouchdb;
+            let here = servers.all[source].is_pouchdb;
             Replication {
                 name: format!("{number:04}"),
                 source,
@@ -118,13 +118,13 @@ impl Work {
     }
 
     /// Makes all databases, and the first documents.
-    pub(crate) async fn prepare(&self, places: &Places) {
+    pub(crate) async fn prepare(&self, servers: &Servers) {
         let http = Http::new();
         for replication in &self.replications {
-            let source = places.all[replication.source]
+            let source = servers.all[replication.source]
                 .url
                 .database(&self.source(replication));
-            let target = places.all[replication.target]
+            let target = servers.all[replication.target]
                 .url
                 .database(&self.target(replication));
             insist(&http, Method::PUT, &source, None).await;
@@ -185,10 +185,11 @@ impl Work {
     }
 
     pub(crate) fn body(&self, replication: &Replication, urls: &[Url]) -> Value {
-        let of = |at: usize, name: &str| endpoint(&urls[at], name, replication.credentials);
+        let endpoint_at =
+            |at: usize, name: &str| endpoint(&urls[at], name, replication.credentials);
         let mut body = json!({
-            "source": of(replication.source, &self.source(replication)),
-            "target": of(replication.target, &self.target(replication)),
+            "source": endpoint_at(replication.source, &self.source(replication)),
+            "target": endpoint_at(replication.target, &self.target(replication)),
         });
         if replication.continuous {
             body["continuous"] = true.into();
@@ -240,14 +241,14 @@ impl Work {
     }
 
     /// Leaves nothing behind on servers of others.
-    pub(crate) async fn forget(&self, places: &Places) {
+    pub(crate) async fn forget(&self, servers: &Servers) {
         let http = Http::new();
         for replication in &self.replications {
             for (at, name) in [
                 (replication.source, self.source(replication)),
                 (replication.target, self.target(replication)),
             ] {
-                let url = places.all[at].url.database(&name);
+                let url = servers.all[at].url.database(&name);
                 insist(&http, Method::DELETE, &url, None).await;
             }
         }

@@ -28,7 +28,7 @@ pub struct Hashing {
 #[derive(Debug)]
 pub struct Ticket {
     lane: Lane,
-    place: OwnedSemaphorePermit,
+    queued: OwnedSemaphorePermit,
 }
 
 impl Default for Hashing {
@@ -53,9 +53,9 @@ impl Hashing {
             Lane::Admins => &self.admins_queue,
             Lane::Others => &self.others_queue,
         };
-        let place = Arc::clone(queue).try_acquire_owned();
-        let place = place.map_err(|_| AuthError::Busy)?;
-        Ok(Ticket { lane, place })
+        let queued = Arc::clone(queue).try_acquire_owned();
+        let queued = queued.map_err(|_| AuthError::Busy)?;
+        Ok(Ticket { lane, queued })
     }
 
     /// Runs `work` on a blocking thread; `None` if it panics. It keeps running if the caller goes away.
@@ -64,12 +64,12 @@ impl Hashing {
         ticket: Ticket,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let turn = match ticket.lane {
+        let other = match ticket.lane {
             Lane::Admins => None,
             Lane::Others => Some(Arc::clone(&self.others).acquire_owned().await.ok()?),
         };
         let thread = Arc::clone(&self.threads).acquire_owned().await.ok()?;
-        let held = (ticket.place, turn, thread);
+        let held = (ticket.queued, other, thread);
         let running = tokio::task::spawn_blocking(move || {
             let done = work();
             drop(held);
@@ -94,10 +94,10 @@ mod tests {
         let released = std::sync::Arc::new(std::sync::Mutex::new(released));
         let mut waiting = Vec::new();
         for _ in 0..QUEUE_MAX {
-            let (ticket, of) = (hashing.enter(Lane::Others).unwrap(), hashing.clone());
+            let (ticket, hashing) = (hashing.enter(Lane::Others).unwrap(), hashing.clone());
             let released = std::sync::Arc::clone(&released);
             let work = move || released.lock().unwrap().recv().is_ok();
-            waiting.push(tokio::spawn(async move { of.run(ticket, work).await }));
+            waiting.push(tokio::spawn(async move { hashing.run(ticket, work).await }));
         }
         while hashing.threads.available_permits() > 0 {
             tokio::task::yield_now().await;
@@ -106,8 +106,8 @@ mod tests {
         // When a running hash ends, the administrator's is next.
         let ticket = hashing.enter(Lane::Admins).unwrap();
         let admin = tokio::spawn({
-            let of = hashing.clone();
-            async move { of.run(ticket, || true).await }
+            let hashing = hashing.clone();
+            async move { hashing.run(ticket, || true).await }
         });
         for _ in 0..threads {
             release.send(()).unwrap();

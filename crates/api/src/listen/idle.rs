@@ -20,7 +20,7 @@ const EVICTION: Duration = Duration::from_millis(100);
 
 /// The connection slots, and the idle connections, longest idle first.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Slots {
     free: Arc<Semaphore>,
     idle: Mutex<Idle>,
     /// Notified when a connection becomes idle.
@@ -35,10 +35,10 @@ struct Idle {
 
 /// The slot of a connection, with its open requests.
 #[derive(Debug)]
-pub(super) struct Place {
-    of: Arc<Places>,
+pub(super) struct Slot {
+    slots: Arc<Slots>,
     state: Mutex<State>,
-    turns: watch::Sender<()>,
+    requests: watch::Sender<()>,
     /// Cancelled to make room for another connection.
     pub(super) evicted: CancellationToken,
     _permit: OwnedSemaphorePermit,
@@ -51,7 +51,7 @@ struct State {
     idle: Option<u64>,
 }
 
-impl Places {
+impl Slots {
     pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             free: Arc::new(Semaphore::new(most)),
@@ -61,7 +61,7 @@ impl Places {
     }
 
     /// Waits for a slot. If there is none, the longest idle connection is closed.
-    pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<Place>> {
+    pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<Slot>> {
         let permit = loop {
             let changed = self.changed.notified();
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
@@ -79,15 +79,15 @@ impl Places {
                 }
             }
         };
-        let place = Arc::new(Place {
-            of: Arc::clone(self),
+        let slot = Arc::new(Slot {
+            slots: Arc::clone(self),
             state: Mutex::default(),
-            turns: watch::Sender::new(()),
+            requests: watch::Sender::new(()),
             evicted: CancellationToken::new(),
             _permit: permit,
         });
-        place.rest(&mut place.state());
-        Some(place)
+        slot.rest(&mut slot.state());
+        Some(slot)
     }
 
     /// Tells the longest idle connection to close; false if none is idle.
@@ -106,16 +106,16 @@ impl Places {
     }
 }
 
-impl Place {
+impl Slot {
     /// Counts a request as open until the guard is dropped.
     pub(super) fn open(self: &Arc<Self>) -> OpenRequest {
         let mut state = self.state();
         state.open += 1;
         if let Some(at) = state.idle.take() {
-            self.of.idle().connections.remove(&at);
+            self.slots.idle().connections.remove(&at);
         }
         drop(state);
-        self.turns.send_replace(());
+        self.requests.send_replace(());
         OpenRequest(Arc::clone(self))
     }
 
@@ -125,23 +125,23 @@ impl Place {
 
     /// Waits until no request has been open for this long.
     pub(super) async fn idle_for(&self, patience: Duration) {
-        let mut turns = self.turns.subscribe();
+        let mut requests = self.requests.subscribe();
         loop {
-            let turned = timeout(patience, turns.changed()).await;
-            if turned.is_err() && !self.is_open() {
+            let changed = timeout(patience, requests.changed()).await;
+            if changed.is_err() && !self.is_open() {
                 return;
             }
         }
     }
 
     fn rest(&self, state: &mut State) {
-        let mut idle = self.of.idle();
+        let mut idle = self.slots.idle();
         let at = idle.next;
         idle.next += 1;
         idle.connections.insert(at, self.evicted.clone());
         state.idle = Some(at);
         drop(idle);
-        self.of.changed.notify_one();
+        self.slots.changed.notify_one();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,17 +149,17 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(at) = self.state().idle.take() {
-            self.of.idle().connections.remove(&at);
+            self.slots.idle().connections.remove(&at);
         }
     }
 }
 
 /// An open request.
 #[derive(Debug)]
-pub(super) struct OpenRequest(Arc<Place>);
+pub(super) struct OpenRequest(Arc<Slot>);
 
 impl OpenRequest {
     /// Keeps the request open until its response is sent.
@@ -176,7 +176,7 @@ impl Drop for OpenRequest {
             self.0.rest(&mut state);
         }
         drop(state);
-        self.0.turns.send_replace(());
+        self.0.requests.send_replace(());
     }
 }
 

@@ -17,7 +17,7 @@ const LINE_MAX: usize = 32;
 /// A stream of requests whose targets get escaped.
 pub(super) struct Escaped<S> {
     stream: S,
-    place: Place,
+    state: State,
     /// Escaped bytes that did not fit the reader's buffer, and how many of them were read.
     left: Vec<u8>,
     read: usize,
@@ -25,7 +25,7 @@ pub(super) struct Escaped<S> {
 
 /// The position within a request.
 #[derive(Debug)]
-enum Place {
+enum State {
     /// Before the first space of the request line.
     Method(Line),
     Target,
@@ -48,8 +48,8 @@ struct Line {
 
 impl Line {
     fn push(&mut self, byte: u8) {
-        if let Some(place) = self.bytes.get_mut(self.length) {
-            *place = byte;
+        if let Some(state) = self.bytes.get_mut(self.length) {
+            *state = byte;
             self.length += 1;
         }
     }
@@ -66,7 +66,7 @@ impl Line {
     }
 }
 
-impl Place {
+impl State {
     fn start() -> Self {
         Self::Method(Line::default())
     }
@@ -165,7 +165,7 @@ impl<S> Escaped<S> {
     pub(super) fn new(stream: S) -> Self {
         Self {
             stream,
-            place: Place::start(),
+            state: State::start(),
             left: Vec::new(),
             read: 0,
         }
@@ -197,7 +197,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Escaped<S> {
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
         if let Poll::Ready(Ok(())) = read
-            && let Some(longer) = this.place.pass(&buf.filled()[before..])
+            && let Some(longer) = this.state.pass(&buf.filled()[before..])
         {
             buf.set_filled(before);
             (this.left, this.read) = (longer, 0);
@@ -243,9 +243,9 @@ mod tests {
 
     /// A conversation passed through in pieces of this size.
     fn through(text: &str, size: usize) -> String {
-        let mut place = Place::start();
+        let mut state = State::start();
         let pieces = text.as_bytes().chunks(size);
-        let passed = pieces.flat_map(|piece| place.pass(piece).unwrap_or_else(|| piece.to_vec()));
+        let passed = pieces.flat_map(|piece| state.pass(piece).unwrap_or_else(|| piece.to_vec()));
         String::from_utf8(passed.collect()).unwrap()
     }
 

@@ -79,7 +79,7 @@ impl Answer {
 /// Somebody who sends requests.
 #[derive(Clone)]
 pub(crate) struct User<'a> {
-    of: &'a Fixture,
+    fixture: &'a Fixture,
     headers: Vec<(&'static str, String)>,
 }
 
@@ -154,7 +154,7 @@ impl Fixture {
     /// Nobody in particular.
     pub(crate) fn nobody(&self) -> User<'_> {
         User {
-            of: self,
+            fixture: self,
             headers: vec![("host", "here.example".to_owned())],
         }
     }
@@ -266,7 +266,7 @@ impl User<'_> {
             tls: false,
         };
         let request = request.body(body.into()).unwrap();
-        self.of.service.handle(request, client).await
+        self.fixture.service.handle(request, client).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

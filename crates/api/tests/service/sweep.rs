@@ -39,13 +39,13 @@ impl<'a> MakeWriter<'a> for Log {
 /// All begin with this, whatever place they were planted in.
 const SECRET: &str = "Zq7secret";
 
-fn endpoint(of: &str) -> Value {
+fn endpoint(name: &str) -> Value {
     json!({
-        "url": format!("http://user:{SECRET}-{of}-url@{of}.example/db?token={SECRET}-{of}-query#{SECRET}"),
-        "headers": {"Authorization": format!("Bearer {SECRET}-{of}-header"),
-            "Cookie": format!("{SECRET}-{of}-cookie")},
-        "auth": {"basic": {"username": "user", "password": format!("{SECRET}-{of}-auth")},
-            "other": {"token": format!("{SECRET}-{of}-other")}},
+        "url": format!("http://user:{SECRET}-{name}-url@{name}.example/db?token={SECRET}-{name}-query#{SECRET}"),
+        "headers": {"Authorization": format!("Bearer {SECRET}-{name}-header"),
+            "Cookie": format!("{SECRET}-{name}-cookie")},
+        "auth": {"basic": {"username": "user", "password": format!("{SECRET}-{name}-auth")},
+            "other": {"token": format!("{SECRET}-{name}-other")}},
     })
 }
 

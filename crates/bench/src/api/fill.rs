@@ -16,8 +16,8 @@ pub(super) async fn fill(
     name: &str,
     documents: usize,
 ) -> anyhow::Result<()> {
-    let of = open(url.to_owned()).await?;
-    let db = of.create_database(name).await?;
+    let service = open(url.to_owned()).await?;
+    let db = service.create_database(name).await?;
     let writer = Writer::User {
         name: Some("bench".to_owned()),
         rank: scheduler::Rank::ServerAdmin,
@@ -28,10 +28,12 @@ pub(super) async fn fill(
         for number in numbers.by_ref().take(BATCH) {
             let body = body(number);
             let edit = Edit::new(id(number), Doc::parse(&body)?)?;
-            edits.push(of.prepare(&db, edit, &writer)?);
+            edits.push(service.prepare(&db, edit, &writer)?);
         }
-        let hook = of.hook(writer.clone());
-        let written = of.docs().bulk_docs(&db, &edits, EditMode::NewEdits, &hook);
+        let hook = service.hook(writer.clone());
+        let written = service
+            .docs()
+            .bulk_docs(&db, &edits, EditMode::NewEdits, &hook);
         for answer in written.await? {
             answer?;
         }

@@ -41,11 +41,11 @@ pub enum Revision {
 }
 
 pub struct Revisions {
-    place: Place,
+    body: Body,
     document_bytes_max: usize,
 }
 
-enum Place {
+enum Body {
     /// A server that answers with JSON: the elements of an array.
     Json(Box<Feed>),
     Multipart(Box<Stream>),
@@ -130,17 +130,17 @@ impl Revisions {
     pub(super) fn new(reply: Reply) -> Result<Self, Error> {
         let document_bytes_max = reply.peer.options.document_bytes_max;
         let content_type = reply.content_type();
-        let place = match media_type(content_type).as_str() {
+        let body = match media_type(content_type).as_str() {
             "multipart/mixed" | "multipart/related" => {
-                Place::Multipart(Box::new(Stream::new(reply)?))
+                Body::Multipart(Box::new(Stream::new(reply)?))
             }
             "application/json" | "text/plain" => {
-                Place::Json(Box::new(Feed::new(reply, Layout::Array)))
+                Body::Json(Box::new(Feed::new(reply, Layout::Array)))
             }
             _ => return Err(reply.bad(format!("an answer of type `{content_type}`"))),
         };
         Ok(Self {
-            place,
+            body,
             document_bytes_max,
         })
     }
@@ -149,13 +149,13 @@ impl Revisions {
     /// read are skipped.
     pub async fn next(&mut self) -> Result<Option<Revision>, Error> {
         let bytes_max = self.document_bytes_max;
-        let next = match &mut self.place {
-            Place::Json(feed) => next_json(feed).await,
-            Place::Multipart(stream) => stream.next(bytes_max).await,
-            Place::Done => Ok(None),
+        let next = match &mut self.body {
+            Body::Json(feed) => next_json(feed).await,
+            Body::Multipart(stream) => stream.next(bytes_max).await,
+            Body::Done => Ok(None),
         };
         if !matches!(next, Ok(Some(_))) {
-            self.place = Place::Done;
+            self.body = Body::Done;
         }
         next
     }
@@ -163,18 +163,18 @@ impl Revisions {
     /// Goes on to the next attachment of the last revision, `None` when there are no more. What is
     /// left of the one before is skipped.
     pub async fn next_attachment(&mut self) -> Result<Option<Attachment>, Error> {
-        match &mut self.place {
-            Place::Multipart(stream) => stream.next_attachment().await,
-            Place::Json(_) | Place::Done => Ok(None),
+        match &mut self.body {
+            Body::Multipart(stream) => stream.next_attachment().await,
+            Body::Json(_) | Body::Done => Ok(None),
         }
     }
 
     /// The next bytes of the attachment, `None` at its end. It has exactly the bytes that were
     /// announced, or there is an error.
     pub async fn attachment_chunk(&mut self) -> Result<Option<Bytes>, Error> {
-        match &mut self.place {
-            Place::Multipart(stream) => stream.attachment_chunk().await,
-            Place::Json(_) | Place::Done => Ok(None),
+        match &mut self.body {
+            Body::Multipart(stream) => stream.attachment_chunk().await,
+            Body::Json(_) | Body::Done => Ok(None),
         }
     }
 
@@ -187,12 +187,12 @@ impl Revisions {
     }
 
     fn bad(&mut self, problem: &str) -> Error {
-        let error = match &mut self.place {
-            Place::Multipart(stream) => stream.bad(problem),
-            Place::Json(feed) => feed.bad(problem),
-            Place::Done => Error::Config("no revision was read that has attachments".to_owned()),
+        let error = match &mut self.body {
+            Body::Multipart(stream) => stream.bad(problem),
+            Body::Json(feed) => feed.bad(problem),
+            Body::Done => Error::Config("no revision was read that has attachments".to_owned()),
         };
-        self.place = Place::Done;
+        self.body = Body::Done;
         error
     }
 }

@@ -359,7 +359,7 @@ pub(crate) async fn several_writes_meet_in_one_transaction(fixture: Fixture) {
 /// Gives every body with `old` in it one with `new`.
 async fn rewrite(fixture: &Fixture) -> (u64, u64, usize) {
     let renew = |_: &str, body: &str| body.contains("old").then(|| body.replace("old", "new"));
-    let (mut looked, mut written, mut turns) = (0, 0, 0);
+    let (mut looked, mut written, mut pages) = (0, 0, 0);
     let mut after: Option<String> = None;
     loop {
         let (docstore, db, from) = (&fixture.docstore, &fixture.db, after.as_deref());
@@ -369,9 +369,9 @@ async fn rewrite(fixture: &Fixture) -> (u64, u64, usize) {
             })
             .await
             .unwrap();
-        (looked, written, turns) = (looked + page.looked, written + page.written, turns + 1);
+        (looked, written, pages) = (looked + page.looked, written + page.written, pages + 1);
         if page.done {
-            return (looked, written, turns);
+            return (looked, written, pages);
         }
         after = page.after;
     }
@@ -429,9 +429,9 @@ pub(crate) async fn rewriting_bodies_is_bounded(fixture: Fixture) {
     let (docstore, db) = (&fixture.docstore, &fixture.db);
     let written = docstore.bulk_docs(db, &edits, EditMode::NewEdits, &NoHook);
     assert!(written.await.unwrap().iter().all(Result::is_ok));
-    let (looked, written, turns) = rewrite(&fixture).await;
+    let (looked, written, pages) = rewrite(&fixture).await;
     assert_eq!((looked, written), (452, 453));
-    assert!(turns >= 5, "{turns}");
+    assert!(pages >= 5, "{pages}");
     assert_eq!(rewrite(&fixture).await.1, 0);
     fixture.check().await;
 }

@@ -47,8 +47,8 @@ fn leaves<V>(tree: &RevTree<V>) -> Vec<String> {
         .collect()
 }
 
-fn history<V>(tree: &RevTree<V>, of: &str) -> Vec<String> {
-    tree.path(&rev(of))
+fn history<V>(tree: &RevTree<V>, newest: &str) -> Vec<String> {
+    tree.path(&rev(newest))
         .map(|node| node.rev.to_string())
         .collect()
 }

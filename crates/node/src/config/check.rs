@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use api::auth::SECRET_BYTES_MIN;
 use api::auth::password::{ITERATIONS_MAX, PasswordHash};
 
-use super::problem::{Place, Problem};
+use super::problem::{Origin, Problem};
 use super::{Config, schema};
 
 impl Config {
-    pub(super) fn problems(&self, places: &BTreeMap<String, Place>) -> Vec<Problem> {
+    pub(super) fn problems(&self, origins: &BTreeMap<String, Origin>) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut check = |section: &str, result: Result<(), String>| {
             if let Err(what) = result {
-                let key = blame(section, &what, places);
-                let place = places.get(&key).cloned().unwrap_or(Place::Default);
-                problems.push(Problem::new(place, Some(&key), what));
+                let key = blame(section, &what, origins);
+                let origin = origins.get(&key).cloned().unwrap_or(Origin::Default);
+                problems.push(Problem::new(origin, Some(&key), what));
             }
         };
         check("node", self.check_node());
@@ -42,7 +42,7 @@ impl Config {
                     "admins",
                     Err(format!(
                         "`{name}` has a hash that cannot be used: it is damaged, or has more than \
-                     {ITERATIONS_MAX} iterations; put what `davenport hash-password` prints in its place"
+                     {ITERATIONS_MAX} iterations; put what `davenport hash-password` prints in its origin"
                     )),
                 );
             }
@@ -73,8 +73,8 @@ impl Config {
     fn check_store(&self) -> Result<(), String> {
         let url = &self.store.url;
         let known = match url.split_once(':') {
-            Some(("lmdb" | "fdb", place)) => !place.is_empty(),
-            Some(("memory", place)) => place.is_empty(),
+            Some(("lmdb" | "fdb", origin)) => !origin.is_empty(),
+            Some(("memory", origin)) => origin.is_empty(),
             _ => false,
         };
         if !known {
@@ -117,14 +117,14 @@ fn text<E: std::fmt::Display>(result: Result<(), E>) -> Result<(), String> {
 }
 
 /// The option that a message in backticks is about.
-fn blame(section: &str, what: &str, places: &BTreeMap<String, Place>) -> String {
+fn blame(section: &str, what: &str, origins: &BTreeMap<String, Origin>) -> String {
     let mut quoted = what.split('`').skip(1).step_by(2);
     let inner = |name: &&schema::Section| {
         name.name == section || name.name.starts_with(&format!("{section}."))
     };
     let named = quoted.find_map(|word| {
         let open = format!("{section}.{word}");
-        if places.contains_key(&open) {
+        if origins.contains_key(&open) {
             return Some(open);
         }
         schema::sections().iter().filter(inner).find_map(|found| {

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use zeroize::Zeroizing;
 
 use super::Setting;
-use super::problem::{Place, Problem, nearest};
+use super::problem::{Origin, Problem, nearest};
 use super::schema::{self, Section};
 
 /// Reads a file and collects its problems.
@@ -19,12 +19,12 @@ pub(super) fn read(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(path, &text, problems),
         Err(error) => {
-            let place = Place::File {
+            let origin = Origin::File {
                 path: path.to_owned(),
                 at: None,
             };
             problems.push(Problem::new(
-                place,
+                origin,
                 None,
                 format!("cannot be read: {error}"),
             ));
@@ -34,13 +34,13 @@ pub(super) fn read(path: &Path, problems: &mut Vec<Problem>) -> Vec<Setting> {
 }
 
 /// Reads a file of administrators, one per line, and collects its problems.
-pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Place, String, String)> {
-    let place = |line: usize| Place::File {
+pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Origin, String, String)> {
+    let origin = |line: usize| Origin::File {
         path: path.to_owned(),
         at: Some((line, 1)),
     };
-    let mut refuse = |place, what: String| problems.push(Problem::new(place, None, what));
-    let whole = || Place::File {
+    let mut refuse = |origin, what: String| problems.push(Problem::new(origin, None, what));
+    let whole = || Origin::File {
         path: path.to_owned(),
         at: None,
     };
@@ -63,9 +63,9 @@ pub(super) fn admins(path: &Path, problems: &mut Vec<Problem>) -> Vec<(Place, St
         }
         match text.split_once(':') {
             Some((name, password)) => {
-                admins.push((place(line), name.to_owned(), password.to_owned()));
+                admins.push((origin(line), name.to_owned(), password.to_owned()));
             }
-            None => refuse(place(line), "write NAME:PASSWORD".to_owned()),
+            None => refuse(origin(line), "write NAME:PASSWORD".to_owned()),
         }
     }
     admins
@@ -96,9 +96,9 @@ pub(super) fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec
     match parsed {
         Ok((spanned, values)) => reader.top(spanned.get_ref(), &values),
         Err(error) => {
-            let place = reader.place(error.span());
+            let origin = reader.origin(error.span());
             let what = error.message().to_owned();
-            reader.problems.push(Problem::new(place, None, what));
+            reader.problems.push(Problem::new(origin, None, what));
         }
     }
     reader.settings
@@ -148,24 +148,24 @@ impl Reader<'_> {
                 let what = unknown(section, key.get_ref());
                 self.refuse(key.span(), &path, what);
             } else if let Some(given) = given {
-                let place = self.place(Some(key.span()));
+                let origin = self.origin(Some(key.span()));
                 self.settings.push(Setting {
                     path,
                     value: given.clone(),
-                    place,
+                    origin,
                 });
             }
         }
     }
 
     fn refuse(&mut self, span: Range<usize>, key: &str, what: String) {
-        let place = self.place(Some(span));
-        self.problems.push(Problem::new(place, Some(key), what));
+        let origin = self.origin(Some(span));
+        self.problems.push(Problem::new(origin, Some(key), what));
     }
 
-    fn place(&self, span: Option<Range<usize>>) -> Place {
+    fn origin(&self, span: Option<Range<usize>>) -> Origin {
         let before = span.and_then(|span| self.text.get(..span.start));
-        Place::File {
+        Origin::File {
             path: self.path.clone(),
             at: before.map(|before| {
                 let line = before.matches('\n').count() + 1;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Origin {
     Default,
     /// A file, with line and column.
     File {
@@ -17,7 +17,7 @@ pub enum Place {
     Flag(&'static str),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -35,15 +35,15 @@ impl fmt::Display for Place {
 /// Why a configuration is invalid. Never contains a value that may be secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    place: Place,
+    origin: Origin,
     key: Option<String>,
     what: String,
 }
 
 impl Problem {
-    pub(super) fn new(place: Place, key: Option<&str>, what: String) -> Self {
+    pub(super) fn new(origin: Origin, key: Option<&str>, what: String) -> Self {
         Self {
-            place,
+            origin,
             key: key.map(str::to_owned),
             what,
         }
@@ -52,8 +52,8 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.place != Place::Default {
-            write!(f, "{}: ", self.place)?;
+        if self.origin != Origin::Default {
+            write!(f, "{}: ", self.origin)?;
         }
         if let Some(key) = &self.key {
             write!(f, "{key}: ")?;

@@ -88,12 +88,12 @@ async fn read_inline(
 ) -> Result<(), Error> {
     let mut inline = inline.into_iter().peekable();
     while inline.peek().is_some() {
-        let mut room = INLINE_GROUP_BYTES_MAX as u64;
+        let mut left = INLINE_GROUP_BYTES_MAX as u64;
         let mut group = Vec::new();
         while let Some((wanted, bytes)) =
-            inline.next_if(|(_, bytes)| group.is_empty() || *bytes * 4 / 3 <= room)
+            inline.next_if(|(_, bytes)| group.is_empty() || *bytes * 4 / 3 <= left)
         {
-            room = room.saturating_sub(bytes * 4 / 3 + 512);
+            left = left.saturating_sub(bytes * 4 / 3 + 512);
             group.push(wanted);
         }
         let mut answer = BulkRead::open(cx, group, true).await?;
@@ -215,9 +215,9 @@ impl<'a> BulkRead<'a> {
                 && (*rev == wanted.rev
                     || newer_will_do && rev.generation() >= wanted.rev.generation())
         };
-        let place = part.wanted.iter().position(fits)?;
+        let index = part.wanted.iter().position(fits)?;
         self.leaves.1 += usize::from(part.is_all_leaves);
-        Some(part.wanted.swap_remove(place))
+        Some(part.wanted.swap_remove(index))
     }
 
     fn fail(&mut self, error: couch::Error) -> Result<(), Error> {

@@ -35,7 +35,7 @@ pub(super) async fn process(cx: &Context, batch: Batch) -> Result<u64, Error> {
 
 /// The changes of a batch that the replication should copy.
 fn admitted(cx: &Context, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
-    let mut places: HashMap<DocId, usize> = HashMap::with_capacity(changes.len());
+    let mut indexes: HashMap<DocId, usize> = HashMap::with_capacity(changes.len());
     let mut admitted: Vec<Change> = Vec::with_capacity(changes.len());
     for change in changes {
         if change.id.as_str().is_empty() {
@@ -67,10 +67,10 @@ fn admitted(cx: &Context, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
             continue;
         }
         // A document that changes while the feed is read occurs twice; the later row has all leaves.
-        match places.insert(change.id.clone(), admitted.len()) {
-            Some(place) => {
-                places.insert(change.id.clone(), place);
-                admitted[place] = change;
+        match indexes.insert(change.id.clone(), admitted.len()) {
+            Some(index) => {
+                indexes.insert(change.id.clone(), index);
+                admitted[index] = change;
             }
             None => admitted.push(change),
         }
@@ -137,7 +137,7 @@ impl Plan {
             id,
             revs,
             ancestors,
-            place,
+            index,
             leaves,
         } = missing;
         let is_design = id.is_design();
@@ -152,7 +152,7 @@ impl Plan {
             return self.singles.extend(revs.into_iter().map(wanted));
         }
         // A first revision has no ancestry, so the document in the feed is complete if it still is that revision.
-        if let Some(document) = documents[place].take()
+        if let Some(document) = documents[index].take()
             && is_first
             && document.rev.as_ref() == revs.first()
         {
@@ -181,7 +181,7 @@ struct Missing {
     revs: Vec<Rev>,
     ancestors: Vec<Rev>,
     /// Its index in the batch.
-    place: usize,
+    index: usize,
     /// The number of leaves in the feed.
     leaves: usize,
 }
@@ -199,12 +199,12 @@ async fn find_missing(
         let all = asked
             .into_iter()
             .enumerate()
-            .map(|(place, (id, revs))| Missing {
+            .map(|(index, (id, revs))| Missing {
                 leaves: revs.len(),
                 id,
                 revs,
                 ancestors: Vec::new(),
-                place,
+                index,
             });
         return Ok(all.collect());
     }
@@ -213,27 +213,27 @@ async fn find_missing(
         .revs_diff(&asked)
         .await
         .map_err(Error::at(Step::RevsDiff))?;
-    let places: HashMap<&DocId, usize> = asked
+    let indexes: HashMap<&DocId, usize> = asked
         .iter()
         .enumerate()
-        .map(|(place, (id, _))| (id, place))
+        .map(|(index, (id, _))| (id, index))
         .collect();
     let mut missing: Vec<Missing> = diff
         .into_iter()
         .filter(|diff| !diff.missing.is_empty())
         .filter_map(|diff| {
-            let place = *places.get(&diff.id)?;
+            let index = *indexes.get(&diff.id)?;
             Some(Missing {
                 id: diff.id,
                 revs: diff.missing,
                 ancestors: diff.possible_ancestors,
-                place,
-                leaves: asked[place].1.len(),
+                index,
+                leaves: asked[index].1.len(),
             })
         })
         .collect();
     // In the order of the feed, whatever the target's order is.
-    missing.sort_unstable_by_key(|missing| missing.place);
+    missing.sort_unstable_by_key(|missing| missing.index);
     let strangers: usize = missing
         .iter()
         .filter(|missing| missing.ancestors.is_empty())

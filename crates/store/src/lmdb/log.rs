@@ -101,32 +101,32 @@ impl Log {
     }
 
     pub(super) fn read(&self, at: Position) -> io::Result<Found> {
-        let mut place = at;
+        let mut position = at;
         loop {
-            let Some(segment) = self.segment(place.segment)? else {
+            let Some(segment) = self.segment(position.segment)? else {
                 return Ok(Found::End);
             };
-            let Some((header, bytes)) = segment.read(place.offset)? else {
+            let Some((header, bytes)) = segment.read(position.offset)? else {
                 return Ok(Found::End);
             };
-            if header.previous != place.chain {
+            if header.previous != position.chain {
                 return Ok(Found::End);
             }
             let length = bytes.len() as u64;
             if header.ends_segment() {
-                place = Position {
-                    segment: place.segment + 1,
+                position = Position {
+                    segment: position.segment + 1,
                     offset: 0,
                     chain: header.checksum,
-                    bytes: place.bytes + length,
+                    bytes: position.bytes + length,
                 };
                 continue;
             }
             let next = Position {
-                segment: place.segment,
-                offset: place.offset + length,
+                segment: position.segment,
+                offset: position.offset + length,
                 chain: header.checksum,
-                bytes: place.bytes + length,
+                bytes: position.bytes + length,
             };
             return Ok(match Record::parse(header, &bytes) {
                 Some(record) => Found::Record(record, next),

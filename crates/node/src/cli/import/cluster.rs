@@ -105,7 +105,7 @@ impl Cluster {
     /// The security object, unless it is the default.
     pub(super) async fn security(&self, db: &str) -> anyhow::Result<Option<String>> {
         let security: Value = self
-            .answer(self.client.get(self.of(db, "/_security")))
+            .answer(self.client.get(self.url_of(db, "/_security")))
             .await?;
         let default = json!({"members": {"roles": ["_admin"]}, "admins": {"roles": ["_admin"]}});
         Ok((security != default).then(|| security.to_string()))
@@ -115,7 +115,7 @@ impl Cluster {
     pub(super) async fn page(&self, db: &str, since: &str) -> anyhow::Result<Option<Page>> {
         let limit = PAGE.to_string();
         let query = [("style", "all_docs"), ("since", since), ("limit", &limit)];
-        let request = self.client.get(self.of(db, "/_changes")).query(&query);
+        let request = self.client.get(self.url_of(db, "/_changes")).query(&query);
         let changes: Changes = self.answer(request).await?;
         if changes.results.is_empty() {
             return Ok(None);
@@ -149,7 +149,7 @@ impl Cluster {
             .collect();
         let request = self
             .client
-            .post(self.of(db, "/_bulk_get"))
+            .post(self.url_of(db, "/_bulk_get"))
             .query(&[("revs", "true"), ("attachments", "true")])
             .json(&json!({ "docs": docs }));
         let found: Found = self.answer(request).await?;
@@ -174,7 +174,7 @@ impl Cluster {
         format!("{}{path}", self.url)
     }
 
-    fn of(&self, db: &str, path: &str) -> String {
+    fn url_of(&self, db: &str, path: &str) -> String {
         let db = utf8_percent_encode(db, NON_ALPHANUMERIC);
         format!("{}/{db}{path}", self.url)
     }

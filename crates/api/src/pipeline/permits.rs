@@ -20,31 +20,31 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Acquires a permit. Requests that wait for changes or jobs have a separate, larger limit; anonymous callers have a
 /// smaller one, so that they cannot use up the permits of others.
-pub(super) async fn take(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Error> {
+pub(super) async fn acquire(call: &Call) -> Result<Option<OwnedSemaphorePermit>, Error> {
     let shared = &call.shared;
     if matches!(call.route, Route::Up | Route::Dashboard(_)) {
         return Ok(None);
     }
     let is_anonymous = call.proven.method == Method::None;
     if waits(call) && !is_anonymous {
-        return take_to_wait(shared).map(Some);
+        return acquire_to_wait(shared).map(Some);
     }
-    let places = if is_anonymous {
+    let permits = if is_anonymous {
         &shared.anonymous
     } else {
-        &shared.places
+        &shared.permits
     };
-    let place = timeout(PATIENCE, Arc::clone(places).acquire_owned()).await;
-    match place {
-        Ok(Ok(place)) => Ok(Some(place)),
+    let permit = timeout(PATIENCE, Arc::clone(permits).acquire_owned()).await;
+    match permit {
+        Ok(Ok(permit)) => Ok(Some(permit)),
         Ok(Err(_)) | Err(_) => Err(refused()),
     }
 }
 
 /// Acquires a permit for a request that waits.
-pub(super) fn take_to_wait(shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
-    let place = Arc::clone(&shared.waiting).try_acquire_owned();
-    place.map_err(|_| refused())
+pub(super) fn acquire_to_wait(shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
+    let permit = Arc::clone(&shared.waiting).try_acquire_owned();
+    permit.map_err(|_| refused())
 }
 
 fn refused() -> Error {
@@ -63,13 +63,13 @@ fn waits(call: &Call) -> bool {
 }
 
 /// Keeps a permit until a streamed response is read.
-pub(super) fn hold(place: Option<OwnedSemaphorePermit>, reply: Reply) -> Reply {
+pub(super) fn hold(permit: Option<OwnedSemaphorePermit>, reply: Reply) -> Reply {
     if reply.body().size_hint().exact().is_some() {
         return reply;
     }
     reply.map(|body| {
         let held = body.into_data_stream().map(move |piece| {
-            let _ = &place;
+            let _ = &permit;
             piece
         });
         Body::from_stream(held)

@@ -4,11 +4,11 @@ use e2e::Signal;
 use peer::{Faults, Options, Peer, Profile};
 use testkit::{CouchDb, PouchDb};
 
-pub(crate) struct Places {
-    pub(crate) all: Vec<Place>,
+pub(crate) struct Servers {
+    pub(crate) all: Vec<Server>,
 }
 
-pub(crate) struct Place {
+pub(crate) struct Server {
     pub(crate) url: Url,
     /// `PouchDB` does not keep the generation that an attachment came with.
     pub(crate) is_pouchdb: bool,
@@ -45,7 +45,7 @@ pub(crate) enum Process {
     External,
 }
 
-impl Places {
+impl Servers {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for n in 0..2 {
@@ -56,7 +56,7 @@ impl Places {
                 ..Options::default()
             };
             let peer = Peer::start(options).await?;
-            all.push(Place {
+            all.push(Server {
                 url: Url {
                     plain: peer.url(),
                     admin: Some(admin),
@@ -66,7 +66,7 @@ impl Places {
             });
         }
         if let Some(server) = PouchDb::start().await {
-            all.push(Place {
+            all.push(Server {
                 url: Url {
                     plain: server.url(),
                     admin: None,
@@ -76,7 +76,7 @@ impl Places {
             });
         }
         if let Some(couchdb) = CouchDb::find() {
-            all.push(Place {
+            all.push(Server {
                 url: Url {
                     plain: couchdb.plain_url,
                     admin: Some(couchdb.admin),
@@ -89,17 +89,20 @@ impl Places {
     }
 
     pub(crate) fn urls(&self) -> Vec<Url> {
-        self.all.iter().map(|place| place.url.clone()).collect()
+        self.all.iter().map(|server| server.url.clone()).collect()
     }
 
     pub(crate) fn processes(&self) -> Vec<&Process> {
         let all = self.all.iter();
-        all.map(|place| &place.process).collect()
+        all.map(|server| &server.process).collect()
     }
 
     /// What must not be seen anywhere.
     pub(crate) fn secrets(&self) -> Vec<String> {
-        let admins = self.all.iter().filter_map(|place| place.url.admin.as_ref());
+        let admins = self
+            .all
+            .iter()
+            .filter_map(|server| server.url.admin.as_ref());
         let passwords = admins.map(|(_, password)| password.clone());
         let mut secrets: Vec<String> = passwords.filter(|secret| secret.len() > 8).collect();
         let encoded = secrets
