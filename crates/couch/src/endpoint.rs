@@ -336,44 +336,6 @@ impl Endpoint {
         Some((server, name))
     }
 
-    /// Everything, **with credentials**, in a form that [`Endpoint::from_stored`] reads back: for
-    /// encrypted job data and nothing else.
-    pub fn to_stored(&self) -> Value {
-        let mut auth = self.auth.clone();
-        if let Some(basic) = &self.basic {
-            let pair = [
-                ("username", basic.username.as_str()),
-                ("password", basic.password.expose()),
-            ];
-            auth.insert("basic".to_owned(), text_object(pair));
-        }
-        let headers = self
-            .headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.expose()));
-        let mut stored = Map::new();
-        let url = self.spelled.expose().to_owned();
-        stored.insert("url".to_owned(), Value::String(url));
-        stored.insert("headers".to_owned(), text_object(headers));
-        stored.insert("auth".to_owned(), Value::Object(auth));
-        if let Some(proxy) = &self.proxy {
-            stored.insert(
-                "proxy".to_owned(),
-                Value::String(proxy.to_stored().to_owned()),
-            );
-        }
-        if let Some(tls) = self.tls.to_stored() {
-            stored.insert("tls".to_owned(), tls);
-        }
-        Value::Object(stored)
-    }
-
-    /// Reads the form of [`Endpoint::to_stored`].
-    pub fn from_stored(value: &Value) -> Result<Self, InvalidEndpoint> {
-        let proxy = value.get("proxy").and_then(Value::as_str);
-        Self::parse(value, proxy, &Schemes::default())
-    }
-
     /// The URL that requests are made from.
     pub(crate) fn base(&self) -> &Url {
         &self.url
@@ -381,11 +343,6 @@ impl Endpoint {
 }
 
 const AUTH_BASIC: InvalidEndpoint = InvalidEndpoint::AuthMember("basic");
-
-fn text_object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
-    let text = |(name, value): (&str, &str)| (name.to_owned(), Value::String(value.to_owned()));
-    Value::Object(members.into_iter().map(text).collect())
-}
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -32,12 +32,11 @@
 //! | `changes(&request)` | `_changes` | [`Changes`], a stream of [`Change`] |
 //! | `revs_diff(&[(DocId, Vec<Rev>)])` | `_revs_diff` | [`MissingRevs`] in the order of the answer |
 //! | `bulk_get(&[WantedRev], attachments)` | `_bulk_get` as JSON | [`BulkGet`], a stream of [`Fetched`] by index of what was wanted |
-//! | `bulk_get_multipart(&[WantedRev])` | `_bulk_get` as multipart | [`Revisions`] |
 //! | `open_revs(&id, revs, &atts_since)` | `GET doc?open_revs` | [`Revisions`], a stream of [`Revision`] |
 //! | `bulk_docs(&[Bytes])` | `_bulk_docs`, `new_edits=false` | [`DocError`] of each document not taken |
 //! | `put(&document)` | `PUT doc?new_edits=false` | |
 //! | `put_with_attachments(&document, &mut attachments)` | the same, multipart, streamed from a [`Revision`] | |
-//! | `local(id)`, `put_local(id, &body)`, `delete_local(id, &rev)` | `_local/id` | the parsed body, the new revision |
+//! | `local(id)`, `put_local(id, &body)` | `_local/id` | the parsed body, the new revision |
 //! | `ensure_full_commit()` | `_ensure_full_commit` | `instance_start_time` |
 //! | `document(&id)` | `GET doc` | a [`Document`], design documents for their filters |
 //! | `Server::{info, session, all_dbs, dbs_info, db_updates}` | `/`, `_session`, … | |

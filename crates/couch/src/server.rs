@@ -38,13 +38,6 @@ pub struct Vendor {
     pub name: Option<String>,
 }
 
-impl ServerInfo {
-    /// The first number of the version.
-    pub fn major_version(&self) -> Option<u32> {
-        self.version.as_ref()?.split('.').next()?.parse().ok()
-    }
-}
-
 /// The user that the server takes us for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionInfo {

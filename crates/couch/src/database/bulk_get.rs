@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::handle::Database;
-use super::open_revs::Revisions;
 use super::writes::DocError;
 use crate::document::Document;
 use crate::error::Error;
@@ -81,7 +80,7 @@ impl Database {
         wanted: &[WantedRev],
         attachments: bool,
     ) -> Result<BulkGet, Error> {
-        let call = bulk_get_call(wanted, attachments, "application/json")?;
+        let call = bulk_get_call(wanted, attachments)?;
         let reply = success(self.peer.send(&call).await?).await?;
         Ok(BulkGet {
             feed: Feed::new(reply, Layout::Member("results")),
@@ -92,19 +91,9 @@ impl Database {
             ready: VecDeque::new(),
         })
     }
-
-    /// Fetches revisions as multipart, attachments following their documents.
-    pub async fn bulk_get_multipart(&self, wanted: &[WantedRev]) -> Result<Revisions, Error> {
-        let call = bulk_get_call(wanted, true, "multipart/mixed")?;
-        Revisions::new(success(self.peer.send(&call).await?).await?)
-    }
 }
 
-fn bulk_get_call(
-    docs: &[WantedRev],
-    attachments: bool,
-    accept: &'static str,
-) -> Result<Call, Error> {
+fn bulk_get_call(docs: &[WantedRev], attachments: bool) -> Result<Call, Error> {
     let body = Body {
         docs,
         latest: true,
@@ -119,7 +108,7 @@ fn bulk_get_call(
         // Makes stubs include the encoding of compressed attachments.
         .param("att_encoding_info", "true")
         .param("attachments", if attachments { "true" } else { "false" })
-        .header(header::ACCEPT, accept)
+        .header(header::ACCEPT, "application/json")
         .json(Payload::Bytes(json.into()))
         .stream())
 }

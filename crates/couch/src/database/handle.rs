@@ -167,11 +167,6 @@ impl Database {
         let reply = self.peer.fetch(&call).await?.success().await?;
         reply.parse::<Written>().map(|written| written.rev)
     }
-
-    pub async fn delete_local(&self, id: &str, rev: &Rev) -> Result<(), Error> {
-        let call = Call::new(Method::DELETE, local_path(id)).param("rev", rev.as_str());
-        self.peer.fetch(&call).await?.success().await.map(drop)
-    }
 }
 
 /// A successful answer, or `None` for 404.

@@ -84,11 +84,6 @@ impl Proxy {
     pub fn credentials(&self) -> Option<&Basic> {
         self.credentials.as_ref()
     }
-
-    /// As the user wrote it, **with credentials**.
-    pub(super) fn to_stored(&self) -> &str {
-        self.spelled.expose()
-    }
 }
 
 fn bracketed(host: &str) -> String {

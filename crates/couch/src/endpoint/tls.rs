@@ -1,6 +1,6 @@
 //! TLS settings of one endpoint.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::invalid::InvalidEndpoint;
 use crate::secret::Secret;
@@ -41,24 +41,5 @@ impl TlsOverrides {
             return Err(InvalidEndpoint::Tls);
         }
         Ok(tls)
-    }
-
-    pub(super) fn to_stored(&self) -> Option<Value> {
-        let key = self.key_pem.as_ref().map(Secret::expose);
-        let texts = [
-            ("ca", self.ca_pem.as_deref()),
-            ("cert", self.cert_pem.as_deref()),
-            ("key", key),
-        ];
-        let mut members = Map::new();
-        if let Some(verify) = self.verify {
-            members.insert("verify".to_owned(), Value::Bool(verify));
-        }
-        for (name, text) in texts {
-            if let Some(text) = text {
-                members.insert(name.to_owned(), Value::String(text.to_owned()));
-            }
-        }
-        (!members.is_empty()).then_some(Value::Object(members))
     }
 }

@@ -57,7 +57,7 @@ async fn short_requests() {
             ("PUT", "/db/_local/a%20b") => r#"{"ok":true,"id":"_local/a b","rev":"0-2"}"#,
             ("GET", "/db/_local/there") => r#"{"_id":"_local/there","_rev":"0-1","x":[1]}"#,
             ("GET", "/db/_design/f") => r#"{"_id":"_design/f", "filters": {"a": "code"}}"#,
-            ("DELETE" | "PUT", _) => "{\"ok\":true}",
+            ("PUT", _) => "{\"ok\":true}",
             _ => return vec![Step::Send(json(404, r#"{"error":"not_found"}"#))],
         };
         vec![Step::Send(json(201, body))]
@@ -81,7 +81,6 @@ async fn short_requests() {
     let there: Option<serde_json::Value> = db.local("there").await.unwrap();
     assert_eq!(there.unwrap()["x"], json!([1]));
     assert_eq!(db.local::<serde_json::Value>("gone").await.unwrap(), None);
-    db.delete_local("there", &Rev::from("0-1")).await.unwrap();
     let design = db
         .document(&DocId::from("_design/f"))
         .await
@@ -149,10 +148,7 @@ async fn the_server_above() {
         .unwrap()
         .server();
     let info = server.info().await.unwrap();
-    assert_eq!(
-        (info.major_version(), info.features),
-        (Some(3), vec!["x".to_owned()])
-    );
+    assert_eq!(info.features, ["x"]);
     let session = server.session().await.unwrap();
     assert_eq!(
         (session.name.as_deref(), session.roles),
