@@ -73,29 +73,28 @@ fn as_text<S: Serializer>(name: &DbName, serializer: S) -> Result<S::Ok, S::Erro
 }
 
 impl DocStore {
-    async fn create_in(&self, tx: &Transaction, name: &DbName, instance: InstanceId) -> Result<Db> {
-        let key = keys::database(name.as_str());
-        match tx.get(&key).await? {
-            // The id is random, so an earlier attempt of this call created it.
-            Some(row) if DbRow::decode(&row)?.instance == instance => {}
-            Some(_) => return Err(Error::DatabaseExists),
-            // An earlier attempt created it, and it has been deleted since.
-            None if tx.get(&keys::deleted(instance)).await?.is_some() => {}
-            None => {
-                let revs_limit = self.0.options.revs_limit;
-                let row = DbRow {
-                    instance,
-                    revs_limit,
-                };
-                tx.set(&key, &row.encode());
-            }
-        }
-        Ok(Db::new(name.clone(), instance))
-    }
-
     /// Creates a database; `instance` must be random.
     pub async fn create(&self, name: &DbName, instance: InstanceId) -> Result<Db> {
-        let create = |tx| async move { self.create_in(&tx, name, instance).await };
+        let create = |tx: Transaction| async move {
+            let tx = &tx;
+            let key = keys::database(name.as_str());
+            match tx.get(&key).await? {
+                // The id is random, so an earlier attempt of this call created it.
+                Some(row) if DbRow::decode(&row)?.instance == instance => {}
+                Some(_) => return Err(Error::DatabaseExists),
+                // An earlier attempt created it, and it has been deleted since.
+                None if tx.get(&keys::deleted(instance)).await?.is_some() => {}
+                None => {
+                    let revs_limit = self.0.options.revs_limit;
+                    let row = DbRow {
+                        instance,
+                        revs_limit,
+                    };
+                    tx.set(&key, &row.encode());
+                }
+            }
+            Ok(Db::new(name.clone(), instance))
+        };
         self.0.store.transact("create_database", create).await
     }
 
@@ -110,28 +109,27 @@ impl DocStore {
         self.0.store.transact("open_database", open).await
     }
 
-    async fn delete_database_in(&self, tx: &Transaction, db: &Db) -> Result<()> {
-        match self.check_in(tx, db).await {
-            Ok(_) => {}
-            // An earlier attempt or another client has deleted it.
-            Err(Error::NoDatabase) if tx.maybe_committed() => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        tx.clear(&keys::database(db.name().as_str()));
-        tx.set(
-            &keys::deleted(db.instance()),
-            &encode_text(db.name().as_str()),
-        );
-        // Wakes listeners, which then find that the database does not exist. Without any writes the row
-        // is new; the sweep removes it with the others.
-        let now = seq::template(self.0.store.incarnation(), seq::ordinal(tx));
-        tx.set_versionstamped_value(&db.keys.update_seq(), &now);
-        Ok(())
-    }
-
     /// Deletes a database. [`Self::sweep`] removes its rows and what hooks wrote for its documents.
     pub async fn delete_database(&self, db: &Db) -> Result<()> {
-        let delete = |tx| async move { self.delete_database_in(&tx, db).await };
+        let delete = |tx: Transaction| async move {
+            let tx = &tx;
+            match self.check_in(tx, db).await {
+                Ok(_) => {}
+                // An earlier attempt or another client has deleted it.
+                Err(Error::NoDatabase) if tx.maybe_committed() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            tx.clear(&keys::database(db.name().as_str()));
+            tx.set(
+                &keys::deleted(db.instance()),
+                &encode_text(db.name().as_str()),
+            );
+            // Wakes listeners, which then find that the database does not exist. Without any writes the row
+            // is new; the sweep removes it with the others.
+            let now = seq::template(self.0.store.incarnation(), seq::ordinal(tx));
+            tx.set_versionstamped_value(&db.keys.update_seq(), &now);
+            Ok(())
+        };
         self.0.store.transact("delete_database", delete).await
     }
 

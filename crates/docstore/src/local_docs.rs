@@ -9,30 +9,29 @@ use crate::error::INVALID_REV;
 use crate::{Db, DocStore, Document, Edit, Error, Meta, Result, chunks, keys, rows};
 
 impl DocStore {
-    async fn local_doc_in(&self, tx: &Transaction, db: &Db, id: &str) -> Result<Document> {
-        self.check_in(tx, db).await?;
-        if !crate::edit::fits_a_key(id) {
-            return Err(Error::Missing);
-        }
-        let range = keys::below(&db.keys.local(id));
-        let (value, _) = chunks::read(tx.get_range(range, RangeOptions::default())).await?;
-        if value.is_empty() {
-            return Err(Error::Missing);
-        }
-        let (number, body) = rows::decode_local(&value)?;
-        Ok(Document {
-            id: id.to_owned(),
-            rev: local_rev(number),
-            deleted: false,
-            body,
-            attachments: Vec::new(),
-            meta: Meta::default(),
-        })
-    }
-
     /// Reads a `_local` document; `id` includes `_local/`.
     pub async fn local_doc(&self, db: &Db, id: &str) -> Result<Document> {
-        let read = |tx| async move { self.local_doc_in(&tx, db, id).await };
+        let read = |tx: Transaction| async move {
+            let tx = &tx;
+            self.check_in(tx, db).await?;
+            if !crate::edit::fits_a_key(id) {
+                return Err(Error::Missing);
+            }
+            let range = keys::below(&db.keys.local(id));
+            let (value, _) = chunks::read(tx.get_range(range, RangeOptions::default())).await?;
+            if value.is_empty() {
+                return Err(Error::Missing);
+            }
+            let (number, body) = rows::decode_local(&value)?;
+            Ok(Document {
+                id: id.to_owned(),
+                rev: local_rev(number),
+                deleted: false,
+                body,
+                attachments: Vec::new(),
+                meta: Meta::default(),
+            })
+        };
         self.0.store.transact("read_local_document", read).await
     }
 }

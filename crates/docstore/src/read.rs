@@ -104,26 +104,6 @@ impl DocStore {
         self.0.store.transact("read_document", get).await
     }
 
-    async fn get_rev_in(
-        &self,
-        tx: &Transaction,
-        db: &Db,
-        id: &str,
-        rev: &Rev,
-        latest: bool,
-        options: &ReadOptions,
-    ) -> Result<Document> {
-        let revs = OpenRevs::These(vec![rev.clone()]);
-        let opened = self
-            .open_revs_in(tx, db, id, &revs, latest, options)
-            .await?;
-        // With several leaves as descendants, the winner among them is the last.
-        match opened.into_iter().next_back() {
-            Some(Ok(document)) => Ok(document),
-            _ => Err(Error::Missing),
-        }
-    }
-
     /// Reads a revision of a document, or with `latest` its newest descendant.
     pub async fn get_rev(
         &self,
@@ -133,7 +113,18 @@ impl DocStore {
         latest: bool,
         options: &ReadOptions,
     ) -> Result<Document> {
-        let get = |tx| async move { self.get_rev_in(&tx, db, id, rev, latest, options).await };
+        let get = |tx: Transaction| async move {
+            let tx = &tx;
+            let revs = OpenRevs::These(vec![rev.clone()]);
+            let opened = self
+                .open_revs_in(tx, db, id, &revs, latest, options)
+                .await?;
+            // With several leaves as descendants, the winner among them is the last.
+            match opened.into_iter().next_back() {
+                Some(Ok(document)) => Ok(document),
+                _ => Err(Error::Missing),
+            }
+        };
         self.0.store.transact("read_revision", get).await
     }
 
@@ -168,32 +159,6 @@ impl DocStore {
         self.0.store.transact("open_revisions", open).await
     }
 
-    async fn bulk_get_page_in(
-        &self,
-        tx: &Transaction,
-        db: &Db,
-        requests: &[BulkGet],
-        latest: bool,
-    ) -> Result<Vec<Vec<Opened>>> {
-        let mut answers = Vec::new();
-        let mut bytes = 0;
-        for batch in requests.chunks(BATCH) {
-            for request in batch {
-                let BulkGet { id, revs, options } = request;
-                let opened = self.open_revs_in(tx, db, id, revs, latest, options).await?;
-                bytes += opened.iter().flatten().map(Document::bytes).sum::<usize>();
-                answers.push(opened);
-                if bytes >= PAGE_BYTES {
-                    return Ok(answers);
-                }
-            }
-            if answers.len() >= 10 * BATCH {
-                break;
-            }
-        }
-        Ok(answers)
-    }
-
     /// Answers at least the first of `requests`, and as many as fit into a page.
     pub async fn bulk_get_page(
         &self,
@@ -201,7 +166,26 @@ impl DocStore {
         requests: &[BulkGet],
         latest: bool,
     ) -> Result<Vec<Vec<Opened>>> {
-        let get = |tx| async move { self.bulk_get_page_in(&tx, db, requests, latest).await };
+        let get = |tx: Transaction| async move {
+            let tx = &tx;
+            let mut answers = Vec::new();
+            let mut bytes = 0;
+            for batch in requests.chunks(BATCH) {
+                for request in batch {
+                    let BulkGet { id, revs, options } = request;
+                    let opened = self.open_revs_in(tx, db, id, revs, latest, options).await?;
+                    bytes += opened.iter().flatten().map(Document::bytes).sum::<usize>();
+                    answers.push(opened);
+                    if bytes >= PAGE_BYTES {
+                        return Ok(answers);
+                    }
+                }
+                if answers.len() >= 10 * BATCH {
+                    break;
+                }
+            }
+            Ok(answers)
+        };
         self.0.store.transact("bulk_get", get).await
     }
 

@@ -26,24 +26,23 @@ pub enum Swept {
 }
 
 impl DocStore {
-    async fn sweep_in<H: WriteHook>(&self, tx: &Transaction, hook: &H) -> Result<Swept, H::Error> {
-        let rows = tx.get_range(keys::all_deleted(), RangeOptions::limit(1));
-        let rows = rows.collect().await?;
-        let Some(row) = rows.first() else {
-            return Ok(Swept::Nothing);
-        };
-        let name = DbName::stored(decode_text(&row.value)?);
-        let db = Db::new(name, keys::parse_deleted(&row.key)?);
-        if self.drop_documents(tx, &db, hook).await? || clear_rows(tx, &db).await? {
-            return Ok(Swept::Some(db));
-        }
-        tx.clear(&row.key);
-        Ok(Swept::Last(db))
-    }
-
     /// Removes some rows of a deleted database.
     pub async fn sweep<H: WriteHook>(&self, hook: &H) -> Result<Swept, H::Error> {
-        let sweep = |tx| async move { self.sweep_in(&tx, hook).await };
+        let sweep = |tx: Transaction| async move {
+            let tx = &tx;
+            let rows = tx.get_range(keys::all_deleted(), RangeOptions::limit(1));
+            let rows = rows.collect().await?;
+            let Some(row) = rows.first() else {
+                return Ok(Swept::Nothing);
+            };
+            let name = DbName::stored(decode_text(&row.value)?);
+            let db = Db::new(name, keys::parse_deleted(&row.key)?);
+            if self.drop_documents(tx, &db, hook).await? || clear_rows(tx, &db).await? {
+                return Ok(Swept::Some(db));
+            }
+            tx.clear(&row.key);
+            Ok(Swept::Last(db))
+        };
         let call = Call::batch("sweep_databases");
         self.0.store.transact(call, sweep).await
     }
