@@ -14,9 +14,9 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::Open;
 use crate::client::Connection;
 use crate::store::Figure;
+use crate::{Open, per_second};
 use frontend::Frontend;
 
 /// The database that others are compared with.
@@ -111,13 +111,9 @@ impl ApiBench {
         super::report("api", &figure, self.json);
     }
 
-    fn times(&self, case: &str, mut times: Vec<Duration>) {
-        times.sort_unstable();
-        for (metric, percent) in [("ms_p50", 50), ("ms_p99", 99)] {
-            let place = (times.len() * percent / 100).min(times.len().saturating_sub(1));
-            if let Some(time) = times.get(place) {
-                self.figure(case, metric, time.as_secs_f64() * 1e3, "ms");
-            }
+    fn times(&self, case: &str, times: &[Duration]) {
+        for (metric, ms) in crate::percentiles(times, &[("ms_p50", 50), ("ms_p99", 99)]) {
+            self.figure(case, metric, ms, "ms");
         }
     }
 
@@ -160,8 +156,13 @@ async fn doc_writes(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result<()>
         times.extend(ended??);
     }
     let elapsed = begun.elapsed();
-    bench.figure("doc_writes", "per_s", rate(times.len(), elapsed), "1/s");
-    bench.times("doc_writes", times);
+    bench.figure(
+        "doc_writes",
+        "per_s",
+        per_second(times.len() as u64, elapsed),
+        "1/s",
+    );
+    bench.times("doc_writes", &times);
     bench.memory("doc_writes", frontend);
     Ok(())
 }
@@ -205,8 +206,13 @@ async fn pages(
             bail!("{page} reports {} documents", answer["total_rows"]);
         }
     }
-    bench.figure(case, "per_s", rate(PAGES, begun.elapsed()), "1/s");
-    bench.times(case, times);
+    bench.figure(
+        case,
+        "per_s",
+        per_second(PAGES as u64, begun.elapsed()),
+        "1/s",
+    );
+    bench.times(case, &times);
     bench.memory(case, frontend);
     Ok(())
 }
@@ -250,13 +256,13 @@ async fn changes_fanout(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result
         spent += last - begun;
     }
     let told = ROUNDS * bench.listeners;
-    bench.figure("changes_fanout", "per_s", rate(told, spent), "1/s");
-    bench.times("changes_fanout", times);
+    bench.figure(
+        "changes_fanout",
+        "per_s",
+        per_second(told as u64, spent),
+        "1/s",
+    );
+    bench.times("changes_fanout", &times);
     bench.memory("changes_fanout", frontend);
     Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a rate need not be exact")]
-fn rate(count: usize, elapsed: Duration) -> f64 {
-    count as f64 / elapsed.as_secs_f64()
 }

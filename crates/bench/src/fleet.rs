@@ -137,12 +137,6 @@ impl Run<'_> {
     }
 }
 
-/// The percentile of sorted figures.
-fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    Some(sorted[(sorted.len() * percent / 100).min(last)])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,7 +163,8 @@ mod tests {
 
     #[test]
     fn percentiles_are_of_what_there_is() {
-        assert_eq!(percentile(&[], 50), None);
+        use crate::percentile;
+        assert_eq!(percentile::<f64>(&[], 50), None);
         assert_eq!(percentile(&[7.0], 99), Some(7.0));
         let hundred: Vec<f64> = (0..100).map(f64::from).collect();
         assert_eq!(

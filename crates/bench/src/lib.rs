@@ -16,6 +16,7 @@ mod store;
 
 use std::io::Write as _;
 use std::process::Command as Process;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Subcommand;
@@ -112,6 +113,29 @@ fn report(bench: &str, figure: &Figure, as_json: bool) {
     } else {
         format!("{case:<24} {metric:<20} {value:>14.3} {unit}")
     });
+}
+
+/// The percentile of sorted figures.
+fn percentile<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
+    let last = sorted.len().checked_sub(1)?;
+    Some(sorted[(sorted.len() * percent / 100).min(last)])
+}
+
+/// Percentiles of times, in milliseconds.
+fn percentiles<'m>(
+    times: &[Duration],
+    metrics: &'m [(&'static str, usize)],
+) -> impl Iterator<Item = (&'static str, f64)> + use<'m> {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    metrics.iter().filter_map(move |(metric, percent)| {
+        Some((*metric, percentile(&sorted, *percent)?.as_secs_f64() * 1e3))
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate need not be exact")]
+fn per_second(count: u64, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.as_secs_f64()
 }
 
 /// Prints a line. A closed pipe is not an error: its reader has read enough.

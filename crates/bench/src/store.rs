@@ -17,6 +17,8 @@ use tokio::time::Instant;
 
 use ::store::{Error, Result, Store, Transaction};
 
+use crate::per_second;
+
 pub(crate) use watch::echo;
 
 #[derive(Debug)]
@@ -94,13 +96,9 @@ impl Report<'_> {
     }
 
     fn latencies(&mut self, case: &str, latencies: &[Duration]) {
-        let mut sorted = latencies.to_vec();
-        sorted.sort_unstable();
-        for (metric, percent) in [("latency_ms_p50", 50), ("latency_ms_p99", 99)] {
-            let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-            if let Some(latency) = sorted.get(place) {
-                self.figure(case, metric, latency.as_secs_f64() * 1e3, "ms");
-            }
+        let metrics = [("latency_ms_p50", 50), ("latency_ms_p99", 99)];
+        for (metric, ms) in crate::percentiles(latencies, &metrics) {
+            self.figure(case, metric, ms, "ms");
         }
     }
 }
@@ -199,11 +197,6 @@ async fn read(store: &Store, readers: usize, duration: Duration) -> Result<f64> 
         count += joined(ended)?;
     }
     Ok(per_second(count, begun.elapsed()))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a rate need not be exact")]
-fn per_second(count: u64, elapsed: Duration) -> f64 {
-    count as f64 / elapsed.as_secs_f64()
 }
 
 fn joined<T>(ended: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {

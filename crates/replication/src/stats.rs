@@ -27,80 +27,41 @@ pub struct Stats {
     pub attachments_copied: u64,
 }
 
-type Counter = (&'static str, fn(&Stats) -> u64, fn(&mut Stats) -> &mut u64);
+/// A counter's name in JSON, and its field.
+type Counter = (&'static str, fn(&mut Stats) -> &mut u64);
 
 /// The counters of a history entry under their names there, in CouchDB's order.
 const HISTORY: [Counter; 7] = [
-    (
-        "missing_checked",
-        |s| s.missing_checked,
-        |s| &mut s.missing_checked,
-    ),
-    (
-        "missing_found",
-        |s| s.missing_found,
-        |s| &mut s.missing_found,
-    ),
-    ("docs_read", |s| s.docs_read, |s| &mut s.docs_read),
-    ("docs_written", |s| s.docs_written, |s| &mut s.docs_written),
-    (
-        "doc_write_failures",
-        |s| s.doc_write_failures,
-        |s| &mut s.doc_write_failures,
-    ),
-    (
-        "bulk_get_docs",
-        |s| s.bulk_get_docs,
-        |s| &mut s.bulk_get_docs,
-    ),
-    (
-        "bulk_get_attempts",
-        |s| s.bulk_get_attempts,
-        |s| &mut s.bulk_get_attempts,
-    ),
+    ("missing_checked", |s| &mut s.missing_checked),
+    ("missing_found", |s| &mut s.missing_found),
+    ("docs_read", |s| &mut s.docs_read),
+    ("docs_written", |s| &mut s.docs_written),
+    ("doc_write_failures", |s| &mut s.doc_write_failures),
+    ("bulk_get_docs", |s| &mut s.bulk_get_docs),
+    ("bulk_get_attempts", |s| &mut s.bulk_get_attempts),
 ];
 
 /// All counters under their names in job information.
 const INFO: [Counter; 11] = [
-    (
-        "revisions_checked",
-        |s| s.missing_checked,
-        |s| &mut s.missing_checked,
-    ),
-    (
-        "missing_revisions_found",
-        |s| s.missing_found,
-        |s| &mut s.missing_found,
-    ),
+    ("revisions_checked", |s| &mut s.missing_checked),
+    ("missing_revisions_found", |s| &mut s.missing_found),
     HISTORY[2],
     HISTORY[3],
     HISTORY[4],
     HISTORY[5],
     HISTORY[6],
-    (
-        "docs_filtered",
-        |s| s.docs_filtered,
-        |s| &mut s.docs_filtered,
-    ),
-    ("bytes_read", |s| s.bytes_read, |s| &mut s.bytes_read),
-    (
-        "bytes_written",
-        |s| s.bytes_written,
-        |s| &mut s.bytes_written,
-    ),
-    (
-        "attachments_copied",
-        |s| s.attachments_copied,
-        |s| &mut s.attachments_copied,
-    ),
+    ("docs_filtered", |s| &mut s.docs_filtered),
+    ("bytes_read", |s| &mut s.bytes_read),
+    ("bytes_written", |s| &mut s.bytes_written),
+    ("attachments_copied", |s| &mut s.attachments_copied),
 ];
 
 impl Stats {
     /// The members of a checkpoint's history entry.
-    pub fn to_history(&self) -> impl Iterator<Item = (String, Value)> + '_ {
+    pub fn to_history(mut self) -> impl Iterator<Item = (String, Value)> {
         HISTORY
-            .iter()
-            .map(|(name, get, _)| ((*name).to_owned(), json!(get(self))))
+            .into_iter()
+            .map(move |(name, field)| (name.to_owned(), json!(*field(&mut self))))
     }
 
     /// Parses a history entry; missing counters are zero.
@@ -109,9 +70,9 @@ impl Stats {
     }
 
     /// The members of `info`, `_replication_stats` and the like.
-    pub fn to_info(&self) -> Map<String, Value> {
-        INFO.iter()
-            .map(|(name, get, _)| ((*name).to_owned(), json!(get(self))))
+    pub fn to_info(mut self) -> Map<String, Value> {
+        INFO.into_iter()
+            .map(|(name, field)| (name.to_owned(), json!(*field(&mut self))))
             .collect()
     }
 
@@ -122,27 +83,26 @@ impl Stats {
     /// The larger value of each counter.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        let mut stats = self;
-        for (_, get, get_mut) in INFO {
-            *get_mut(&mut stats) = get(&self).max(get(&other));
-        }
-        stats
+        self.combine(other, u64::max)
     }
 
     /// The difference of each counter to an earlier state.
     #[must_use]
     pub fn since(self, earlier: &Self) -> Self {
-        let mut stats = self;
-        for (_, get, get_mut) in INFO {
-            *get_mut(&mut stats) = get(&self).saturating_sub(get(earlier));
+        self.combine(*earlier, u64::saturating_sub)
+    }
+
+    fn combine(mut self, mut other: Self, with: fn(u64, u64) -> u64) -> Self {
+        for (_, field) in INFO {
+            *field(&mut self) = with(*field(&mut self), *field(&mut other));
         }
-        stats
+        self
     }
 
     fn read(counters: &[Counter], from: &Value) -> Self {
         let mut stats = Self::default();
-        for (name, _, get_mut) in counters {
-            *get_mut(&mut stats) = from.get(*name).and_then(Value::as_u64).unwrap_or(0);
+        for (name, field) in counters {
+            *field(&mut stats) = from.get(*name).and_then(Value::as_u64).unwrap_or(0);
         }
         stats
     }
@@ -150,9 +110,7 @@ impl Stats {
 
 impl std::ops::AddAssign for Stats {
     fn add_assign(&mut self, other: Self) {
-        for (_, get, get_mut) in INFO {
-            *get_mut(self) += get(&other);
-        }
+        *self = self.combine(other, u64::wrapping_add);
     }
 }
 
@@ -163,8 +121,8 @@ mod tests {
     #[test]
     fn names_round_trip() {
         let mut stats = Stats::default();
-        for (index, (_, _, get_mut)) in (1..).zip(INFO) {
-            *get_mut(&mut stats) = index;
+        for (index, (_, field)) in (1..).zip(INFO) {
+            *field(&mut stats) = index;
         }
         assert_eq!(
             Value::Object(stats.to_info()).to_string(),

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::Run;
 use super::service::{Node, Peer, submit};
-use super::{Run, percentile};
 use crate::client::Client;
+use crate::percentile;
 
 /// The number of active jobs.
 const ACTIVE: u32 = 100;

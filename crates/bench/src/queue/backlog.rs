@@ -46,7 +46,7 @@ pub(super) async fn measure(load: &Load, bench: &mut Bench, report: &mut Report<
         report.figure(
             &case,
             "claim_finish_per_s",
-            per_second(finished, spent),
+            crate::per_second(finished as u64, spent),
             "1/s",
         );
     }
@@ -84,9 +84,4 @@ async fn open(bench: &mut Bench, ty: &JobType, report: &mut Report<'_>) -> Resul
     let slowest = Duration::from_micros(slowest);
     report.times(&case, &[("list_ms_p50", 50)], &[slowest]);
     Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a rate need not be exact")]
-fn per_second(count: usize, elapsed: Duration) -> f64 {
-    count as f64 / elapsed.as_secs_f64()
 }

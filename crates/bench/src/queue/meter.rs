@@ -110,13 +110,8 @@ impl Report<'_> {
         metrics: &[(&'static str, usize)],
         times: &[Duration],
     ) {
-        let mut sorted = times.to_vec();
-        sorted.sort_unstable();
-        for (metric, percent) in metrics {
-            let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-            if let Some(time) = sorted.get(place) {
-                self.figure(case, metric, time.as_secs_f64() * 1e3, "ms");
-            }
+        for (metric, ms) in crate::percentiles(times, metrics) {
+            self.figure(case, metric, ms, "ms");
         }
     }
 }

@@ -9,7 +9,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
-use super::{ROWS, Report, Run, VALUE_BYTES, failed, key, next_value, per_second};
+use super::{ROWS, Report, Run, VALUE_BYTES, failed, key, next_value};
+use crate::per_second;
 use ::store::Result;
 
 /// The base line of all comparisons.
