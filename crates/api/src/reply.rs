@@ -1,9 +1,12 @@
 use axum::body::Body;
 use bytes::Bytes;
-use futures::TryStream;
+use futures::{
+    FutureExt as _, StreamExt as _, TryStream, TryStreamExt as _, future, stream as streams,
+};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IntoHeaderName, LOCATION};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use crate::Error;
 
@@ -41,6 +44,40 @@ where
     S: TryStream<Ok = Bytes, Error = Error> + Send + 'static,
 {
     body(StatusCode::OK, content_type, Body::from_stream(pieces))
+}
+
+/// Where the pieces of a streamed response go.
+pub(crate) struct Pieces(mpsc::Sender<Bytes>);
+
+impl Pieces {
+    /// Waits until the piece before this one was taken.
+    pub(crate) async fn send(&mut self, piece: String) {
+        if !piece.is_empty() {
+            // Fails only when the response is dropped, and with it the caller.
+            let _ = self.0.send(piece.into()).await;
+        }
+    }
+}
+
+/// 200, with JSON that `write` sends in pieces. An error before the first piece is returned; a later one breaks off the
+/// response.
+pub(crate) async fn json_pieces<F>(write: impl FnOnce(Pieces) -> F) -> Result<Reply, Error>
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    let (sender, mut receiver) = mpsc::channel(1);
+    let failure = streams::once(write(Pieces(sender)));
+    let failure = failure.filter_map(|done| future::ready(done.err().map(Err)));
+    let pieces = streams::poll_fn(move |cx| receiver.poll_recv(cx)).map(Ok);
+    let mut all = streams::select(pieces, failure).boxed();
+    let first = all.try_next().await?.unwrap_or_default();
+    Ok(match all.next().now_or_never() {
+        Some(None) => body(StatusCode::OK, "application/json", Body::from(first)),
+        second => {
+            let begin = streams::iter([Some(Ok(first)), second.flatten()].into_iter().flatten());
+            stream("application/json", begin.chain(all))
+        }
+    })
 }
 
 /// Sets a header. Values that headers cannot contain, such as a name that a client chose, are left out.

@@ -1,8 +1,6 @@
 //! Parsing of paths, and access rules. The list is closed: a new route does not compile until [`Route::access`] covers
 //! it.
 
-use std::borrow::Cow;
-
 use http::Method;
 
 use crate::Error;
@@ -299,8 +297,7 @@ fn database(parts: &[&str]) -> Result<Route, Error> {
 fn decode(segment: &str) -> Result<String, Error> {
     let segment = segment.replace('+', " ");
     match percent_encoding::percent_decode_str(&segment).decode_utf8() {
-        Ok(Cow::Borrowed(text)) => Ok(text.to_owned()),
-        Ok(Cow::Owned(text)) => Ok(text),
+        Ok(text) => Ok(text.into_owned()),
         Err(_) => Err(Error::bad_request("the path is not UTF-8")),
     }
 }
@@ -314,6 +311,11 @@ mod tests {
     #[test]
     fn paths_name_routes() {
         let text = str::to_owned;
+        let docs = |db: &str| Route::Docs(text(db));
+        let doc = |db: &str, id: &str| Route::Doc(text(db), text(id));
+        let document = |db: &str, id: &str| Route::Document(text(db), text(id));
+        let (own, other) = ("_replicator", "other/_replicator");
+        let job = |id: &str| Route::Job(text(id));
         let cases = [
             ("/", Route::Welcome),
             ("//", Route::Welcome),
@@ -328,81 +330,32 @@ mod tests {
             ("/_dashboard/app.js", Route::Dashboard(text("app.js"))),
             ("/_scheduler/summary", Route::Summary),
             ("/_scheduler/jobs/", Route::Jobs),
-            (
-                "/_scheduler/jobs/ab+continuous",
-                Route::Job(text("ab continuous")),
-            ),
-            (
-                "/_scheduler/jobs/ab%2Bcontinuous",
-                Route::Job(text("ab+continuous")),
-            ),
+            ("/_scheduler/jobs/ab+continuous", job("ab continuous")),
+            ("/_scheduler/jobs/ab%2Bcontinuous", job("ab+continuous")),
             (
                 "/_scheduler/jobs/ab/_restart",
                 Route::JobAction(text("ab"), JobAction::Restart),
             ),
-            ("/_scheduler/docs", Route::Docs(text("_replicator"))),
-            (
-                "/_scheduler/docs/other%2F_replicator",
-                Route::Docs(text("other/_replicator")),
-            ),
-            (
-                "/_scheduler/docs/other/_replicator",
-                Route::Docs(text("other/_replicator")),
-            ),
-            (
-                "/_scheduler/docs/_replicator/a%2Fb",
-                Route::Doc(text("_replicator"), text("a/b")),
-            ),
-            (
-                "/_scheduler/docs/other/_replicator/x",
-                Route::Doc(text("other/_replicator"), text("x")),
-            ),
-        ];
-        for (path, route) in cases {
-            assert_eq!(Route::parse(path).unwrap(), route, "{path}");
-        }
-    }
-
-    #[test]
-    fn paths_name_parts_of_databases() {
-        let text = str::to_owned;
-        let cases = [
-            ("/_replicator", Route::Db(text("_replicator"))),
-            (
-                "/other%2f_replicator/x",
-                Route::Document(text("other/_replicator"), text("x")),
-            ),
+            ("/_scheduler/docs", docs(own)),
+            ("/_scheduler/docs/other%2F_replicator", docs(other)),
+            ("/_scheduler/docs/other/_replicator", docs(other)),
+            ("/_scheduler/docs/_replicator/a%2Fb", doc(own, "a/b")),
+            ("/_scheduler/docs/other/_replicator/x", doc(other, "x")),
+            ("/_replicator", Route::Db(text(own))),
+            ("/other%2f_replicator/x", document(other, "x")),
             (
                 "/other/_replicator/_changes",
-                Route::DbPart(text("other/_replicator"), DbPart::Changes),
+                Route::DbPart(text(other), DbPart::Changes),
             ),
-            (
-                "/_replicator/_design/a",
-                Route::Document(text("_replicator"), text("_design/a")),
-            ),
-            (
-                "/_replicator/_design%2Fa",
-                Route::Document(text("_replicator"), text("_design/a")),
-            ),
-            (
-                "/_replicator/_local/a",
-                Route::Document(text("_replicator"), text("_local/a")),
-            ),
-            (
-                "/other%2F_replicator/_replicator",
-                Route::Document(text("other/_replicator"), text("_replicator")),
-            ),
-            (
-                "/_replicator/_nothing",
-                Route::Document(text("_replicator"), text("_nothing")),
-            ),
-            (
-                "/_replicator/a+b%2Bc",
-                Route::Document(text("_replicator"), text("a b+c")),
-            ),
+            ("/_replicator/_design/a", document(own, "_design/a")),
+            ("/_replicator/_design%2Fa", document(own, "_design/a")),
+            ("/_replicator/_local/a", document(own, "_local/a")),
+            ("/other%2F_replicator/_replicator", document(other, own)),
+            ("/_replicator/_nothing", document(own, "_nothing")),
+            ("/_replicator/a+b%2Bc", document(own, "a b+c")),
             (
                 "/_replicator/a/b/c",
-                Route::Attachment(text("_replicator"), text("a"), text("b/c")),
+                Route::Attachment(text(own), text("a"), text("b/c")),
             ),
         ];
         for (path, route) in cases {
@@ -426,28 +379,23 @@ mod tests {
 
     #[test]
     fn what_shows_or_changes_replications_is_guarded() {
-        let access = |path: &str, method: Method| Route::parse(path).unwrap().access(&method);
-        assert_eq!(access("/_up", Method::GET), Access::Public);
-        assert_eq!(access("/_replicate", Method::POST), Access::Authenticated);
-        assert_eq!(access("/_scheduler/jobs", Method::GET), Access::Admin);
-        assert_eq!(access("/_replicator", Method::PUT), Access::Admin);
-        assert_eq!(access("/_replicator", Method::GET), Access::Member);
-        assert_eq!(access("/_replicator/x", Method::PUT), Access::Member);
-        assert_eq!(
-            access("/_replicator/_design/x", Method::PUT),
-            Access::DbAdmin
-        );
-        assert_eq!(
-            access("/_replicator/_design/x", Method::GET),
-            Access::Member
-        );
-        assert_eq!(
-            access("/other/_replicator/_all_docs", Method::GET),
-            Access::DbAdmin
-        );
-        assert_eq!(
-            access("/_replicator/_security", Method::PUT),
-            Access::DbAdmin
-        );
+        for (path, method, access) in [
+            ("/_up", Method::GET, Access::Public),
+            ("/_replicate", Method::POST, Access::Authenticated),
+            ("/_scheduler/jobs", Method::GET, Access::Admin),
+            ("/_replicator", Method::PUT, Access::Admin),
+            ("/_replicator", Method::GET, Access::Member),
+            ("/_replicator/x", Method::PUT, Access::Member),
+            ("/_replicator/_design/x", Method::PUT, Access::DbAdmin),
+            ("/_replicator/_design/x", Method::GET, Access::Member),
+            ("/other/_replicator/_all_docs", Method::GET, Access::DbAdmin),
+            ("/_replicator/_security", Method::PUT, Access::DbAdmin),
+        ] {
+            assert_eq!(
+                Route::parse(path).unwrap().access(&method),
+                access,
+                "{method} {path}"
+            );
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A selector is normalised in `CouchDB`'s three steps (operators made explicit, field names pushed down to the
 //! tests, negations pushed down to the tests), because the result defines both what a selector matches and the id of a
+//! replication that uses it. Some consequences look odd and are kept: `{"x": {"$ne": 1}}` does not match a document
 //! without `x`, an empty `$or` matches everything, and `$nor` inside `$elemMatch` matches nothing.
 //!
 //! Three things differ from `CouchDB`: `$text` is refused, for it needs an index and would match everything here;

@@ -3,6 +3,10 @@
 //! | form | made by |
 //! |---|---|
 //! | `-pbkdf2:sha256-<key>,<salt>,<iterations>` | `CouchDB` 3.4, and this service |
+//! | `-pbkdf2-<key>,<salt>,<iterations>` | `CouchDB` 1.3 to 3.3, SHA-1 |
+//! | `-hashed-<sha1>,<salt>` | `CouchDB` 1.2, plain SHA-1; accepted, and replaced at the next login |
+//!
+//! Documents of `_users` have the same values in separate fields.
 
 use std::num::NonZeroU32;
 

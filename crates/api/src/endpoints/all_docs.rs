@@ -1,13 +1,10 @@
 //! Documents by id: `_all_docs`, `_all_docs/queries`, `_design_docs`.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use bytes::Bytes;
-use docstore::{AllDocsCounts, AllDocsPage, AllDocsQuery, AllDocsRow, IdRange, ReadOptions};
+use docstore::{AllDocsCounts, AllDocsQuery, AllDocsRow, IdRange, ReadOptions};
 use document::doc::push_string;
 use document::json::Json;
-use futures::stream;
 use http::Method;
 
 use super::reading::Reading;
@@ -83,27 +80,30 @@ async fn answer(
     listings: Vec<Listing>,
     several: bool,
 ) -> Result<Reply, Error> {
-    let at = if listings.is_empty() {
-        At::Tail
-    } else {
-        At::Head
-    };
-    let mut pages = Pages {
-        reading: Reading::new(call, opened),
-        listings: listings.into(),
-        at,
-        told: false,
-        several,
-    };
-    // Errors before the first row still get their own status.
-    let mut first = String::from(if several { "{\"results\":[\n" } else { "" });
-    first.push_str(&pages.next().await?.unwrap_or_default());
-    let rest = stream::try_unfold(pages, |mut pages| async move {
-        Ok(pages.next().await?.map(|page| (Bytes::from(page), pages)))
-    });
-    let first = stream::once(async move { Ok(Bytes::from(first)) });
-    let all = futures::StreamExt::chain(first, Box::pin(rest));
-    Ok(reply::stream("application/json", Box::pin(all)))
+    let reading = Reading::new(call, opened);
+    reply::json_pieces(|mut pieces| async move {
+        let mut page = String::from(if several { "{\"results\":[\n" } else { "" });
+        for (index, listing) in listings.into_iter().enumerate() {
+            page.push_str(if index == 0 { "" } else { ",\n" });
+            begin(&reading, &listing, &mut page).await?;
+            let (mut next, mut any) = (Some(listing.query), false);
+            while let Some(query) = next {
+                let listed = reading.docs().all_docs_page(reading.db(), &query).await?;
+                for row in listed.rows {
+                    page.push_str(if any { ",\n" } else { "" });
+                    any = true;
+                    push(&reading, &mut page, row, query.include_docs.is_some());
+                }
+                pieces.send(std::mem::take(&mut page)).await;
+                next = listed.rest;
+            }
+            page.push_str("\n]}");
+        }
+        page.push_str(if several { "\n]}\n" } else { "\n" });
+        pieces.send(page).await;
+        Ok(())
+    })
+    .await
 }
 
 impl Listing {
@@ -226,139 +226,78 @@ fn start_key(value: &Json) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// The state of a response.
-struct Pages {
-    reading: Reading,
-    /// The remaining listings; the first is being sent.
-    listings: VecDeque<Listing>,
-    at: At,
-    /// Whether a row of the first listing was sent.
-    told: bool,
-    several: bool,
-}
-
-enum At {
-    /// Before the rows of a listing.
-    Head,
-    Rows(AllDocsQuery),
-    Foot,
-    /// After all listings.
-    Tail,
-    End,
-}
-
-impl Pages {
-    async fn next(&mut self) -> Result<Option<String>, Error> {
-        let mut page = String::new();
-        match std::mem::replace(&mut self.at, At::End) {
-            At::Head => {
-                let listing = self.listings.front().cloned();
-                let listing = listing.expect("there is no head without a listing");
-                self.begin(&listing, &mut page).await?;
-                self.at = At::Rows(listing.query);
-            }
-            At::Rows(query) => {
-                let docs = self.reading.docs();
-                let AllDocsPage { rows, rest } =
-                    docs.all_docs_page(self.reading.db(), &query).await?;
-                for row in rows {
-                    page.push_str(if self.told { ",\n" } else { "" });
-                    self.told = true;
-                    self.push(&mut page, row, query.include_docs.is_some());
-                }
-                self.at = rest.map_or(At::Foot, At::Rows);
-            }
-            At::Foot => {
-                page.push_str("\n]}");
-                self.listings.pop_front();
-                let last = self.listings.is_empty();
-                page.push_str(if last { "" } else { ",\n" });
-                self.at = if last { At::Tail } else { At::Head };
-            }
-            At::Tail => page.push_str(if self.several { "\n]}\n" } else { "\n" }),
-            At::End => return Ok(None),
+/// Writes the start of a listing.
+async fn begin(reading: &Reading, listing: &Listing, page: &mut String) -> Result<(), Error> {
+    let (docs, db) = (reading.docs(), reading.db());
+    let counts = match listing.among {
+        Among::All => docs.all_docs_counts(db, &listing.query).await?,
+        Among::Designs => count_designs(reading, &listing.query).await?,
+    };
+    let _ = write!(page, "{{\"total_rows\":{},\"offset\":", counts.total_rows);
+    match counts.offset {
+        Some(offset) => {
+            let _ = write!(page, "{offset}");
         }
-        Ok(Some(page))
+        None => page.push_str("null"),
     }
+    if listing.update_seq {
+        let _ = write!(
+            page,
+            ",\"update_seq\":\"{}\"",
+            docs.info(db).await?.update_seq
+        );
+    }
+    page.push_str(",\"rows\":[\n");
+    Ok(())
+}
 
-    /// Writes the start of a listing.
-    async fn begin(&mut self, listing: &Listing, page: &mut String) -> Result<(), Error> {
-        let (docs, db) = (self.reading.docs(), self.reading.db());
-        let counts = match listing.among {
-            Among::All => docs.all_docs_counts(db, &listing.query).await?,
-            Among::Designs => self.count_designs(&listing.query).await?,
-        };
-        let _ = write!(page, "{{\"total_rows\":{},\"offset\":", counts.total_rows);
-        match counts.offset {
-            Some(offset) => {
-                let _ = write!(page, "{offset}");
-            }
+/// There are few design documents, so their count is not stored.
+async fn count_designs(reading: &Reading, query: &AllDocsQuery) -> Result<AllDocsCounts, Error> {
+    let mut all = Listing::new(Among::Designs);
+    all.finish();
+    let mut total_rows = 0;
+    let mut rest = Some(all.query);
+    while let Some(query) = rest {
+        let page = reading.docs().all_docs_page(reading.db(), &query).await?;
+        total_rows += page.rows.len() as u64;
+        rest = page.rest;
+    }
+    let IdRange { skip, .. } = query.range;
+    Ok(AllDocsCounts {
+        total_rows,
+        offset: query.keys.is_none().then_some(skip.min(total_rows)),
+    })
+}
+
+fn push(reading: &Reading, page: &mut String, row: AllDocsRow, with_docs: bool) {
+    let Some(value) = row.value else {
+        page.push_str("{\"key\":");
+        push_string(page, &row.id);
+        page.push_str(",\"error\":\"not_found\"}");
+        return;
+    };
+    let shown = value.doc.map(|stored| reading.view(stored));
+    let rev = shown
+        .as_ref()
+        .map_or(&value.rev, |shown| &shown.rev)
+        .to_string();
+    page.push_str("{\"id\":");
+    push_string(page, &row.id);
+    page.push_str(",\"key\":");
+    push_string(page, &row.id);
+    page.push_str(",\"value\":{\"rev\":");
+    push_string(page, &rev);
+    page.push_str(if value.deleted {
+        ",\"deleted\":true}"
+    } else {
+        "}"
+    });
+    if with_docs {
+        page.push_str(",\"doc\":");
+        match &shown {
+            Some(shown) => page.push_str(&shown.to_json()),
             None => page.push_str("null"),
         }
-        if listing.update_seq {
-            let _ = write!(
-                page,
-                ",\"update_seq\":\"{}\"",
-                docs.info(db).await?.update_seq
-            );
-        }
-        page.push_str(",\"rows\":[\n");
-        self.told = false;
-        Ok(())
     }
-
-    /// There are few design documents, so their count is not stored.
-    async fn count_designs(&self, query: &AllDocsQuery) -> Result<AllDocsCounts, Error> {
-        let mut all = Listing::new(Among::Designs);
-        all.finish();
-        let mut total_rows = 0;
-        let mut rest = Some(all.query);
-        while let Some(query) = rest {
-            let page = self
-                .reading
-                .docs()
-                .all_docs_page(self.reading.db(), &query)
-                .await?;
-            total_rows += page.rows.len() as u64;
-            rest = page.rest;
-        }
-        let IdRange { skip, .. } = query.range;
-        Ok(AllDocsCounts {
-            total_rows,
-            offset: query.keys.is_none().then_some(skip.min(total_rows)),
-        })
-    }
-
-    fn push(&self, page: &mut String, row: AllDocsRow, with_docs: bool) {
-        let Some(value) = row.value else {
-            page.push_str("{\"key\":");
-            push_string(page, &row.id);
-            page.push_str(",\"error\":\"not_found\"}");
-            return;
-        };
-        let shown = value.doc.map(|stored| self.reading.view(stored));
-        let rev = shown
-            .as_ref()
-            .map_or(&value.rev, |shown| &shown.rev)
-            .to_string();
-        page.push_str("{\"id\":");
-        push_string(page, &row.id);
-        page.push_str(",\"key\":");
-        push_string(page, &row.id);
-        page.push_str(",\"value\":{\"rev\":");
-        push_string(page, &rev);
-        page.push_str(if value.deleted {
-            ",\"deleted\":true}"
-        } else {
-            "}"
-        });
-        if with_docs {
-            page.push_str(",\"doc\":");
-            match &shown {
-                Some(shown) => page.push_str(&shown.to_json()),
-                None => page.push_str("null"),
-            }
-        }
-        page.push('}');
-    }
+    page.push('}');
 }

@@ -1,11 +1,11 @@
 //! Bulk requests: `_bulk_docs`, `_bulk_get`, `_revs_diff`, `_missing_revs`.
 
+use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use docstore::{Attachments, BulkGet, Edit, EditMode, OpenRevs, Opened as Found, ReadOptions, Rev};
 use document::json::{self, Json};
-use futures::stream;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -152,17 +152,44 @@ pub(crate) async fn bulk_get(call: &mut Call, opened: &Opened) -> Result<Reply, 
         .iter()
         .map(|doc| wanted(doc, &options))
         .collect::<Result<Vec<_>, _>>()?;
-    let state = Pages {
-        reading: Reading::new(call, opened),
-        latest,
-        wanted: wanted.into_iter().collect(),
-        begun: false,
-        ended: false,
-    };
-    let pages = stream::try_unfold(state, |mut state| async move {
-        Ok(state.next().await?.map(|page| (Bytes::from(page), state)))
-    });
-    Ok(reply::stream("application/json", Box::pin(pages)))
+    let mut wanted = VecDeque::from(wanted);
+    let reading = Reading::new(call, opened);
+    reply::json_pieces(|mut pieces| async move {
+        let (mut page, mut separator) = (String::from("{\"results\":["), "");
+        loop {
+            while let Some(Wanted::Refused(row)) = wanted.front() {
+                let _ = write!(page, "{separator}{row}");
+                separator = ",";
+                wanted.pop_front();
+            }
+            let asked = wanted.iter().map_while(|wanted| match wanted {
+                Wanted::Revs(wanted) => Some(wanted.clone()),
+                Wanted::Refused(_) => None,
+            });
+            let asked: Vec<_> = asked.take(PAGE).collect();
+            if asked.is_empty() {
+                break;
+            }
+            let found = reading
+                .docs()
+                .bulk_get_page(reading.db(), &asked, latest)
+                .await?;
+            for (asked, found) in asked.iter().zip(found) {
+                wanted.pop_front();
+                page.push_str(std::mem::replace(&mut separator, ","));
+                page.push_str("{\"id\":");
+                document::doc::push_string(&mut page, &asked.id);
+                page.push_str(",\"docs\":[");
+                push(&reading, &mut page, asked, found);
+                page.push_str("]}");
+            }
+            pieces.send(std::mem::take(&mut page)).await;
+        }
+        page.push_str("]}\n");
+        pieces.send(page).await;
+        Ok(())
+    })
+    .await
 }
 
 fn wanted(doc: &Json, options: &ReadOptions) -> Result<Wanted, Error> {
@@ -197,76 +224,25 @@ fn wanted(doc: &Json, options: &ReadOptions) -> Result<Wanted, Error> {
     }))
 }
 
-/// The state of a `_bulk_get` response.
-struct Pages {
-    reading: Reading,
-    latest: bool,
-    wanted: std::collections::VecDeque<Wanted>,
-    begun: bool,
-    ended: bool,
-}
-
-impl Pages {
-    async fn next(&mut self) -> Result<Option<String>, Error> {
-        if self.ended {
-            return Ok(None);
-        }
-        let mut page = String::new();
-        let mut separator = if self.begun { "," } else { "{\"results\":[" };
-        self.begun = true;
-        if let Some(Wanted::Refused(row)) = self.wanted.front() {
-            page = format!("{separator}{row}");
-            self.wanted.pop_front();
-            return Ok(Some(page));
-        }
-        let asked = self.wanted.iter().map_while(|wanted| match wanted {
-            Wanted::Revs(wanted) => Some(wanted.clone()),
-            Wanted::Refused(_) => None,
-        });
-        let asked: Vec<_> = asked.take(PAGE).collect();
-        if asked.is_empty() {
-            self.ended = true;
-            let end = if separator == "," {
-                "]}\n"
-            } else {
-                "{\"results\":[]}\n"
-            };
-            return Ok(Some(end.to_owned()));
-        }
-        let (docs, db) = (self.reading.docs(), self.reading.db());
-        let found = docs.bulk_get_page(db, &asked, self.latest).await?;
-        for (asked, found) in asked.iter().zip(found) {
-            self.wanted.pop_front();
-            page.push_str(std::mem::replace(&mut separator, ","));
-            page.push_str("{\"id\":");
-            document::doc::push_string(&mut page, &asked.id);
-            page.push_str(",\"docs\":[");
-            self.push(&mut page, asked, found);
-            page.push_str("]}");
-        }
-        Ok(Some(page))
+fn push(reading: &Reading, page: &mut String, asked: &BulkGet, found: Vec<Found>) {
+    let missing = |rev: &str| {
+        json!({"error": {
+            "id": asked.id, "rev": rev, "error": "not_found", "reason": "missing",
+        }})
+        .to_string()
+    };
+    if found.is_empty() {
+        page.push_str(&missing("undefined"));
     }
-
-    fn push(&self, page: &mut String, asked: &BulkGet, found: Vec<Found>) {
-        let missing = |rev: &str| {
-            json!({"error": {
-                "id": asked.id, "rev": rev, "error": "not_found", "reason": "missing",
-            }})
-            .to_string()
-        };
-        if found.is_empty() {
-            page.push_str(&missing("undefined"));
-        }
-        for (index, found) in found.into_iter().enumerate() {
-            page.push_str(if index == 0 { "" } else { "," });
-            match found {
-                Ok(stored) => {
-                    page.push_str("{\"ok\":");
-                    page.push_str(&self.reading.view(stored).to_json());
-                    page.push('}');
-                }
-                Err(rev) => page.push_str(&missing(&rev.to_string())),
+    for (index, found) in found.into_iter().enumerate() {
+        page.push_str(if index == 0 { "" } else { "," });
+        match found {
+            Ok(stored) => {
+                page.push_str("{\"ok\":");
+                page.push_str(&reading.view(stored).to_json());
+                page.push('}');
             }
+            Err(rev) => page.push_str(&missing(&rev.to_string())),
         }
     }
 }

@@ -1,12 +1,9 @@
 //! Queries: `_find`, `_explain`, `_index`.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use bytes::Bytes;
 use docstore::FindQuery;
 use document::json::Json;
-use futures::{StreamExt as _, stream};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -23,85 +20,42 @@ pub(crate) async fn find(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
     call.allow("POST")?;
     call.check_json()?;
     let query = call.parse(FindQuery::parse).await?;
-    let mut pages = Pages {
-        reading: Reading::new(call, opened),
-        stats: query.execution_stats,
-        next: Some(query),
-        began: Instant::now(),
-        examined: 0,
-        returned: 0,
-        bookmark: None,
-        begun: false,
-    };
-    // Errors before the first row still get their own status.
-    let (first, over) = pages.next().await?;
-    let first = stream::once(async move { Ok(Bytes::from(first)) });
-    let pages = stream::try_unfold((!over).then_some(pages), |pages| async move {
-        let Some(mut pages) = pages else {
-            return Ok(None);
-        };
-        let page = pages.next().await?;
-        let more = (!page.1).then_some(pages);
-        Ok(Some((Bytes::from(page.0), more)))
-    });
-    let all = first.chain(Box::pin(pages));
-    Ok(reply::stream("application/json", Box::pin(all)))
-}
-
-/// The state of a response.
-struct Pages {
-    reading: Reading,
-    next: Option<FindQuery>,
-    stats: bool,
-    began: Instant,
-    examined: u64,
-    returned: u64,
-    bookmark: Option<String>,
-    begun: bool,
-}
-
-impl Pages {
-    /// The next chunk, and whether it is the last.
-    async fn next(&mut self) -> Result<(String, bool), Error> {
-        let mut piece = String::new();
-        if !std::mem::replace(&mut self.begun, true) {
-            piece.push_str("{\"docs\":[\n");
+    let reading = Reading::new(call, opened);
+    reply::json_pieces(|mut pieces| async move {
+        let (began, stats) = (Instant::now(), query.execution_stats);
+        let (mut examined, mut returned, mut bookmark) = (0, 0_u64, None);
+        let mut piece = String::from("{\"docs\":[\n");
+        let mut next = Some(query);
+        while let Some(query) = next.take() {
+            let view = |stored| reading.view(stored);
+            let page = (reading.docs())
+                .find_page(reading.db(), &query, &view)
+                .await?;
+            for doc in page.docs {
+                piece.push_str(if returned == 0 { "" } else { ",\n" });
+                piece.push_str(&doc);
+                returned += 1;
+            }
+            examined += page.examined;
+            bookmark = page.bookmark.or(bookmark);
+            next = page.rest;
+            pieces.send(std::mem::take(&mut piece)).await;
         }
-        let Some(query) = self.next.take() else {
-            self.end(&mut piece);
-            return Ok((piece, true));
-        };
-        let reading = &self.reading;
-        let view = |stored| reading.view(stored);
-        let page = reading
-            .docs()
-            .find_page(reading.db(), &query, &view)
-            .await?;
-        for doc in page.docs {
-            piece.push_str(if self.returned == 0 { "" } else { ",\n" });
-            piece.push_str(&doc);
-            self.returned += 1;
-        }
-        self.examined += page.examined;
-        self.bookmark = page.bookmark.or(self.bookmark.take());
-        self.next = page.rest;
-        Ok((piece, false))
-    }
-
-    fn end(&self, piece: &mut String) {
-        let bookmark = json!(self.bookmark.as_deref().unwrap_or("nil"));
+        let bookmark = json!(bookmark.as_deref().unwrap_or("nil"));
         let _ = write!(piece, "\n],\n\"bookmark\": {bookmark}");
-        if self.stats {
-            let took: Duration = self.began.elapsed();
+        if stats {
             let stats = json!({
-                "total_keys_examined": self.examined, "total_docs_examined": self.examined,
-                "total_quorum_docs_examined": 0, "results_returned": self.returned,
-                "execution_time_ms": took.as_secs_f64() * 1000.0,
+                "total_keys_examined": examined, "total_docs_examined": examined,
+                "total_quorum_docs_examined": 0, "results_returned": returned,
+                "execution_time_ms": began.elapsed().as_secs_f64() * 1000.0,
             });
             let _ = write!(piece, ",\n\"execution_stats\": {stats}");
         }
         let _ = write!(piece, ",\n\"warning\": {}}}\n", json!(WARNING));
-    }
+        pieces.send(piece).await;
+        Ok(())
+    })
+    .await
 }
 
 fn all_docs_index() -> Value {

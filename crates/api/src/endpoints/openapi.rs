@@ -18,255 +18,86 @@ pub(crate) fn openapi(call: &Call) -> Result<Reply, Error> {
     Ok(reply::text(StatusCode::OK, DOCUMENT.as_str()))
 }
 
-const LISTING: &[&str] = &[
-    "startkey",
-    "endkey",
-    "key",
-    "keys",
-    "inclusive_end",
-    "descending",
-    "limit",
-    "skip",
-    "include_docs",
-    "conflicts",
-    "update_seq",
-];
-const CHANGES: &[&str] = &[
-    "feed",
-    "since",
-    "limit",
-    "style",
-    "include_docs",
-    "conflicts",
-    "descending",
-    "filter",
-    "doc_ids",
-    "heartbeat",
-    "timeout",
-];
-const DOCUMENT: &[&str] = &[
-    "rev",
-    "revs",
-    "revs_info",
-    "open_revs",
-    "latest",
-    "conflicts",
-    "deleted_conflicts",
-    "meta",
-    "local_seq",
-    "attachments",
-    "atts_since",
-    "new_edits",
-    "batch",
-];
-const NONE: &[&str] = &[];
+/// Path, methods, summary, and query parameters; those in capitals are lists in [`QUERIES`].
+const TABLE: &str = "\
+/                                     | get                 | Service information                                  |
+/_up                                  | get                 | Health check                                         |
+/_uuids                               | get                 | Random UUIDs                                         | count
+/_session                             | get post delete     | The current session; log in and out                  | basic next
+/_all_dbs                             | get                 | List databases                                       | startkey endkey limit skip descending
+/_dbs_info                            | get post            | Information on several databases                     | startkey endkey limit skip
+/_membership                          | get                 | Cluster nodes                                        |
+/_metrics                             | get                 | Metrics for Prometheus                               |
+/_openapi.json                        | get                 | This document                                        |
+/_node/{node}/_config                 | get                 | Configuration (read-only)                            |
+/_node/{node}/_config/{section}       | get                 | A section of the configuration                       |
+/_node/{node}/_config/{section}/{key} | get                 | A value of the configuration                         |
+/_active_tasks                        | get                 | Running replications                                 |
+/_replicate                           | post                | Start or cancel a replication                        | async
+/_scheduler/jobs                      | get                 | Unfinished replications                              | limit skip states database endpoint bookmark
+/_scheduler/jobs/{id}                 | get                 | One replication job                                  |
+/_scheduler/jobs/{id}/_restart        | post                | Run a job now                                        |
+/_scheduler/jobs/{id}/_pause          | post                | Pause a job                                          |
+/_scheduler/jobs/{id}/_resume         | post                | Resume a job                                         |
+/_scheduler/jobs/{id}/failures        | get                 | Rejected documents of a job                          |
+/_scheduler/summary                   | get                 | Number of replications by state                      |
+/_scheduler/docs                      | get                 | Replication documents and their states               | DOCS
+/_scheduler/docs/{replicator}         | get                 | Replication documents of a database and their states | DOCS
+/_scheduler/docs/{replicator}/{docid} | get                 | State of a replication document                      |
+/{db}                                 | get put post delete | A database; a document without an id                 | batch new_edits
+/{db}/_all_docs                       | get post            | Documents by id                                      | LISTING
+/{db}/_all_docs/queries               | post                | Several listings in one request                      |
+/{db}/_design_docs                    | get post            | Design documents by id                               | LISTING
+/{db}/_bulk_docs                      | post                | Write documents                                      |
+/{db}/_bulk_get                       | post                | Read revisions of documents                          | revs latest attachments
+/{db}/_changes                        | get post            | Changes feed                                         | CHANGES
+/{db}/_revs_diff                      | post                | Find missing revisions                               |
+/{db}/_missing_revs                   | post                | Find missing revisions (older form)                  |
+/{db}/_find                           | post                | Find documents by selector                           |
+/{db}/_explain                        | post                | Explain a query                                      |
+/{db}/_index                          | get                 | Indexes                                              |
+/{db}/_security                       | get put             | Access control of the database                       |
+/{db}/_revs_limit                     | get put             | Number of revisions kept per document                |
+/{db}/_ensure_full_commit             | post                | No-op: acknowledged writes are durable               |
+/{db}/_compact                        | post                | No-op: there is no garbage                           |
+/{db}/_view_cleanup                   | post                | No-op: there are no views                            |
+/{db}/_local/{docid}                  | get put delete      | A document that is not replicated                    | rev
+/{db}/_design/{docid}                 | get put delete      | A design document; its functions are not run         | DOCUMENT
+/{db}/{docid}                         | get put delete      | A document                                           | DOCUMENT
+/{db}/{docid}/{attachment}            | get put delete      | An attachment                                        | rev
+";
 
-/// Parameters of `_scheduler/docs`, for all databases or one.
-const DOCS_QUERY: &[&str] = &[
-    "limit",
-    "skip",
-    "states",
-    "descending",
-    "key",
-    "startkey",
-    "endkey",
-    "inclusive_end",
-];
-
-/// Path, methods, summary, and query parameters.
-const TABLE: &[(&str, &str, &str, &[&str])] = &[
-    ("/", "get", "Service information", NONE),
-    ("/_up", "get", "Health check", NONE),
-    ("/_uuids", "get", "Random UUIDs", &["count"]),
+const QUERIES: &[(&str, &str)] = &[
     (
-        "/_session",
-        "get post delete",
-        "The current session; log in and out",
-        &["basic", "next"],
+        "LISTING",
+        "startkey endkey key keys inclusive_end descending limit skip include_docs conflicts update_seq",
     ),
     (
-        "/_all_dbs",
-        "get",
-        "List databases",
-        &["startkey", "endkey", "limit", "skip", "descending"],
+        "CHANGES",
+        "feed since limit style include_docs conflicts descending filter doc_ids heartbeat timeout",
     ),
     (
-        "/_dbs_info",
-        "get post",
-        "Information on several databases",
-        &["startkey", "endkey", "limit", "skip"],
-    ),
-    ("/_membership", "get", "Cluster nodes", NONE),
-    ("/_metrics", "get", "Metrics for Prometheus", NONE),
-    ("/_openapi.json", "get", "This document", NONE),
-    (
-        "/_node/{node}/_config",
-        "get",
-        "Configuration (read-only)",
-        NONE,
+        "DOCUMENT",
+        "rev revs revs_info open_revs latest conflicts deleted_conflicts meta local_seq attachments atts_since new_edits batch",
     ),
     (
-        "/_node/{node}/_config/{section}",
-        "get",
-        "A section of the configuration",
-        NONE,
-    ),
-    (
-        "/_node/{node}/_config/{section}/{key}",
-        "get",
-        "A value of the configuration",
-        NONE,
-    ),
-    ("/_active_tasks", "get", "Running replications", NONE),
-    (
-        "/_replicate",
-        "post",
-        "Start or cancel a replication",
-        &["async"],
-    ),
-    (
-        "/_scheduler/jobs",
-        "get",
-        "Unfinished replications",
-        &[
-            "limit", "skip", "states", "database", "endpoint", "bookmark",
-        ],
-    ),
-    ("/_scheduler/jobs/{id}", "get", "One replication job", NONE),
-    (
-        "/_scheduler/jobs/{id}/_restart",
-        "post",
-        "Run a job now",
-        NONE,
-    ),
-    ("/_scheduler/jobs/{id}/_pause", "post", "Pause a job", NONE),
-    (
-        "/_scheduler/jobs/{id}/_resume",
-        "post",
-        "Resume a job",
-        NONE,
-    ),
-    (
-        "/_scheduler/jobs/{id}/failures",
-        "get",
-        "Rejected documents of a job",
-        NONE,
-    ),
-    (
-        "/_scheduler/summary",
-        "get",
-        "Number of replications by state",
-        NONE,
-    ),
-    (
-        "/_scheduler/docs",
-        "get",
-        "Replication documents and their states",
-        DOCS_QUERY,
-    ),
-    (
-        "/_scheduler/docs/{replicator}",
-        "get",
-        "Replication documents of a database and their states",
-        DOCS_QUERY,
-    ),
-    (
-        "/_scheduler/docs/{replicator}/{docid}",
-        "get",
-        "State of a replication document",
-        NONE,
-    ),
-    (
-        "/{db}",
-        "get put post delete",
-        "A database; a document without an id",
-        &["batch", "new_edits"],
-    ),
-    ("/{db}/_all_docs", "get post", "Documents by id", LISTING),
-    (
-        "/{db}/_all_docs/queries",
-        "post",
-        "Several listings in one request",
-        NONE,
-    ),
-    (
-        "/{db}/_design_docs",
-        "get post",
-        "Design documents by id",
-        LISTING,
-    ),
-    ("/{db}/_bulk_docs", "post", "Write documents", NONE),
-    (
-        "/{db}/_bulk_get",
-        "post",
-        "Read revisions of documents",
-        &["revs", "latest", "attachments"],
-    ),
-    ("/{db}/_changes", "get post", "Changes feed", CHANGES),
-    ("/{db}/_revs_diff", "post", "Find missing revisions", NONE),
-    (
-        "/{db}/_missing_revs",
-        "post",
-        "Find missing revisions (older form)",
-        NONE,
-    ),
-    ("/{db}/_find", "post", "Find documents by selector", NONE),
-    ("/{db}/_explain", "post", "Explain a query", NONE),
-    ("/{db}/_index", "get", "Indexes", NONE),
-    (
-        "/{db}/_security",
-        "get put",
-        "Access control of the database",
-        NONE,
-    ),
-    (
-        "/{db}/_revs_limit",
-        "get put",
-        "Number of revisions kept per document",
-        NONE,
-    ),
-    (
-        "/{db}/_ensure_full_commit",
-        "post",
-        "No-op: acknowledged writes are durable",
-        NONE,
-    ),
-    ("/{db}/_compact", "post", "No-op: there is no garbage", NONE),
-    (
-        "/{db}/_view_cleanup",
-        "post",
-        "No-op: there are no views",
-        NONE,
-    ),
-    (
-        "/{db}/_local/{docid}",
-        "get put delete",
-        "A document that is not replicated",
-        &["rev"],
-    ),
-    (
-        "/{db}/_design/{docid}",
-        "get put delete",
-        "A design document; its functions are not run",
-        DOCUMENT,
-    ),
-    ("/{db}/{docid}", "get put delete", "A document", DOCUMENT),
-    (
-        "/{db}/{docid}/{attachment}",
-        "get put delete",
-        "An attachment",
-        &["rev"],
+        "DOCS",
+        "limit skip states descending key startkey endkey inclusive_end",
     ),
 ];
 
 fn document() -> Value {
     let mut paths = Map::new();
-    for (path, methods, summary, query) in TABLE {
-        let mut operations = Map::new();
-        for method in methods.split(' ') {
-            operations.insert(method.to_owned(), operation(path, method, summary, query));
-        }
-        paths.insert((*path).to_owned(), Value::Object(operations));
+    for row in TABLE.lines() {
+        let mut columns = row.split('|').map(str::trim);
+        let [path, methods, summary, query] =
+            std::array::from_fn(|_| columns.next().unwrap_or_default());
+        let listed = QUERIES.iter().find(|(name, _)| *name == query);
+        let query = listed.map_or(query, |(_, query)| query);
+        let operations = methods
+            .split(' ')
+            .map(|method| (method.to_owned(), operation(path, method, summary, query)));
+        paths.insert(path.to_owned(), Value::Object(operations.collect()));
     }
     json!({
         "openapi": "3.1.0",
@@ -292,14 +123,14 @@ fn document() -> Value {
     })
 }
 
-fn operation(path: &str, method: &str, summary: &str, query: &[&str]) -> Value {
+fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
     let in_path = path
         .split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let in_path = in_path.map(
         |name| json!({"name": name, "in": "path", "required": true, "schema": schemas::parameter(name)}),
     );
-    let in_query = query.iter().map(|name| {
+    let in_query = query.split_whitespace().map(|name| {
         json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(name)})
     });
     let parameters: Vec<_> = in_path.chain(in_query).collect();

@@ -1,28 +1,21 @@
 //! `/_scheduler` and `/_active_tasks`. Listings are streamed page by page, never kept in memory.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use axum::body::Body;
-use bytes::Bytes;
 use docstore::{Db, IdRange};
 use document::json::Json;
-use futures::stream;
-use http::{HeaderMap, Method, StatusCode};
-use jobs::Cursor;
+use http::Method;
 use replication::id::ReplicationId;
-use scheduler::{DocsQuery, JobState, JobsQuery, Replications};
+use scheduler::{DocsQuery, JobState, JobsQuery};
 use serde_json::{Value, json};
 
 use super::replicate::caller;
 use crate::Error;
 use crate::call::Call;
-use crate::client::Client;
 use crate::query::Query;
 use crate::reply::{self, Reply};
 use crate::route::JobAction;
 use crate::state::Shared;
-use crate::upstream::Upstream;
 
 /// The default `limit`.
 const LIMIT: u64 = 100;
@@ -60,72 +53,40 @@ pub(crate) async fn jobs(call: &Call) -> Result<Reply, Error> {
     } else {
         limit
     };
-    let replications = call.shared.replications.clone();
-    let first = JobsQuery {
+    let mut query = JobsQuery {
         limit: query.limit.min(limit),
         ..query
     };
-    let page = replications
-        .scheduler_jobs(&first)
-        .await
-        .map_err(query_error)?;
-    let head = head(page.total_rows, Some(page.offset), "jobs");
-    let begun = Jobs {
-        replications,
-        query: first,
-        left: limit,
-        sparse: 0,
-    };
-    let (rows, next) = begun.take(page.jobs, page.bookmark);
-    Ok(listing(head, &rows, next, Jobs::page))
-}
-
-/// A job listing in progress.
-struct Jobs {
-    replications: Replications,
-    query: JobsQuery,
-    left: u64,
-    /// Consecutive pages with fewer rows than requested.
-    sparse: u32,
-}
-
-/// Rows, the next page, and the final members.
-type Rows<T> = (Vec<Value>, Next<T>);
-
-enum Next<T> {
-    Page(T),
-    /// The members that end the response.
-    End(Vec<(&'static str, Value)>),
-    /// None: the response is a list.
-    Close,
-}
-
-impl Jobs {
-    fn take(mut self, rows: Vec<Value>, bookmark: Option<String>) -> Rows<Self> {
-        let listed = rows.len() as u64;
-        self.left -= self.left.min(listed);
-        self.sparse = if listed < self.query.limit {
-            self.sparse + 1
-        } else {
-            0
-        };
-        let next = match bookmark {
-            Some(bookmark) if self.left > 0 && self.sparse < SPARSE => {
-                self.query.bookmark = Some(bookmark);
-                self.query.skip = 0;
-                self.query.limit = self.left.min(PAGE);
-                Next::Page(self)
+    let replications = call.shared.replications.clone();
+    reply::json_pieces(|mut pieces| async move {
+        // `sparse` counts consecutive pages with fewer rows than requested.
+        let (mut left, mut sparse, mut any) = (limit, 0, false);
+        let mut page = (replications.scheduler_jobs(&query).await).map_err(query_error)?;
+        let mut piece = head(page.total_rows, Some(page.offset), "jobs");
+        loop {
+            append(&mut piece, &page.jobs, &mut any);
+            let listed = page.jobs.len() as u64;
+            left -= left.min(listed);
+            sparse = if listed < query.limit { sparse + 1 } else { 0 };
+            match page.bookmark {
+                Some(bookmark) if left > 0 && sparse < SPARSE => query.bookmark = Some(bookmark),
+                Some(bookmark) => {
+                    let _ = write!(piece, "\n],\"bookmark\":{}}}\n", json!(bookmark));
+                    break;
+                }
+                None => {
+                    piece.push_str("\n]}\n");
+                    break;
+                }
             }
-            Some(bookmark) => Next::End(vec![("bookmark", bookmark.into())]),
-            None => Next::End(Vec::new()),
-        };
-        (rows, next)
-    }
-
-    async fn page(self) -> Result<Rows<Self>, Error> {
-        let page = self.replications.scheduler_jobs(&self.query).await?;
-        Ok(self.take(page.jobs, page.bookmark))
-    }
+            (query.skip, query.limit) = (0, left.min(PAGE));
+            pieces.send(std::mem::take(&mut piece)).await;
+            page = replications.scheduler_jobs(&query).await?;
+        }
+        pieces.send(piece).await;
+        Ok(())
+    })
+    .await
 }
 
 pub(crate) async fn job(call: &Call, id: &str) -> Result<Reply, Error> {
@@ -163,73 +124,46 @@ pub(crate) async fn docs(call: &Call, name: &str) -> Result<Reply, Error> {
     if matches!(&states, Some(states) if states.is_empty()) {
         range.limit = Some(0);
     }
-    let query = DocsQuery {
+    let mut left = range.limit;
+    range.limit = Some(left.map_or(PAGE, |limit| limit.min(PAGE)));
+    let mut query = DocsQuery {
         states: states.unwrap_or_default(),
         range,
     };
     let db = open(&call.shared, name).await?;
-    let begun = Docs {
-        replications: call.shared.replications.clone(),
-        db: Arc::new(db),
-        query: first_of(&query),
-        left: query.range.limit,
-    };
-    let page = begun
-        .replications
-        .scheduler_docs(&begun.db, &begun.query)
-        .await?;
-    let head = head(page.total_rows, page.offset, "docs");
-    let (rows, next) = begun.take(page.docs, page.rest);
-    Ok(listing(head, &rows, next, Docs::page))
-}
-
-/// A document listing in progress.
-struct Docs {
-    replications: Replications,
-    db: Arc<Db>,
-    query: DocsQuery,
-    left: Option<u64>,
-}
-
-fn first_of(query: &DocsQuery) -> DocsQuery {
-    let mut first = query.clone();
-    first.range.limit = Some(first.range.limit.map_or(PAGE, |limit| limit.min(PAGE)));
-    first
-}
-
-impl Docs {
-    fn take(mut self, rows: Vec<Value>, rest: Option<DocsQuery>) -> Rows<Self> {
-        let listed = rows.len() as u64;
-        self.left = self.left.map(|left| left - left.min(listed));
-        let full = Some(listed) == self.query.range.limit;
-        let last = rows.last().and_then(|row| row["doc_id"].as_str());
-        let mut query = match (rest, last) {
-            // The scan limit was reached before the end.
-            (Some(rest), _) => rest,
-            // The row limit was reached; there may be more.
-            (None, Some(last)) if full => {
-                let mut query = self.query.clone();
-                query.range.after = Some(last.to_owned());
-                query.range.skip = 0;
-                query
+    let replications = call.shared.replications.clone();
+    reply::json_pieces(|mut pieces| async move {
+        let mut page = replications.scheduler_docs(&db, &query).await?;
+        let mut piece = head(page.total_rows, page.offset, "docs");
+        let mut any = false;
+        loop {
+            append(&mut piece, &page.docs, &mut any);
+            let listed = page.docs.len() as u64;
+            left = left.map(|left| left - left.min(listed));
+            let full = Some(listed) == query.range.limit;
+            let last = page.docs.last().and_then(|row| row["doc_id"].as_str());
+            match (page.rest, last) {
+                // The scan limit was reached before the end.
+                (Some(rest), _) => query = rest,
+                // The row limit was reached; there may be more.
+                (None, Some(last)) if full => {
+                    query.range.after = Some(last.to_owned());
+                    query.range.skip = 0;
+                }
+                _ => break,
             }
-            _ => return (rows, Next::End(Vec::new())),
-        };
-        if self.left == Some(0) {
-            return (rows, Next::End(Vec::new()));
+            if left == Some(0) {
+                break;
+            }
+            query.range.limit = Some(left.map_or(PAGE, |left| left.min(PAGE)));
+            pieces.send(std::mem::take(&mut piece)).await;
+            page = replications.scheduler_docs(&db, &query).await?;
         }
-        query.range.limit = Some(self.left.map_or(PAGE, |left| left.min(PAGE)));
-        self.query = query;
-        (rows, Next::Page(self))
-    }
-
-    async fn page(self) -> Result<Rows<Self>, Error> {
-        let page = self
-            .replications
-            .scheduler_docs(&self.db, &self.query)
-            .await?;
-        Ok(self.take(page.docs, page.rest))
-    }
+        piece.push_str("\n]}\n");
+        pieces.send(piece).await;
+        Ok(())
+    })
+    .await
 }
 
 pub(crate) async fn doc(call: &Call, name: &str, id: &str) -> Result<Reply, Error> {
@@ -242,65 +176,33 @@ pub(crate) async fn doc(call: &Call, name: &str, id: &str) -> Result<Reply, Erro
 /// `GET /_active_tasks`: replications of all nodes, and the tasks of the cluster behind this service.
 pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
+    let replications = call.shared.replications.clone();
     let theirs = call.shared.upstream.clone();
-    let begun = Tasks {
-        replications: call.shared.replications.clone(),
-        cursor: None,
-        theirs: theirs.map(|upstream| (upstream, call.headers.clone(), call.client)),
-    };
-    let (rows, next) = begun.page().await?;
-    Ok(listing("[\n".to_owned(), &rows, next, NextTasks::page))
-}
-
-/// A task listing in progress.
-struct Tasks {
-    replications: Replications,
-    /// Where our last page ended.
-    cursor: Option<Cursor>,
-    theirs: Option<(Upstream, HeaderMap, Client)>,
-}
-
-enum NextTasks {
-    Ours(Tasks),
-    Theirs(Upstream, HeaderMap, Client),
-}
-
-impl Tasks {
-    async fn page(mut self) -> Result<Rows<NextTasks>, Error> {
-        let (rows, cursor) = self.replications.active_tasks(self.cursor.as_ref()).await?;
-        let next = match (cursor, self.theirs.take()) {
-            (Some(cursor), theirs) => {
-                let cursor = Some(cursor);
-                Next::Page(NextTasks::Ours(Self {
-                    cursor,
-                    theirs,
-                    ..self
-                }))
+    let theirs = theirs.map(|upstream| (upstream, call.headers.clone(), call.client));
+    reply::json_pieces(|mut pieces| async move {
+        let (mut piece, mut any, mut cursor) = ("[\n".to_owned(), false, None);
+        loop {
+            let (rows, next) = replications.active_tasks(cursor.as_ref()).await?;
+            append(&mut piece, &rows, &mut any);
+            cursor = next;
+            if cursor.is_none() {
+                break;
             }
-            (None, Some((upstream, headers, client))) => {
-                Next::Page(NextTasks::Theirs(upstream, headers, client))
-            }
-            (None, None) => Next::Close,
-        };
-        Ok((rows, next))
-    }
-}
-
-impl NextTasks {
-    async fn page(self) -> Result<Rows<Self>, Error> {
-        let (upstream, headers, client) = match self {
-            Self::Ours(tasks) => return tasks.page().await,
-            Self::Theirs(upstream, headers, client) => (upstream, headers, client),
-        };
-        match upstream.active_tasks(&headers, client).await {
-            Ok(rows) => Ok((rows, Next::Close)),
-            Err(error) => {
+            pieces.send(std::mem::take(&mut piece)).await;
+        }
+        if let Some((upstream, headers, client)) = theirs {
+            pieces.send(std::mem::take(&mut piece)).await;
+            match upstream.active_tasks(&headers, client).await {
+                Ok(rows) => append(&mut piece, &rows, &mut any),
                 // Our own tasks were already sent.
-                tracing::warn!(%error, "cannot read the cluster's tasks");
-                Ok((Vec::new(), Next::Close))
+                Err(error) => tracing::warn!(%error, "cannot read the cluster's tasks"),
             }
         }
-    }
+        piece.push_str("\n]\n");
+        pieces.send(piece).await;
+        Ok(())
+    })
+    .await
 }
 
 async fn open(shared: &Shared, name: &str) -> Result<Db, Error> {
@@ -316,70 +218,11 @@ fn head(total_rows: u64, offset: Option<u64>, name: &str) -> String {
     format!("{{\"total_rows\":{total_rows},\"offset\":{offset},\"{name}\":[\n")
 }
 
-/// Streams a head, a list of rows, and final members.
-fn listing<T, F>(
-    head: String,
-    rows: &[Value],
-    next: Next<T>,
-    page: impl Fn(T) -> F + Send + Sync + 'static,
-) -> Reply
-where
-    T: Send + 'static,
-    F: Future<Output = Result<Rows<T>, Error>> + Send + 'static,
-{
-    let mut first = head;
-    append(&mut first, rows, true);
-    let any = !rows.is_empty();
-    let next = finish(&mut first, next);
-    let (ok, json) = (StatusCode::OK, "application/json");
-    if next.is_none() {
-        return reply::body(ok, json, Body::from(first));
-    }
-    let page = Arc::new(page);
-    let state = (Some(Bytes::from(first)), next, any);
-    let pieces = stream::try_unfold(state, move |(piece, next, any)| {
-        let page = Arc::clone(&page);
-        async move {
-            if let Some(piece) = piece {
-                return Ok::<_, Error>(Some((piece, (None, next, any))));
-            }
-            let Some(next) = next else { return Ok(None) };
-            let (rows, next) = page(next).await?;
-            let mut piece = String::new();
-            append(&mut piece, &rows, !any);
-            let any = any || !rows.is_empty();
-            let next = finish(&mut piece, next);
-            Ok(Some((Bytes::from(piece), (None, next, any))))
-        }
-    });
-    reply::body(ok, json, Body::from_stream(pieces))
-}
-
-fn append(piece: &mut String, rows: &[Value], first: bool) {
-    for (at, row) in rows.iter().enumerate() {
-        if at > 0 || !first {
-            piece.push_str(",\n");
-        }
-        piece.push_str(&row.to_string());
-    }
-}
-
-/// Ends the response after the last page.
-fn finish<T>(piece: &mut String, next: Next<T>) -> Option<T> {
-    match next {
-        Next::Page(next) => Some(next),
-        Next::End(members) => {
-            piece.push_str("\n]");
-            for (name, value) in members {
-                let _ = write!(piece, ",\"{name}\":{value}");
-            }
-            piece.push_str("}\n");
-            None
-        }
-        Next::Close => {
-            piece.push_str("\n]\n");
-            None
-        }
+fn append(piece: &mut String, rows: &[Value], any: &mut bool) {
+    for row in rows {
+        piece.push_str(if *any { ",\n" } else { "" });
+        *any = true;
+        let _ = write!(piece, "{row}");
     }
 }
 
