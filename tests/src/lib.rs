@@ -1,8 +1,8 @@
-//! End-to-end tests live in `tests/`; this library holds what they share: programs of this workspace
-//! as processes, and a client of theirs.
+//! End-to-end tests are in `tests/`; this library has what they share: programs of this workspace
+//! as processes, and a client.
 //!
-//! Nothing here sleeps to let something happen: programs say when they are ready, and conditions are
-//! asked for until they hold.
+//! Nothing here sleeps to let something happen: programs print when they are ready, and conditions are
+//! polled.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -21,14 +21,14 @@ use tokio::time::timeout;
 
 pub use testkit::{Signal, fdb_url, pause};
 
-/// Nothing takes so long unless it hangs.
+/// Anything that takes longer hangs.
 pub const PATIENCE: Duration = Duration::from_mins(4);
-/// How often a condition is looked at.
+/// The polling interval of conditions.
 const LOOK: Duration = Duration::from_millis(50);
 /// The administrator of every node.
 pub const ADMIN: (&str, &str) = ("root", "s3cr3t-of-root");
 
-/// Where a program of this workspace is: cargo puts all of them into one directory.
+/// The path of a program of this workspace: cargo puts all of them into one directory.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     let test = std::env::current_exe()?;
     let directory = test.parent().and_then(Path::parent);
@@ -62,7 +62,7 @@ pub struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    /// A program with its arguments. Nothing of the environment of the tests reaches it.
+    /// A program with its arguments, without the environment of the tests.
     pub fn new(program: &'a str, args: &[&str]) -> Self {
         Self {
             program,
@@ -141,7 +141,7 @@ impl<'a> Start<'a> {
         Ok(command)
     }
 
-    /// Runs it to its end: exit code, standard output and standard error.
+    /// Waits until it exits: exit code, standard output and standard error.
     pub async fn output(&self) -> anyhow::Result<(Option<i32>, String, String)> {
         let output = timeout(PATIENCE, self.command()?.output())
             .await
@@ -151,7 +151,7 @@ impl<'a> Start<'a> {
         Ok((output.status.code(), out, error))
     }
 
-    /// What it prints when it reads a line of standard input.
+    /// Its output after reading this standard input.
     pub async fn output_of(&self, line: &str) -> anyhow::Result<String> {
         let mut child = self.command()?.stdin(Stdio::piped()).spawn()?;
         let mut input = child.stdin.take().context("take its standard input")?;
@@ -162,7 +162,7 @@ impl<'a> Start<'a> {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Starts it, and waits until it says that it is ready.
+    /// Starts it, and waits until it is ready.
     pub async fn start(&self) -> anyhow::Result<Node> {
         let mut child = self.command()?.spawn()?;
         let log = Arc::new(Mutex::new(String::new()));
@@ -226,7 +226,7 @@ impl Node {
         self.child.id().context("it has ended")
     }
 
-    /// Waits until it ends: how, and what it has logged.
+    /// Waits until it exits; returns the status and its log.
     pub async fn ended(mut self) -> anyhow::Result<(ExitStatus, String)> {
         let status = timeout(PATIENCE, self.child.wait()).await;
         let status = status.with_context(|| format!("it does not end\n{}", self.log()))??;
@@ -240,7 +240,7 @@ impl Node {
         self.ended().await
     }
 
-    /// Ends it without a chance to do anything.
+    /// Kills it.
     pub async fn kill(mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
@@ -260,7 +260,7 @@ impl Node {
     }
 }
 
-/// Lets a process have no more memory than it has.
+/// Limits a process to the memory that it has.
 pub fn take_memory(pid: u32) -> anyhow::Result<()> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let size = status
@@ -277,7 +277,7 @@ pub fn take_memory(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Somebody who sends requests to a node.
+/// A client of a node.
 #[derive(Debug, Clone)]
 pub struct User {
     client: Client,
@@ -287,7 +287,7 @@ pub struct User {
 }
 
 impl User {
-    /// Sends a request; status and JSON of the answer.
+    /// Sends a request; returns status and JSON of the response.
     pub async fn send(
         &self,
         method: Method,
@@ -321,12 +321,12 @@ impl User {
         self.send(Method::PUT, path, Some(body)).await
     }
 
-    /// Asks for something until it is such.
+    /// Polls a path until the response satisfies a condition.
     pub async fn until(&self, path: &str, such: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
         let mut last = Value::Null;
         let asked = async {
             loop {
-                // A node that is being restarted does not answer.
+                // A node that is being restarted does not respond.
                 if let Ok((_, answer)) = self.get(path).await {
                     if such(&answer) {
                         return answer;
@@ -341,7 +341,7 @@ impl User {
     }
 }
 
-/// Looks at something until it is such.
+/// Polls until a condition is satisfied.
 pub async fn until(what: &str, such: impl Fn() -> bool) -> anyhow::Result<()> {
     let looked = async {
         while !such() {

@@ -1,11 +1,11 @@
-//! What the pages say of messages is what the programs say.
+//! The pages quote messages, functions and commands as they are in the source.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Shorter pieces of messages are everywhere.
+/// Shorter pieces of messages occur everywhere.
 const PIECE_CHARS_MIN: usize = 8;
 
 fn root() -> PathBuf {
@@ -24,7 +24,7 @@ fn sources(directory: &Path, text: &mut String) {
     }
 }
 
-/// A string that goes on in the next line of the source, and escaped quotes.
+/// Joins strings that continue on the next line of the source, and unescapes quotes.
 fn printed(source: &str) -> String {
     let mut lines = source.lines();
     let mut text = String::with_capacity(source.len());
@@ -39,7 +39,7 @@ fn printed(source: &str) -> String {
     text
 }
 
-/// The messages of a table row: what stands in backticks in its first column.
+/// The messages of a table row: the text in backticks in its first column.
 fn messages(row: &str) -> Vec<&str> {
     let first = row.trim_start_matches('|').split(" | ").next().unwrap();
     let mut messages = Vec::new();
@@ -57,7 +57,7 @@ fn messages(row: &str) -> Vec<&str> {
     messages
 }
 
-/// What does not vary in a message: all but words in capitals, numbers and an ellipsis.
+/// The fixed parts of a message: all but words in capitals, numbers and an ellipsis.
 fn pieces(message: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     for word in message.split_inclusive(' ') {
@@ -75,7 +75,7 @@ fn pieces(message: &str) -> Vec<String> {
                 .last_mut()
                 .unwrap()
                 .push_str(word.trim_end_matches(": "));
-            // Behind a colon stands what another part of the program says.
+            // The text after a colon comes from another part of the program.
             if word.ends_with(": ") {
                 pieces.push(String::new());
             }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. A crate may use those of the lines before its own.
+/// From the bottom to the top. A crate may use those on the lines before its own.
 const LAYERS: &[&[&str]] = &[
     &["document", "foundationdb-sys", "testkit", "wire"],
     &["store", "couch", "peer"],
@@ -21,7 +21,7 @@ const LAYERS: &[&[&str]] = &[
         "e2e",
     ],
 ];
-/// Two or three files that know each other are one subject; more are a missing layer.
+/// Two or three files that import each other are one subject; more are a missing layer.
 const CYCLE_FILES_MAX: usize = 5;
 
 fn root() -> PathBuf {
@@ -87,7 +87,7 @@ fn no_cycle_of_files_is_large() {
 
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// What each file of a crate imports of the others. Files are named as modules; tests are left out.
+/// The imports of each file of a crate from the others. Files are named as modules; tests are left out.
 fn imports(source: &Path) -> Imports {
     let mut texts = BTreeMap::new();
     read(source, source, &mut texts);
@@ -114,7 +114,7 @@ fn imports(source: &Path) -> Imports {
             }) else {
                 continue;
             };
-            // What the library exports again is in the module that defines it.
+            // A re-export counts for the module that defines it.
             let path = match path.first().and_then(|name| exported.get(name)) {
                 Some(defined) if known(&path).is_none() => defined,
                 _ => &path,

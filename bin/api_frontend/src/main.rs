@@ -1,4 +1,4 @@
-//! `davenport-api-frontend`: answers HTTP requests, and makes jobs of documents.
+//! `davenport-api-frontend`: serves HTTP requests, and creates jobs from documents.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What the program takes and refuses; what it does is tested with other nodes.
+//! Flags that the program accepts and rejects; its behaviour is tested with other nodes.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 

@@ -110,7 +110,7 @@ async fn a_fleet_is_measured() {
     assert!(cfg!(not(target_os = "linux")) || idle.contains(&"cpu_percent"));
 }
 
-/// A server that takes no documents for the target, and a benchmark that waits for it in vain.
+/// A server that never accepts documents for the target, and a benchmark that times out.
 async fn stuck(args: &[&str]) -> (Peer, Child) {
     let peer = Peer::start(Options::default()).await.unwrap();
     let hang = (On::post("/bench-small-*-ours/_bulk_docs"), Fault::Hang);
@@ -127,7 +127,7 @@ async fn stuck(args: &[&str]) -> (Peer, Child) {
     (peer, child)
 }
 
-/// What a benchmark says that failed; its databases are gone.
+/// The error of a failed benchmark; its databases are deleted.
 async fn failed(peer: &Peer, child: Child) -> String {
     let output = child.wait_with_output().await.unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -147,7 +147,7 @@ async fn interrupted_it_leaves_nothing_behind() {
     for signal in ["-INT", "-TERM"] {
         let (peer, child) = stuck(&[]).await;
         let begun = async {
-            // The benchmark waits until the server, which is this process, has little to do.
+            // The benchmark waits until the server, which is this process, is idle.
             while peer.injected().is_empty() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

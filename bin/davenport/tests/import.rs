@@ -1,4 +1,4 @@
-//! `davenport import replicator`, as an operator moves a cluster over.
+//! `davenport import replicator`, as an operator uses it to migrate a cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -99,7 +99,7 @@ async fn a_cluster_moves_over_once_and_again() {
     let mut expected = expected;
     expected["applied"] = true.into();
     assert_eq!(sorted(lines(&applied)[0].clone()), expected);
-    // What has changed since comes with the next import.
+    // The next import brings later changes.
     let rev = cluster.get("_replicator", "runs").unwrap().unwrap()["_rev"].clone();
     let changed = json!({"_id": "runs", "_rev": rev, "source": "http://s.example/c",
         "target": "http://t.example/b", "owner": "anna"});

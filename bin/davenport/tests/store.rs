@@ -16,7 +16,7 @@ fn davenport(args: &[&str], input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that reads nothing may be gone already.
+    // A command that reads nothing may have exited already.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -74,7 +74,7 @@ fn a_store_moves_through_a_pipe() {
     fill(&from, 5_000);
     let export = davenport(&["store", "export", "--store", &from], b"");
     assert!(export.status.success(), "{}", text(&export.stderr));
-    // A damaged stream leaves a store that says so, and can be imported into again.
+    // After a damaged stream, the store reports it, and can be imported into again.
     let mut damaged = export.stdout.clone();
     damaged[1_000] ^= 1;
     for broken in [
@@ -141,7 +141,7 @@ fn an_export_is_for_its_owner_and_replaces_nothing() {
     assert!(std::fs::read(&path).unwrap() == written);
 }
 
-/// A key that others can read protects nothing.
+/// A key that other users can read protects nothing.
 #[test]
 fn nothing_starts_with_a_key_file_that_others_may_read() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -209,8 +209,8 @@ async fn clear_first(url: &str, begin: &'static [u8], end: &'static [u8]) {
     store.transact("clear_first", body).await.unwrap();
 }
 
-/// Small, but whole: every figure that scripts rely on, and a queue that the check finds in order
-/// until a row of it is taken away.
+/// Small, but complete: every figure that scripts rely on, and a queue that the check accepts
+/// until one of its rows is removed.
 #[test]
 fn the_queue_is_measured_and_checked() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn the_queue_is_measured_and_checked() {
         "{}",
         text(&check.stdout)
     );
-    // The index of running jobs: a row of a job that the benchmark has left held.
+    // The index of running jobs: a row of a job that the benchmark left claimed.
     clear_first(&url, b"\x153\x15\x06", b"\x153\x15\x07");
     let check = davenport(&["store", "check", "--store", &url], b"");
     assert_eq!(check.status.code(), Some(1));

@@ -8,7 +8,7 @@ use crate::JobType;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Stop working on the job: its lock is no longer yours. It was removed, finished, given to
-    /// somebody else, or came back because its heart-beats stopped.
+    /// somebody else, or came back because its heartbeats stopped.
     ///
     /// Inside a transaction, abort it: pass the error on with `?`.
     #[error("the job is no longer held under this lock")]

@@ -1,9 +1,9 @@
-//! The creating half: documents and requests become jobs.
+//! Creating jobs from documents and requests.
 //!
-//! A document and its job are written in one transaction: [`Replications::prepare`](crate::Replications::prepare) checks and
-//! completes an edit before it, and the hook takes part in it. The winning revision decides. The same replication again
-//! changes nothing, another one replaces the job, a deletion removes it, and a document whose terminal state was taken out
-//! runs again.
+//! A document and its job are written in one transaction: [`Replications::prepare`](crate::Replications::prepare)
+//! validates and completes an edit before it, and the hook takes part in it. The winning revision decides: an equal
+//! replication changes nothing, a different one replaces the job, a deletion removes it, and a document whose terminal
+//! state was removed runs again.
 
 mod hook;
 mod meaning;

@@ -1,12 +1,12 @@
-//! Watches sources for replications that wait for changes without running.
+//! Watches sources for idle replications, which do not run.
 //!
 //! There is one [`Source`](source::Source) per server and credentials, however many of its databases are watched. It follows
 //! `_db_updates` if the server allows that, and polls `_dbs_info` for the sequences of the watched databases: often without
 //! a feed, rarely with one, because a feed may miss updates. A server that offers neither is not watched; its replications
 //! keep feeds of their own.
 //!
-//! A notification too many costs a few requests. A missed one would leave the target behind: so a [`ChangeListener`] is armed
-//! before the run it replaces stops, and sees every change from then on.
+//! A false notification costs a few requests. A missed one would leave the target behind, so a [`ChangeListener`] is
+//! armed before the run that it replaces stops, and sees every change from then on.
 
 mod source;
 
@@ -24,13 +24,13 @@ use source::Source;
 
 use crate::testing;
 
-/// How long a server may take to say whether it can be listened to.
+/// Time limit for finding out whether a server can be watched.
 const ARM_MAX: Duration = Duration::from_secs(30);
 
-/// The servers that a node listens to.
+/// The servers that a node watches.
 pub(crate) struct Sources {
     network: Network,
-    /// By address; those of one address have different credentials.
+    /// By address; entries with the same address have different credentials.
     servers: Mutex<HashMap<String, Vec<Arc<Source>>>>,
     tasks: TaskTracker,
     closed: CancellationToken,
@@ -46,7 +46,7 @@ impl Sources {
         }
     }
 
-    /// Listens for changes of a database. `None` if its server does not tell.
+    /// Watches a database for changes. `None` if its server does not support it.
     pub(crate) async fn listen(&self, database: &Endpoint) -> Option<ChangeListener> {
         let (server, name) = database.server()?;
         let listener = self.listener(server, &name)?;
@@ -74,7 +74,7 @@ impl Sources {
         source.listener(database)
     }
 
-    /// Ends all listening.
+    /// Stops watching.
     pub(crate) async fn close(&self) {
         self.closed.cancel();
         self.tasks.close();

@@ -1,14 +1,15 @@
-//! Which keys something in the store may be sealed with.
+//! Which keys may have sealed something in the store.
 //!
-//! A key has a row as long as something may be sealed with it. The row says `sealing`, or `leaving` once a pass over the whole
-//! store has begun to seal everything anew. A transaction that seals with a key makes sure that its row says `sealing`. A pass
-//! (`create/reseal.rs`) reads the rows in each of its transactions, and its last one clears those that still say `leaving`:
-//! nothing has been sealed with these keys since the pass began, and it has sealed anew what was sealed before. A node that
-//! was started before the keys were changed goes on sealing with the old one, and so keeps it in use; a later pass finishes.
+//! A key has a row as long as something may be sealed with it. The row says `sealing`, or `leaving` once a pass over
+//! the whole store has begun to reseal everything. A transaction that seals with a key ensures that its row says
+//! `sealing`. A pass (`create/reseal.rs`) reads the rows in each of its transactions, and its last one clears those
+//! that still say `leaving`: these keys have sealed nothing since the pass began, and everything they sealed before is
+//! resealed. A node started before the keys were changed continues to seal with the old one, and so keeps it in use; a
+//! later pass completes the change.
 //!
-//! A name stands for one key. A check value tells it from others, from the first start with it until nothing is sealed with it
-//! any more, and a node that has another key of that name is refused: it could not open what other nodes have sealed, nor they
-//! what it seals, and neither would find out before.
+//! A name identifies one key. From the first start with a key until nothing is sealed with it any more, a check value
+//! distinguishes it from other keys of that name. A node with a different key of the name is rejected: it could not
+//! open what other nodes sealed, nor they what it seals, and without the check neither would notice in time.
 
 use std::collections::BTreeMap;
 
@@ -22,27 +23,27 @@ use crate::seal::{Check, Sealer, Unreadable};
 pub(crate) const SEALING: &[u8] = b"1";
 pub(crate) const LEAVING: &[u8] = b"0";
 
-/// A pass over the store that seals everything anew.
+/// A pass over the store that reseals everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resealing {
-    /// The key that everything is sealed with.
+    /// The new key.
     pub to: String,
     pub began_ms: i64,
-    /// When it ended; `None` while it lasts.
+    /// When it ended; `None` while in progress.
     pub ended_ms: Option<i64>,
-    /// Documents and jobs that were looked at.
+    /// Documents and jobs checked.
     pub looked: u64,
-    /// Bodies and jobs that were sealed anew.
+    /// Bodies and jobs resealed.
     pub resealed: u64,
-    /// What could not be opened, and was left as it is.
+    /// Values that could not be opened, and were left unchanged.
     pub unreadable: u64,
     pub(crate) place: Place,
 }
 
-/// Where a pass stands.
+/// The position of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Place {
-    /// After a document of a database; before the first ones.
+    /// After a document of a database; `None` before the first one.
     Documents {
         db: Option<String>,
         after: Option<String>,
@@ -61,27 +62,27 @@ impl Place {
     }
 }
 
-/// What is known of the keys of a store, without any of them.
+/// The state of a store's keys, without the keys themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeysInUse {
-    /// The key of the node that was started last: everything is to be sealed with it.
+    /// The first key of the node that was started last: everything is to be sealed with it.
     pub newest: Option<String>,
-    /// All keys that something may be sealed with. A node without one of them is refused.
+    /// All keys that may be in use. A node without one of them is rejected.
     pub used: Vec<String>,
-    /// The last pass, if there was one.
+    /// The last pass, if any.
     pub pass: Option<Resealing>,
-    /// What the keys of these names are known by.
+    /// The check values by name.
     checks: BTreeMap<String, Check>,
 }
 
 impl KeysInUse {
-    /// Keys that are needed although nothing should be sealed with them any more.
+    /// Old keys that are still needed.
     pub fn old(&self) -> impl Iterator<Item = &str> {
         let newest = self.newest.as_deref();
         (self.used.iter().map(String::as_str)).filter(move |name| Some(*name) != newest)
     }
 
-    /// Names of keys that are others than those that the store knows by these names.
+    /// Names whose key differs from the one that the store knows.
     pub fn others<'a>(&self, sealer: &'a Sealer) -> impl Iterator<Item = &'a str> {
         let other = |(name, check): &(&str, Check)| {
             let known = self.checks.get(*name);
@@ -113,7 +114,7 @@ impl KeysInUse {
     }
 }
 
-/// A node with other keys than those before it could read nothing of what they sealed, nor they of its. Makes the first
+/// A node with other keys than earlier nodes could not open what they sealed, nor they what it seals. Makes the first
 /// key of the ring the newest.
 pub(crate) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(), ServiceError> {
     let Some(newest) = sealer.newest() else {
@@ -127,7 +128,7 @@ pub(crate) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(
     if let Some(other) = known.others(sealer).next() {
         return Err(Unreadable::OtherKey(other.to_owned()).into());
     }
-    // Those too that nothing is sealed with yet: that nodes have different ones shows before one of them is needed.
+    // Unused keys too: a difference between nodes shows before the key is needed.
     for (name, check) in sealer.checks() {
         if !known.checks.contains_key(name) {
             tx.set(&keys::check(name), &check);
@@ -137,7 +138,7 @@ pub(crate) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(
         tx.set(&keys::seal(), newest.as_bytes());
     }
     if known.used.is_empty() && known.newest.is_some() {
-        // Nobody has kept these rows so far: what is there may be sealed with any key.
+        // Written by a version without these rows: anything may be sealed with any key.
         for name in sealer.names() {
             tx.set(&keys::used(name), SEALING);
         }
@@ -145,7 +146,7 @@ pub(crate) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(
     sealing_in(tx, sealer, newest).await
 }
 
-/// To be called in each transaction that writes what is sealed with a key.
+/// Must be called in each transaction that writes sealed values.
 pub(crate) async fn sealing_in(
     tx: &Transaction,
     sealer: &Sealer,
@@ -154,7 +155,7 @@ pub(crate) async fn sealing_in(
     let row = keys::used(key);
     if tx.get(&row).await?.as_deref() != Some(SEALING) {
         tx.set(&row, SEALING);
-        // A pass may have let the name go.
+        // A pass may have released the name.
         if let Some((_, check)) = sealer.checks().find(|(name, _)| *name == key) {
             tx.set(&keys::check(key), &check);
         }

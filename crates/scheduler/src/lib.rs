@@ -1,4 +1,5 @@
-//! Replications as jobs: documents and requests become jobs, nodes run them, and clients see how they are doing.
+//! Replications as jobs: creates them from documents and requests, runs them on nodes, and reports their state to
+//! clients.
 //!
 //! It must not know HTTP: `api` puts these calls behind CouchDB's routes, and [`replication::engine`] does the copying.
 //!
@@ -6,15 +7,17 @@
 //!
 //! | what | how |
 //! |---|---|
-//! | the service | [`Replications::open`] on a queue and databases, with a [`Setup`]; settings are [`Options`] |
+//! | the service | [`Replications::open`] with a queue, databases and a [`Setup`]; settings are [`Options`] |
 //! | documents | [`Replications::prepare`] an edit, write it with [`Replications::hook`] for a [`Writer`]; [`strip::for_reader`] on every read |
 //! | databases | [`Replications::create_database`], [`delete_database`](Replications::delete_database), [`rescan`](Replications::rescan); [`work_a_little`](Replications::work_a_little) in the background |
 //! | `_replicate` | [`Replications::request`] for a [`Caller`], then [`Replications::wait`] for its [`Answer`] |
-//! | steering | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel) of what [`find`](Replications::find) finds |
+//! | control | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel);
+//! [`find`](Replications::find) resolves ids |
 //! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
-//! | running | a [`Server`] for each node that replicates |
-//! | spans that jobs carry on | [`traces`] |
-//! | credentials at rest | a [`Sealer`] with keys that are not in the store; [`keys_in_use`], and [`Replications::reseal_a_little`] when keys change |
+//! | running | one [`Server`] per replication node |
+//! | trace context of jobs | [`traces`] |
+//! | credentials at rest | a [`Sealer`] with keys that are not in the store; [`keys_in_use`], and
+//! [`Replications::reseal_a_little`] after a change of keys |
 
 mod create;
 mod data;

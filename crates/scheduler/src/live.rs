@@ -1,9 +1,9 @@
-//! The progress of a job, which changes often and has a row of its own.
+//! The progress of a job, which changes often and has its own row.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What changes while a job runs, and what stays of it when it does not.
+/// The state that changes while a job runs, and remains when it does not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Live {
@@ -14,14 +14,14 @@ pub(crate) struct Live {
     pub(crate) start_seq: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) started_from: Option<String>,
-    /// The last documents that could not be written.
+    /// The last rejected documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) failures: Vec<Value>,
 }
 
 impl Live {
     pub(crate) fn decode(bytes: &[u8]) -> Self {
-        // Nothing depends on it: what cannot be read is as if it were not there.
+        // Progress is not essential: if it cannot be decoded, it counts as missing.
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 

@@ -1,5 +1,5 @@
-//! Permits of the runs that work, `max_jobs` of them. A parked job holds none, and waits in a queue for one when its source
-//! has changed.
+//! Permits of running jobs; a node has `max_jobs` of them. A parked job has none, and waits in a queue for one when its
+//! source has changed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ struct State {
     waiting: VecDeque<oneshot::Sender<Permit>>,
 }
 
-/// Given back when it is dropped.
+/// Released on drop.
 #[derive(Debug)]
 pub(crate) struct Permit(Permits);
 
@@ -48,26 +48,26 @@ impl Permits {
         self.state().taken
     }
 
-    /// How many are left for new jobs: parked jobs that wait for one come first.
+    /// Permits available to new jobs: waiting parked jobs come first.
     pub(crate) fn free(&self) -> watch::Receiver<usize> {
         self.0.free.subscribe()
     }
 
-    /// Takes a permit, also above the limit.
+    /// Takes a permit, even above the limit.
     pub(crate) fn take(&self) -> Permit {
         self.state().taken += 1;
         self.show();
         Permit(self.clone())
     }
 
-    /// Waits for a permit, in the order of the calls.
+    /// Waits for a permit, in order of the calls.
     pub(crate) async fn wait(&self) -> Permit {
         let (sender, receiver) = oneshot::channel();
         self.state().waiting.push_back(sender);
         self.grant_waiting();
         match receiver.await {
             Ok(permit) => permit,
-            // Senders are dropped only after they were used.
+            // Senders are dropped only after use.
             Err(_) => self.take(),
         }
     }
@@ -88,7 +88,7 @@ impl Permits {
                 state.taken += 1;
                 next
             };
-            // A receiver that has gone away drops the permit, which gives it back.
+            // If the receiver is gone, the permit is dropped and thereby released.
             drop(next.send(Permit(self.clone())));
         }
         self.show();
@@ -154,7 +154,7 @@ mod tests {
         let mut waiting = Box::pin(permits.wait());
         assert!((&mut waiting).now_or_never().is_none());
         drop(first);
-        // It got its permit, and goes away before it has taken it.
+        // It got its permit, and is dropped before taking it.
         drop(waiting);
         assert_eq!((permits.taken(), free(&permits)), (0, 1));
     }

@@ -1,9 +1,10 @@
-//! Jobs whose node stopped while it ran them: perhaps because of them.
+//! Jobs whose node stopped while it ran them, perhaps because of them.
 //!
-//! A job whose holder went silent is a suspect. A node starts few suspects at a time, and writes down before each what it is
-//! about to do. If it stops, too, before the job has shown that it runs, that is a strike, and the job is started alone from
-//! then on. At the second strike it is set aside: it fails for good instead of stopping one node after the other. Ten
-//! thousand jobs of a node that was killed are suspects as well, and are so for the few moments that each takes to start.
+//! A job whose holder went silent is a suspect. A node starts few suspects at a time, and records each one before it
+//! starts it. If the node stops, too, before the job has shown that it runs, that is a strike, and the job is started
+//! alone from then on. At the second strike it is set aside: it fails for good instead of stopping one node after the
+//! other. Ten thousand jobs of a killed node are suspects as well, but only for the few moments that each takes to
+//! start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,28 +21,28 @@ use crate::keys;
 use crate::service::Replications;
 use replication::engine::{Phase, Progress};
 
-/// Suspects without a strike that a node starts at a time.
+/// Suspects without a strike that a node starts concurrently.
 const TOGETHER: u32 = 16;
-/// A job that runs for so long has shown that it does.
+/// A job that runs for this long has shown that it runs.
 const START_MAX: Duration = Duration::from_secs(20);
-/// The error of a job that is set aside, and of the run before that.
+/// The errors of a job that is set aside, and of the run before that.
 pub(crate) const SET_ASIDE: &str = "set_aside";
 pub(crate) const PANICKED: &str = "run_panicked";
 
-/// What a node has written down before it starts a suspect.
+/// The record that a node writes before it starts a suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
-    /// The run that is started.
+    /// The run being started.
     attempt: u32,
-    /// How often nodes have stopped at this before.
+    /// How many nodes stopped while starting this job.
     strikes: u32,
 }
 
-/// The suspects that a node starts.
+/// The suspects that a node is starting.
 #[derive(Clone, Debug)]
 pub(crate) struct Quarantine(Arc<Semaphore>);
 
-/// A suspect that is being started.
+/// A suspect being started.
 #[derive(Debug)]
 pub(crate) struct Suspect {
     #[expect(dead_code, reason = "held for its drop")]
@@ -49,12 +50,12 @@ pub(crate) struct Suspect {
     job: Job,
 }
 
-/// What becomes of a job before it runs.
+/// The decision about a job before it runs.
 pub(crate) enum Verdict {
-    /// Nothing is known against it.
+    /// It is not a suspect.
     Innocent,
     Suspect(Suspect),
-    /// It stopped its node too often.
+    /// It has too many strikes.
     SetAside {
         strikes: u32,
     },
@@ -67,7 +68,7 @@ impl Default for Quarantine {
 }
 
 impl Quarantine {
-    /// Waits until a job may be started of whose last holders so many went silent.
+    /// Waits until a job with this many silent holders in a row may start.
     pub(crate) async fn admit(
         &self,
         replications: &Replications,
@@ -97,7 +98,7 @@ impl Quarantine {
 }
 
 impl Suspect {
-    /// Waits until the run has shown that it does no harm, and says so.
+    /// Waits until the run has shown that it runs, and clears the suspicion.
     pub(crate) async fn cleared(
         self,
         replications: &Replications,
@@ -109,7 +110,7 @@ impl Suspect {
         drop(timeout(START_MAX, progress.wait_for(runs)).await);
         let job = &self.job;
         let clear = |tx: Transaction| async move {
-            // Another node may have begun to start it.
+            // Another node may have started it since.
             if mark_in(&tx, job)
                 .await?
                 .is_some_and(|mark| mark.attempt == job.attempt)
@@ -141,7 +142,7 @@ impl Replications {
         self.0.jobs.store().transact("mark_suspect", write).await
     }
 
-    /// Writes down that a run is stuck, so that whoever runs the job next knows.
+    /// Records that a run is stuck, for the next node that runs the job.
     pub(crate) async fn mark_stuck(&self, job: &Job, stuck: Duration) {
         let write = async {
             let read = |tx: Transaction| async move { mark_in(&tx, job).await };
@@ -164,19 +165,19 @@ async fn mark_in(tx: &Transaction, job: &Job) -> Result<Option<Mark>, ServiceErr
     Ok(row.and_then(|row| serde_json::from_slice(&row).ok()))
 }
 
-/// How often nodes have stopped while they started a job.
+/// How many nodes stopped while starting a job.
 async fn strikes_in(tx: &Transaction, job: &Job) -> Result<u32, ServiceError> {
     Ok(match mark_in(tx, job).await? {
         Some(mark) if mark.attempt.checked_add(1) == Some(job.attempt) => {
             mark.strikes.saturating_add(1)
         }
-        // Its node stopped while the job waited for its turn: that was not this job.
+        // Its node stopped while the job was waiting to start, so the job was not the cause.
         Some(mark) => mark.strikes,
         None => 0,
     })
 }
 
-/// What the user of a job hears that is set aside.
+/// The reason shown for a job that is set aside.
 pub(crate) fn set_aside(what: &str) -> Value {
     let reason = format!(
         "this replication was set aside because {what}; report it with the log of the node, and run it again with \
@@ -185,8 +186,8 @@ pub(crate) fn set_aside(what: &str) -> Value {
     json!({"error": SET_ASIDE, "reason": reason})
 }
 
-/// The same for a run that panicked, the first time. What it said is in the log of the node, and may be about data.
+/// The reason shown after the first panic. The panic message is only in the log of the node, since it may contain data.
 pub(crate) fn panicked() -> Value {
-    let reason = "the run ended with a panic, which is a defect of this service; the log of the node says where";
+    let reason = "the run panicked, which is a bug in this service; see the log of the node";
     json!({"error": PANICKED, "reason": reason})
 }

@@ -1,9 +1,9 @@
 //! Credentials at rest: encrypted with a key that is not in the store.
 //!
 //! A sealed text is `v1.KEY.BYTES`: the name of the key, and nonce, ciphertext and tag of AES-256-GCM-SIV in base64url.
-//! The nonce is a keyed hash of context and text, so that sealing is a function and may happen in a transaction; equal
-//! texts in one place look equal, and nothing else can be learnt. The context (which job, which document) is authenticated:
-//! a sealed text that is moved elsewhere does not open.
+//! The nonce is a keyed hash of context and text, so that sealing is deterministic and may happen in a transaction;
+//! equal texts in the same context are equal when sealed, and nothing else can be learnt. The context (which job, which
+//! document) is authenticated: a sealed text that is moved elsewhere does not open.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 const VERSION: &str = "v1";
 
-/// Tells keys of one name apart, and tells nothing of them.
+/// Distinguishes keys of the same name without revealing anything about them.
 pub(crate) type Check = [u8; 16];
 
 /// Why a sealed text does not open.
@@ -24,21 +24,21 @@ pub enum Unreadable {
     /// Give the service this key too.
     #[error("the key `{0}` is not in the key ring")]
     NoKey(String),
-    /// Give the service the key that others know by this name, or give this one another name.
+    /// Give the service the key that others know by this name, or rename this one.
     #[error("the key `{0}` is not the one that this store knows by that name")]
     OtherKey(String),
-    /// It was changed, cut or moved.
+    /// It was changed, truncated or moved.
     #[error("a sealed text was changed")]
     Changed,
 }
 
-/// A name for a key that cannot be one.
+/// An invalid key name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRing {
-    /// Give it a name of letters, digits, `-` and `_`.
+    /// Use only letters, digits, `-` and `_`.
     #[error("`{0}` is no name of a key: letters, digits, - and _ only")]
     Name(String),
-    /// Give every key a name of its own.
+    /// Give every key its own name.
     #[error("the key `{0}` is there twice")]
     Twice(String),
 }
@@ -64,13 +64,13 @@ impl fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    /// Seals nothing, and opens what is not sealed.
+    /// Seals nothing, and opens only text that is not sealed.
     pub fn plain() -> Self {
         Self(None)
     }
 
-    /// The first key seals, all of them open. To change keys put a new one in front, and take the old one away when nothing
-    /// is sealed with it any more. No key at all seals nothing.
+    /// The first key seals, all of them open. To change keys, put a new one in front, and remove the old one when
+    /// nothing is sealed with it any more. Without keys nothing is sealed.
     pub fn new(keys: Vec<(String, [u8; 32])>) -> Result<Self, InvalidRing> {
         let mut ring: Vec<RingKey> = Vec::with_capacity(keys.len());
         for (name, secret) in keys {
@@ -86,39 +86,39 @@ impl Sealer {
         Ok(Self((!ring.is_empty()).then(|| ring.into())))
     }
 
-    /// True when there is a key to seal with.
+    /// True if there is a key to seal with.
     pub fn seals(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The name of the key to seal with.
+    /// The name of the key that seals.
     pub fn newest(&self) -> Option<&str> {
         Some(&self.0.as_ref()?.first()?.name)
     }
 
-    /// The names of all keys, that of the one to seal with first.
+    /// The names of all keys; the first one seals.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let keys = self.0.iter().flat_map(|keys| keys.iter());
         keys.map(|key| &*key.name)
     }
 
-    /// True when what was sealed with the key of this name can be opened.
+    /// True if the ring has this key.
     pub fn has(&self, name: &str) -> bool {
         self.names().any(|known| known == name)
     }
 
-    /// The names of all keys, each with what tells it from others of that name.
+    /// The names of all keys with their check values.
     pub(crate) fn checks(&self) -> impl Iterator<Item = (&str, Check)> {
         let keys = self.0.iter().flat_map(|keys| keys.iter());
         keys.map(|key| (&*key.name, key.check))
     }
 
-    /// The text sealed for a place; `None` when nothing is sealed here.
+    /// Seals a text for a context; `None` if nothing is sealed here.
     pub fn seal(&self, context: &str, text: &str) -> Option<String> {
         Some(self.0.as_ref()?.first()?.seal(context, text))
     }
 
-    /// The text that was sealed for a place.
+    /// Opens a text that was sealed for a context.
     pub fn open(&self, context: &str, sealed: &str) -> Result<String, Unreadable> {
         let (name, bytes) = split(sealed).ok_or(Unreadable::Changed)?;
         let keys = self.0.as_deref().unwrap_or_default();
@@ -127,7 +127,7 @@ impl Sealer {
         key.open(context, bytes).ok_or(Unreadable::Changed)
     }
 
-    /// The text sealed anew; `None` when it would be sealed with the same key now, or not at all.
+    /// Reseals a text; `None` if it would be sealed with the same key again, or not at all.
     pub fn reseal(&self, context: &str, sealed: &str) -> Result<Option<String>, Unreadable> {
         if !self.seals() || !self.is_stale(sealed) {
             return Ok(None);
@@ -136,13 +136,13 @@ impl Sealer {
         Ok(self.seal(context, &text))
     }
 
-    /// True when the text would be sealed with another key now.
+    /// True if the text would be sealed with another key now.
     pub fn is_stale(&self, sealed: &str) -> bool {
         key_of(sealed) != self.newest()
     }
 }
 
-/// The name of the key that a text was sealed with.
+/// The name of the key that sealed a text.
 pub(crate) fn key_of(sealed: &str) -> Option<&str> {
     split(sealed).map(|(name, _)| name)
 }

@@ -1,13 +1,13 @@
-//! Fleet simulation: nodes with frontends and runs, one faulty store and two faulty servers, under a paused clock and all of
-//! it drawn from one seed. A judge checks what came of it.
+//! Fleet simulation: nodes with frontends and runs, one faulty store and two faulty servers, under a paused clock, all
+//! drawn from one seed. A judge checks the results.
 //!
-//! [`plan`] draws from the seed which nodes there are and which faults they have, [`fleet`] runs [`process`]es under these
-//! faults, whose [`clients`] want replications between the [`servers`], and [`judge`] looks at documents, jobs and databases.
-//! Nodes run the code that real ones do; only their connections do not leave the process. `DAVENPORT_SEEDS` says how many
-//! seeds are run, `DAVENPORT_SEED` which is the first.
+//! [`plan`] draws nodes and faults from the seed, [`fleet`] runs [`process`]es under these faults, [`clients`] request
+//! replications between the [`servers`], and [`judge`] checks documents, jobs and databases. Nodes run the production
+//! code; only their connections stay within the process. `DAVENPORT_SEEDS` sets the number of seeds, `DAVENPORT_SEED`
+//! the first one.
 //!
-//! One thing does not follow from the seed: which of several tasks that watch one value tokio wakes first. A seed that failed
-//! may need several tries to fail again.
+//! One thing does not follow from the seed: which of several tasks that watch one value tokio wakes first. A seed that
+//! failed may need several attempts to fail again.
 
 mod clients;
 mod fleet;
@@ -42,7 +42,7 @@ fn campaign(bug: Option<Bug>) -> Campaign<impl Fn(u64) -> Report + Sync, fn(u64)
     }
 }
 
-/// Whatever fails around them, replications end as they should, and no run copies for a job that another has.
+/// Whatever fails around them, replications end as they should, and two runs never copy for the same job.
 #[test]
 fn replications_end_as_they_should() {
     campaign(None).run();

@@ -1,7 +1,8 @@
-//! Turns to begin: of the runs that reach one server, few begin at a time.
+//! Limits concurrent starts of runs per server.
 //!
-//! A server that is asked for a thousand databases at once opens and closes files, and does little else. So a run has its turn
-//! until it has caught up, or for some seconds: by then it is one of those that work, and no reason for others to wait.
+//! A server that is asked for a thousand databases at once does little but open and close files. So a run counts as
+//! starting until it has caught up, or for some seconds: after that it is a regular run, and no reason for others to
+//! wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,24 +13,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use replication::params::Replication;
 
-/// How long a turn lasts at most.
+/// How long a run counts as starting at most.
 pub(crate) const START_MAX: Duration = Duration::from_secs(2);
 
-/// A server, and how many may begin there.
+/// A server with its start permits.
 type Key = (String, Option<u16>, usize);
 
-/// The servers that runs of a node begin at.
+/// The servers that the runs of a node use.
 #[derive(Debug, Default)]
 pub(crate) struct Starts(Mutex<HashMap<Key, Weak<Semaphore>>>);
 
-/// Given back when it is dropped.
+/// Released on drop.
 #[derive(Debug)]
 pub(crate) struct StartPermit(
     #[expect(dead_code, reason = "held for its drop")] Vec<OwnedSemaphorePermit>,
 );
 
 impl Starts {
-    /// Waits until a replication may begin at both of its servers. 0 lets any number begin.
+    /// Waits until a replication may start at both of its servers. 0 turns the limit off.
     pub(crate) async fn permit(&self, replication: &Replication, max: usize) -> StartPermit {
         self.at([&replication.source, &replication.target], max)
             .await
@@ -40,7 +41,7 @@ impl Starts {
         if max > 0 {
             let key = |endpoint: &Endpoint| (endpoint.host().to_owned(), endpoint.port(), max);
             let mut servers = Vec::from(endpoints.map(key));
-            // All take them in one order, so that no two wait for each other.
+            // In one order, to avoid a deadlock.
             servers.sort();
             servers.dedup();
             for server in servers {
@@ -84,7 +85,7 @@ mod tests {
         );
         let now = |from, to, max| starts.at([from, to], max).now_or_never();
         let first = now(&a, &b, 2).unwrap();
-        // Within one server it is one turn.
+        // Within one server it takes one permit.
         let second = now(&b, &b, 2).unwrap();
         assert!(now(&b, &c, 2).is_none());
         assert!(now(&c, &b, 2).is_none());

@@ -1,15 +1,15 @@
-//! What a simulation of whole fleets has that nothing else has: processes that get no processor for a while, a journal of
-//! what runs do, and known bugs, for it to find. Outside of tests there is none of this, and asking costs nothing.
+//! Hooks for simulations of whole fleets: pausing processes, a journal of runs, and planted bugs. Outside of tests they
+//! do nothing, and cost nothing.
 
 #[cfg(not(test))]
 pub(crate) use absent::*;
 #[cfg(test)]
 pub(crate) use present::*;
 
-/// One deliberate mistake.
+/// A deliberate mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// A run that lost its lock goes on, and asks nobody before a checkpoint.
+    /// A run that lost its lock continues, and does not check it before a checkpoint.
     IgnoresLock,
     /// [`Mistake::PassesUnfinished`](replication::engine::Mistake::PassesUnfinished)
     #[cfg(test)]
@@ -17,19 +17,19 @@ pub(crate) enum Bug {
     /// [`Mistake::ForgetsRevisions`](replication::engine::Mistake::ForgetsRevisions)
     #[cfg(test)]
     ForgetsRevisions,
-    /// A job that waits for changes is not told of any.
+    /// An idle job is not told of changes.
     DeafWhenParked,
-    /// A run's end is not written to its document.
+    /// The end of a run is not written to its document.
     EndWithoutDocument,
-    /// A job that is done stays in the listing of those that are not.
+    /// A finished job stays in the listing of unfinished ones.
     DoneStaysListed,
-    /// Whoever waits for a replication id is not told that it is free.
+    /// A job that waits for a replication id is not told that it is free.
     ReleasesNobody,
-    /// A document that is deleted leaves its job behind.
+    /// A deleted document leaves its job behind.
     DeletedKeepsJob,
-    /// A job that failed waits for ever.
+    /// A failed job waits for ever.
     CrashWithoutRetry,
-    /// Background work is looked for without a pause.
+    /// Background work is polled without a pause.
     BusyTidying,
 }
 
@@ -52,14 +52,14 @@ mod absent {
         false
     }
 
-    /// While it is there a run copies.
+    /// Records a run as copying until dropped.
     pub(crate) struct Copying;
 
     pub(crate) fn copying(_: &str, _: &Accepted) -> Copying {
         Copying
     }
 
-    /// What runs of this process report to.
+    /// The journal of this process.
     pub(crate) fn observer() -> Option<Arc<dyn Observer>> {
         None
     }
@@ -94,11 +94,11 @@ mod present {
     struct Processor {
         taken_away: bool,
         waiting: Vec<Waker>,
-        /// From when to when it was taken away.
+        /// The start and end of a pause.
         times: Vec<(Instant, Option<Instant>)>,
     }
 
-    /// What runs have done.
+    /// The journal of runs.
     #[derive(Debug, Default)]
     pub(crate) struct Journal {
         pub(crate) copied: Vec<Copied>,
@@ -111,7 +111,7 @@ mod present {
         pub(crate) process: Arc<Process>,
         pub(crate) replication: String,
         pub(crate) job: JobId,
-        /// Tells it from one of the same id before.
+        /// Distinguishes it from earlier runs with the same id.
         pub(crate) created_ms: i64,
         pub(crate) begun: Instant,
         pub(crate) ended: Option<Instant>,
@@ -143,7 +143,7 @@ mod present {
             &self.name
         }
 
-        /// Takes the processor away, or gives it back. Timers go on, as they do for a process that is stopped.
+        /// Pauses or resumes the process. Timers continue, as for a stopped process.
         pub(crate) fn pause(&self, paused: bool) {
             let mut processor = lock(&self.processor);
             if processor.taken_away == paused {
@@ -160,7 +160,7 @@ mod present {
             }
         }
 
-        /// When it had no processor.
+        /// The pauses of a process.
         pub(crate) fn pauses(&self) -> Vec<(Instant, Option<Instant>)> {
             lock(&self.processor).times.clone()
         }
@@ -206,7 +206,7 @@ mod present {
         process().is_some_and(|process| process.bug == Some(bug))
     }
 
-    /// While it is there a run copies.
+    /// Records a run as copying until dropped.
     pub(crate) struct Copying(Option<(Arc<Process>, usize)>);
 
     pub(crate) fn copying(replication: &str, accepted: &Accepted) -> Copying {
@@ -234,7 +234,7 @@ mod present {
         }
     }
 
-    /// What runs of this process report to.
+    /// The journal of this process.
     pub(crate) fn observer() -> Option<Arc<dyn Observer>> {
         process().map(|process| process as Arc<dyn Observer>)
     }

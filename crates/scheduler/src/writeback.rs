@@ -1,4 +1,4 @@
-//! What the replicator writes into documents: that a replication is done, or cannot be done, and nothing before.
+//! Writes final states into documents: that a replication has completed or failed, and nothing before.
 
 use docstore::{Db, Document, Edit, EditMode, NewAttachment, NoHook, ReadOptions, Revisions};
 use document::json::Json;
@@ -18,17 +18,17 @@ const REASON: &str = "_replication_state_reason";
 const ID: &str = "_replication_id";
 const STATS: &str = "_replication_stats";
 
-/// What a document is to say.
+/// The state to write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Patch {
-    /// Nothing: the replication has begun.
+    /// None: the replication has started.
     Started,
-    /// It is done.
+    /// It has completed.
     Completed {
         stats: Map<String, Value>,
         start_time: i64,
     },
-    /// It cannot be done.
+    /// It has failed.
     Failed { reason: String },
 }
 
@@ -36,13 +36,13 @@ pub(crate) enum Patch {
 pub(crate) struct Read {
     pub(crate) db: Db,
     pub(crate) doc: Document,
-    /// As it was sent.
+    /// The body as sent.
     pub(crate) body: Json,
-    /// What was added to its plain names.
+    /// The credentials added to its plain names.
     pub(crate) grant: Option<Grant>,
 }
 
-/// The document of a job, if there still is one.
+/// The document of a job, if it still exists.
 pub(crate) async fn read_in(
     replications: &Replications,
     tx: &Transaction,
@@ -79,7 +79,7 @@ pub(crate) async fn read_in(
     }))
 }
 
-/// The edit that gives a document these members.
+/// The edit that adds these members to a document.
 pub(crate) fn edit(replications: &Replications, read: Read, members: Vec<(String, Json)>) -> Edit {
     let Read { db, doc, grant, .. } = read;
     let body = Json::Object(members);
@@ -98,8 +98,8 @@ pub(crate) fn edit(replications: &Replications, read: Read, members: Vec<(String
     }
 }
 
-/// Writes what came of a run into its document, in the transaction that says it to the job. No hook takes part: the result
-/// is the job's own, and must not make, replace or resume a job.
+/// Writes the outcome of a run into its document, in the transaction that ends the job. It does not call the hook: the
+/// result is the job's own, and must not create, replace or resume a job.
 pub(crate) async fn write_in(
     replications: &Replications,
     tx: &Transaction,
@@ -127,7 +127,7 @@ pub(crate) async fn write_in(
     }
 }
 
-/// The edit that makes a document say this; `None` when it says so already, or there is no document.
+/// The edit for this state; `None` if the document already has it, or does not exist.
 pub(crate) async fn edit_in(
     replications: &Replications,
     tx: &Transaction,

@@ -1,4 +1,4 @@
-//! Several processes of different roles on one directory: nobody's end loses anything.
+//! Several processes with different roles on one directory: the end of none loses anything.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use peer::{Options, Peer};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// A node that may be silent for three seconds is replaced by then, whoever has little to do.
+/// The jobs of a node that is silent for three seconds are taken over by then, even by idle nodes.
 const REPLACED_MAX: Duration = Duration::from_secs(30);
 
 struct Fleet {
@@ -18,7 +18,7 @@ struct Fleet {
     target: Peer,
 }
 
-/// Where a node may be silent for three seconds only.
+/// Nodes may be silent for three seconds only.
 const HURRY: [&str; 4] = [
     "--set",
     "couch_jobs.job_timeout_sec=3",
@@ -31,7 +31,7 @@ impl Fleet {
         Self::on(None, &[]).await
     }
 
-    /// On this store; on a new directory when there is none.
+    /// Starts the nodes on this store, or on a new directory.
     async fn on(store: Option<&str>, args: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let peer = || Peer::start(Options::default());
@@ -101,7 +101,7 @@ impl Fleet {
         self.root().until(path, such).await.unwrap()
     }
 
-    /// Waits until a document that is written now is on the target.
+    /// Writes a document and waits until it is on the target.
     async fn copies(&self, id: &str) {
         self.source
             .put("db", &format!(r#"{{"_id":"{id}"}}"#))
@@ -152,7 +152,7 @@ async fn handed_over(mut fleet: Fleet) {
     assert_eq!(job["info"]["started_from"], "checkpoint", "{job:#}");
 }
 
-/// With the timeout that there is when nobody says.
+/// With the default time-out.
 #[tokio::test]
 async fn a_node_that_is_killed_is_replaced() {
     replaced(Fleet::new().await).await;
@@ -165,7 +165,7 @@ async fn a_node_that_is_killed_is_replaced_on_foundationdb() {
     }
 }
 
-/// What it still writes when it wakes up does no harm, and it works on with the others.
+/// Its writes after it wakes up do no harm, and it continues to work with the others.
 #[tokio::test]
 async fn a_node_that_is_paused_for_too_long_is_replaced_and_wakes_up_to_nothing() {
     paused(Fleet::on(None, &HURRY).await).await;
@@ -189,7 +189,7 @@ async fn paused(mut fleet: Fleet) {
         if timeout(REPLACED_MAX, replaced).await.is_ok() {
             break;
         }
-        // It has gone to sleep with the lock of an embedded store, so that nobody can do anything. Others wait for it.
+        // It was paused while it had the lock of the embedded store, so the others wait for it.
         fleet.node(name).signal(Signal::CONT).unwrap();
         fleet
             .until(&path, |job| {
@@ -223,7 +223,7 @@ async fn paused(mut fleet: Fleet) {
     assert!(!kinds.contains(&"crashed"), "{job:#}");
 }
 
-/// It dies of it, in the middle of whatever it does, and others go on.
+/// The node dies of it at any point, and the others continue.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_node_without_memory_is_replaced() {

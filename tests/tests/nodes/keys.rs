@@ -1,4 +1,4 @@
-//! The keys of credentials are changed, as an operator does it.
+//! Changing the keys of credentials, as an operator does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const DOCUMENTS: usize = 2_000;
 
-/// Writes a key file of these keys.
+/// Writes a key file with these keys.
 fn write_keys(directory: &Path, names: &[&str]) {
     let line = |name: &&str| format!("{name} {}\n", hex(name.as_bytes()[0]).repeat(32));
     let lines: String = names.iter().map(line).collect();
@@ -27,7 +27,7 @@ fn hex(byte: u8) -> String {
     format!("{byte:02x}")
 }
 
-/// What `davenport keys list` says.
+/// The output of `davenport keys list`.
 async fn list(directory: &Path) -> Value {
     let store = format!("lmdb:{}", directory.join("data").display());
     let list = Start::new("davenport", &["keys", "list", "--json", "--store", &store]);
@@ -122,7 +122,7 @@ async fn keys_are_changed_while_the_service_goes_on() {
     write_keys(directory, &["new"]);
     refused(&start, "old").await;
     write_keys(directory, &["new", "old"]);
-    // Killed in the midst of it, perhaps more than once.
+    // Killed while resealing, perhaps more than once.
     for _ in 0..3 {
         start.start().await.unwrap().kill().await.unwrap();
     }
@@ -130,7 +130,7 @@ async fn keys_are_changed_while_the_service_goes_on() {
     let root = node.root();
     root.until(COPY, runs).await.unwrap();
     sealed_anew(directory, &root).await;
-    // Nothing was restarted by it, and no document has changed.
+    // It restarted nothing, and changed no document.
     let (_, row) = root.get(COPY).await.unwrap();
     assert!(runs(&row), "{row}");
     let (_, after) = root.get("/_replicator").await.unwrap();

@@ -1,4 +1,4 @@
-//! What a node is told, how it refuses it, and what it says to whoever started it.
+//! Options of a node, the errors for invalid ones, and its output.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -65,7 +65,7 @@ async fn what_cannot_be_had_is_said_before_anything_is_begun() {
     }
     let keys = directory.path().join("davenport.keys");
     assert!(!keys.exists(), "no keys for a store that is not there");
-    // Another key file than the one that the store was used with.
+    // A different key file from the one that the store was used with.
     let other = directory.path().join("other.keys");
     let keys = format!("keys.file={}", other.display());
     let says = "give this node the key file of the others";
@@ -214,7 +214,7 @@ async fn systemd_is_told() {
     assert_eq!(told[0], "READY=1");
 }
 
-/// What `ps` and others can see of a process.
+/// The parts of a process that `ps` can show.
 fn seen(pid: u32) -> String {
     let read = |what: &str| std::fs::read(format!("/proc/{pid}/{what}")).unwrap();
     let both = [read("cmdline"), read("environ")].concat();
@@ -241,7 +241,7 @@ async fn passwords_are_out_of_sight() {
         let user = node.user(name, &format!("s3cr3t-{}", &name[..1]));
         assert_eq!(user.get("/_active_tasks").await.unwrap().0, 200, "{name}");
     }
-    // The configuration is read again from what is kept.
+    // The configuration is reloaded without the hidden passwords.
     node.signal(e2e::Signal::HUP).unwrap();
     until("the log tells of it", || {
         node.log().contains("configuration reloaded")

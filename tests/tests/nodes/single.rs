@@ -40,7 +40,7 @@ async fn a_request_replicates_and_its_result_outlives_the_process() {
     assert_eq!(result["ok"], true);
     assert_eq!(result["history"][0]["docs_written"], 100);
     assert_eq!(differences(&source, &target), 0);
-    // The same again finds the checkpoint.
+    // The second run finds the checkpoint.
     let (status, again) = root.post("/_replicate", &request).await.unwrap();
     assert_eq!((status.as_u16(), &again["no_changes"]), (200, &json!(true)));
     let (_, started) = root.post("/_replicate?async=true", &request).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_request_replicates_and_its_result_outlives_the_process() {
     let (status, log) = node.stop().await.unwrap();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(!log.contains("s3cr3t"), "{log}");
-    // Credentials are not in the store either, but sealed with a key that is beside it.
+    // The store has credentials only sealed, with a key that is next to it.
     for file in std::fs::read_dir(directory.path().join("data")).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         let shown = bytes.windows(8).any(|bytes| bytes == b"s3cr3t-o");
@@ -110,7 +110,7 @@ async fn a_document_replicates_and_says_so() {
 async fn a_stop_does_not_wait_for_those_who_wait() {
     let directory = tempfile::tempdir().unwrap();
     let (source, target) = peers().await;
-    // Nobody runs it, so whoever asked for it would wait for ever.
+    // No node runs it, so the client would wait for ever.
     let start = Start::node("davenport", directory.path()).admin();
     let node = start.clone().args(&["--roles", "api_frontend"]);
     let node = node.start().await.unwrap();
@@ -128,7 +128,7 @@ async fn a_stop_does_not_wait_for_those_who_wait() {
     assert_eq!(status.code(), Some(0), "{log}");
     let (status, _) = waiting.await.unwrap().unwrap();
     assert_eq!(status, 503);
-    // The job is still there for whoever runs it.
+    // The job still exists for a replication node.
     let node = start.start().await.unwrap();
     let root = node.root();
     root.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 0)

@@ -15,12 +15,12 @@ use tokio::net::TcpListener;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 
-/// What a collector has got.
+/// The spans that a collector received.
 #[derive(Clone, Default)]
 struct Collected(Arc<Mutex<Vec<Value>>>);
 
 impl Collected {
-    /// Listens where a node can send to.
+    /// A collector that nodes can send to.
     async fn listen(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -51,7 +51,7 @@ impl Collected {
     }
 }
 
-/// A request, the run of its job and what that begins with are one trace: that of the caller.
+/// A request, the run of its job and that run's requests are one trace: the caller's.
 #[tokio::test]
 async fn spans_lead_from_a_request_to_the_engine() {
     let (directory, collected) = (tempfile::tempdir().unwrap(), Collected::default());
@@ -103,7 +103,7 @@ async fn spans_lead_from_a_request_to_the_engine() {
     assert!(!log.contains("s3cr3t"), "{log}");
 }
 
-/// A node does its work, and stops, when nobody collects.
+/// A node works and stops without a collector.
 #[tokio::test]
 async fn a_collector_that_is_not_there_does_no_harm() {
     let directory = tempfile::tempdir().unwrap();

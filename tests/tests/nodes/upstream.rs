@@ -1,4 +1,4 @@
-//! In front of a cluster that speaks TLS, with certificates of a private authority.
+//! A frontend of a cluster that uses TLS with certificates of a private authority.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use peer::{Options, Peer};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::json;
 
-/// Makes an authority, and a certificate of it for this machine: `NAME.ca`, `NAME.cert` and `NAME.key`.
+/// Creates an authority, and a certificate of it for this machine: `NAME.ca`, `NAME.cert` and `NAME.key`.
 fn certify(directory: &Path, name: &str) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -26,7 +26,7 @@ fn certify(directory: &Path, name: &str) {
     }
 }
 
-/// A frontend on a store of its own in front of a cluster, which believes certificates of an authority.
+/// A frontend with its own store for a cluster; it trusts certificates of an authority.
 async fn in_front(directory: &Path, cluster: &Node, authority: Option<&str>) -> Node {
     let name = authority.unwrap_or("nobody");
     let url = format!("upstream.url={}", cluster.url);
@@ -91,7 +91,7 @@ async fn a_cluster_is_believed_by_its_authority() {
         (status.as_u16(), &session["userCtx"]["name"]),
         (200, &json!("joe"))
     );
-    // A plain name is a database of the cluster, and is read there with the caller's rights.
+    // A plain name is a database of the cluster, read with the caller's rights.
     let peer = Peer::start(Options::default()).await.unwrap();
     let copy = json!({
         "source": "_users", "target": peer.database_url("copy"), "create_target": true,

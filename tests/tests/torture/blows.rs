@@ -1,4 +1,4 @@
-//! What is done to the processes, drawn from a seed.
+//! Faults of the processes, drawn from a seed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::fleet::{Fleet, JOB_TIMEOUT_S};
 use crate::servers::{Process, some_faults};
 
-/// Something that is done.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Blow {
     KillNode,
@@ -62,7 +62,7 @@ impl Blows {
         Duration::from_millis(self.rng.random_range(ms))
     }
 
-    /// Strikes again and again until the time is over. Whatever is down then stays down.
+    /// Injects faults until the time is over. Processes that are down then stay down.
     pub(crate) async fn strike(&mut self, fleet: &mut Fleet, servers: &[&Process]) {
         let until = Instant::now() + self.duration;
         while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! A frontend and three nodes that replicate, on one store; and a client that looks for what it should not see.
+//! A frontend and three replication nodes on one store, and a client that looks for leaked credentials.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ pub(crate) const JOB_TIMEOUT_S: u64 = 5;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const REQUEST_MAX: Duration = Duration::from_secs(30);
-/// Everything that takes its time elsewhere does not here.
+/// Short intervals.
 const OPTIONS: [&str; 10] = [
     "replicator.interval_sec=1",
     "replicator.min_run_time_sec=1",
@@ -23,7 +23,7 @@ const OPTIONS: [&str; 10] = [
     "replicator.max_backoff_penalty_sec=4",
     "replicator.checkpoint_interval=1000",
     "replicator.park_after_sec=2",
-    // Nodes are killed by chance, and often enough to make any job look guilty.
+    // Nodes are killed so often that any job would become a suspect.
     "replicator.set_aside_after=0",
     "replicator.connection_timeout=10000",
     "replicator.request_timeout=20000",
@@ -36,7 +36,7 @@ pub(crate) struct Fleet {
     frontend: Option<Node>,
     address: String,
     nodes: Vec<Option<Node>>,
-    /// What those have logged that are gone.
+    /// The logs of nodes that have exited.
     logs: String,
 }
 
@@ -62,7 +62,7 @@ impl Fleet {
         self.nodes.len()
     }
 
-    /// A client of the frontend, wherever that is in its life.
+    /// A client of the frontend, which may be down.
     pub(crate) fn client(&self, secrets: Vec<String>) -> Client {
         Client {
             http: Http::builder().timeout(REQUEST_MAX).build().unwrap(),
@@ -84,7 +84,7 @@ impl Fleet {
             .fold(start, |start, option| start.args(&["--set", option]))
     }
 
-    /// Everything that is not there is started, and whatever was paused goes on.
+    /// Starts everything that is down, and resumes what was paused.
     pub(crate) async fn heal(&mut self) -> anyhow::Result<()> {
         for node in self.nodes.iter().flatten().chain(&self.frontend) {
             node.signal(Signal::CONT)?;
@@ -131,7 +131,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Pauses a node that lives for so long.
+    /// Pauses a running node for this long.
     pub(crate) fn pause_node(&self, at: usize, pause: Duration) -> anyhow::Result<()> {
         if let Some(node) = &self.nodes[at] {
             e2e::pause(node.pid()?, pause)?;
@@ -156,7 +156,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Stops all in order: what they have logged from the beginning.
+    /// Stops all in order; returns their complete logs.
     pub(crate) async fn stop(&mut self) -> anyhow::Result<String> {
         self.stop_frontend().await?;
         for at in 0..self.size() {
@@ -166,7 +166,7 @@ impl Fleet {
     }
 }
 
-/// An administrator who asks until there is an answer.
+/// An administrator whose requests are retried until there is a response.
 pub(crate) struct Client {
     http: Http,
     url: String,
@@ -175,13 +175,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Where credentials were seen.
+    /// The paths of responses with credentials.
     pub(crate) fn leaks(&self) -> Vec<String> {
         let leaks = self.leaks.lock().unwrap_or_else(PoisonError::into_inner);
         leaks.clone()
     }
 
-    /// One request; `None` when there is no whole answer.
+    /// Sends one request; `None` without a complete response.
     pub(crate) async fn try_send(
         &self,
         method: &Method,
@@ -199,7 +199,7 @@ impl Client {
         let response = request.send().await.ok()?;
         let (status, headers) = (response.status(), format!("{:?}", response.headers()));
         let text = response.text().await.ok()?;
-        // Whoever asks for a document of his own gets it as it is.
+        // The owner of a document gets its credentials.
         let own = *method == Method::GET && path.starts_with("/_replicator/");
         let seen = |secret: &String| text.contains(secret) || headers.contains(secret);
         if !own && self.secrets.iter().any(seen) {
@@ -209,7 +209,7 @@ impl Client {
         Some((status, text))
     }
 
-    /// Sends a request again and again, until there is an answer that is such.
+    /// Repeats a request until the response satisfies a condition.
     pub(crate) async fn send(
         &self,
         method: Method,

@@ -1,9 +1,9 @@
 //! A fleet of processes that runs many replications of all kinds, while nodes, frontends and servers are killed, paused,
-//! stopped and started at random: afterwards everything is equal, and nobody has seen a credential.
+//! stopped and started at random: afterwards all targets equal their sources, and no credential has leaked.
 //!
-//! The small one is for every day. `TORTURE_REPLICATIONS` and `TORTURE_SECONDS` make it larger, `TORTURE_SEED` another one.
+//! By default it is small. `TORTURE_REPLICATIONS` and `TORTURE_SECONDS` make it larger, `TORTURE_SEED` sets its seed.
 //! PouchDB Server takes part when `TEST_POUCHDB_SERVER` names its script, Apache CouchDB when `TEST_COUCHDB_URL` names it;
-//! `TEST_FDB_CLUSTER_FILE` has it done on FoundationDB, too.
+//! with `TEST_FDB_CLUSTER_FILE` it also runs on FoundationDB.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ use servers::Servers;
 use verdict::Judge;
 use work::Work;
 
-/// How much is done.
+/// The size of a run.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     seed: u64,

@@ -1,4 +1,4 @@
-//! Servers that are copied from and to.
+//! Source and target servers.
 
 use e2e::Signal;
 use peer::{Faults, Options, Peer, Profile};
@@ -15,10 +15,10 @@ pub(crate) struct Server {
     process: Process,
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Url {
-    /// Without credentials and slash.
+    /// Without credentials and trailing slash.
     pub(crate) plain: String,
     /// Name and password of the administrator, if it has one.
     pub(crate) admin: Option<(String, String)>,
@@ -38,7 +38,7 @@ impl Url {
     }
 }
 
-/// What may be done to a server.
+/// Faults of a server.
 pub(crate) enum Process {
     Peer(Peer),
     PouchDb(PouchDb),
@@ -97,7 +97,7 @@ impl Servers {
         all.map(|server| &server.process).collect()
     }
 
-    /// What must not be seen anywhere.
+    /// Credentials that must not leak.
     pub(crate) fn secrets(&self) -> Vec<String> {
         let admins = self
             .all
@@ -113,7 +113,7 @@ impl Servers {
         secrets
     }
 
-    /// All work again.
+    /// Ends all faults.
     pub(crate) async fn heal(&self) {
         for process in self.processes() {
             match process {
@@ -128,7 +128,7 @@ impl Servers {
     }
 }
 
-/// A little of everything that may go wrong with requests.
+/// Every kind of request fault, each rarely.
 pub(crate) fn some_faults(seed: u64) -> Faults {
     let profile = Profile {
         latency: 50,

@@ -1,4 +1,4 @@
-//! What has to hold when everything works again.
+//! Invariants after all faults have ended.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,21 +14,21 @@ use crate::fleet::Client;
 use crate::servers::Servers;
 use crate::work::{Replication, Work};
 
-/// Databases that are read at a time.
+/// Databases read concurrently.
 const COMPARED_AT_A_TIME: usize = 8;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
-/// Looks at everything when it works again.
+/// Checks everything after all faults have ended.
 pub(crate) struct Judge<'a> {
     pub(crate) work: &'a Work,
     pub(crate) servers: &'a Servers,
     pub(crate) client: &'a Client,
-    /// Ids of the replications that go on without a document, by name.
+    /// Ids of the continuous replications without a document, by name.
     pub(crate) transient: BTreeMap<String, String>,
 }
 
 impl Judge<'_> {
-    /// Every replication of a document has ended, or runs for ever.
+    /// Every replication document has completed, or is continuous and runs.
     pub(crate) async fn settled(&self) {
         let begun = Instant::now();
         for replication in (self.work.replications.iter()).filter(|one| !one.transient) {
@@ -45,7 +45,7 @@ impl Judge<'_> {
         println!("settled after {:?}", begun.elapsed());
     }
 
-    /// Every target has what its source has, as far as that was wanted.
+    /// Every target has the selected documents of its source.
     pub(crate) async fn equal(&self) {
         let begun = Instant::now();
         let compared = self.work.replications.iter();
@@ -72,7 +72,7 @@ impl Judge<'_> {
             if runs && differences.as_ref().is_ok_and(Vec::is_empty) {
                 return;
             }
-            // What is continuous may not have heard of the last change yet.
+            // Continuous replications may not have seen the last change yet.
             let may_come = replication.continuous || differences.is_err();
             assert!(
                 may_come && Instant::now() < until,
@@ -82,7 +82,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A continuous replication without a document runs, or has failed for a reason that it tells and is asked for again.
+    /// A continuous replication without a document runs, or has failed with a reason and is requested again.
     async fn runs(&self, replication: &Replication) -> bool {
         let Some(id) = self.transient.get(&replication.name) else {
             return true;
@@ -98,7 +98,7 @@ impl Judge<'_> {
         false
     }
 
-    /// What has ended has ended once: its document was changed once. What goes on has not been touched.
+    /// Documents of completed replications were changed exactly once, those of running ones never.
     pub(crate) async fn terminal_states(&self) {
         let client = self.client;
         let mut running = self.transient.len();

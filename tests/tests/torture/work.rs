@@ -1,4 +1,4 @@
-//! What is replicated: documents of many kinds, by replications of all kinds, and what has to come of it.
+//! The replications of a run: documents and replications of all kinds, and the expected results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,11 +17,11 @@ use crate::Scale;
 use crate::fleet::Client;
 use crate::servers::{Servers, Url};
 
-/// A credential of servers that have no administrator.
+/// A credential for servers without an administrator.
 pub(crate) const HEADER_SECRET: &str = "s3cr3t-header-0ddba11";
-/// Documents that there are at the beginning.
+/// Initial documents.
 const DOCUMENTS: u64 = 15;
-/// Documents that a write brings.
+/// Documents per write.
 const MORE: u64 = 3;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const TRIES_MAX: usize = 2_000;
@@ -39,7 +39,7 @@ pub(crate) enum Choice {
     Named,
 }
 
-/// How credentials are said.
+/// The form of credentials.
 #[derive(Clone, Copy, Debug)]
 enum Credentials {
     Url,
@@ -54,10 +54,10 @@ pub(crate) struct Replication {
     pub(crate) source: usize,
     pub(crate) target: usize,
     pub(crate) continuous: bool,
-    /// By `_replicate`, and not by a document.
+    /// Created by `_replicate`, not by a document.
     pub(crate) transient: bool,
     pub(crate) choice: Choice,
-    /// By the replicator, and not by the source.
+    /// Filtered by the replicator, not by the source.
     filtered_here: bool,
     credentials: Credentials,
 }
@@ -82,7 +82,7 @@ impl Work {
             let said = [Credentials::Url, Credentials::Basic, Credentials::Header];
             let (source, target) = (rng.random_range(0..count), rng.random_range(0..count));
             let choice = choices[rng.random_range(0..choices.len())];
-            // PouchDB Server ends itself over filter functions, and knows no other filters of the feed.
+            // PouchDB Server crashes on filter functions, and supports no other filters.
             let here = servers.all[source].is_pouchdb;
             Replication {
                 name: format!("{number:04}"),
@@ -100,7 +100,7 @@ impl Work {
         });
         Self {
             replications: replications.collect(),
-            // Two runs of one process share the servers that were there before.
+            // Two runs of one process share the existing servers.
             run: format!(
                 "torture-{}-{}",
                 std::process::id(),
@@ -117,7 +117,7 @@ impl Work {
         format!("{}-t{}", self.run, replication.name)
     }
 
-    /// Makes all databases, and the first documents.
+    /// Creates all databases, and the first documents.
     pub(crate) async fn prepare(&self, servers: &Servers) {
         let http = Http::new();
         for replication in &self.replications {
@@ -146,19 +146,19 @@ impl Work {
         }
     }
 
-    /// Has all replications made, whatever happens to the frontend meanwhile.
+    /// Creates all replications, retrying while the frontend is down.
     pub(crate) async fn ask(&self, client: &Client, urls: &[Url]) {
         for replication in self.replications.iter().filter(|one| !one.transient) {
             let body = self.body(replication, urls);
             let path = format!("/_replicator/{}", replication.name);
-            // A conflict says that an earlier try had come through.
+            // A conflict means that an earlier attempt succeeded.
             let done = |status: StatusCode, _: &Value| status.is_success() || status == 409;
             client.send(Method::PUT, &path, Some(&body), done).await;
         }
         self.ask_once(client, urls).await;
     }
 
-    /// Asks for those replications that no document stands behind: the ids of those that go on, by name.
+    /// Requests the replications without a document; returns the ids of the continuous ones, by name.
     pub(crate) async fn ask_once(&self, client: &Client, urls: &[Url]) -> BTreeMap<String, String> {
         let transient = self.replications.iter().filter(|one| one.transient);
         let asked = transient.map(async |replication| {
@@ -170,8 +170,8 @@ impl Work {
         ids.into_iter().flatten().collect()
     }
 
-    /// Asks for a replication that no document stands behind: whoever asks again for the same joins in. Such a one is not
-    /// tried again when it fails, so whoever wants it asks again.
+    /// Requests a replication without a document; a repeated request joins the running one. It is not
+    /// retried when it fails, so the request is repeated.
     pub(crate) async fn ask_for(
         &self,
         replication: &Replication,
@@ -206,7 +206,7 @@ impl Work {
         body
     }
 
-    /// Writes more documents to the sources of continuous replications while everything is struck.
+    /// Writes more documents to the sources of continuous replications during the faults.
     pub(crate) async fn write_more(&self, urls: &[Url], scale: Scale) {
         let http = Http::new();
         let mut rng = SmallRng::seed_from_u64(scale.seed ^ 0x5eed);
@@ -224,7 +224,7 @@ impl Work {
         }
     }
 
-    /// What the target has to have of what the source has.
+    /// The documents of the source that the target must have.
     pub(crate) fn expected(replication: &Replication, mut source: Contents) -> Contents {
         let named: BTreeSet<String> = named().into_iter().collect();
         source
@@ -240,7 +240,7 @@ impl Work {
         source.without_locals()
     }
 
-    /// Leaves nothing behind on servers of others.
+    /// Cleans up on external servers.
     pub(crate) async fn forget(&self, servers: &Servers) {
         let http = Http::new();
         for replication in &self.replications {
@@ -255,7 +255,7 @@ impl Work {
     }
 }
 
-/// Ids of a replication that names them.
+/// The document ids of a replication by `doc_ids`.
 fn named() -> Vec<String> {
     (0..DOCUMENTS).step_by(4).map(id).collect()
 }
@@ -281,7 +281,7 @@ fn endpoint(url: &Url, database: &str, how: Credentials) -> Value {
     }
 }
 
-/// Writes documents by their numbers, with revisions that depend on these alone: it may be done again.
+/// Writes documents by number, with revisions that depend only on it, so that a write can be repeated.
 async fn write(
     http: &Http,
     database: &str,
@@ -327,7 +327,7 @@ fn rev(number: u64, leaf: u64) -> String {
     format!("{:032x}", (u128::from(number) + 1) << 8 | u128::from(leaf))
 }
 
-/// Asks a server until it has done what it is told, or has done so before.
+/// Retries a request until the server has done it, now or before.
 async fn insist(http: &Http, method: Method, url: &str, body: Option<&Value>) {
     let mut last = String::new();
     for _ in 0..TRIES_MAX {

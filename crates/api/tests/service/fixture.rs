@@ -76,7 +76,7 @@ impl Answer {
     }
 }
 
-/// Somebody who sends requests.
+/// A client.
 #[derive(Clone)]
 pub(crate) struct User<'a> {
     fixture: &'a Fixture,
@@ -151,7 +151,7 @@ impl Fixture {
         }
     }
 
-    /// Nobody in particular.
+    /// An anonymous client.
     pub(crate) fn nobody(&self) -> User<'_> {
         User {
             fixture: self,
@@ -164,7 +164,7 @@ impl Fixture {
         self.user("root", "s3cret")
     }
 
-    /// Somebody with a password.
+    /// A client with name and password.
     pub(crate) fn user(&self, name: &str, password: &str) -> User<'_> {
         let pair = BASE64_STANDARD.encode(format!("{name}:{password}"));
         self.nobody()
@@ -211,7 +211,7 @@ pub(crate) struct Setting {
     pub(crate) upgrade_hashes: bool,
     /// The cluster in front of which the service stands.
     pub(crate) upstream: Option<String>,
-    /// Else time stands still.
+    /// Without one, time stands still.
     pub(crate) clock: Option<Clock>,
 }
 
@@ -292,7 +292,7 @@ impl User<'_> {
     }
 }
 
-/// A replication that nobody runs.
+/// A replication that no node runs.
 pub(crate) fn replication() -> Value {
     json!({"source": "http://src.example/a", "target": "http://tgt.example/b"})
 }

@@ -10,7 +10,7 @@ const FORMAT: u8 = 1;
 /// What is known of a type; its being stored is the registration of the type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeConfig {
-    /// A holder that is silent for longer loses its job. Holders send heart-beats at a third of it or sooner.
+    /// A holder that is silent for longer loses its job. Holders send heartbeats at a third of it or sooner.
     pub timeout_ms: u64,
     /// How long a job is kept after it has finished, unless it says otherwise; `None` for good.
     /// Jobs keep what was set when they were added last.

@@ -139,7 +139,7 @@ impl Job {
         self.state == Some(State::Running) && self.lock == Some(lock)
     }
 
-    /// A heart-beat; true when another run is requested.
+    /// A heartbeat; true when another run is requested.
     pub(crate) fn update(&mut self, data: Option<Token>) -> bool {
         if data.is_some() {
             self.data = data;

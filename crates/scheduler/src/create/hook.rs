@@ -1,4 +1,4 @@
-//! The hook: documents become jobs, in the transaction that writes them.
+//! The write hook: creates jobs in the transaction that writes their documents.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ impl Replications {
         }
     }
 
-    /// A hook for the replicator's own writes that are to change jobs.
+    /// A hook for the replicator's own writes that should change jobs.
     pub(crate) fn replicators_hook(&self, op: Op) -> DocumentHook<'_> {
         DocumentHook {
             op,
@@ -37,7 +37,8 @@ impl Replications {
         }
     }
 
-    /// Makes the job of a document what the document's winning revision says. `known` is what that revision means, if it
+    /// Updates the job of a document to its winning revision. `known` is the meaning of that revision, if it was parsed
+    /// before.
     /// was read before.
     pub(crate) async fn document_in(
         &self,
@@ -92,18 +93,18 @@ impl Replications {
     }
 }
 
-/// Makes jobs of documents, in the transaction that writes them.
+/// Creates jobs in the transaction that writes their documents.
 #[derive(Debug)]
 pub struct DocumentHook<'a> {
     replications: &'a Replications,
     writer: Writer,
     op: Op,
-    /// By the document's id: bodies as they are stored, and what they mean.
+    /// By document id: the stored bodies, and their meaning.
     known: HashMap<&'a str, Vec<(&'a str, &'a Meaning)>>,
 }
 
 impl<'a> DocumentHook<'a> {
-    /// Spares the transaction from reading the bodies of these edits again.
+    /// Saves the transaction from parsing the bodies of these edits again.
     #[must_use]
     pub fn knowing(mut self, edits: &'a [Edit], meanings: &'a [Option<Meaning>]) -> Self {
         for (edit, meaning) in edits.iter().zip(meanings) {
@@ -118,7 +119,7 @@ impl<'a> DocumentHook<'a> {
         self
     }
 
-    /// The same body means the same, so bodies and not revisions are compared: those are not known yet.
+    /// Bodies and not revisions are compared, because the new revisions are not known yet.
     fn meaning(&self, document: &Document) -> Option<&'a Meaning> {
         let known = self.known.get(document.id.as_str())?;
         let same = known.iter().find(|(stored, _)| *stored == document.body);
@@ -166,7 +167,7 @@ impl WriteHook for DocumentHook<'_> {
         let replications = self.replications;
         let stored = &change.written.body;
         match self.meaning(change.written) {
-            // It was sealed by this process, just now.
+            // This process has just sealed it.
             Some(_) if strip::is_sealed(stored) => {
                 (replications.seals_in(tx, replications.sealer().newest())).await?;
             }

@@ -1,4 +1,4 @@
-//! What the body of a document means, read once: before the transaction that writes it, if a client sent it.
+//! The meaning of a document's body, parsed once: before the transaction that writes it, if a client sent it.
 
 use docstore::{Db, Document, Edit};
 use document::json::Json;
@@ -10,18 +10,18 @@ use replication::params::{Grant, Invalid, Replication};
 /// A body and the replication that it describes.
 #[derive(Debug)]
 pub struct Meaning {
-    /// As it was sent.
+    /// The body as sent.
     pub(crate) body: Json,
-    /// What was added to its plain names.
+    /// The credentials added to its plain names.
     pub(crate) grant: Option<Grant>,
     pub(super) wanted: Result<Replication, Invalid>,
 }
 
-/// An edit that was checked and completed.
+/// A validated and completed edit.
 #[derive(Debug)]
 pub struct Prepared {
     pub edit: Edit,
-    /// For [`DocumentHook::knowing`](super::DocumentHook::knowing); `None` where the hook needs none, or has to read it.
+    /// For [`DocumentHook::knowing`](super::DocumentHook::knowing); `None` if the hook needs none, or has to parse it.
     pub meaning: Option<Meaning>,
 }
 

@@ -1,7 +1,8 @@
-//! Sealing everything anew after keys were changed, in the background.
+//! Reseals everything in the background after keys were changed.
 //!
-//! `keys_in_use.rs` says which rows tell what a key is still needed for. Any node that seals with the newest key can continue
-//! a pass. A pass changes no revision, tells no feed and no waiting client, and takes no job from its holder.
+//! `keys_in_use.rs` describes the rows that record which keys are needed. Any node that seals with the newest key can
+//! continue a pass. A pass changes no revision, notifies no feed and no waiting client, and takes no job from its
+//! holder.
 
 mod everything;
 
@@ -21,28 +22,28 @@ use crate::seal::{Unreadable, key_of};
 use crate::service::{JOB_TYPE, Replications, Scanned};
 use crate::{keys, metrics, strip};
 
-/// While some node still seals with an old key, passes follow each other no faster than this, and than four times as long
-/// as one takes.
+/// While some node still seals with an old key, the minimum pause between passes, and the multiple of a pass's own
+/// duration.
 const PAUSE_MS: i64 = 60_000;
 
 /// How much is sealed with a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sealed {
-    /// Bodies of documents, conflicts and deletions among them.
+    /// Bodies of documents, including conflicts and deletions.
     pub documents: u64,
-    /// What jobs were asked to do.
+    /// Parameters of jobs.
     pub jobs: u64,
 }
 
-/// What one transaction of a pass has done.
+/// The result of one transaction of a pass.
 enum Step {
     Nothing,
     Some,
-    /// The pass is over; these keys are not needed any more.
+    /// The pass is complete; these keys are not needed any more.
     Ended(Vec<String>),
 }
 
-/// Looks at everything that may be sealed, and counts by key. Exact while nobody writes.
+/// Counts everything that is sealed, by key. Exact while there are no writes.
 pub async fn count_seals(store: &Store) -> Result<BTreeMap<String, Sealed>, ServiceError> {
     let docs = DocStore::new(store.clone(), docstore::Options::default());
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
@@ -91,7 +92,7 @@ pub async fn count_seals(store: &Store) -> Result<BTreeMap<String, Sealed>, Serv
 }
 
 impl Replications {
-    /// Seals a bounded part of what is sealed with old keys with the newest one.
+    /// Reseals a bounded part of what is sealed with old keys.
     pub async fn reseal_a_little(&self) -> Result<Scanned, ServiceError> {
         let Some(newest) = self.0.sealer.newest() else {
             return Ok(Scanned::Nothing);
@@ -204,7 +205,7 @@ fn begin_in(tx: &Transaction, known: &KeysInUse, to: &str, now_ms: i64) -> Step 
     Step::Some
 }
 
-/// Lets go of the keys that nobody has sealed with since the pass began.
+/// Releases the keys that were not used for sealing since the pass began.
 async fn end_in(tx: &Transaction, known: &KeysInUse) -> Result<Vec<String>, ServiceError> {
     let mut gone = Vec::new();
     for name in known.old() {

@@ -1,8 +1,8 @@
-//! Databases as a whole: looking at every document again, and removing the jobs of deleted ones.
+//! Whole databases: scanning all documents again, and removing the jobs of deleted databases.
 //!
-//! Jobs are made with documents, so a new database needs nothing. Documents that came by another way, as by an import of
-//! rows, or that were refused by a configuration that has changed, are found by a scan: a marker says where it stands, so it
-//! can be continued by any node.
+//! Jobs are created with documents, so a new database needs no scan. A scan finds documents that arrived in another
+//! way, such as an import of rows, or that were rejected under a configuration that has changed since. A marker records
+//! its position, so any node can continue it.
 
 use docstore::{AllDocsQuery, Db, IdRange, InstanceId, ReadOptions, Swept};
 use jobs::Op;
@@ -13,11 +13,11 @@ use crate::fault::ServiceError;
 use crate::keys;
 use crate::service::{Replications, Scanned};
 
-/// Documents that one transaction looks at.
+/// Documents per transaction.
 const DOCUMENTS_MAX: u64 = 100;
 
 impl Replications {
-    /// Asks for a look at every document of a database, in the background.
+    /// Requests a background scan of a database.
     pub async fn rescan(&self, db: &Db) -> Result<(), ServiceError> {
         (self.0.jobs.store())
             .transact("rescan", |tx| async move {
@@ -33,9 +33,8 @@ impl Replications {
         tx.set(&keys::scan(db.instance()), &marker(db.name().as_str(), ""));
     }
 
-    /// Does a bounded piece of background work: documents of a database that is to be looked at, jobs of a deleted one,
-    /// or what is sealed with an old key.
-    /// To be called by every node until there is nothing to do, and again after a while.
+    /// Does a bounded piece of background work: scans a database, removes jobs of a deleted one, or reseals. Every node
+    /// calls it until there is nothing to do, and again after a while.
     pub async fn work_a_little(&self) -> Result<Scanned, ServiceError> {
         let op = self.0.jobs.op();
         let scanned = (self.0.jobs.store())
@@ -64,7 +63,7 @@ impl Replications {
         let name = self.0.docs.name(&name)?;
         let db = match self.0.docs.open_in(tx, &name).await {
             Ok(db) if keys::scan(db.instance()) == *row.key => db,
-            // It was deleted, or made anew: the sweep of deleted databases does the rest.
+            // The database was deleted or recreated: the sweep of deleted databases does the rest.
             Ok(_) | Err(docstore::Error::NoDatabase) => {
                 tx.clear(&row.key);
                 return Ok(Scanned::Some);
@@ -104,8 +103,7 @@ impl Replications {
         Ok(self.0.docs.create(&name, instance).await?)
     }
 
-    /// Deletes a database: nobody sees it any more. Its jobs go by [`Self::work_a_little`], and whoever holds one of them
-    /// hears of it then.
+    /// Deletes a database at once. [`Self::work_a_little`] removes its jobs; holders of those are told then.
     pub async fn delete_database(&self, db: &Db) -> Result<(), ServiceError> {
         Ok(self.0.docs.delete_database(db).await?)
     }

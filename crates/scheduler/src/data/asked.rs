@@ -1,5 +1,5 @@
-//! What a user asked for, as a job keeps it: the members of the body that the parser reads, sealed as a whole, so that defaults
-//! are those of the service at the time of a run. What is shown of it stands beside it in plain.
+//! The parameters of a job: the members of the body that the parser reads, sealed as a whole. Defaults are filled in at
+//! the time of a run. What may be shown is stored next to it in plain text.
 
 use couch::Endpoint;
 use document::json::Json;
@@ -41,7 +41,7 @@ const MEMBERS: [&str; 27] = [
     "filter_where",
 ];
 const MEMBER_CHECKPOINTS: &str = "checkpoints";
-/// What the service has added: no client can write such a member.
+/// Added by the service: clients cannot write this member.
 pub(super) const GRANT: &str = "_grant";
 
 /// What is shown of a replication.
@@ -59,7 +59,7 @@ pub(crate) struct Shown {
     pub(crate) checkpoint_interval: u64,
 }
 
-/// What the user asked for.
+/// The user's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Spec {
@@ -144,7 +144,7 @@ mod tests {
             "interval(\"",
             "proxy(\"",
         ];
-        // Not part of what a replication is, or members of members.
+        // Not part of a replication, or members of members.
         let others = ["cancel", "view"];
         let mut seen = 0;
         for source in sources {

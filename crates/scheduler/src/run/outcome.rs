@@ -7,6 +7,6 @@ pub(crate) enum Outcome {
     Failed,
     Crashed,
     Rescheduled,
-    /// The lock was lost; whatever becomes of the job is another node's.
+    /// The lock was lost; another node decides about the job.
     Halted,
 }

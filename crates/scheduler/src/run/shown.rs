@@ -1,4 +1,4 @@
-//! What a run shows its node while it lasts, and how a run ends that does not give its thread back.
+//! The state that a run shows to its node, and detection of runs that block their thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// A run that does not give its thread back for so long is stuck.
+/// A run that blocks its thread for this long is stuck.
 pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
-/// What a run shows its node.
+/// The state that a run shows to its node.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
-    /// Whether it waits for changes and takes no seat.
+    /// Whether it waits for changes without a permit.
     pub(super) parked: AtomicBool,
-    /// Since when it has been behind its source, in milliseconds; 0 when it is not.
+    /// Since when it is behind its source, in milliseconds; 0 if it is not.
     behind_since_ms: AtomicI64,
-    /// Since when it has not given its thread back; 0 when it has.
+    /// Since when the current poll runs; 0 between polls.
     poll_began_ms: AtomicU64,
     told_stuck: AtomicBool,
 }
@@ -26,7 +26,7 @@ impl Shown {
         self.parked.load(Ordering::Relaxed)
     }
 
-    /// Whether it is found to be stuck, for the first time.
+    /// Whether it is newly found to be stuck.
     pub(crate) fn gets_stuck(&self) -> bool {
         let began_ms = self.poll_began_ms.load(Ordering::Relaxed);
         let lasts_ms = now_ms().saturating_sub(began_ms);
@@ -35,7 +35,7 @@ impl Shown {
             && !self.told_stuck.swap(true, Ordering::Relaxed)
     }
 
-    /// How far behind its source it is.
+    /// How far it is behind its source.
     pub(crate) fn lag(&self, now_ms: i64) -> Duration {
         let since_ms = match self.behind_since_ms.load(Ordering::Relaxed) {
             0 => now_ms,
@@ -50,7 +50,7 @@ impl Shown {
     }
 }
 
-/// Polls a run, and shows for how long a poll lasts.
+/// Polls a run, and records how long the poll lasts.
 pub(crate) async fn watched<F: Future>(run: F, shown: Arc<Shown>) -> F::Output {
     let mut run = std::pin::pin!(run);
     std::future::poll_fn(|cx| {
@@ -62,11 +62,11 @@ pub(crate) async fn watched<F: Future>(run: F, shown: Arc<Shown>) -> F::Output {
     .await
 }
 
-/// Milliseconds of a clock that only differences are taken of.
+/// Milliseconds of a monotonic clock.
 fn now_ms() -> u64 {
     static BEGAN: std::sync::OnceLock<tokio::time::Instant> = std::sync::OnceLock::new();
     let began = BEGAN.get_or_init(tokio::time::Instant::now);
-    // 0 says that nothing is polled.
+    // 0 means that no poll is running.
     u64::try_from(began.elapsed().as_millis())
         .unwrap_or(u64::MAX)
         .max(1)

@@ -1,4 +1,4 @@
-//! Runs that may harm their node: begun with care, and ended when they panic.
+//! Runs that may stop their node: started with care, and ended when they panic.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::quarantine::{self, Suspect, Verdict};
 use replication::engine::Progress;
 
 impl Work<'_> {
-    /// Ends a run that panicked: it is run again, and fails for good if that happens twice in a row.
+    /// Ends a run that panicked: it is retried once, and fails for good if it panics twice in a row.
     pub(super) async fn end_panicked(&self) -> Result<Outcome, ServiceError> {
         let replications = &self.runner.replications;
         let job = &self.accepted.job.id;
@@ -36,7 +36,7 @@ impl Work<'_> {
         }
     }
 
-    /// Lets a job whose last node stopped begin when it is its turn; the end of one that has stopped too many.
+    /// Waits until a suspect may start, or sets it aside after too many strikes.
     pub(super) async fn suspected(&self) -> Result<Option<End>, ServiceError> {
         let (replications, accepted) = (&self.runner.replications, self.accepted);
         let admit = (self.runner.quarantine).admit(replications, &accepted.job, accepted.stalls);

@@ -1,4 +1,4 @@
-//! Users: they write, change, pause and delete documents, and ask for replications without any.
+//! Clients: they write, change, pause and delete documents, and request replications without a document.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::create::{Caller, Rank, Started, Writer};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 
-/// One user of one frontend, for ever. What fails is given up.
+/// One client of one frontend, for ever. Failed requests are not retried.
 pub(super) async fn edit(
     world: Arc<World>,
     replications: Replications,
@@ -37,7 +37,7 @@ pub(super) async fn edit(
         let number = rng.random_range(0..desk.world.plan.wishes.len());
         let wish = &desk.world.plan.wishes[number];
         if wish.documents == 0 {
-            // Who does not wait for the answer may ask again.
+            // A client that does not wait for the response may repeat the request.
             if let Ok(Started::Job { job, .. }) = desk.ask(wish, &mut rng).await
                 && rng.random_bool(0.5)
             {
@@ -55,7 +55,7 @@ pub(super) fn document_id(wish: usize, nth: usize) -> String {
     format!("wish-{wish}-{nth}")
 }
 
-/// A frontend as its users have it.
+/// A frontend, seen by its clients.
 pub(super) struct Desk {
     pub(super) world: Arc<World>,
     pub(super) replications: Replications,
@@ -82,7 +82,7 @@ impl Desk {
             }
             (_, rev) => {
                 let mut body = body(&self.world, wish);
-                // Another replication, of the same id.
+                // Another replication with the same id.
                 body["retries_per_request"] = json!(rng.random_range(1..4));
                 self.put(id, rev, &body).await
             }
@@ -138,11 +138,11 @@ impl Desk {
     }
 }
 
-/// What a wish is as a replication document.
+/// The replication document of a wish.
 pub(super) fn body(world: &World, wish: &Wish) -> Value {
     let (source, target) = (&world.servers.source, &world.servers.target);
     let source = if wish.invalid {
-        // A database that is not there.
+        // A database that does not exist.
         source.database_url("nowhere")
     } else {
         source.database_url(&wish.source)

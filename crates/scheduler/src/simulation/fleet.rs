@@ -1,4 +1,4 @@
-//! A fleet on one store between two servers, and what befalls it.
+//! A fleet on one store between two servers, and its faults.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use crate::seal::Sealer;
 use crate::service::{Replications, Setup};
 use crate::testing::Bug;
 
-/// When everything begins, by a clock that is right.
+/// The start time, by a correct clock.
 const START_MS: i64 = 1_700_000_000_000;
-/// How long it may take until everything is as it should be when nothing goes wrong any more.
+/// How long recovery may take after all faults have ended.
 const PATIENCE: Duration = Duration::from_mins(12);
-/// How long everything is watched doing nothing.
+/// How long the idle fleet is watched.
 const IDLE: Duration = Duration::from_mins(10);
 
-/// What all share.
+/// Shared state.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) bug: Option<Bug>,
@@ -50,7 +50,7 @@ impl World {
 /// The nodes.
 pub(super) struct Fleet {
     pub(super) world: Arc<World>,
-    /// The service, to which nothing happens.
+    /// The service, without faults.
     pub(super) calm: Desk,
     members: Vec<Member>,
     pub(super) begun: Instant,
@@ -63,7 +63,7 @@ struct Member {
     is_cut_off: bool,
 }
 
-/// Runs a plan from beginning to end.
+/// Runs a plan from start to end.
 pub(super) async fn run(plan: Plan, bug: Option<Bug>) -> Report {
     let mut fleet = Fleet::open(plan, bug).await;
     let writing = write_for_ever(Arc::clone(&fleet.world.servers), fleet.world.plan.clone());
@@ -130,7 +130,7 @@ impl Fleet {
             begun: Instant::now(),
         };
         for (number, wish) in fleet.world.plan.wishes.iter().enumerate() {
-            // Others are made by clients.
+            // Clients create others.
             if number % 2 == 0 && wish.documents > 0 {
                 let body = clients::body(&fleet.world, wish);
                 let id = clients::document_id(number, 0);
@@ -156,7 +156,7 @@ impl Fleet {
         }
     }
 
-    /// Everything that goes wrong.
+    /// Applies all faults.
     async fn troubled(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (at, (node, fault)) in self.world.plan.schedule.clone() {
@@ -188,7 +188,7 @@ impl Fleet {
             }
             Fault::Stop => {
                 if let Some(running) = member.running.take() {
-                    // One that is stopped and paused at once would never end.
+                    // A process that is stopped and paused at once would never end.
                     running.process.pause(false);
                     running.stop().await?;
                 }
@@ -199,7 +199,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Nothing goes wrong any more, and nobody wants anything else.
+    /// Ends all faults and all clients.
     async fn heal(&mut self) -> Vec<String> {
         self.world.healing.store(true, Ordering::Relaxed);
         self.world.servers.heal();
@@ -214,12 +214,12 @@ impl Fleet {
             }
             self.start(node);
         }
-        // What is under way ends.
+        // Work in progress ends.
         sleep(Duration::from_secs(90)).await;
         unconstrained(self.go_on()).await
     }
 
-    /// Nothing is paused any more.
+    /// Resumes everything that is paused.
     async fn go_on(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (id, _) in self.documents() {
@@ -230,13 +230,13 @@ impl Fleet {
             if doc["paused"] == true
                 && let Err(error) = self.calm.replications.set_paused(&job, false).await
             {
-                problems.push(format!("{id} stays paused: {error}"));
+                problems.push(format!("cannot resume {id}: {error}"));
             }
         }
         problems
     }
 
-    /// All documents that may be there, and what they wish.
+    /// All documents that may exist, and their wishes.
     pub(super) fn documents(&self) -> Vec<(String, usize)> {
         let wishes = self.world.plan.wishes.iter().enumerate();
         let documents = wishes.flat_map(|(number, wish)| {
@@ -245,12 +245,12 @@ impl Fleet {
         documents.collect()
     }
 
-    /// Whether jobs that never end stop for others, for there is no room for all and none gives up its place.
+    /// Whether endless jobs yield to others, because there are too few permits for all.
     pub(super) fn takes_turns(&self) -> bool {
         self.world.plan.options.park_after_sec == 0
     }
 
-    /// Waits until everything is as it should be.
+    /// Waits until everything is in its final state.
     async fn settle(&self) -> Vec<String> {
         let begun = Instant::now();
         loop {
@@ -262,7 +262,7 @@ impl Fleet {
         }
     }
 
-    /// With nothing to do, little is done, and everything stays as it is.
+    /// Idle, the fleet does little, and nothing changes.
     async fn idle(&self) -> Vec<String> {
         let tried = || -> BTreeMap<&str, u64> {
             let mut sums = BTreeMap::new();
@@ -287,7 +287,7 @@ impl Fleet {
         let more: BTreeMap<_, _> = more.filter(|(_, more)| *more > 0).collect();
         let sum: u64 = more.values().sum();
         let minutes = IDLE.as_secs() / 60;
-        // The queue's services, the scheduler's turns and what it tidies up; of each job heart-beats and statistics.
+        // The queue's services, the scheduler's background work; per job, heartbeats and statistics.
         let nodes = self.members.len() as u64 * (300 + 120 / self.world.plan.options.interval_sec);
         let jobs = self.documents().len() as u64 * 20;
         let mut problems = unconstrained(judge::wrong(self)).await;

@@ -1,4 +1,4 @@
-//! What has to be true: of documents, jobs and databases when everything works again, and of all that was ever copied.
+//! Invariants of documents, jobs and databases after all faults have ended, and of everything that was copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -17,10 +17,10 @@ use crate::keys;
 use crate::service::JOB_TIMEOUT;
 use crate::testing::{Copied, Recorded};
 
-/// What lasts no longer than this is no overlap: two things at one moment of a paused clock.
+/// Shorter overlaps do not count: two events at one moment of a paused clock.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// What is not as it should be, once nothing goes wrong any more.
+/// Violations, once all faults have ended.
 pub(super) async fn wrong(fleet: &Fleet) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut of_wish: BTreeMap<usize, Vec<(String, String)>> = BTreeMap::new();
@@ -77,14 +77,14 @@ fn may_be(wish: &Wish, state: &str, row: &Value) -> bool {
     }
 }
 
-/// A document says of itself what its job says.
+/// A document shows the state of its job.
 fn contradiction(id: &str, state: &str, doc: &Value) -> Option<String> {
     let says = doc.get("_replication_state").and_then(Value::as_str);
     let should = matches!(state, "completed" | "failed").then_some(state);
     (says != should).then(|| format!("{id} is {state} and says {says:?}"))
 }
 
-/// Jobs, and rows beside them.
+/// Jobs, and rows that belong to them.
 async fn rows(fleet: &Fleet) -> Vec<String> {
     let replications = &fleet.calm.replications;
     let mut wrong = replications
@@ -134,21 +134,21 @@ async fn rows(fleet: &Fleet) -> Vec<String> {
         wrong.extend(waits_in_vain(fleet, id, data, &jobs).await);
     }
     for key in listed {
-        wrong.push(format!("a row of nobody: {}", key.escape_ascii()));
+        wrong.push(format!("an orphaned row: {}", key.escape_ascii()));
     }
     wrong
 }
 
-/// The queue's state of a job and its own.
+/// The queue's state of a job, and its own.
 fn agree(queue: State, own: JobState) -> bool {
     match queue {
-        // A run may not have begun yet, and what a node says that has gone stays.
+        // A run may not have started yet, and the state written by a stopped node stays.
         State::Pending | State::Running => !own.is_terminal(),
         State::Finished => own.is_terminal(),
     }
 }
 
-/// A job that failed as a duplicate, of one that does not work any more.
+/// A job that failed as a duplicate of one that does not run any more.
 async fn waits_in_vain(
     fleet: &Fleet,
     id: &JobId,
@@ -188,7 +188,7 @@ async fn all(fleet: &Fleet, range: KeyRange) -> Vec<KeyValue> {
         .unwrap()
 }
 
-/// Says what was wrong with all that was done, when all nodes have stopped.
+/// All violations of a run, when all nodes have stopped.
 pub(super) async fn judge(fleet: &Fleet) -> Report {
     let replications = &fleet.calm.replications;
     let counts = replications
@@ -230,10 +230,10 @@ pub(super) async fn judge(fleet: &Fleet) -> Report {
     }
 }
 
-/// Runs of one replication id that copied at the same time.
+/// Runs of one replication id that copied concurrently.
 ///
-/// Of one job there are never two, but for a process that had no processor and has not noticed yet. Of two jobs, of which
-/// the first was removed, the first run may go on until it hears of that, at its next heart-beat.
+/// A job never has two, except that a paused process may not have noticed yet. Of two jobs, the first of which was
+/// removed, the first run may continue until it is told so at its next heartbeat.
 fn together(copied: &[Copied]) -> Vec<String> {
     let mut problems = Vec::new();
     for (place, first) in copied.iter().enumerate() {
@@ -265,12 +265,12 @@ fn together(copied: &[Copied]) -> Vec<String> {
     problems
 }
 
-/// Whether the job was removed and made anew between two runs.
+/// Whether the job was removed and recreated between two runs.
 fn is_new(first: &Copied, second: &Copied) -> bool {
     first.created_ms != second.created_ms
 }
 
-/// For how long a process had no processor, between two moments.
+/// How long a process was paused between two moments.
 fn asleep(copied: &Copied, from: Instant, until: Instant) -> Duration {
     let pauses = copied.process.pauses();
     let within = pauses.into_iter().map(|(begun, ended)| {
@@ -280,7 +280,7 @@ fn asleep(copied: &Copied, from: Instant, until: Instant) -> Duration {
     within.sum()
 }
 
-/// Checkpoints of one replication id: whoever has written one after somebody else had is not overtaken by that one any more.
+/// Checkpoints of one replication id: once a run has written one after another run did, the other must not write again.
 fn in_turns(recorded: &[Recorded]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut sessions: BTreeMap<&str, Vec<&Recorded>> = BTreeMap::new();

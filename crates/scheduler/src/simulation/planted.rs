@@ -1,4 +1,4 @@
-//! Shows that the simulation finds each planted bug, within few seeds.
+//! Checks that the simulation finds each planted bug within few seeds.
 
 use super::campaign;
 use crate::testing::Bug;

@@ -1,4 +1,4 @@
-//! The two servers that are replicated between: databases that change, and databases that do not.
+//! The two servers: databases that change, and databases that do not.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use wire::Io;
 
 use super::plan::{LIVE, Plan, STILL, Wish};
 
-/// Documents of a source when everything begins.
+/// Initial documents of a source.
 const DOCUMENTS: usize = 40;
 
 /// Source and target.
@@ -72,14 +72,14 @@ impl Servers {
         Transport::Custom(connect)
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub(super) fn heal(&self) {
         for peer in [&self.source, &self.target] {
             peer.set_faults(Faults::none());
         }
     }
 
-    /// What the target of a wish has not as its source has it.
+    /// Differences between the target of a wish and its source.
     pub(super) fn differences(&self, wish: &Wish) -> Vec<String> {
         let contents = |peer: &Peer, name: &str| peer.contents(name).map(Contents::without_locals);
         let source = contents(&self.source, &wish.source).unwrap();
@@ -89,7 +89,7 @@ impl Servers {
     }
 }
 
-/// Writes to the databases that change, for ever.
+/// Writes to the changing databases, for ever.
 pub(super) async fn write_for_ever(servers: Arc<Servers>, plan: Plan) {
     let mut rng = actor_rng(plan.seed, &[1001]);
     let mut writers = LIVE.map(|database| Writer {

@@ -130,7 +130,7 @@ async fn what_holds_nothing_stays() {
         for_reader(&sealer, &db, design.clone(), reader(None, false)).unwrap(),
         design
     );
-    // A document without an owner is nobody's, so least of all an anonymous reader's.
+    // A document without an owner belongs to no user, and least of all to an anonymous reader.
     let orphan = document(&BODY.replace(r#""joe""#, "null"));
     let shown = for_reader(&sealer, &db, orphan, reader(None, false)).unwrap();
     assert!(!shown.body.contains("secret"));

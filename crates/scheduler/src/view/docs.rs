@@ -1,4 +1,4 @@
-//! `_scheduler/docs`: the documents of a database and what became of them.
+//! `_scheduler/docs`: the documents of a database and their states.
 
 use docstore::{AllDocsQuery, Db, IdRange, ReadOptions};
 use document::json::Json;
@@ -12,31 +12,29 @@ use crate::fault::ServiceError;
 use crate::service::Replications;
 use crate::strip::without_credentials;
 
-/// How many documents one transaction looks at.
+/// Documents per transaction.
 const ROWS: u64 = 100;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DocsQuery {
-    /// Only those in these states; none is all.
+    /// Only documents in these states; empty for all.
     pub states: Vec<JobState>,
-    /// Which ids, how many to leave out and to list.
+    /// Which ids, how many to skip and to list.
     pub range: IdRange,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DocsPage {
-    /// How many there are, design documents not counted, without filters.
+    /// The number of documents without filters, not counting design documents.
     pub total_rows: u64,
-    /// How many come before the first row; `None` where there are more than anybody counts.
+    /// The number before the first row; `None` if there are too many to count.
     pub offset: Option<u64>,
-    /// The rows.
     pub docs: Vec<Value>,
-    /// What to ask for next; `None` at the end.
+    /// The next query; `None` at the end.
     pub rest: Option<DocsQuery>,
 }
 
 impl Replications {
-    /// `GET /_scheduler/docs/{db}`
     pub async fn scheduler_docs(
         &self,
         db: &Db,
@@ -89,13 +87,13 @@ impl Replications {
         Ok(page)
     }
 
-    /// Some ids in order, each with its row if it is to be listed or skipped, and whether there are more.
+    /// Ids in order, each with its row if it is listed or skipped, and whether there are more.
     async fn docs_step(
         &self,
         db: &Db,
         query: &DocsQuery,
     ) -> Result<(Vec<(String, Option<Value>)>, bool), ServiceError> {
-        // What is skipped without a look is cheap.
+        // Rows that are skipped unread are cheap.
         let blind = query.states.is_empty() && query.range.skip >= ROWS;
         let limit = if blind { query.range.skip } else { ROWS };
         let limit = limit.min(1000);
@@ -153,7 +151,6 @@ impl Replications {
         }
     }
 
-    /// `GET /_scheduler/docs/{db}/{docid}`
     pub async fn scheduler_doc(&self, db: &Db, doc_id: &str) -> Result<Value, ServiceError> {
         if doc_id.starts_with("_design/") {
             return Err(ServiceError::Missing);
@@ -166,7 +163,7 @@ impl Replications {
         row.ok_or(ServiceError::Missing)
     }
 
-    /// The row of a document: from its job, or from what it says itself when it has none.
+    /// The row of a document: from its job, or without a job from the document itself.
     async fn doc_row_in(
         &self,
         tx: &Transaction,

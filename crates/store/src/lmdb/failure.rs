@@ -21,7 +21,7 @@ pub(super) fn file_error(doing: &str, path: &Path, error: io::Error) -> Error {
 pub(super) fn disk_full(path: &Path, error: Option<io::Error>) -> Error {
     Error::Full {
         message: format!(
-            "there is no space left on the disk of {}; free some, and the store continues by itself",
+            "there is no space left on the disk of {}; free some, and the store continues automatically",
             path.display()
         ),
         source: error.map(|error| Arc::new(error) as _),

@@ -17,7 +17,7 @@ use super::{Lmdb, open};
 use crate::pending::{CommitRequest, Mutation, Stamp};
 use crate::{KeyRange, KeyValue, OpenOptions, RangeOptions, Result};
 
-/// Nothing happens by itself.
+/// No background threads.
 fn manual() -> Tuning {
     Tuning {
         segment_bytes: 1 << 16,

@@ -1,4 +1,4 @@
-//! The places where something may be sealed, one bounded part after another: bodies of documents, and jobs.
+//! Iterates over everything that may be sealed, in bounded parts: bodies of documents, and jobs.
 
 use docstore::{Db, DocStore, IdRange};
 use jobs::{JobId, JobType, Jobs};
@@ -8,14 +8,14 @@ use crate::data::JobData;
 use crate::fault::ServiceError;
 use crate::keys_in_use::Place;
 
-/// Where sealed texts are.
+/// The position of a pass.
 pub(super) struct Everything<'a> {
     pub(super) docs: &'a DocStore,
     pub(super) jobs: &'a Jobs,
     pub(super) ty: &'a JobType,
 }
 
-/// What became of a page of it.
+/// The result for one page.
 pub(super) struct Page {
     /// `None` at the end.
     pub(super) next: Option<Place>,
@@ -27,7 +27,7 @@ type RewriteBody<'a> = &'a (dyn Fn(&Db, &str, &str) -> Option<String> + Sync);
 type RewriteJob<'a> = &'a (dyn Fn(&JobId, JobData) -> Option<JobData> + Sync);
 
 impl Everything<'_> {
-    /// Gives what is at this place, a bounded part of it, the texts that `body` and `job` have for it.
+    /// Rewrites a bounded part at this position with `body` and `job`.
     pub(super) async fn rewrite_in(
         &self,
         tx: &Transaction,
@@ -63,7 +63,8 @@ impl Everything<'_> {
                 written: 0,
             });
         };
-        // One that is gone needs no key. What was written to the next one since the pass began is known by its key's row.
+        // A deleted database needs no key. Writes to the next one since the pass began are covered by the row of their
+        // key.
         let after = after.filter(|_| Some(db.name().as_str()) == name);
         let rewrite = |id: &str, body: &str| rewrite(&db, id, body);
         let page = (self.docs)
@@ -72,7 +73,7 @@ impl Everything<'_> {
         let name = db.name().as_str().to_owned();
         let next = if page.done {
             Place::Documents {
-                // The least name that is greater.
+                // The next greater name.
                 db: Some(name + "\0"),
                 after: None,
             }

@@ -1,4 +1,4 @@
-//! Keys are changed: on a bad store, killed in the middle, and while nodes with an older configuration go on.
+//! Changing keys: on a faulty store, killed halfway, and beside nodes with an older configuration.
 
 use docstore::{Edit, EditMode, ReadOptions};
 use document::doc::Doc;
@@ -18,7 +18,7 @@ fn clock() -> Clock {
     Clock::standing(START_MS)
 }
 
-/// A node with keys of these names. A letter names a key, and its capital another one of that name.
+/// A node with keys of these names. A lower-case letter names a key, its capital a different key of the same name.
 async fn node(store: &Store, clock: &Clock, keys: &str) -> Result<Replications, ServiceError> {
     let keys = keys
         .chars()
@@ -58,7 +58,7 @@ async fn put(replications: &Replications, db: &Db, doc: &Value) -> docstore::Rev
     put.await.unwrap()
 }
 
-/// Documents with jobs, conflicts, a deletion, and a job of a request.
+/// Documents with jobs, conflicts, a deletion, and a job created by a request.
 async fn fill(replications: &Replications, documents: usize) -> Db {
     let db = replications.create_database("_replicator").await.unwrap();
     let other = replications.create_database("a/_replicator").await.unwrap();
@@ -101,7 +101,7 @@ async fn used(store: &Store) -> String {
     keys_in_use(store).await.unwrap().used.concat()
 }
 
-/// What users see of documents and jobs.
+/// The visible state of documents and jobs.
 async fn seen(replications: &Replications, db: &Db) -> (Vec<String>, Vec<Value>, String) {
     let query = docstore::AllDocsQuery {
         include_docs: Some(ReadOptions::default()),
@@ -140,7 +140,7 @@ async fn keys_change(store: &Store) {
     let before = seen(&old, &db).await;
     assert_eq!(refused(store, &clock, "b").await.as_deref(), Some("a"));
     let new = node(store, &clock, "ba").await.unwrap();
-    // Killed after some of it: whoever comes next goes on, and nobody can do without the old key.
+    // Killed partway: the next node continues, and the old key is still needed.
     for _ in 0..3 {
         assert_eq!(new.reseal_a_little().await.unwrap(), Scanned::Some);
     }
@@ -155,7 +155,7 @@ async fn keys_change(store: &Store) {
     let known = keys_in_use(store).await.unwrap();
     let pass = known.pass.clone().unwrap();
     assert_eq!((known.old().count(), pass.unreadable), (0, 0));
-    assert_eq!(pass.began_ms, began_ms, "it went on where it stood");
+    assert_eq!(pass.began_ms, began_ms, "it resumed where it was");
     assert_eq!(counts(store).await, [("b".to_owned(), 252, 252)]);
     let last = node(store, &clock, "b").await.unwrap();
     assert_eq!(seen(&last, &db).await, before);
@@ -189,7 +189,7 @@ async fn everything_is_sealed_anew_in_foundationdb() {
     keys_change(&Store::open(&url).await.unwrap()).await;
 }
 
-/// Commits are refused, lost, or applied and forgotten; several nodes do the same at once.
+/// Commits fail, get lost, or are applied with an unknown outcome, while several nodes do the same.
 #[tokio::test]
 async fn everything_is_sealed_anew_on_a_bad_store() {
     let clock = clock();
@@ -218,7 +218,7 @@ async fn everything_is_sealed_anew_on_a_bad_store() {
     }
 }
 
-/// A node that was started before the keys were changed brings the old one back into use, at any point of a pass.
+/// A node that was started before the keys were changed uses the old one again, at any point of a pass.
 #[tokio::test]
 async fn a_key_stays_as_long_as_somebody_seals_with_it() {
     for turns in 0..12 {
@@ -232,7 +232,7 @@ async fn a_key_stays_as_long_as_somebody_seals_with_it() {
         put(&old, &db, &body("late")).await;
         work(&new).await;
         if used(&store).await == "ab" {
-            // The pass had begun: another one is needed, and is not begun at once.
+            // The pass had begun, so another one is needed; it does not start at once.
             assert_eq!(refused(&store, &clock, "b").await.as_deref(), Some("a"));
             clock.set_ms(START_MS + 3_600_000);
             work(&new).await;
@@ -242,7 +242,7 @@ async fn a_key_stays_as_long_as_somebody_seals_with_it() {
     }
 }
 
-/// What a node holds is not written back as it was before.
+/// A running job is not written back in its earlier state.
 #[tokio::test]
 async fn a_run_does_not_bring_an_old_key_back() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
@@ -255,7 +255,7 @@ async fn a_run_does_not_bring_an_old_key_back() {
     let new = node(&store, &clock, "ba").await.unwrap();
     work(&new).await;
     assert_eq!(used(&store).await, "b");
-    // The holder has not lost its job, and what it writes is known to need the old key.
+    // The holder keeps its job, and its writes record that they need the old key.
     let (op, data) = (&new.jobs().op(), &JobData::decode(&accepted.data).unwrap());
     assert_eq!(data.sealed().and_then(key_of), Some("a"));
     let (new_ref, job) = (&new, &accepted.job);
@@ -281,11 +281,15 @@ async fn rings_go_on_where_others_ended() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
     node(&store, &clock, "a").await.unwrap();
     assert_eq!(refused(&store, &clock, "b").await.as_deref(), Some("a"));
-    // Known to all first, then in front.
+    // First known to all nodes, then first in the file.
     let first = node(&store, &clock, "ab").await.unwrap();
     let second = node(&store, &clock, "ba").await.unwrap();
     work(&first).await;
-    assert_eq!(used(&store).await, "ab", "whoever is behind does nothing");
+    assert_eq!(
+        used(&store).await,
+        "ab",
+        "a node with an older configuration does nothing"
+    );
     work(&second).await;
     assert_eq!(used(&store).await, "b");
     node(&store, &clock, "b").await.unwrap();
@@ -297,11 +301,11 @@ async fn rings_go_on_where_others_ended() {
         keys_in_use(&store).await.unwrap().newest.as_deref(),
         Some("b")
     );
-    // A service that seals nothing needs none.
+    // A service that seals nothing needs no keys.
     node(&store, &clock, "").await.unwrap();
 }
 
-/// Two files with a key of the same name, as when a line was made on each node and not copied.
+/// Two files with different keys of the same name, as if the line was generated on each node and not copied.
 #[tokio::test]
 async fn a_name_stands_for_one_key() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
@@ -320,13 +324,13 @@ async fn a_name_stands_for_one_key() {
     };
     assert_eq!(known.others(&sealer("bAC")).collect::<Vec<_>>(), ["a"]);
     assert_eq!(known.others(&sealer("cab")).count(), 0);
-    // Whoever was refused has left nothing, so that the name is free.
+    // A rejected node leaves nothing behind, so the name is free.
     node(&store, &clock, "aB").await.unwrap();
     // Before anything is sealed with it.
     assert_eq!(refused("ab").await.as_deref(), Some("other b"));
     let second = node(&store, &clock, "Ba").await.unwrap();
     work(&second).await;
-    // Nothing is sealed with the old one: its name can be used again, unless somebody goes on with it.
+    // Nothing is sealed with the old key: its name can be reused, unless a node continues with it.
     node(&store, &clock, "B").await.unwrap();
     put(&first, &db, &body("late")).await;
     assert_eq!(refused("BA").await.as_deref(), Some("other a"));
@@ -336,7 +340,7 @@ async fn a_name_stands_for_one_key() {
     node(&store, &clock, "BA").await.unwrap();
 }
 
-/// Rows of keys that an older version did not keep.
+/// Rows of keys that an older version did not write.
 #[tokio::test]
 async fn a_store_without_rows_of_keys_is_searched() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());

@@ -94,7 +94,7 @@ async fn a_full_map_says_how_to_raise_it() {
     assert!(error.to_string().contains("map_size"), "{error}");
     let all = |store: &Lmdb| rows(store.engine()).len();
     assert_eq!(all(&store), count as usize);
-    // What makes room is let through, and then there is room.
+    // A deletion is accepted, and makes room.
     let range = KeyRange::prefix(b"k0");
     let clear = Mutation::ClearRange { range };
     store
@@ -113,7 +113,7 @@ async fn a_full_map_says_how_to_raise_it() {
     assert_eq!(all(&store), 100);
 }
 
-/// A log that is full of what a full tree cannot take is opened, read and gone on with.
+/// A log full of commits that a full tree cannot take is opened, read and continued.
 #[test]
 fn a_store_is_opened_when_its_tree_is_full() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -161,7 +161,7 @@ async fn what_was_read_is_durable_before_it_is_told() {
         snapshot.get(key).expect("read");
         Some(snapshot)
     };
-    // Who has seen only what is durable is told at once.
+    // A transaction that read only durable data returns at once.
     store
         .commit(blind(Vec::new()), read(b"old"), true)
         .await
@@ -184,7 +184,7 @@ async fn what_was_read_is_durable_before_it_is_told() {
     writing.await.expect("committed");
 }
 
-/// A refusal tells what was read, too: "there is such a document already".
+/// An error also reveals what was read: "the document already exists".
 #[tokio::test]
 async fn what_was_read_is_durable_before_a_body_refuses() {
     #[derive(Debug, thiserror::Error)]
@@ -306,7 +306,7 @@ async fn who_does_not_wait_for_the_disk_is_told_before_it() {
         (store.commit(blind(Vec::new()), Some(seen), false).await).expect("told");
     }
     drop(gate);
-    // It is on its way to the disk, although nobody waits for it.
+    // It will be synced, although no transaction waits for it.
     while store.engine().control.durable() < store.snapshot().expect("a snapshot").version() {
         tokio::task::yield_now().await;
     }
