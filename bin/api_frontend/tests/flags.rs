@@ -14,7 +14,7 @@ fn a_frontend_needs_an_administrator_and_has_one_role() {
     let refused = run(&["--check-config"]);
     assert_eq!(refused.status.code(), Some(2));
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(error.contains("there is no administrator"), "{error}");
+    assert!(error.contains("no administrator is configured"), "{error}");
     let usable = run(&["--check-config", "--admin", "anna:s3cr3t"]);
     assert_eq!(usable.status.code(), Some(0));
     let roles = run(&["--check-config", "--roles", "replication"]);

@@ -158,7 +158,9 @@ async fn converse(
             Ok::<_, std::convert::Infallible>(answered.map(|body| open.until_sent(body)))
         }
     });
-    let stream = Escaped::new(Impatient::new(stream, options.write_timeout));
+    let (read, write) = tokio::io::split(stream);
+    let write = Impatient::new(write, options.write_timeout);
+    let stream = tokio::io::join(Escaped::new(read), write);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {

@@ -97,7 +97,7 @@ struct Run<'a> {
     /// The directory of all cases, with the keys of a store that they share.
     directory: &'a TempDir,
     store: String,
-    /// A database of its own, so that a store can be used again.
+    /// A separate database, so that a store can be reused.
     replicator: String,
 }
 

@@ -12,7 +12,7 @@ pub enum Error {
     /// 401, after the session or token was renewed: report, don't repeat.
     #[error("unauthorized: {0}")]
     Unauthorized(Box<Answer>),
-    /// 403: report; as the answer to one document, count it and go on.
+    /// 403: report; for a single document, count it and continue.
     #[error("forbidden: {0}")]
     Forbidden(Box<Answer>),
     /// 404: the database, document or function does not exist.

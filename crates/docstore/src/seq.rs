@@ -106,7 +106,7 @@ impl FromStr for Seq {
     }
 }
 
-/// Where a client wants a feed to begin.
+/// The starting point of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     Seq(Seq),

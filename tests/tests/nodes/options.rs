@@ -27,7 +27,7 @@ async fn a_bad_configuration_is_refused_with_file_line_and_key() {
         format!("{path}:2:1: replicator.interval_sec: `interval_sec` must be at least 1");
     assert!(error.contains(&expected), "{error}");
     let error = refused("").await;
-    assert!(error.contains("there is no administrator"), "{error}");
+    assert!(error.contains("no administrator is configured"), "{error}");
     assert!(error.contains("--admin NAME:PASSWORD"), "{error}");
     assert!(!directory.path().join("data").exists(), "nothing is begun");
 }

@@ -95,7 +95,7 @@ pub(crate) fn index(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST")?;
     if call.method == Method::POST {
         return Err(Error::not_implemented(
-            "There is no index but that of ids here; `_find` answers without one.",
+            "The only index is `_all_docs`; `_find` works without others.",
         ));
     }
     Ok(reply::ok(

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
 /// Fails writes that make no progress for some time.
@@ -41,16 +41,6 @@ impl<S> Impatient<S> {
             }
             Poll::Pending => Poll::Pending,
         }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) async fn one() -> anyhow::Result<()> {
     let document = tokio::io::stdin();
     let mut document = BufReader::new(document).lines();
     let Some(document) = document.next_line().await? else {
-        bail!("there is no replication document on the input");
+        bail!("standard input has no replication document");
     };
     let run = prepare(&document, &random_hex(), network()?).await?;
     let (_control, handles) = Handles::new(Gate::open());

@@ -20,7 +20,7 @@ pub struct NamedSecret {
 }
 
 impl NamedSecret {
-    /// Reads `origins` and the members of `auth` beside it. The error is for the operator and shows no value.
+    /// Parses `origins` and the members of `auth` next to it. The error is for the operator and contains no value.
     pub fn parse(members: &Map<String, Value>) -> Result<Self, &'static str> {
         let mut auth = members.clone();
         let origins = match auth.remove("origins") {

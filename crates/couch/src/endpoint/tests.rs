@@ -383,7 +383,7 @@ fn what_no_server_takes_is_refused() {
         parse(&json!({"url": "http://h/", "headers": headers}))
     };
     assert!(headers(invalid::HEADERS_MAX).is_ok());
-    // A map of so many headers panics.
+    // A header map panics at this many headers.
     for count in [invalid::HEADERS_MAX + 1, 40_000] {
         let refused = headers(count).unwrap_err();
         assert_eq!(refused, InvalidEndpoint::TooManyHeaders);

@@ -112,7 +112,7 @@ impl Import {
         }
         let what = format!(
             "the cluster's UUID is {theirs} and the one here is {ours}, so checkpoints of the cluster would not be found and \
-             every replication would begin anew: set uuid = \"{theirs}\" in [couchdb] on every node, and for this command"
+             every replication would start from the beginning: set uuid = \"{theirs}\" in [couchdb] on every node, and for this command"
         );
         if !self.apply || self.new_checkpoints {
             output::error(&format!("note: {what}"));

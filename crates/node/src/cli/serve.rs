@@ -78,7 +78,7 @@ pub(crate) struct Flags {
 /// The node has no administrators.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "there is no administrator, so nobody could use this node, or anybody could. Start it with --admin-file FILE, \
+    "no administrator is configured. Start the node with --admin-file FILE, \
      which has lines NAME:PASSWORD, with --admin NAME:PASSWORD, or put a line into the section [admins] of the configuration file: NAME = \"what davenport hash-password prints\""
 )]
 pub(crate) struct NoAdministrator;

@@ -95,7 +95,7 @@ async fn check(target: &Target) -> anyhow::Result<()> {
     problems += check_seals(target, jobs.store()).await?;
     if problems > 0 {
         bail!(
-            "{problems} things are not as they should be; if no node was running meanwhile, \
+            "{problems} problems found; if no node was running meanwhile, \
              this is a bug"
         );
     }

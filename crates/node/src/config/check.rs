@@ -42,7 +42,7 @@ impl Config {
                     "admins",
                     Err(format!(
                         "`{name}` has a hash that cannot be used: it is damaged, or has more than \
-                     {ITERATIONS_MAX} iterations; put what `davenport hash-password` prints in its origin"
+                     {ITERATIONS_MAX} iterations; put what `davenport hash-password` prints in its place"
                     )),
                 );
             }

@@ -74,7 +74,7 @@ fn edits_continue_leaves() {
     ));
     assert_eq!(world.winner("a"), deleted.unwrap().to_string());
     assert_eq!(world.db.read().live_docs(), 0);
-    // What is deleted may be made again, and goes on from there.
+    // A deleted document may be created again, and continues its history.
     assert_eq!(world.edit(r#"{"_id":"a","n":3}"#).unwrap().generation, 4);
     assert_eq!(world.db.read().live_docs(), 1);
 }
@@ -121,7 +121,7 @@ fn a_document_changes_once_and_last() {
     );
     assert_eq!(world.changes(3), [named(4, "a")]);
     assert_eq!(world.db.read().count_changes(2, 3), 1);
-    // What is known already is no change.
+    // A known revision is not a change.
     world.replicate(&[r#"{"_id":"a","_revisions":{"start":2,"ids":["y","x"]}}"#]);
     assert_eq!(world.db.read().seq, 4);
 }
