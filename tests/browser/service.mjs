@@ -49,7 +49,7 @@ export class Service {
     service.demo = new Program(["demo", "--documents", "300"], [/^source\s+(\S+)/, /^target\s+(\S+)/, /^log in\s+admin:(\S+)/]);
     [service.source, service.target, service.peerPassword] = await service.demo.found;
     service.directory = await mkdtemp(join(tmpdir(), "davenport-browser-"));
-    const settings = ['network.egress.allow=["loopback"]', "replicator.create_replicator_db=true", "replicator.stats_update_interval_sec=1", "replicator.min_backoff_penalty_sec=2"];
+    const settings = ["replicator.stats_update_interval_sec=1", "replicator.min_backoff_penalty_sec=2"];
     const args = ["serve", "--listen", "127.0.0.1:0", "--store", `lmdb:${join(service.directory, "data")}`, "--admin", `root:${PASSWORD}`];
     service.program = new Program([...args, ...settings.flatMap((setting) => ["--set", setting])], [/^davenport listens on (\S+)/, /^(davenport is ready)/]);
     [service.url] = await service.program.found;

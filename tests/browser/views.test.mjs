@@ -1,6 +1,8 @@
 // The addresses of the dashboard's views, and the loading of its modules.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
 import { after, before } from "node:test";
 import { fill, launch, shows, story } from "./browser.mjs";
 import { serveProxy } from "./proxy.mjs";
@@ -94,4 +96,44 @@ dashboard("the page says when its modules do not fit together", async (page) => 
     await login(page);
     await shows(page, "h1", "Overview");
   });
+});
+
+// Passes requests on to the demo's source, until it takes connections and never answers.
+class Hanging {
+  static async before(url) {
+    const server = createServer(async (request, response) => {
+      if (hanging.hangs) return;
+      const chunks = await Array.fromAsync(request);
+      const body = chunks.length ? Buffer.concat(chunks) : undefined;
+      const answer = await fetch(new URL(request.url, url), { method: request.method, headers: { ...request.headers, connection: "close" }, body }).catch(() => null);
+      if (!answer) return response.destroy();
+      response.writeHead(answer.status, { "content-type": answer.headers.get("content-type") ?? "text/plain" });
+      for await (const chunk of answer.body ?? []) if (!hanging.hangs) response.write(chunk);
+      response.end();
+    });
+    const hanging = { hangs: false, server };
+    await once(server.listen(0, "127.0.0.1"), "listening");
+    hanging.url = `http://127.0.0.1:${server.address().port}`;
+    return hanging;
+  }
+}
+
+dashboard("a server that hangs is one line of the overview", async (page) => {
+  const hanging = await Hanging.before(service.source);
+  const source = service.endpoint(service.source.replace(/^https?:\/\/[^/]+/, hanging.url));
+  for (const id of ["one", "two"]) {
+    const target = service.endpoint(service.target.replace(/orders\/?$/, `hanging-${id}`));
+    await service.request(`/_replicator/hanging-${id}`, { method: "PUT", json: { source, target, create_target: true, continuous: true, connection_timeout: 1000 } });
+  }
+  await page.goto(String(new URL("/_dashboard/", service.url)));
+  await login(page);
+  hanging.hangs = true;
+  await shows(page, "[data-outages] li", hanging.url);
+  assert.equal(await page.$$eval("[data-outages] li", (rows) => rows.length), 1);
+  hanging.server.closeAllConnections();
+  hanging.server.close();
+  for (const id of ["one", "two"]) {
+    const doc = await service.request(`/_replicator/hanging-${id}`);
+    await service.request(`/_replicator/hanging-${id}?rev=${doc._rev}`, { method: "DELETE" });
+  }
 });

@@ -72,7 +72,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// A node on a store in this directory that may reach peers on this machine.
+    /// A node on a store in this directory.
     pub fn node(program: &'a str, directory: &Path) -> Self {
         let store = format!("lmdb:{}", directory.join("data").display());
         let start = match program {
@@ -86,8 +86,6 @@ impl<'a> Start<'a> {
         start.args(&["--store", &store]).args(&[
             "--listen",
             "127.0.0.1:0",
-            "--set",
-            "network.egress.allow=loopback",
             "--set",
             "replicator.stats_update_interval_sec=1",
         ])

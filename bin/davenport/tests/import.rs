@@ -143,3 +143,67 @@ async fn who_cannot_see_credentials_imports_nothing() {
         text(&nowhere.stderr)
     );
 }
+
+#[tokio::test]
+async fn blocked_hosts_come_with_the_line_that_allows_them() {
+    let (cluster, directory) = (cluster().await, tempfile::tempdir().unwrap());
+    for (id, owner, source) in [
+        ("own", "boss", "http://10.1.1.1:5984/a"),
+        ("metadata", "boss", "http://169.254.169.254/a"),
+        ("theirs", "anna", "http://10.1.1.1:5984/a"),
+        ("denied", "anna", "http://10.2.2.2/a"),
+    ] {
+        let doc =
+            json!({"_id": id, "source": source, "target": "http://8.8.8.8/b", "owner": owner});
+        cluster.put("_replicator", &doc.to_string()).unwrap();
+    }
+    let rules = [
+        "--set",
+        "network.egress.deny=10.2.0.0/16",
+        "--set",
+        "network.egress.allow=8.8.8.8",
+    ];
+    let (dir, url) = (directory.path(), cluster.url());
+    let dry = import(dir, &url, "boss:b0ss", &rules).await;
+    let lines = lines(&dry);
+    let blocked = lines.iter().filter(|line| line.get("blocked").is_some());
+    let blocked: Vec<_> = blocked
+        .map(|line| (line["blocked"].as_str().unwrap(), &line["endpoints"]))
+        .collect();
+    let one = &json!(1);
+    assert_eq!(
+        blocked,
+        [
+            ("10.1.1.1:5984", one),
+            ("10.2.2.2:80", one),
+            ("169.254.169.254:80", one)
+        ]
+    );
+    let store = format!("lmdb:{}", dir.join("data").display());
+    let shown = Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args(["import", "replicator", "--store", &store, "--from", &url])
+        .args(rules)
+        .env("DAVENPORT_USER", "boss:b0ss")
+        .output();
+    let shown = text(&shown.await.unwrap().stdout);
+    let line = r#"network.egress.allow = ["8.8.8.8","10.1.1.1:5984","169.254.169.254:80"]"#;
+    assert_eq!(shown.lines().last(), Some(line), "{shown}");
+    // It is as it is to be used.
+    let file = dir.join("davenport.toml");
+    std::fs::write(&file, line).unwrap();
+    let file = file.display().to_string();
+    let checked = Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args([
+            "serve",
+            "--admin",
+            "a:b",
+            "--store",
+            &store,
+            "--check-config",
+            "--config",
+            &file,
+        ])
+        .output();
+    let checked = checked.await.unwrap();
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+}

@@ -271,6 +271,7 @@ impl From<scheduler::ServiceError> for Error {
         match error {
             Failed::Invalid(invalid) => Self::forbidden(invalid.to_string()),
             Failed::Forbidden(reason) => Self::forbidden(reason),
+            Failed::Egress(reason) => Self::forbidden(reason),
             Failed::Unauthorized(reason) => Self::unauthorized(reason),
             Failed::Missing | Failed::Jobs(jobs::Error::NotFound) => Self::not_found("missing"),
             Failed::Stopped => Self::busy("The service is stopping; try again."),

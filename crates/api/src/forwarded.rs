@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Proxies(Vec<IpNet>);

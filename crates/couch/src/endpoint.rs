@@ -24,6 +24,7 @@ pub use named::NamedSecret;
 pub use proxy::{Proxy, ProxyScheme};
 pub use tls::TlsOverrides;
 
+use crate::egress::Reach;
 use crate::secret::{Basic, Secret, spellings};
 use headers::{Author, Headers};
 use invalid::URL_BYTES_MAX;
@@ -73,6 +74,7 @@ pub struct Endpoint {
     method: Option<AuthMethod>,
     proxy: Option<Proxy>,
     tls: TlsOverrides,
+    reach: Reach,
 }
 
 impl Eq for Endpoint {}
@@ -147,6 +149,7 @@ impl Endpoint {
             auth,
             proxy,
             tls: TlsOverrides::parse(members.get("tls"))?,
+            reach: Reach::default(),
             shown: split.shown(),
             spelled: text.into(),
         };
@@ -225,6 +228,17 @@ impl Endpoint {
     /// The proxy through which the endpoint is reached.
     pub fn proxy(&self) -> Option<&Proxy> {
         self.proxy.as_ref()
+    }
+
+    /// What its author may reach without a rule.
+    pub fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// The same endpoint, for an author with this reach.
+    #[must_use]
+    pub fn reaching(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     pub fn tls(&self) -> &TlsOverrides {

@@ -5,6 +5,8 @@ use std::io;
 
 use url::Url;
 
+use crate::egress::Blocked;
+
 /// A failed exchange with a server. Nothing here holds credentials: addresses are shown without
 /// userinfo and query, and known secrets are redacted in the texts that servers send.
 #[derive(Debug, thiserror::Error)]
@@ -52,10 +54,8 @@ pub enum Error {
     #[error("{request} is held back: the server asks for less")]
     MaxBackoff { request: Request },
     /// The egress policy forbids the address: an operator has to allow it.
-    #[error(
-        "egress to {host} is not allowed by the rule `{rule}`; an operator lets it through with `network.egress.allow`"
-    )]
-    Egress { host: String, rule: String },
+    #[error("egress to {host} is not allowed: {cause}")]
+    Egress { host: String, cause: Blocked },
     /// A session or token could not be obtained (`replication_auth_error`).
     #[error("{tag} at {request}: {reason}")]
     Auth {

@@ -119,6 +119,7 @@ impl Feed {
 
 /// The error for an answer that breaks off.
 pub(crate) fn interrupted(reply: &Reply, failure: Failure) -> Error {
+    reply.peer.doubt(&failure);
     match failure {
         Failure::BadAnswer(problem) => reply.bad(problem),
         cause => Error::Interrupted {

@@ -75,6 +75,7 @@ mod endpoint;
 mod error;
 mod exchange;
 mod feed;
+mod health;
 mod limiter;
 mod login;
 mod metrics;
@@ -95,13 +96,14 @@ pub use database::{
     Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,
 };
 pub use document::{Attachment, Attachments, Document};
-pub use egress::EgressOptions;
+pub use egress::{Blocked, EgressOptions, Policy, Reach};
 pub use endpoint::{
     AuthMethod, ClientCredentials, DEFAULT_HEADERS, Endpoint, IamKey, InvalidEndpoint, NamedSecret,
     Proxy, ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
 };
 pub use error::{Answer, Error, Failure, Request};
 pub use feed::Idle;
+pub use health::{ProbeTimes, Reachability};
 pub use net::{ConnectFn, ResolveFn, Resolver, Transport};
 pub use network::Network;
 pub use options::{NetworkOptions, RateLimitScope, RequestOptions};

@@ -1,6 +1,6 @@
 //! The metrics of this crate, under the names of CouchDB's exporter.
 
-use ::metrics::counter;
+use ::metrics::{counter, gauge};
 
 pub(crate) fn request() {
     counter!("couchdb_couch_replicator_requests_total").increment(1);
@@ -39,4 +39,19 @@ pub(crate) fn connection_closed() {
 /// `connect_to` redirected a connection.
 pub(crate) fn connect_to_applied() {
     counter!("couchdb_couch_replicator_connect_to_applied_total").increment(1);
+}
+
+/// Bytes of a response's body arrived.
+pub(crate) fn received(bytes: u64) {
+    counter!("davenport_replicator_bytes_received_total").increment(bytes);
+}
+
+/// Bytes of a request's body were sent.
+pub(crate) fn sent(bytes: u64) {
+    counter!("davenport_replicator_bytes_sent_total").increment(bytes);
+}
+
+/// Whether a server responds: 1 or 0, or NaN if that is not known.
+pub(crate) fn endpoint_up(server: &str, up: f64) {
+    gauge!("davenport_endpoint_up", "server" => server.to_owned()).set(up);
 }

@@ -24,6 +24,7 @@ pub(crate) use connector::{ConnectError, Trouble};
 pub(crate) use dial::Dialer;
 pub(crate) use tls::{ClientIdentity, Roots, TlsIdentity, TlsSource};
 
+use crate::egress::Reach;
 use crate::endpoint::{Proxy, ProxyScheme};
 use crate::error::Error;
 use crate::payload::Body;
@@ -44,6 +45,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct ProfileKey {
     pub(crate) tls: TlsIdentity,
     pub(crate) proxy: Option<Proxy>,
+    /// A pooled connection is not checked again.
+    pub(crate) reach: Reach,
 }
 
 /// One pool of connections.
@@ -60,7 +63,7 @@ impl Profile {
         idle: Duration,
         tasks: Tasks,
     ) -> Self {
-        let connector = Connector::new(dialer, Arc::new(tls), key.proxy.clone());
+        let connector = Connector::new(dialer, Arc::new(tls), &key);
         let client = Client::builder(tasks)
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())

@@ -15,12 +15,13 @@ use crate::auth::{
     session_url,
 };
 use crate::connect_to::ConnectTo;
-use crate::egress::Egress;
+use crate::egress::{Egress, Reach};
 use crate::endpoint::{AuthMethod, Endpoint};
 use crate::error::Error;
+use crate::health::{Reachability, Servers, Watched};
 use crate::limiter::RateLimiter;
 use crate::net::{
-    ClientIdentity, Dialer, Profile, ProfileKey, Roots, Tasks, TlsIdentity, TlsSource,
+    ClientIdentity, Dialer, Profile, ProfileKey, Roots, Tasks, TlsIdentity, TlsSource, Trouble,
 };
 use crate::options::{NetworkOptions, RateLimitScope};
 use crate::secret::{Secret, sensitive};
@@ -38,6 +39,7 @@ struct Shared {
     dialer: Arc<Dialer>,
     tasks: Tasks,
     limiter: Arc<RateLimiter<LimitKey>>,
+    servers: Servers,
     profiles: Cache<ProfileKey, Profile>,
     sessions: Cache<SessionKey, Session>,
     tokens: Cache<TokenKey, TokenSource>,
@@ -77,6 +79,7 @@ impl Network {
         let key = ProfileKey {
             tls: tls.clone(),
             proxy: None,
+            reach: Reach::Public,
         };
         let default_profile = profiles.get(key, |key| {
             Ok(new_profile(key, &options, &tls, &dialer, &tasks))
@@ -87,6 +90,7 @@ impl Network {
             dialer,
             tasks,
             limiter: Arc::new(RateLimiter::new()),
+            servers: Servers::default(),
             profiles,
             sessions: Cache::default(),
             tokens: Cache::default(),
@@ -109,13 +113,56 @@ impl Network {
                 "`auth.secret_ref` is not resolved".to_owned(),
             ));
         }
-        let key = ProfileKey {
+        let profile = self.own_profile(endpoint)?;
+        let authenticator = self.authenticator(endpoint, &profile).await;
+        if matches!(
+            authenticator,
+            Err(Error::Auth { .. } | Error::Failed { .. } | Error::Unresolvable { .. })
+        ) {
+            self.doubt(endpoint);
+        }
+        Ok((profile, authenticator?))
+    }
+
+    fn own_profile(&self, endpoint: &Endpoint) -> Result<Arc<Profile>, Error> {
+        self.profile(ProfileKey {
             tls: self.identity(endpoint),
             proxy: endpoint.proxy().cloned(),
-        };
-        let profile = self.profile(key)?;
-        let authenticator = self.authenticator(endpoint, &profile).await?;
-        Ok((profile, authenticator))
+            reach: endpoint.reach(),
+        })
+    }
+
+    /// Tells whether the server of an endpoint responds.
+    pub fn reachability(&self, endpoint: &Endpoint) -> Reachability {
+        self.watched(endpoint).reachability()
+    }
+
+    fn watched(&self, endpoint: &Endpoint) -> Arc<Watched> {
+        let origin = endpoint.base().origin().ascii_serialization();
+        self.0.servers.get(&origin)
+    }
+
+    /// A request to the server of an endpoint got no response.
+    pub(crate) fn doubt(&self, endpoint: &Endpoint) {
+        let watched = self.watched(endpoint);
+        if watched.doubt()
+            && let Ok(profile) = self.own_profile(endpoint)
+        {
+            let times = self.0.options.probes;
+            let observing = async move { watched.observe(profile, times).await };
+            hyper::rt::Executor::execute(&self.0.tasks, observing);
+        }
+    }
+
+    /// Checks the host of an endpoint against the egress policy, as a connection would. A name that does not resolve passes.
+    pub async fn check(&self, endpoint: &Endpoint) -> Result<(), Error> {
+        let url = endpoint.base();
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default().unwrap_or_default();
+        match self.0.dialer.check(host, port, endpoint.reach()).await {
+            Err(Trouble::Fatal(error)) => Err(error),
+            Err(Trouble::Retry(_) | Trouble::Final(_)) | Ok(()) => Ok(()),
+        }
     }
 
     /// The node's TLS identity with the endpoint's overrides.
@@ -150,11 +197,12 @@ impl Network {
         })
     }
 
-    /// The profile for an origin that an endpoint was redirected to.
+    /// The profile for an origin that is not the endpoint's: of redirects and token servers.
     pub(crate) fn foreign_profile(&self, own: &ProfileKey) -> Result<Arc<Profile>, Error> {
         self.profile(ProfileKey {
             tls: self.0.tls.anonymous(),
             proxy: own.proxy.clone(),
+            reach: Reach::Public,
         })
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, EgressOptions};
 use crate::error::Error;
+use crate::health::ProbeTimes;
 use crate::net::{ClientIdentity, Resolver, Roots, TlsIdentity, Transport};
 use crate::retry::RetryPolicy;
 
@@ -50,6 +51,9 @@ pub struct NetworkOptions {
     /// Connects to addresses.
     #[serde(skip)]
     pub transport: Transport,
+    /// When servers that give no response are asked again.
+    #[serde(skip)]
+    pub probes: ProbeTimes,
 }
 
 impl Default for NetworkOptions {
@@ -71,6 +75,7 @@ impl Default for NetworkOptions {
             http2: true,
             resolver: Resolver::default(),
             transport: Transport::default(),
+            probes: ProbeTimes::default(),
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::body::BodyReader;
 use crate::endpoint::{DEFAULT_HEADERS, Endpoint, Proxy};
 use crate::error::{Error, Failure, Request};
 use crate::exchange::exchange;
+use crate::health::is_doubtful;
 use crate::limiter::retry_after;
 use crate::net::{Profile, Trouble};
 use crate::network::{LimitKey, Network};
@@ -262,7 +263,9 @@ impl Peer {
                 continue;
             }
             if status == 408 || status.as_u16() >= 500 {
-                return Err(reply.into_failure().await.into());
+                let failure = reply.into_failure().await;
+                self.doubt(&failure);
+                return Err(failure.into());
             }
             self.network.limiter().success(&key, now);
             if !is_once && target.redirect(call, status, &reply.headers)? {
@@ -280,6 +283,13 @@ impl Peer {
             }
             crate::metrics::response(call.is_stream, true);
             return Ok(reply.holding(held));
+        }
+    }
+
+    /// Has the server looked after if this failure may mean that it gives no response.
+    pub(crate) fn doubt(&self, failure: &Failure) {
+        if is_doubtful(failure) {
+            self.network.doubt(&self.endpoint);
         }
     }
 
@@ -326,6 +336,11 @@ impl Peer {
         self.counters.request();
         let answered = exchange(&profile, request, &progress, idle, deadline).await;
         self.counters.written(progress.bytes());
+        if let Err(Trouble::Retry(failure) | Trouble::Final(failure)) = &answered
+            && !target.is_foreign
+        {
+            self.doubt(failure);
+        }
         let (answer, used) = answered?;
         let (head, incoming) = answer.into_parts();
         let is_gzip = head

@@ -33,10 +33,12 @@ impl Counters {
     }
 
     pub(crate) fn read(&self, bytes: usize) {
+        crate::metrics::received(bytes as u64);
         self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn written(&self, bytes: u64) {
+        crate::metrics::sent(bytes);
         self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 

@@ -26,7 +26,7 @@ use scheduler::Replications;
 use crate::config::{Config, DurabilityOption, LogOptions, Refused, Role, reference};
 use crate::keys::Exposed;
 use crate::logs::Logs;
-use crate::running::{open_keys, open_store, replications};
+use crate::running::{network, open_keys, open_store, replications};
 use crate::{argv, random};
 
 /// The exit code for an unusable command line or configuration.
@@ -226,7 +226,7 @@ fn open_for_bench(url: String) -> BoxFuture<'static, anyhow::Result<Replications
         config.store.durability = DurabilityOption::Relaxed;
         let store = open_store(&config).await?;
         let keys = open_keys(&config, None)?;
-        replications(&config, &keys, store).await
+        replications(&config, &keys, store, &network(&config)?).await
     })
 }
 

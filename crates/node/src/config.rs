@@ -202,6 +202,11 @@ impl Sources {
         if let Some(roles) = &self.roles {
             config.node_types = NodeTypes::only(roles);
         }
+        // A node without clients has nothing else to listen for.
+        let listens = self.flags.iter().any(|(flag, ..)| *flag == "--listen");
+        if listens && !config.node_types.api_frontend {
+            config.metrics.listen = Some(config.http.listen.clone());
+        }
         if problems.is_empty() {
             problems = config.problems(&origins);
         }

@@ -1,5 +1,6 @@
 //! Configuration, roles and wiring of a Davenport process: what the binaries run.
 
+mod addresses;
 pub mod admins;
 mod argv;
 pub mod cli;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::IsTerminal as _;
 
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
@@ -87,7 +88,12 @@ impl Logs {
 }
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
-    EnvFilter::try_new(level).map_err(|_| {
+    // A bare word that is no level would be the name of a component, and silence all others.
+    let is_word = |part: &&str| !part.contains(['=', '[', '{']);
+    let mut words = level.split(',').map(str::trim).filter(is_word);
+    let known = words.all(|word| word.parse::<LevelFilter>().is_ok());
+    let filter = EnvFilter::try_new(level).ok().filter(|_| known);
+    filter.ok_or_else(|| {
         format!("`level` is {level:?}; use error, warn, info, debug or trace, or a list as in info,couch=debug")
     })
 }
@@ -101,6 +107,8 @@ mod tests {
         for level in ["info", "INFO", "info,couch=debug", "off"] {
             assert!(filter(level).is_ok(), "{level}");
         }
-        assert!(filter("info,couch=loud").unwrap_err().contains("`level`"));
+        for level in ["info,couch=loud", "inof", "couch", "info,inof", "", "7"] {
+            assert!(filter(level).unwrap_err().contains("`level`"), "{level}");
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! Metrics: collected for the whole process and served as text.
 
+mod described;
+mod process;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -44,12 +47,14 @@ impl Collected {
         let handle = RECORDER.get_or_init(|| recorder.handle()).clone();
         // If another thread was faster, the process uses its recorder.
         let _ = metrics::set_global_recorder(recorder);
+        described::describe();
         let version = env!("CARGO_PKG_VERSION");
         gauge!("davenport_info", "version" => version).set(1.0);
         Ok(Self(handle))
     }
 
     pub fn render(&self) -> String {
+        let _ = process::update();
         self.0.render()
     }
 

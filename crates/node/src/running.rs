@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use api::auth::authenticator::Authenticator;
 use api::auth::cookie::Sessions;
 use api::auth::jwt::Jwt;
@@ -13,7 +13,7 @@ use api::auth::password::PasswordHash;
 use api::auth::throttle::Throttle;
 use api::auth::verifier::Verifier;
 use api::{Service, Upstream};
-use couch::{Network, NetworkOptions};
+use couch::{Network, NetworkOptions, Policy};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use replication::engine::Budget;
@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::addresses::{self, Listeners};
 use crate::config::Config;
 use crate::keys::KeyRing;
 use crate::metrics::{Collected, Scraped};
@@ -90,24 +91,28 @@ impl Node {
         keys: &KeyRing,
         collected: &Collected,
     ) -> anyhow::Result<Self> {
-        let replications = replications(config, keys, store).await?;
+        let listeners = Listeners::bind(config).await?;
+        let mut network = network(config)?;
+        network.egress.own = addresses::of_store(config).await;
+        network.egress.own.extend(listeners.addresses());
+        let replications = replications(config, keys, store, &network).await?;
         let admin_secret = admins::secret(keys)?;
         let mut node = Self {
             replications,
             service: None,
             admin_secret,
-            address: None,
+            address: listeners.addresses().next(),
             outer: Tasks::default(),
             inner: Tasks::default(),
         };
-        if config.node_types.api_frontend {
-            node.start_frontend(config, keys, collected).await?;
+        if let Some(listener) = listeners.http {
+            node.start_frontend(config, keys, collected, listener)
+                .await?;
         }
         if config.node_types.replication {
-            node.start_replication(config)?;
+            node.start_replication(config, network)?;
         }
-        if let Some(address) = config.metrics.listen {
-            let listener = listen(address).await?;
+        if let Some(listener) = listeners.metrics {
             tracing::info!(address = %listener.local_addr()?, "metrics are there");
             let (scraped, options) = (
                 Scraped::new(collected.clone(), node.replications.docs().store().clone()),
@@ -132,6 +137,7 @@ impl Node {
         config: &Config,
         keys: &KeyRing,
         collected: &Collected,
+        listener: TcpListener,
     ) -> anyhow::Result<()> {
         if config.replicator.create_replicator_db {
             create_database(&self.replications, "_replicator").await?;
@@ -153,8 +159,6 @@ impl Node {
             },
         })?;
         let tls = tls::acceptor(&config.http)?;
-        let listener = listen(config.http.listen).await?;
-        self.address = Some(listener.local_addr().context("find the address")?);
         self.service = Some(service.clone());
         self.outer.start("notifier", |stop| notifier.run(stop));
         self.outer
@@ -162,14 +166,18 @@ impl Node {
         Ok(())
     }
 
-    fn start_replication(&mut self, config: &Config) -> anyhow::Result<()> {
+    fn start_replication(
+        &mut self,
+        config: &Config,
+        network: NetworkOptions,
+    ) -> anyhow::Result<()> {
         let replications = &self.replications;
         let holder = Holder::new(&node_name(config))?;
         let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
         let setup = ServerSetup {
             node: holder,
-            network: Network::new(network(config)?, random())?,
+            network: Network::new(network, random())?,
             budget: Budget::new(config.node.document_memory_mb.saturating_mul(1 << 20)),
         };
         let (server, _load) = Server::new(replications.clone(), handle, setup);
@@ -178,7 +186,7 @@ impl Node {
         Ok(())
     }
 
-    /// The address for clients, if this is a frontend.
+    /// Where clients connect to, or those who want metrics if this is no frontend.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -224,6 +232,7 @@ pub(crate) async fn replications(
     config: &Config,
     keys: &KeyRing,
     store: Store,
+    network: &NetworkOptions,
 ) -> anyhow::Result<Replications> {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
     let docs = docstore::Options {
@@ -237,6 +246,7 @@ pub(crate) async fn replications(
         options: config.replicator.clone(),
         uuid: config.couchdb.uuid.clone(),
         job_timeout: Some(Duration::from_secs(config.couch_jobs.job_timeout_sec)),
+        policy: Some(Policy::new(network)?),
         legacy_host: config.couchdb.legacy_host().map_err(|what| anyhow!(what))?,
     };
     match Replications::open(jobs, DocStore::new(store, docs), setup).await {
@@ -329,12 +339,7 @@ async fn serve(
     }
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address).await;
-    listener.with_context(|| format!("listen on {address}"))
-}
-
-/// The node name shown in jobs.
+/// The name that jobs show.
 pub fn node_name(config: &Config) -> String {
     config.node.name.clone().unwrap_or_else(|| {
         let system = rustix::system::uname();

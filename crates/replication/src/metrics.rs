@@ -20,3 +20,8 @@ pub(crate) fn changes_read_failure() {
 pub(crate) fn failed_start() {
     counter!("couchdb_couch_replicator_failed_starts_total").increment(1);
 }
+
+/// Documents were written to a target.
+pub(crate) fn docs_written(count: u64) {
+    counter!("davenport_replicator_docs_written_total").increment(count);
+}

@@ -101,6 +101,13 @@ impl Kind {
     }
 }
 
+/// A server that gives no response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Outage {
+    pub(crate) server: String,
+    pub(crate) reason: String,
+}
+
 /// The data of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobData {
@@ -125,6 +132,9 @@ pub(crate) struct JobData {
     /// It runs, has caught up and waits for changes.
     #[serde(skip_serializing_if = "is_false", default)]
     pub(crate) idle: bool,
+    /// It runs, and one of its servers gives no response.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) unreachable: Option<Outage>,
     #[serde(default)]
     pub(crate) error_count: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -203,6 +213,7 @@ impl JobData {
             doc_state: text(body, "_replication_state"),
             paused: body.get("paused").and_then(Json::as_bool) == Some(true),
             idle: false,
+            unreachable: None,
             error_count: u32::from(state == JobState::Failed),
             last_error: None,
             last_updated: now,
@@ -264,12 +275,7 @@ impl JobData {
 
     /// The error as one text.
     pub(crate) fn error_text(&self) -> String {
-        let part = |name| self.info.as_ref()?.get(name)?.as_str();
-        match (part("error"), part("reason")) {
-            (Some(error), Some(reason)) => format!("{error}: {reason}"),
-            (Some(text), None) | (None, Some(text)) => text.to_owned(),
-            (None, None) => String::new(),
-        }
+        self.info.as_ref().map(error_text).unwrap_or_default()
     }
 
     pub(crate) fn is_transient(&self) -> bool {
@@ -299,6 +305,16 @@ impl Origin {
             instance: db.instance().to_string(),
             doc_id: doc_id.to_owned(),
         }
+    }
+}
+
+/// The error of an `info` as one text.
+pub(crate) fn error_text(info: &Value) -> String {
+    let part = |name| info.get(name).and_then(Value::as_str);
+    match (part("error"), part("reason")) {
+        (Some(error), Some(reason)) => format!("{error}: {reason}"),
+        (Some(text), None) | (None, Some(text)) => text.to_owned(),
+        (None, None) => String::new(),
     }
 }
 

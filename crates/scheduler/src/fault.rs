@@ -14,6 +14,9 @@ pub enum ServiceError {
     /// 403 `forbidden`.
     #[error("{0}")]
     Forbidden(&'static str),
+    /// The egress policy refuses an address: 403 `forbidden`.
+    #[error("{0}")]
+    Egress(String),
     /// 401 `unauthorized`.
     #[error("{0}")]
     Unauthorized(&'static str),

@@ -54,8 +54,9 @@ pub(crate) fn replications(census: &Census) {
     for (state, jobs) in [
         ("pending", census.pending - census.paused),
         ("paused", census.paused),
-        ("running", census.running - census.idle),
+        ("running", census.running - census.idle - census.unreachable),
         ("idle", census.idle),
+        ("unreachable", census.unreachable),
         ("crashing", census.crashing),
         ("completed", census.completed),
         ("failed", census.failed),

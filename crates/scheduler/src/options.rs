@@ -121,7 +121,7 @@ impl Default for Options {
             max_history: 20,
             stats_update_interval_sec: 10,
             transient_job_max_age_sec: 86_400,
-            create_replicator_db: false,
+            create_replicator_db: true,
             worker_processes: 4,
             worker_batch_size: 500,
             http_connections: 20,

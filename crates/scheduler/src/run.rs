@@ -5,6 +5,7 @@
 //! anybody else may begin. Every end is one transaction: queue, document, and the rows of the replication id together.
 
 mod end;
+mod outage;
 mod outcome;
 mod park;
 mod shown;
@@ -40,6 +41,7 @@ use replication::params::Replication;
 use replication::{Error, Stats};
 
 use end::End;
+use outage::Servers;
 pub(crate) use outcome::Outcome;
 pub(crate) use shown::{STUCK, Shown, watched};
 use start::Begun;
@@ -285,7 +287,8 @@ impl Work<'_> {
         let progress = control.progress();
         let settled = self.settled(&run.replication, progress.clone());
         let engine = engine::run(run.clone(), handles);
-        let watching = self.watch(progress.clone(), data);
+        let servers = Servers::of(&self.runner.network, &run.replication);
+        let watching = self.watch(progress.clone(), servers, data);
         let mut progressing = progress.clone();
         let begun = async {
             let caught_up = progressing.wait_for(|now| now.phase == Phase::CaughtUp);

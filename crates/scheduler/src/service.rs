@@ -41,6 +41,8 @@ pub struct Setup {
     pub uuid: Option<String>,
     /// See [`Service::legacy_host`].
     pub legacy_host: Option<(String, u16)>,
+    /// Which literal addresses are refused when they are written; `None` for none.
+    pub policy: Option<couch::Policy>,
     /// How long a node may be silent before its jobs are given to others; [`JOB_TIMEOUT`] when there is none. The same for
     /// all nodes of a store.
     pub job_timeout: Option<Duration>,
@@ -65,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) ty: JobType,
     pub(crate) sealer: Sealer,
     pub(crate) secrets: Secrets,
+    pub(crate) policy: Option<couch::Policy>,
     pub(crate) service: Service,
     pub(crate) job_timeout: Duration,
     options: watch::Sender<Arc<Options>>,
@@ -119,6 +122,7 @@ impl Replications {
             ty,
             sealer: setup.sealer,
             secrets: setup.secrets,
+            policy: setup.policy,
             service: Service {
                 uuid,
                 legacy_host: setup.legacy_host,

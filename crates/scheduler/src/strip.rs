@@ -2,8 +2,8 @@
 //!
 //! Both take the same members away. What a reader gets has a made-up revision, so that it cannot be written back over the
 //! credentials. What is stored keeps them sealed in a member of its own, `_sealed`, which no client can write; the rest
-//! stays readable for filters and queries. What the service has added to plain names, a [`Grant`], is sealed there as well, and
-//! shown to nobody: without a key to seal with it stands in a member `_grant`.
+//! stays readable for filters and queries. What the service has added, a [`Grant`], is shown to nobody: it is
+//! sealed there as well, or, without rights or without a key to seal with, in a member `_grant`.
 
 use docstore::{Db, Document, RevId};
 use document::json::Json;
@@ -39,24 +39,26 @@ pub fn seal_body(
     body: &Json,
     grant: Option<&Grant>,
 ) -> Option<String> {
-    if !sealer.seals() && grant.is_none() {
-        return None;
-    }
-    let grant = grant.map(Grant::to_json);
-    let (members, sealed) = if sealer.seals() {
-        let (members, mut hidden) = strip(body.clone())?;
-        let granted = grant.map(|grant| Json::Array(vec![Json::String(GRANT.to_owned()), grant]));
-        hidden.extend(granted);
-        if hidden.is_empty() {
-            return None;
-        }
-        let sealed = sealer.seal(&context(db, id), &Json::Array(hidden).to_string())?;
-        (members, (SEALED.to_owned(), Json::String(sealed)))
+    let (mut members, mut hidden) = if sealer.seals() {
+        strip(body.clone())?
     } else {
-        (body.as_object()?.to_vec(), (GRANT.to_owned(), grant?))
+        (body.as_object()?.to_vec(), Vec::new())
     };
-    let members = members.into_iter().chain([sealed]).collect();
-    Some(Json::Object(members).to_string())
+    let before = members.len();
+    if let Some(grant) = grant {
+        let (name, json) = (GRANT.to_owned(), grant.to_json());
+        // What holds no rights is no secret.
+        if sealer.seals() && grant.has_rights() {
+            hidden.push(Json::Array(vec![Json::String(name), json]));
+        } else {
+            members.push((name, json));
+        }
+    }
+    if !hidden.is_empty() {
+        let sealed = sealer.seal(&context(db, id), &Json::Array(hidden).to_string())?;
+        members.push((SEALED.to_owned(), Json::String(sealed)));
+    }
+    (members.len() > before).then(|| Json::Object(members).to_string())
 }
 
 /// The body as it was sent.
@@ -166,15 +168,22 @@ pub fn for_reader(
     let Json::Object(mut members) = json else {
         return Ok(shown);
     };
-    let before = members.len();
-    members.retain(|(name, _)| name != SEALED && name != GRANT);
-    let was_sealed = members.len() != before;
-    let body = match strip(Json::Object(members)) {
-        Some((members, hidden)) if was_sealed || !hidden.is_empty() => {
-            Json::Object(members).to_string()
-        }
-        _ => return Ok(shown),
+    let grant = take(&mut members, GRANT);
+    let was_granted = grant.is_some();
+    let has_rights =
+        (grant.as_ref().and_then(Grant::from_json)).is_none_or(|grant| grant.has_rights());
+    let was_sealed = take(&mut members, SEALED).is_some() || (was_granted && has_rights);
+    let Some((members, hidden)) = strip(Json::Object(members)) else {
+        return Ok(shown);
     };
+    if !was_sealed && hidden.is_empty() && !was_granted {
+        return Ok(shown);
+    }
+    let body = Json::Object(members).to_string();
+    if !was_sealed && hidden.is_empty() {
+        shown.body = body;
+        return Ok(shown);
+    }
     let rev = made_up(&shown.rev.id, &body);
     if let Some(revisions) = &mut shown.meta.revisions
         && let Some(first) = revisions.ids.first_mut()

@@ -19,7 +19,7 @@ use store::{RangeOptions, Transaction};
 pub use docs::{DocsPage, DocsQuery};
 pub use summary::SummaryMemory;
 
-use crate::data::{JobData, JobState, Origin, iso};
+use crate::data::{JobData, JobState, Origin, Outage, iso};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::live::Live;
@@ -271,7 +271,13 @@ impl Seen {
 
     /// It has caught up and waits for changes.
     fn is_idle(&self) -> bool {
-        self.data.idle && self.state() == JobState::Running
+        self.data.idle && self.state() == JobState::Running && self.data.unreachable.is_none()
+    }
+
+    /// It runs, and one of its servers gives no response.
+    fn outage(&self) -> Option<&Outage> {
+        let outage = self.data.unreachable.as_ref();
+        outage.filter(|_| self.state() == JobState::Running)
     }
 
     fn database(&self) -> Option<&str> {
@@ -303,8 +309,13 @@ impl Seen {
             }
         };
         if self.state() == JobState::Running {
-            if self.data.idle {
+            if self.is_idle() {
                 info.insert("idle".to_owned(), true.into());
+            }
+            if let Some(outage) = self.outage() {
+                let error = format!("{} does not respond: {}", outage.server, outage.reason);
+                info.insert("unreachable".to_owned(), outage.server.as_str().into());
+                info.insert("error".to_owned(), error.into());
             }
             let started = [
                 ("start_seq", self.live.start_seq.clone()),

@@ -9,6 +9,7 @@
 mod fleet;
 mod keys;
 mod options;
+mod pages;
 mod single;
 mod traces;
 mod upstream;

@@ -47,6 +47,15 @@ async fn what_cannot_be_had_is_said_before_anything_is_begun() {
     assert!(error.contains(&format!("listen on {address}")), "{error}");
     running.stop().await.unwrap();
     for (args, says) in [
+        (
+            ["--listen", "5985"],
+            "`listen` is \"5985\"; give an address",
+        ),
+        (["--set", "log.level=inof"], "`level` is \"inof\""),
+        (
+            ["--set", "network.egress.deny=10.0.0.256"],
+            "the egress rule `10.0.0.256` is not valid",
+        ),
         (["--store", "sqlite:x"], "use lmdb:DIRECTORY"),
         (["--store", "fdb:/nowhere/fdb.cluster"], "fdb"),
         (
@@ -121,11 +130,17 @@ async fn the_environment_turns_roles_off() {
     let start = Start::node("davenport", directory.path())
         .variable("COUCHDB_NODE_TYPE_API_FRONTEND", "False")
         .variable("DAVENPORT_LOG_FORMAT", "json");
+    // A node that only replicates needs no administrator, and has little to say.
     let node = start.start().await.unwrap();
+    let nobody = node.user("", "");
+    let (up, _) = nobody.get("/_up").await.unwrap();
+    let (metrics, text) = nobody.get("/_metrics").await.unwrap();
+    let (other, _) = nobody.get("/_session").await.unwrap();
     assert_eq!(
-        node.url, "",
-        "a node that only replicates needs no administrator and listens nowhere"
+        (up.as_u16(), metrics.as_u16(), other.as_u16()),
+        (200, 200, 404)
     );
+    assert!(text.as_str().unwrap().contains("davenport_info{"));
     let (status, log) = node.stop().await.unwrap();
     assert_eq!(status.code(), Some(0), "{log}");
     let ready = log

@@ -86,7 +86,7 @@ async fn a_document_replicates_and_says_so() {
     let node = node.start().await.unwrap();
     let root = node.root();
     let (status, _) = root.put("/_replicator", &json!({})).await.unwrap();
-    assert_eq!(status, 201);
+    assert_eq!(status, 412, "it is there from the first start");
     let document = json!({
         "source": source.database_url("db"), "target": target.database_url("copy"),
         "create_target": true,
@@ -103,7 +103,37 @@ async fn a_document_replicates_and_says_so() {
     let (status, refused) = root.put("/_replicator/wrong", &wrong).await.unwrap();
     assert_eq!(status, 403);
     assert_eq!(refused["reason"], "local_endpoints_not_supported");
-    node.stop().await.unwrap();
+    let own =
+        json!({"source": format!("{}/_replicator", node.url), "target": "http://t.example/x"});
+    let (status, refused) = root.put("/_replicator/own", &own).await.unwrap();
+    assert_eq!(status, 403, "{refused}");
+    let gone = source
+        .database_url("gone")
+        .replace("http://", "http://anna:s3cr3t-of-anna@");
+    let document = json!({"source": gone, "target": target.database_url("copy")});
+    root.put("/_replicator/gone", &document).await.unwrap();
+    let crashing = |row: &serde_json::Value| row["state"] == "crashing";
+    let row = "/_scheduler/docs/_replicator/gone";
+    root.until(row, crashing).await.unwrap();
+    let (_, log) = node.stop().await.unwrap();
+    let private = log.matches("reach a private address").count();
+    assert_eq!(private, 2, "once for each server\n{log}");
+    let failed = log
+        .lines()
+        .find(|line| line.contains("run failed"))
+        .unwrap();
+    let shown = [
+        " WARN ".to_owned(),
+        r#"db="_replicator""#.to_owned(),
+        r#"doc.id="gone""#.to_owned(),
+        "db_not_found".to_owned(),
+        source.database_url("gone"),
+        target.database_url("copy"),
+    ];
+    for part in shown {
+        assert!(failed.contains(&part), "{part}\n{failed}");
+    }
+    assert!(!log.contains("s3cr3t"), "{log}");
 }
 
 #[tokio::test]

@@ -9,23 +9,41 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use http::header::{AUTHORIZATION, COOKIE};
+use http::header::{AUTHORIZATION, COOKIE, HOST};
 use replication::params::Grant;
 use serde_json::{Map, Value, json};
 
 use crate::auth::authenticator::Method;
 use crate::call::Call;
+use crate::forwarded::FORWARDED_HOST;
 use crate::upstream::PROOFS;
 
 /// How plain names resolve for a caller; `None` if no server is configured.
 pub(crate) fn grant(call: &Call) -> Option<Grant> {
     let options = call.shared.replications.options();
-    let base = match &call.shared.upstream {
-        Some(upstream) if options.local_endpoint_base_url.is_empty() => upstream.base(),
-        _ => &options.local_endpoint_base_url,
-    };
     let (rights, expires) = rights(call);
-    (!base.is_empty()).then(|| Grant::new(base, rights, expires))
+    let base = &options.local_endpoint_base_url;
+    match &call.shared.upstream {
+        Some(upstream) if base.is_empty() => {
+            Some(Grant::new(upstream.base(), rights, expires).with_own(hosts(call)))
+        }
+        _ => (!base.is_empty()).then(|| Grant::new(base, rights, expires)),
+    }
+}
+
+/// How the caller addresses this service. Whoever makes that up is granted no more than for a plain name.
+fn hosts(call: &Call) -> Vec<String> {
+    let named = [HOST, FORWARDED_HOST];
+    let named = named.iter().filter_map(|name| call.header(name));
+    let mut hosts: Vec<String> = named.map(str::to_owned).collect();
+    let is_local = |host: &&str| ["localhost", "127.0.0.1", "[::1]"].contains(host);
+    for host in hosts.clone() {
+        let (name, port) = host.rsplit_once(':').unwrap_or((&host, ""));
+        if is_local(&name) && !port.is_empty() {
+            hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(|name| format!("{name}:{port}")));
+        }
+    }
+    hosts
 }
 
 /// The caller's credentials as members of an endpoint, and whether they are good for this request only.

@@ -23,13 +23,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::Upstream;
 use crate::client::Client;
-use crate::forwarded::FORWARDED_FOR;
+use crate::forwarded::{FORWARDED_FOR, FORWARDED_HOST};
 use crate::reply::Reply;
 use crate::{Error, metrics, pace};
 
 /// Limit of interim responses (1xx) to one request.
 const INTERIM_MAX: u32 = 64;
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 

@@ -1,6 +1,6 @@
 //! What a document may contain, by who writes it and on which path it comes.
 
-use couch::NamedSecret;
+use couch::{NamedSecret, NetworkOptions, Policy};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -46,6 +46,11 @@ const TABLE: &str = r#"
 {"source":{"url":"http://s.example/a","headers":{"Upgrade":"h2c"}}}             x x x
 {"source":{"url":"http://s.example/a","headers":{"Keep-Alive":"1"}}}            x x x
 {"source":{"url":"http://s.example/a","headers":{"Proxy-Authorization":"Basic eA=="}}}    x x x
+{"source":"http://127.0.0.1:5984/a"}                                            x x .
+{"target":{"url":"http://[fd00::1]/a"}}                                         x x .
+{"source":"http://169.254.169.254/a"}                                           x x x
+{"proxy":"http://10.0.0.1:3128"}                                                x x x
+{"source":{"url":"http://s.example/a","auth":{"iam":{"api_key":"k","token_url":"http://10.0.0.1/"}}}}  x x x
 {"proxy":"http://u:p@proxy.example"}                                            . . .
 {"paused":true}                                                                 . . . *
 {"_replication_state":"failed"}                                                 . . . *
@@ -327,8 +332,34 @@ fn setup() -> scheduler::Setup {
     let secret = NamedSecret::parse(secret.as_object().unwrap()).unwrap();
     scheduler::Setup {
         secrets: [("backup".to_owned(), secret)].into(),
+        policy: Some(Policy::new(&NetworkOptions::default()).unwrap()),
         ..scheduler::Setup::default()
     }
+}
+
+#[tokio::test]
+async fn what_administrators_may_reach_is_kept_apart_from_documents() {
+    let fixture = fixture().await;
+    let (root, joe) = (fixture.root(), fixture.user("joe", "password"));
+    let mut doc = patched(&json!({"source": "http://127.0.0.1:5984/a"}), "root");
+    let made = root.put("/_replicator/mine", &doc).await.gives(201);
+    let seen = joe.get("/_replicator/mine").await.gives(200);
+    assert_eq!(
+        seen["_rev"], made["rev"],
+        "nothing that joe may not see was taken out"
+    );
+    assert_eq!(seen.get("_grant"), None);
+    assert_eq!(root.get("/_replicator/mine").await.json(), seen);
+    let refused = joe.put("/_replicator/his", &doc).await;
+    assert_eq!(refused.status, 403);
+    let reason = refused.json()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("`network.egress.allow`"), "{reason}");
+    // What an administrator has written for joe does not become what joe writes.
+    doc["owner"] = json!("joe");
+    let made = root.put("/_replicator/his", &doc).await.gives(201);
+    doc["_rev"] = made["rev"].clone();
+    doc["target"] = json!("http://127.0.0.1:5984/b");
+    assert_eq!(joe.put("/_replicator/his", &doc).await.status, 403);
 }
 
 async fn fixture() -> Fixture {

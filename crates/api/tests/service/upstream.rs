@@ -198,6 +198,24 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
     let body = json!({"source": own, "target": "copy"});
     let copied = anna.post("/_replicate", &body).await.gives(200);
     assert_eq!(copied["ok"], true);
+    // This service's own URL, as Fauxton writes it, means the same as the name.
+    let front = boss.clone().with("host", "front.example:5985");
+    for source in [
+        json!("http://front.example:5985/a"),
+        json!("http://boss:b0ss@front.example:5985/a"),
+    ] {
+        let body = json!({"source": source, "target": "http://front.example:5985/copy"});
+        let copied = front.post("/_replicate", &body).await.gives(200);
+        assert_eq!(copied["ok"], true);
+    }
+    let body = json!({"source": "http://front.example:5985/a", "target": "copy"});
+    front.put("/_replicator/own-url", &body).await.gives(201);
+    let kept = front.get("/_replicator/own-url").await.gives(200);
+    assert_eq!(kept["source"], body["source"]);
+    until(&boss, "/_scheduler/docs/_replicator/own-url", |row| {
+        row["state"] == "completed"
+    })
+    .await;
     // Rights that are taken away are gone: the document holds none.
     let body = json!({"source": "a", "target": "copy"});
     anna.put("/_replicator/revoked", &body).await.gives(201);

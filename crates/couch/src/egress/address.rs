@@ -9,17 +9,20 @@ pub(super) enum Class {
     Private,
     Cgnat,
     LinkLocal,
+    /// Of clouds, outside of their link-local ranges.
+    Metadata,
     Multicast,
     Unspecified,
     Reserved,
 }
 
 impl Class {
-    pub(super) const ALL: [(&'static str, Self); 7] = [
+    pub(super) const ALL: [(&'static str, Self); 8] = [
         ("loopback", Self::Loopback),
         ("private", Self::Private),
         ("cgnat", Self::Cgnat),
         ("link_local", Self::LinkLocal),
+        ("metadata", Self::Metadata),
         ("multicast", Self::Multicast),
         ("unspecified", Self::Unspecified),
         ("reserved", Self::Reserved),
@@ -32,6 +35,16 @@ impl Class {
             IpAddr::V6(ip) => of_v6(ip),
         }
     }
+
+    pub(super) fn name(self) -> &'static str {
+        let named = Self::ALL.iter().find(|(_, class)| *class == self);
+        named.map_or("special", |(name, _)| name)
+    }
+
+    /// Whether servers of an organization are usually there.
+    pub(super) fn is_private(self) -> bool {
+        matches!(self, Self::Loopback | Self::Private | Self::Cgnat)
+    }
 }
 
 fn of_v4(ip: Ipv4Addr) -> Option<Class> {
@@ -39,6 +52,8 @@ fn of_v4(ip: Ipv4Addr) -> Option<Class> {
         [0, ..] => Some(Class::Unspecified),
         [127, ..] => Some(Class::Loopback),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => Some(Class::Private),
+        // Alibaba Cloud and Azure.
+        [100, 100, 100, 200] | [168, 63, 129, 16] => Some(Class::Metadata),
         [100, 64..=127, ..] => Some(Class::Cgnat),
         [169, 254, ..] => Some(Class::LinkLocal),
         [224..=239, ..] => Some(Class::Multicast),
@@ -56,6 +71,10 @@ fn of_v6(ip: Ipv6Addr) -> Option<Class> {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some(Class::Unspecified),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some(Class::Loopback),
+        // AWS and Google Cloud.
+        [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => {
+            Some(Class::Metadata)
+        }
         // Unique and site local; the local NAT64 prefix leads to wherever its operator configured.
         [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] | [0x64, 0xff9b, 1, ..] => Some(Class::Private),
         [0xfe80..=0xfebf, ..] => Some(Class::LinkLocal),

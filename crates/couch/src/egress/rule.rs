@@ -38,6 +38,10 @@ impl Rule {
         })
     }
 
+    pub(super) fn has_port(&self) -> bool {
+        self.port.is_some()
+    }
+
     /// Whether the rule names a host, whatever its address.
     pub(super) fn names(&self, host: &str, port: u16) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
@@ -88,6 +92,7 @@ impl Target {
             return (prefix <= bits(address)).then_some(Self::Network(address, prefix));
         }
         if let Ok(address) = bare.parse::<IpAddr>() {
+            let address = address.to_canonical();
             return Some(Self::Network(address, bits(address)));
         }
         if let Some(suffix) = text.strip_prefix('*') {
@@ -103,6 +108,8 @@ fn is_name(text: &str) -> bool {
         && text
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        // `10.0.0` is an address in another spelling, and `10.0.0.256` nothing.
+        && matches!(url::Host::parse(text), Ok(url::Host::Domain(_)))
 }
 
 fn bits(address: IpAddr) -> u8 {

@@ -9,13 +9,14 @@ fn egress(allow: &[&str], deny: &[&str]) -> Egress {
     Egress::new(&EgressOptions {
         allow: owned(allow),
         deny: owned(deny),
+        own: Vec::new(),
     })
     .unwrap()
 }
 
 fn allows(egress: &Egress, ip: &str) -> bool {
     egress
-        .check_address("some.host", ip.parse().unwrap(), 5984)
+        .check_address("some.host", ip.parse().unwrap(), 5984, Reach::Public)
         .is_ok()
 }
 
@@ -66,24 +67,73 @@ fn odd_spellings_of_addresses() {
     {
         let ip = literal(host);
         assert!(
-            egress.check_address(host, ip, 80).is_err(),
+            egress.check_address(host, ip, 80, Reach::Public).is_err(),
             "{host} is {ip}"
         );
     }
 }
 
 #[test]
-fn rules() {
+fn administrators_reach_private_addresses_too() {
+    let egress = Egress::new(&EgressOptions::default()).unwrap();
+    let reaches = |ip: &str| {
+        let checked = egress.check_address("h", ip.parse().unwrap(), 5984, Reach::Private);
+        checked.map_err(|error| error.to_string())
+    };
+    for private in [
+        "10.0.0.1",
+        "100.64.0.1",
+        "127.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::10.0.0.1",
+        "fd00::1",
+    ] {
+        assert_eq!(reaches(private), Ok(true), "{private}");
+    }
+    assert_eq!(reaches("8.8.8.8"), Ok(false));
+    for (refused, class) in [
+        ("0.0.0.0", "unspecified"),
+        ("100.100.100.200", "metadata"),
+        ("168.63.129.16", "metadata"),
+        ("169.254.169.254", "link_local"),
+        ("192.0.2.1", "reserved"),
+        ("224.0.0.1", "multicast"),
+        ("240.0.0.1", "reserved"),
+        ("::", "unspecified"),
+        ("fd00:ec2::254", "metadata"),
+        ("fe80::1", "link_local"),
+        ("64:ff9b::a9fe:a9fe", "link_local"),
+        ("ff02::1", "multicast"),
+    ] {
+        let said = format!("its address is `{class}`");
+        assert!(reaches(refused).unwrap_err().contains(&said), "{refused}");
+    }
+    let private = egress.check_address("h", "10.0.0.1".parse().unwrap(), 80, Reach::Public);
+    let said = private.unwrap_err().to_string();
+    assert!(
+        said.contains("only replications of server administrators"),
+        "{said}"
+    );
+    let open = Egress::new(&EgressOptions::open()).unwrap();
+    assert!(allows(&open, "169.254.169.254") && allows(&open, "::1"));
+}
+
+#[test]
+fn deny_wins_over_allow_and_reach() {
     let host = |egress: &Egress, name: &str, port| egress.check_name(name, port).is_ok();
     let one = egress(
-        &["db.internal", "10.1.0.0/16", "[fd00:1::]/32"],
-        &["special", "*.evil.com", "evil.com"],
+        &["db.internal", "10.1.0.0/16", "[fd00:1::]/32", "evil.com"],
+        &["*.evil.com", "evil.com", "10.1.2.0/24", "172.16.0.0/12"],
     );
     assert!(!host(&one, "evil.com", 80));
     assert!(!host(&one, "EVIL.com.", 80));
     assert!(!host(&one, "a.b.evil.com", 80));
     assert!(host(&one, "notevil.com", 80));
     assert!(allows(&one, "10.1.255.1"));
+    assert!(!allows(&one, "10.1.2.1"));
     assert!(!allows(&one, "10.2.0.1"));
     assert!(allows(&one, "fd00:1::5"));
     assert!(!allows(&one, "fd00:2::5"));
@@ -92,25 +142,43 @@ fn rules() {
         "what it wraps is allowed"
     );
     assert!(
-        one.check_address("db.internal", "127.0.0.1".parse().unwrap(), 1)
-            .is_ok()
+        !allows(&one, "64:ff9b::10.1.2.1"),
+        "what it wraps is denied"
     );
+    let at = |name: &str, ip: &str, reach| {
+        let checked = one.check_address(name, ip.parse().unwrap(), 1, reach);
+        checked.is_ok()
+    };
+    assert!(at("db.internal", "127.0.0.1", Reach::Public));
+    assert!(!at("db.internal", "10.1.2.1", Reach::Public));
+    assert!(!at("h", "172.16.0.1", Reach::Private));
+    assert!(at("h", "172.15.0.1", Reach::Private));
+}
 
-    let only = egress(&["couch.example:6984", "9.9.9.9"], &["*"]);
-    assert!(host(&only, "couch.example", 6984));
-    assert!(!host(&only, "couch.example", 22));
-    assert!(!host(&only, "other.example", 6984));
-    assert!(allows(&only, "9.9.9.9"));
-    assert!(!allows(&only, "9.9.9.8"));
-
-    let own = egress(
-        &[],
-        &["127.0.0.1:5985", "[::1]:5985", "[::]/0:22", "0.0.0.0/0:22"],
-    );
-    let at = |ip: &str, port| own.check_address("h", ip.parse().unwrap(), port).is_ok();
-    assert!(!at("127.0.0.1", 5985) && !at("::1", 5985) && !at("::ffff:127.0.0.1", 5985));
-    assert!(at("127.0.0.1", 5984) && at("::1", 5984));
-    assert!(!at("8.8.8.8", 22) && !at("2606:4700::1111", 22));
+#[test]
+fn own_addresses_need_a_rule_with_a_port() {
+    let with = |allow: &[&str], own: &[&str]| {
+        let options = EgressOptions {
+            allow: allow.iter().map(|text| (*text).to_owned()).collect(),
+            own: own.iter().map(|text| text.parse().unwrap()).collect(),
+            ..EgressOptions::default()
+        };
+        let egress = Egress::new(&options).unwrap();
+        move |ip: &str, port| {
+            let ip = ip.parse().unwrap();
+            egress.check_address("h", ip, port, Reach::Private).is_ok()
+        }
+    };
+    let own = with(&["loopback", "*"], &["127.0.0.1:5985", "10.9.9.9:4500"]);
+    assert!(!own("127.0.0.1", 5985) && !own("::ffff:127.0.0.1", 5985) && !own("10.9.9.9", 4500));
+    assert!(own("127.0.0.1", 5984) && own("127.0.0.2", 5985) && own("10.9.9.9", 5984));
+    let anywhere = with(&[], &["0.0.0.0:5985"]);
+    assert!(!anywhere("127.0.0.1", 5985) && !anywhere("127.0.0.2", 5985));
+    assert!(anywhere("192.168.77.7", 5985), "no address of this host");
+    assert!(with(&["127.0.0.1:5985"], &["0.0.0.0:5985"])(
+        "127.0.0.1",
+        5985
+    ));
 }
 
 #[test]
@@ -118,12 +186,9 @@ fn one_denied_address_denies_all() {
     let egress = Egress::new(&EgressOptions::default()).unwrap();
     let public: SocketAddr = "8.8.8.8:80".parse().unwrap();
     let private = SocketAddr::from((Ipv6Addr::LOCALHOST, 80));
-    assert!(egress.check_addresses("h", &[public]).is_ok());
-    let error = egress.check_addresses("h", &[public, private]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "egress to h is not allowed by the rule `special`; an operator lets it through with `network.egress.allow`"
-    );
+    let check = |found: &[SocketAddr]| egress.check_addresses("h", found, Reach::Public);
+    assert!(check(&[public]).is_ok());
+    assert!(check(&[public, private]).is_err());
 }
 
 #[test]
@@ -138,10 +203,13 @@ fn bad_rules_are_refused() {
         "10.0.0.0/x",
         "*.",
         "h/8",
+        "10.0.0",
+        "10.0.0.256",
+        "http://h:5984",
     ] {
         let options = EgressOptions {
             allow: vec![bad.to_owned()],
-            deny: Vec::new(),
+            ..EgressOptions::default()
         };
         assert!(Egress::new(&options).is_err(), "{bad}");
     }

@@ -71,6 +71,15 @@ impl AuthMethod {
         }
         Ok(found)
     }
+
+    /// Where tokens are fetched.
+    pub(crate) fn token_url(&self) -> Option<&Url> {
+        match self {
+            Self::Bearer(_) | Self::JwtFile(_) => None,
+            Self::ClientCredentials(client) => Some(&client.token_url),
+            Self::Iam(key) => Some(&key.token_url),
+        }
+    }
 }
 
 /// `basic`, if both members are strings.

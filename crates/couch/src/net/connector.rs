@@ -13,9 +13,11 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use wire::{Io, Stream};
 
+use super::ProfileKey;
 use super::dial::Dialer;
 use super::proxy;
 use super::tls::TlsSource;
+use crate::egress::Reach;
 use crate::endpoint::{Proxy, ProxyScheme};
 use crate::error::{Error, Failure};
 
@@ -77,11 +79,17 @@ pub(crate) struct Connector {
     dialer: Arc<Dialer>,
     tls: Arc<TlsSource>,
     proxy: Option<Proxy>,
+    reach: Reach,
 }
 
 impl Connector {
-    pub(super) fn new(dialer: Arc<Dialer>, tls: Arc<TlsSource>, proxy: Option<Proxy>) -> Self {
-        Self { dialer, tls, proxy }
+    pub(super) fn new(dialer: Arc<Dialer>, tls: Arc<TlsSource>, key: &ProfileKey) -> Self {
+        Self {
+            dialer,
+            tls,
+            proxy: key.proxy.clone(),
+            reach: key.reach,
+        }
     }
 
     async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, Trouble> {
@@ -89,9 +97,9 @@ impl Connector {
         let is_tls = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let (stream, absolute_form): (Box<dyn Io>, bool) = match &self.proxy {
-            None => (self.dialer.dial(host, port).await?, false),
+            None => (self.dialer.dial(host, port, self.reach).await?, false),
             Some(proxy) => {
-                self.dialer.check_behind_proxy(host, port).await?;
+                (self.dialer.check_behind_proxy(host, port, self.reach)).await?;
                 let stream = self.reach_proxy(proxy).await?;
                 match proxy.scheme() {
                     ProxyScheme::Socks5 => (proxy::socks5(stream, proxy, host, port).await?, false),
@@ -113,7 +121,8 @@ impl Connector {
     }
 
     async fn reach_proxy(&self, proxy: &Proxy) -> Result<Box<dyn Io>, Trouble> {
-        let stream = self.dialer.dial_exactly(proxy.host(), proxy.port()).await?;
+        let (host, port) = (proxy.host(), proxy.port());
+        let stream = (self.dialer.dial_exactly(host, port, Reach::Public)).await?;
         match proxy.scheme() {
             ProxyScheme::Https => self.tls.proxy_handshake(stream, proxy.host()).await,
             ProxyScheme::Http | ProxyScheme::Socks5 => Ok(stream),

@@ -17,7 +17,7 @@ use wire::Io;
 
 use super::connector::Trouble;
 use crate::connect_to::ConnectTo;
-use crate::egress::Egress;
+use crate::egress::{Egress, Reach};
 use crate::error::Failure;
 use crate::metrics;
 
@@ -98,18 +98,34 @@ impl Dialer {
     }
 
     /// Connects to the host of a URL, or to where `connect_to` says.
-    pub(super) async fn dial(&self, host: &str, port: u16) -> Result<Box<dyn Io>, Trouble> {
+    pub(super) async fn dial(
+        &self,
+        host: &str,
+        port: u16,
+        reach: Reach,
+    ) -> Result<Box<dyn Io>, Trouble> {
         let Some((target, target_port)) = self.connect_to.resolve(host, port) else {
-            return self.dial_exactly(host, port).await;
+            return self.dial_exactly(host, port, reach).await;
         };
         self.egress.check_name(host, port)?;
         metrics::connect_to_applied();
-        self.dial_exactly(target, target_port).await
+        self.dial_exactly(target, target_port, reach).await
+    }
+
+    /// Checks what [`Self::dial`] would connect to.
+    pub(crate) async fn check(&self, host: &str, port: u16, reach: Reach) -> Result<(), Trouble> {
+        let (host, port) = self.connect_to.resolve(host, port).unwrap_or((host, port));
+        self.resolve(host, port, reach).await.map(drop)
     }
 
     /// Connects to a host, whatever `connect_to` says.
-    pub(super) async fn dial_exactly(&self, host: &str, port: u16) -> Result<Box<dyn Io>, Trouble> {
-        let found = self.resolve(host, port).await?;
+    pub(super) async fn dial_exactly(
+        &self,
+        host: &str,
+        port: u16,
+        reach: Reach,
+    ) -> Result<Box<dyn Io>, Trouble> {
+        let found = self.resolve(host, port, reach).await?;
         let stream: Box<dyn Io> = match &self.transport {
             Transport::Tcp => Box::new(tcp(found).await.map_err(Failure::Connect)?),
             Transport::Custom(connect) => connect(found[0]).await.map_err(Failure::Connect)?,
@@ -120,15 +136,25 @@ impl Dialer {
 
     /// Checks a host that a proxy will connect to. The proxy resolves the name itself, so what
     /// we resolve is a hint; a name that only the proxy knows passes.
-    pub(super) async fn check_behind_proxy(&self, host: &str, port: u16) -> Result<(), Trouble> {
-        match self.resolve(host, port).await {
+    pub(super) async fn check_behind_proxy(
+        &self,
+        host: &str,
+        port: u16,
+        reach: Reach,
+    ) -> Result<(), Trouble> {
+        match self.resolve(host, port, reach).await {
             Ok(_) | Err(Trouble::Retry(_)) => Ok(()),
             Err(trouble) => Err(trouble),
         }
     }
 
     /// All addresses of a host, if all of them are allowed.
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+    async fn resolve(
+        &self,
+        host: &str,
+        port: u16,
+        reach: Reach,
+    ) -> Result<Vec<SocketAddr>, Trouble> {
         self.egress.check_name(host, port)?;
         let found = match Host::parse(host) {
             Ok(Host::Ipv4(ip)) => vec![SocketAddr::from((ip, port))],
@@ -142,7 +168,7 @@ impl Dialer {
             }
             .into());
         }
-        self.egress.check_addresses(host, &found)?;
+        self.egress.check_addresses(host, &found, reach)?;
         Ok(found)
     }
 

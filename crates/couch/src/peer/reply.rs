@@ -76,7 +76,10 @@ impl Reply {
                 .map_err(|failure| match failure {
                     // An invalid answer that is complete would be invalid again.
                     Failure::BadAnswer(problem) => Trouble::Fatal(self.bad(problem)),
-                    failure => Trouble::Retry(failure),
+                    failure => {
+                        self.peer.doubt(&failure);
+                        Trouble::Retry(failure)
+                    }
                 })?,
         );
         self.held = None;

@@ -4,7 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use couch::{Database, EgressOptions, Endpoint, Error, Network, NetworkOptions, Resolver, Schemes};
+use couch::{
+    Database, EgressOptions, Endpoint, Error, Network, NetworkOptions, Policy, Reach, Resolver,
+    Schemes,
+};
 use serde_json::json;
 
 use crate::fake::{Fake, Step, answer, impatient, json, network_with};
@@ -16,6 +19,7 @@ fn rules(allow: &[&str], deny: &[&str]) -> EgressOptions {
     EgressOptions {
         allow: owned(allow),
         deny: owned(deny),
+        own: Vec::new(),
     }
 }
 
@@ -95,7 +99,7 @@ async fn names_are_resolved_once_and_all_addresses_count() {
     let with = |answers: &[&str]| {
         let (resolver, asked) = resolver(answers);
         let network = network_with(|options| {
-            options.egress = rules(&[], &["127.0.0.2", "::1"]);
+            options.egress = rules(&["*"], &["127.0.0.2", "::1"]);
             options.resolver = resolver;
         });
         (network, asked)
@@ -137,7 +141,7 @@ async fn the_next_address_is_tried() {
 async fn denied_names_are_not_even_resolved() {
     let (resolver, asked) = resolver(&["127.0.0.1"]);
     let network = network_with(|options| {
-        options.egress = rules(&[], &["*.internal", "evil.example:5984"]);
+        options.egress = rules(&["*"], &["*.internal", "evil.example:5984"]);
         options.resolver = resolver;
     });
     for url in [
@@ -160,7 +164,7 @@ async fn redirects_are_checked_as_well() {
         let fake =
             Fake::new(move |_| vec![Step::Send(answer(302, &[("Location", location)], b""))]).await;
         let allowed = format!("127.0.0.1:{}", fake.address.port());
-        let network = network_with(|options| options.egress = rules(&[&allowed], &["special"]));
+        let network = network_with(|options| options.egress = rules(&[&allowed], &[]));
         assert!(is_denied(&network, &fake.url("/db")).await, "{location}");
     }
 }
@@ -191,7 +195,7 @@ async fn proxies_and_token_servers_are_checked_as_well() {
 
     // What a proxy would reach for us is checked, too.
     let allowed = format!("127.0.0.1:{port}");
-    let network = network_with(|options| options.egress = rules(&[&allowed], &["special"]));
+    let network = network_with(|options| options.egress = rules(&[&allowed], &[]));
     let proxy = format!("http://127.0.0.1:{port}");
     let endpoint = Endpoint::parse(
         &json!("http://10.0.0.1/db"),
@@ -204,10 +208,76 @@ async fn proxies_and_token_servers_are_checked_as_well() {
     assert_eq!(fake.connections(), 0);
 }
 
+fn administrators(endpoint: &str, proxy: Option<&str>) -> Endpoint {
+    let endpoint = Endpoint::parse(&json!(endpoint), proxy, &Schemes::default());
+    endpoint.unwrap().reaching(Reach::Private)
+}
+
+#[tokio::test]
+async fn administrators_reach_private_hosts_of_endpoints_and_nothing_else() {
+    let fake = Fake::new(|_| vec![Step::Send(json(200, INFO))]).await;
+    let network = network_with(|options| options.egress = EgressOptions::default());
+    let info = async |endpoint: Endpoint| {
+        let db = network.database(endpoint, impatient()).await?;
+        db.info().await
+    };
+    let denied = |done: Result<_, Error>| matches!(done, Err(Error::Egress { .. }));
+    info(administrators(&fake.url("/db"), None)).await.unwrap();
+    // A connection that is kept open is not one for others.
+    assert!(is_denied(&network, &fake.url("/db")).await);
+    assert_eq!(fake.connections(), 1);
+
+    let elsewhere = Fake::new(|_| vec![Step::Send(json(200, INFO))]).await;
+    let location = elsewhere.url("/db");
+    let redirecting =
+        Fake::new(move |_| vec![Step::Send(answer(302, &[("Location", &location)], b""))]).await;
+    assert!(denied(
+        info(administrators(&redirecting.url("/db"), None)).await
+    ));
+    let proxy = format!("http://{}", elsewhere.address);
+    assert!(denied(
+        info(administrators(&fake.url("/db"), Some(&proxy))).await
+    ));
+    let auth = json!({ "iam": { "api_key": "k", "token_url": elsewhere.url("/token") } });
+    let endpoint = crate::fake::endpoint(json!({ "url": fake.url("/db"), "auth": auth }));
+    assert!(denied(info(endpoint.reaching(Reach::Private)).await));
+    assert_eq!(elsewhere.connections(), 0);
+}
+
+#[test]
+fn literal_addresses_are_known_before_a_connection() {
+    let options = NetworkOptions {
+        egress: rules(&[], &["10.9.0.0/16", "*.evil.example"]),
+        connect_to: "10.0.0.1:5984:8.8.8.8:5984".to_owned(),
+        ..NetworkOptions::default()
+    };
+    let policy = Policy::new(&options).unwrap();
+    let refuses = |endpoint: &Endpoint| policy.check(endpoint).is_err();
+    for (url, member, administrator) in [
+        ("http://8.8.8.8/db", false, false),
+        ("http://db.example/db", false, false),
+        ("http://localhost:5984/db", false, false),
+        ("http://127.0.0.1:5984/db", true, false),
+        ("http://[fd00::1]:5984/db", true, false),
+        ("http://2130706433/db", true, false),
+        ("http://10.9.0.1/db", true, true),
+        ("http://169.254.169.254/db", true, true),
+        ("http://a.evil.example/db", true, true),
+        ("http://10.0.0.1:5984/db", false, false),
+    ] {
+        assert_eq!(refuses(&Endpoint::from_url(url).unwrap()), member, "{url}");
+        assert_eq!(refuses(&administrators(url, None)), administrator, "{url}");
+    }
+    assert!(refuses(&administrators(
+        "http://8.8.8.8/db",
+        Some("http://10.0.0.2:1")
+    )));
+}
+
 #[tokio::test]
 async fn sessions_are_checked_as_well() {
     let network = network_with(|options| {
-        options.egress = rules(&[], &["special"]);
+        options.egress = rules(&[], &[]);
         options.auth_session = true;
     });
     let endpoint = Endpoint::from_url("http://u:p@127.0.0.1:1/db").unwrap();

@@ -14,6 +14,7 @@ mod egress;
 mod failures;
 mod fake;
 mod feeds;
+mod health;
 mod limits;
 mod nonsense;
 mod pool;

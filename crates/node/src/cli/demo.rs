@@ -75,11 +75,9 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 fn config(command: &Command, password: &str) -> Config {
     let mut config = Config::default();
     "memory:".clone_into(&mut config.store.url);
-    config.http.listen = command.listen;
+    config.http.listen = command.listen.to_string();
     let hash = PasswordHash::make(password, random(), ITERATIONS).to_config();
     config.admins = Admins([("admin".to_owned(), hash)].into());
-    config.network.egress.allow = vec!["loopback".to_owned()];
-    config.replicator.create_replicator_db = true;
     config.replicator.stats_update_interval_sec = 1;
     config
 }

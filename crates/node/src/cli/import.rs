@@ -1,20 +1,27 @@
-//! `davenport import replicator`: imports the replication documents of a `CouchDB` cluster with their history and
-//! owners. Documents keep their revisions, so they can be replicated back, and importing again imports only changes.
-//! Without `--apply` nothing is written; the output says what would be imported or rejected, and why.
+//! `davenport import replicator`: the replication documents of a `CouchDB` cluster, taken over with their history and owners.
+//!
+//! Documents come with their revisions, so that they can be replicated back, and importing again takes over what has changed
+//! since. Without `--apply` nothing is written: it is said what would be, and what would be refused, and why. Replications of the
+//! cluster's administrators may reach private addresses, as if they had been written here.
 
+mod blocked;
 mod cluster;
+
+use std::collections::HashSet;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
+use couch::Reach;
 use docstore::{Db, DocStore, Edit, EditMode, Rev};
 use document::doc::Doc;
 use document::json::Json;
-use replication::params::Replication;
+use replication::params::{Grant, Replication};
 use scheduler::{Replications, Writer};
 use serde_json::{Value, json};
 
 use super::nodes::{self, NodesFlags};
 use super::{Unusable, output};
+use blocked::Blocked;
 use cluster::{Cluster, Leaf};
 
 const NO_FUNCTIONS: &str = "it has `validate_doc_update`, and functions are not run here";
@@ -85,22 +92,38 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let replications = nodes::open(&config, sources.file.as_deref()).await?;
     import.check_uuid(&replications, &uuid)?;
     let mut left_out = 0;
-    let databases = cluster.databases().await?;
+    let mut world = World {
+        admins: cluster.admins().await,
+        blocked: Blocked::new(&config)?,
+        cluster,
+        replications,
+    };
+    let databases = world.cluster.databases().await?;
     if databases.is_empty() {
         output::error("the cluster has no replicator databases");
     }
     for name in databases {
-        let outcome = database(&import, &cluster, &replications, &name).await;
+        let outcome = database(&import, &mut world, &name).await;
         let outcome = outcome.with_context(|| format!("import {name}"))?;
         left_out += outcome.refused.len();
         report(&import, &name, &outcome);
     }
+    world.blocked.report(import.json);
     if !import.apply {
         output::error("nothing was written: --apply does that");
     } else if left_out > 0 {
         bail!("{left_out} documents were left out, for the reasons above");
     }
     Ok(())
+}
+
+/// What an import works with.
+struct World {
+    cluster: Cluster,
+    replications: Replications,
+    /// Names of the cluster's administrators.
+    admins: HashSet<String>,
+    blocked: Blocked,
 }
 
 impl Import {
@@ -112,7 +135,7 @@ impl Import {
         }
         let what = format!(
             "the cluster's UUID is {theirs} and the one here is {ours}, so checkpoints of the cluster would not be found and \
-             every replication would start from the beginning: set uuid = \"{theirs}\" in [couchdb] on every node, and for this command"
+             every replication would begin anew: set uuid = \"{theirs}\" in [couchdb] on every node, and for this command"
         );
         if !self.apply || self.new_checkpoints {
             output::error(&format!("note: {what}"));
@@ -122,12 +145,13 @@ impl Import {
     }
 }
 
-async fn database(
-    import: &Import,
-    cluster: &Cluster,
-    replications: &Replications,
-    name: &str,
-) -> anyhow::Result<Outcome> {
+async fn database(import: &Import, world: &mut World, name: &str) -> anyhow::Result<Outcome> {
+    let World {
+        cluster,
+        replications,
+        admins,
+        blocked,
+    } = world;
     let docs = replications.docs();
     let mut db = match docs.open(&docs.name(name)?).await {
         Ok(db) => Some(db),
@@ -135,11 +159,14 @@ async fn database(
         Err(error) => return Err(error.into()),
     };
     if import.apply && db.is_none() {
-        let made = replications.create_database(name).await?;
-        if let Some(security) = cluster.security(name).await? {
-            docs.set_security(&made, &security).await?;
-        }
-        db = Some(made);
+        db = Some(replications.create_database(name).await?);
+    }
+    // The node has made `_replicator` at its first start.
+    if let Some(db) = db.as_ref().filter(|_| import.apply)
+        && docs.security(db).await?.is_none()
+        && let Some(security) = cluster.security(name).await?
+    {
+        docs.set_security(db, &security).await?;
     }
     let mut outcome = Outcome::default();
     let mut since = "0".to_owned();
@@ -148,7 +175,13 @@ async fn database(
         let wanted = missing(docs, db.as_ref(), page.leaves, &mut outcome).await?;
         let mut edits = Vec::new();
         for leaf in cluster.leaves(name, &wanted).await? {
-            edits.extend(outcome.judge(replications, &leaf));
+            let Some(judged) = outcome.judge(replications, admins, &leaf) else {
+                continue;
+            };
+            if let Some(wanted) = &judged.wanted {
+                blocked.add(wanted).await;
+            }
+            edits.push((judged.edit, judged.grant));
         }
         if let Some(db) = db.as_ref().filter(|_| import.apply) {
             write(replications, db, edits, &mut outcome).await?;
@@ -198,12 +231,13 @@ fn one_by_one(id: &str, revs: Vec<Rev>) -> Vec<(String, Rev)> {
 async fn write(
     replications: &Replications,
     db: &Db,
-    edits: Vec<Edit>,
+    edits: Vec<(Edit, Option<Grant>)>,
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
     let mut prepared = Vec::with_capacity(edits.len());
-    for edit in edits {
-        prepared.push(replications.prepare(db, edit, &Writer::Replicator)?);
+    for (edit, grant) in edits {
+        let writer = &Writer::Replicator;
+        prepared.push((replications.prepare_granted(db, edit, writer, grant.as_ref())?).edit);
     }
     let hook = replications.hook(Writer::Replicator);
     let written = replications
@@ -218,11 +252,24 @@ async fn write(
     Ok(())
 }
 
+/// A leaf that can be imported.
+struct Judged {
+    edit: Edit,
+    grant: Option<Grant>,
+    /// The replication that will run.
+    wanted: Option<Replication>,
+}
+
 impl Outcome {
-    /// The edit for a leaf; `None` if it is left out.
-    fn judge(&mut self, replications: &Replications, leaf: &Leaf) -> Option<Edit> {
-        match self.sort(replications, leaf) {
-            Ok(edit) => Some(edit),
+    /// What would become of a leaf; `None` if it is left out.
+    fn judge(
+        &mut self,
+        replications: &Replications,
+        admins: &HashSet<String>,
+        leaf: &Leaf,
+    ) -> Option<Judged> {
+        match self.sort(replications, admins, leaf) {
+            Ok(judged) => Some(judged),
             Err(reason) => {
                 self.refused.push((leaf.id.clone(), reason));
                 None
@@ -230,37 +277,52 @@ impl Outcome {
         }
     }
 
-    fn sort(&mut self, replications: &Replications, leaf: &Leaf) -> Result<Edit, String> {
+    fn sort(
+        &mut self,
+        replications: &Replications,
+        admins: &HashSet<String>,
+        leaf: &Leaf,
+    ) -> Result<Judged, String> {
         let text = leaf.text.as_ref().map_err(Clone::clone)?;
         let doc = Doc::parse(text).map_err(|invalid| invalid.to_string())?;
         let edit = Edit::new(&leaf.id, doc).map_err(|error| error.to_string())?;
         let body = Json::parse(&edit.body).map_err(|_| "it is not JSON".to_owned())?;
-        if edit.deleted {
+        let mut judged = Judged {
+            edit,
+            grant: None,
+            wanted: None,
+        };
+        if judged.edit.deleted {
             self.deleted += 1;
-        } else if edit.id.starts_with("_design/") {
+        } else if judged.edit.id.starts_with("_design/") {
             if body.get("validate_doc_update").is_some() {
                 return Err(NO_FUNCTIONS.to_owned());
             }
             self.designs += 1;
         } else {
-            let state = body.get("_replication_state").and_then(Json::as_str);
+            let owner = body.get("owner").and_then(Json::as_str);
+            let reach = match owner {
+                Some(owner) if admins.contains(owner) => Reach::Private,
+                _ => Reach::Public,
+            };
+            judged.grant = Grant::of(&body, None, reach);
             let defaults = replications.options().defaults();
-            let wanted = Replication::from_document(&body, &defaults);
-            // The cluster ignores these members, so any of its users may have written them.
-            if wanted
-                .map_err(|invalid| invalid.to_string())?
-                .is_privileged()
-            {
+            let wanted = Replication::granted(&body, judged.grant.as_ref(), &defaults);
+            let wanted = wanted.map_err(|invalid| invalid.to_string())?;
+            // To the cluster these members mean nothing, so anybody may have written them there.
+            if wanted.is_privileged() {
                 return Err(PRIVILEGED.to_owned());
             }
-            match state {
+            match body.get("_replication_state").and_then(Json::as_str) {
                 Some("completed" | "failed") => self.ended += 1,
-                _ => self.runs += 1,
+                _ => {
+                    self.runs += 1;
+                    judged.wanted = Some(wanted);
+                }
             }
-            let owner = body.get("owner").and_then(Json::as_str);
             self.ownerless += u64::from(owner.is_none());
         }
-        Ok(edit)
+        Ok(judged)
     }
 
     fn to_json(&self, import: &Import, name: &str) -> Value {

@@ -8,7 +8,7 @@ use scheduler::Replications;
 
 use super::{Unusable, serve};
 use crate::config::{Config, Sources};
-use crate::running::{open_keys, open_store, replications};
+use crate::running::{network, open_keys, open_store, replications};
 
 /// Flags of tools that work on the nodes' store.
 #[derive(Debug, Args)]
@@ -60,5 +60,5 @@ pub(super) fn setting(set: &str) -> anyhow::Result<(&'static str, String, String
 pub(super) async fn open(config: &Config, file: Option<&Path>) -> anyhow::Result<Replications> {
     let store = open_store(config).await?;
     let keys = open_keys(config, file)?;
-    replications(config, &keys, store).await
+    replications(config, &keys, store, &network(config)?).await
 }

@@ -53,7 +53,7 @@ pub(crate) struct Flags {
         help = "Store: lmdb:DIRECTORY, fdb:CLUSTER_FILE or memory: [default: lmdb:./data]"
     )]
     store: Option<String>,
-    /// Listen address; port 0 picks a free port [default: 127.0.0.1:5985]
+    /// Listen address or host name; port 0 picks a free port [default: 127.0.0.1:5985 if the node is a frontend]
     #[arg(long, value_name = "ADDRESS:PORT", overrides_with = "listen")]
     listen: Option<String>,
     /// Add an administrator, with a password or the output of `davenport hash-password`
@@ -285,11 +285,8 @@ impl Running {
     fn announce(&self, node: &Node) {
         let config = &self.loaded.config;
         if let Some(address) = node.address() {
-            let scheme = if config.http.cert_file.is_some() {
-                "https"
-            } else {
-                "http"
-            };
+            let is_tls = config.node_types.api_frontend && config.http.cert_file.is_some();
+            let scheme = if is_tls { "https" } else { "http" };
             output::line(&format!("davenport listens on {scheme}://{address}"));
         }
         output::line("davenport is ready");

@@ -29,6 +29,10 @@ impl Config {
         check("upstream", text(self.upstream.validate()));
         check("couch_jobs", self.couch_jobs.check());
         check("http", self.check_http());
+        check(
+            "metrics",
+            self.metrics.listen.as_deref().map_or(Ok(()), listen),
+        );
         check("secrets", self.secrets.named().map(drop));
         check("jwt_keys", text(self.check_tokens()));
         check("chttpd_auth", self.check_secrets());
@@ -92,7 +96,7 @@ impl Config {
         if self.http.cert_file.is_some() != self.http.key_file.is_some() {
             return Err("set both `cert_file` and `key_file`, or neither".to_owned());
         }
-        Ok(())
+        listen(&self.http.listen)
     }
 
     fn check_secrets(&self) -> Result<(), String> {
@@ -110,6 +114,16 @@ impl Config {
         let roles = &self.jwt_auth.roles_claim_path;
         api::auth::jwt::Jwt::new(&self.jwt_keys.0, Vec::new(), roles).map(drop)
     }
+}
+
+/// Whether a node can listen there, as far as the text tells.
+fn listen(address: &str) -> Result<(), String> {
+    let parts = address.rsplit_once(':');
+    let usable = parts
+        .is_some_and(|(host, port)| port.parse::<u16>().is_ok() && url::Host::parse(host).is_ok());
+    usable.then_some(()).ok_or_else(|| {
+        format!("`listen` is {address:?}; give an address or a host name, and a port, like 127.0.0.1:5985 or localhost:5985")
+    })
 }
 
 fn text<E: std::fmt::Display>(result: Result<(), E>) -> Result<(), String> {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -172,9 +171,10 @@ impl Default for LogOptions {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsOptions {
-    /// Address and port for `/_metrics` and `/_up`, without authentication. If unset, they are not
-    /// served. Frontends always serve both on their own port.
-    pub listen: Option<SocketAddr>,
+    /// Address or host name, and port for `/_metrics` and `/_up`, without authentication. If unset,
+    /// they are not served. Frontends always serve both on their own port. On a node without the
+    /// frontend role, `--listen` sets this option.
+    pub listen: Option<String>,
 }
 
 /// The section `[couchdb]`.
@@ -219,8 +219,8 @@ impl CouchdbOptions {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpOptions {
-    /// Address and port to listen on. Port 0 picks a free port.
-    pub listen: SocketAddr,
+    /// Address or host name, and port to listen on. Port 0 picks a free port.
+    pub listen: String,
     /// PEM file with the TLS certificate chain, the server's own certificate first. If unset, TLS
     /// is off.
     pub cert_file: Option<PathBuf>,
@@ -231,7 +231,7 @@ pub struct HttpOptions {
 impl Default for HttpOptions {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 5985)),
+            listen: "127.0.0.1:5985".to_owned(),
             cert_file: None,
             key_file: None,
         }

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::attachments::inline_count;
 use super::context::Context;
 use crate::error::{Error, Step};
+use crate::metrics;
 
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
@@ -136,6 +137,7 @@ fn settle(
             };
             cx.count(|stats| {
                 stats.docs_read += 1;
+                metrics::docs_written(1);
                 stats.docs_written += 1;
                 stats.attachments_copied += attachments;
             });

@@ -9,6 +9,7 @@ use tracing::{Instrument as _, debug_span};
 use super::attachments::inline_count;
 use super::context::{Context, GROUP_DOCS_MAX};
 use crate::error::{Error, Step};
+use crate::metrics;
 
 pub(super) type Group = Vec<Document>;
 
@@ -146,7 +147,9 @@ fn take_note(
         .filter(|document| document.attachments == Attachments::Inline);
     let attachments: u64 = inside.map(inline_count).sum();
     cx.count(|stats| {
-        stats.docs_written += (group.len() - refused) as u64;
+        let written = (group.len() - refused) as u64;
+        metrics::docs_written(written);
+        stats.docs_written += written;
         stats.attachments_copied += attachments;
     });
     for error in errors {

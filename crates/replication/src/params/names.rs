@@ -3,27 +3,38 @@
 //! The body keeps the name. The resolved server and credentials, a [`Grant`], are stored apart from the body, sealed,
 //! and never shown: they are the caller's own credentials, which are not in the document.
 
-use couch::{Endpoint, Schemes};
+use couch::{Endpoint, Reach, Schemes};
 use document::json::Json;
 use serde_json::{Map, Value};
+use url::{Position, Url};
 
 use super::invalid::Invalid;
 
 const PROXIED: &str = "a plain name in `source` or `target` is reached directly, because a proxy would see the credentials that are \
                        added to it: leave `proxy` out, or set only `source_proxy` or `target_proxy` of the other side";
 
-/// The server of plain names, and the rights used on it.
-#[derive(Clone, PartialEq)]
+/// What the service adds to what a body says: the rights of plain names, and what its author may reach.
+#[derive(Clone, Default, PartialEq)]
 pub struct Grant {
-    base: String,
-    rights: Map<String, Value>,
+    names: Option<Names>,
+    reach: Reach,
     expires: bool,
+}
+
+/// Where plain names are, and the rights they are used with.
+#[derive(Clone, PartialEq)]
+struct Names {
+    base: String,
+    /// Hosts with ports whose URLs mean databases at `base`, too.
+    own: Vec<String>,
+    rights: Map<String, Value>,
 }
 
 impl std::fmt::Debug for Grant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Grant")
-            .field("base", &self.base)
+            .field("base", &self.names.as_ref().map(|names| &names.base))
+            .field("reach", &self.reach)
             .finish_non_exhaustive()
     }
 }
@@ -32,50 +43,152 @@ impl Grant {
     /// Databases of the server at `base`, with `headers` and `auth` of an endpoint. If it `expires`, it can be used for
     /// replications that end, but not for documents.
     pub fn new(base: &str, rights: Map<String, Value>, expires: bool) -> Self {
-        Self {
+        let names = Names {
             base: base.trim_end_matches('/').to_owned(),
+            own: Vec::new(),
             rights,
+        };
+        Self {
+            names: Some(names),
+            reach: Reach::Public,
             expires,
         }
     }
 
-    /// Whether the credentials expire.
+    /// URLs with these hosts, as a `Host` header has them, are those of databases of that server, too.
+    #[must_use]
+    pub fn with_own(mut self, hosts: impl IntoIterator<Item = String>) -> Self {
+        if let Some(names) = &mut self.names {
+            names
+                .own
+                .extend(hosts.into_iter().map(|host| host.to_ascii_lowercase()));
+        }
+        self
+    }
+
+    /// What a body of an author with this reach is granted, of `names` no more than the body needs; `None` for nothing.
+    pub fn of(body: &Json, names: Option<&Self>, reach: Reach) -> Option<Self> {
+        let Some(Self {
+            names: Some(names),
+            expires,
+            ..
+        }) = names
+        else {
+            return Self::reaching(reach);
+        };
+        let endpoints = ["source", "target"].into_iter();
+        let endpoints = endpoints.filter_map(|member| body.get(member));
+        let local = endpoints.filter_map(|json| Some((json, names.url(json)?)));
+        let local: Vec<_> = local.collect();
+        if local.is_empty() {
+            return Self::reaching(reach);
+        }
+        let lends = local.iter().any(|(json, url)| {
+            let endpoint = Endpoint::parse(&at(json, url), None, &Schemes::default());
+            endpoint.is_ok_and(|endpoint| !endpoint.has_credentials())
+        });
+        let mut names = names.clone();
+        if !lends {
+            names.rights.clear();
+        }
+        Some(Self {
+            expires: *expires && lends,
+            names: Some(names),
+            reach,
+        })
+    }
+
+    fn reaching(reach: Reach) -> Option<Self> {
+        (reach != Reach::Public).then(|| Self {
+            reach,
+            ..Self::default()
+        })
+    }
+
+    /// Whether what it is made of is good for a while only.
     pub fn expires(&self) -> bool {
         self.expires
     }
 
+    /// Whether it has rights, which are secret.
+    pub fn has_rights(&self) -> bool {
+        (self.names.as_ref()).is_some_and(|names| !names.rights.is_empty())
+    }
+
+    /// What [`Self::from_json`] reads.
     pub fn to_json(&self) -> Json {
-        let members = [
-            ("base", Value::String(self.base.clone())),
-            ("rights", Value::Object(self.rights.clone())),
-        ];
+        let private = (self.reach == Reach::Private).then_some(("private", Value::Bool(true)));
+        let names = self.names.iter().flat_map(|names| {
+            let base = Value::String(names.base.clone());
+            let rights = Value::Object(names.rights.clone());
+            [
+                ("base", base),
+                ("own", names.own.clone().into()),
+                ("rights", rights),
+            ]
+        });
+        let members = names.chain(private);
         let members = members.map(|(name, value)| (name.to_owned(), Json::from(&value)));
-        Json::Object(members.into())
+        Json::Object(members.collect())
     }
 
     /// Parses the result of [`Self::to_json`].
     pub fn from_json(json: &Json) -> Option<Self> {
-        let rights = json.get("rights")?.to_value();
-        Some(Self::new(
-            json.get("base")?.as_str()?,
-            rights.as_object()?.clone(),
-            false,
-        ))
+        json.as_object()?;
+        let names = match json.get("base") {
+            None => None,
+            Some(base) => Some(Names {
+                base: base.as_str()?.to_owned(),
+                own: (json
+                    .get("own")
+                    .and_then(Json::as_array)
+                    .unwrap_or_default()
+                    .iter())
+                .filter_map(|host| host.as_str().map(str::to_owned))
+                .collect(),
+                rights: json.get("rights")?.to_value().as_object()?.clone(),
+            }),
+        };
+        let is_private = json.get("private").and_then(Json::as_bool) == Some(true);
+        Some(Self {
+            names,
+            reach: if is_private {
+                Reach::Private
+            } else {
+                Reach::Public
+            },
+            expires: false,
+        })
+    }
+}
+
+impl Names {
+    /// The URL of a database of this server: of a plain name, or of a URL that clients use for it.
+    fn url(&self, endpoint: &Json) -> Option<String> {
+        if let Some(name) = name(endpoint) {
+            return Some(format!("{}/{}", self.base, escaped(name)));
+        }
+        let url = Url::parse(text(endpoint)?).ok()?;
+        let (host, port) = (url.host_str()?, url.port_or_known_default()?);
+        let is_own = self.own.iter().any(|own| {
+            let spelled = [host.to_owned(), format!("{host}:{port}")];
+            *own == spelled[1] || (url.port().is_none() && *own == spelled[0])
+        });
+        let path = url.path().trim_matches('/');
+        // Those databases are the service's, and not the server's.
+        let last = path.rsplit('/').next()?.to_ascii_lowercase();
+        let is_ours = last.rsplit("%2f").next() == Some("_replicator");
+        if !is_own || path.is_empty() || is_ours {
+            return None;
+        }
+        let (scheme, rest) = self.base.split_once("://")?;
+        let credentials = &url[Position::BeforeUsername..Position::BeforeHost];
+        Some(format!("{scheme}://{credentials}{rest}/{path}"))
     }
 
-    /// The endpoint for a name. Credentials in the body replace the caller's.
-    fn endpoint(
-        &self,
-        name: &str,
-        mut value: Value,
-        schemes: &Schemes,
-    ) -> Result<Endpoint, Invalid> {
-        let url = Value::String(format!("{}/{}", self.base, escaped(name)));
-        match &mut value {
-            Value::Object(members) => drop(members.insert("url".to_owned(), url)),
-            other => *other = url,
-        }
-        let endpoint = Endpoint::parse(&value, None, schemes)?;
+    /// The endpoint at a URL of this server. Credentials that it has are used in place of the caller's.
+    fn endpoint(&self, json: &Json, url: &str, schemes: &Schemes) -> Result<Endpoint, Invalid> {
+        let endpoint = Endpoint::parse(&at(json, url), None, schemes)?;
         if endpoint.has_credentials() {
             return Ok(endpoint);
         }
@@ -83,33 +196,46 @@ impl Grant {
     }
 }
 
-/// Parses `source` or `target`.
+/// The endpoint with another URL.
+fn at(endpoint: &Json, url: &str) -> Value {
+    let url = Value::String(url.to_owned());
+    match endpoint.to_value() {
+        Value::Object(mut members) => {
+            members.insert("url".to_owned(), url);
+            Value::Object(members)
+        }
+        _ => url,
+    }
+}
+
+/// Reads `source` or `target`.
 pub(super) fn endpoint(
     json: &Json,
     grant: Option<&Grant>,
     proxy: Option<&str>,
     schemes: &Schemes,
 ) -> Result<Endpoint, Invalid> {
-    match (grant, name(json)) {
-        (Some(_), Some(_)) if proxy.is_some() => Err(Invalid::new(PROXIED)),
-        (Some(grant), Some(name)) => grant.endpoint(name, json.to_value(), schemes),
-        _ => Ok(Endpoint::parse(&json.to_value(), proxy, schemes)?),
-    }
+    let names = grant.and_then(|grant| grant.names.as_ref());
+    let local = names.and_then(|names| Some((names, names.url(json)?)));
+    let endpoint = match local {
+        Some(_) if proxy.is_some() => return Err(Invalid::new(PROXIED)),
+        Some((names, url)) => names.endpoint(json, &url, schemes)?,
+        None => Endpoint::parse(&json.to_value(), proxy, schemes)?,
+    };
+    Ok(endpoint.reaching(grant.map(|grant| grant.reach).unwrap_or_default()))
 }
 
-/// Whether a body has a plain name.
-pub fn has_names(body: &Json) -> bool {
-    let mut endpoints = ["source", "target"].into_iter();
-    endpoints.any(|member| body.get(member).and_then(name).is_some())
+fn text(endpoint: &Json) -> Option<&str> {
+    match endpoint {
+        Json::Object(_) => endpoint.get("url")?.as_str(),
+        _ => endpoint.as_str(),
+    }
 }
 
 /// A name in place of a URL. Only valid database names count: anything else, such as a URL without its scheme, may
 /// contain a password.
 fn name(endpoint: &Json) -> Option<&str> {
-    let text = match endpoint {
-        Json::Object(_) => endpoint.get("url")?.as_str()?,
-        _ => endpoint.as_str()?,
-    };
+    let text = text(endpoint)?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_$()+/-".contains(&byte);
     let is_name = text.bytes().all(is_plain)
         && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
@@ -155,8 +281,6 @@ mod tests {
     #[test]
     fn names_become_urls_with_rights() {
         for value in [json!("a/b+(c)"), json!({"url": "a/b+(c)"})] {
-            let body = Json::from(&json!({"source": value, "target": "http://t/"}));
-            assert!(has_names(&body));
             let endpoint = source(&value).unwrap();
             assert_eq!(endpoint.url_text(), "http://db:5984/a%2Fb%2B%28c%29/");
             assert_eq!(endpoint.username(), Some("a"));
@@ -168,6 +292,61 @@ mod tests {
         assert_eq!((more.username(), more.headers().len()), (Some("a"), 1));
         let forged = source(&json!({"url": "a", "headers": {"X-Auth-CouchDB-Roles": "_admin"}}));
         assert!(forged.unwrap_err().contains("x-auth-couchdb-roles"));
+    }
+
+    #[test]
+    fn urls_of_the_frontend_are_those_of_the_server() {
+        let grant = grant().with_own(["Front.example:5985".to_owned(), "front.example".to_owned()]);
+        let read = |source: Value| {
+            let body = Json::from(&json!({"source": source, "target": "http://t/"}));
+            let granted = Grant::of(&body, Some(&grant), Reach::Public);
+            let stored = granted.as_ref().map(Grant::to_json);
+            let granted = stored.as_ref().and_then(Grant::from_json);
+            let read = Replication::granted(&body, granted.as_ref(), &Defaults::default());
+            (read.unwrap().source, granted)
+        };
+        for (url, meant) in [
+            ("http://front.example:5985/mail", "http://db:5984/mail/"),
+            ("https://front.example/a%2Fb/", "http://db:5984/a%2Fb/"),
+            (
+                "http://front.example:80/mail",
+                "http://front.example:80/mail/",
+            ),
+            (
+                "http://front.example:5986/mail",
+                "http://front.example:5986/mail/",
+            ),
+            ("http://front.example/", "http://front.example/"),
+            (
+                "http://front.example/_replicator",
+                "http://front.example/_replicator/",
+            ),
+            (
+                "http://front.example/a%2f_replicator",
+                "http://front.example/a%2f_replicator/",
+            ),
+            (
+                "http://front.example/a/_replicator/",
+                "http://front.example/a/_replicator/",
+            ),
+        ] {
+            let (endpoint, granted) = read(json!({ "url": url }));
+            assert_eq!(endpoint.url_text(), meant, "{url}");
+            let lent = granted.is_some_and(|granted| granted.has_rights());
+            assert_eq!(
+                (lent, endpoint.username()),
+                (meant.contains("db:"), lent.then_some("a")),
+                "{url}"
+            );
+        }
+        // Credentials of its own are no loan.
+        let basic = json!({"url": "http://front.example/mail", "headers": {"Authorization": "Basic am9lOng="}});
+        for own in [json!("http://joe:x@front.example/mail"), basic] {
+            let (endpoint, granted) = read(own);
+            assert_eq!(endpoint.url_text(), "http://db:5984/mail/");
+            assert_eq!(endpoint.username(), Some("joe"));
+            assert!(!granted.unwrap().has_rights());
+        }
     }
 
     #[test]
@@ -208,7 +387,11 @@ mod tests {
             json!({}),
         ] {
             let body = Json::from(&json!({"source": value, "target": "http://t/"}));
-            assert!(!has_names(&body), "{value}");
+            assert_eq!(
+                Grant::of(&body, Some(&grant()), Reach::Public),
+                None,
+                "{value}"
+            );
         }
         assert_eq!(
             source(&json!("u:p@h")).unwrap_err(),
@@ -220,6 +403,11 @@ mod tests {
     fn a_grant_is_read_back_and_not_printed() {
         let grant = grant();
         assert_eq!(Grant::from_json(&grant.to_json()), Some(grant.clone()));
+        let body = Json::from(&json!({"source": "http://s/", "target": "http://t/"}));
+        assert_eq!(Grant::of(&body, Some(&grant), Reach::Public), None);
+        let private = Grant::of(&body, Some(&grant), Reach::Private).unwrap();
+        assert!(!private.has_rights());
+        assert_eq!(Grant::from_json(&private.to_json()), Some(private));
         assert!(!format!("{grant:?}").contains("YTpz"));
         assert_eq!(Grant::from_json(&Json::Null), None);
     }

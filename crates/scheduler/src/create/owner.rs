@@ -7,7 +7,8 @@ use super::meaning::{Meaning, Prepared};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 use crate::strip;
-use replication::params::{Grant, Invalid, Replication, names};
+use couch::Reach;
+use replication::params::{Grant, Invalid, Replication};
 
 const OTHERS: &str = "Can't update replication documents from other users.";
 const LENT: &str = "A plain name in `source` or `target` is copied with the rights of the document's owner, so only the owner \
@@ -18,7 +19,7 @@ const PRIVILEGED: &str =
     "Only a server administrator may set `tls`, `auth.jwt` or `auth.secret_ref` of an endpoint.";
 pub(super) const OUTLIVED: &str = "A session, a token that expires or the word of a proxy ends before this replication does: \
                                    send name and password with the request, or give `source` and `target` as URLs with \
-                                   credentials replications their own.";
+                                   credentials of their own.";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Writer {
@@ -57,6 +58,15 @@ pub enum Rank {
     ServerAdmin,
 }
 
+impl Rank {
+    pub(super) fn reach(self) -> Reach {
+        match self {
+            Self::ServerAdmin => Reach::Private,
+            Self::Member | Self::DatabaseAdmin => Reach::Public,
+        }
+    }
+}
+
 /// Whether a document of this owner may be changed, deleted or replaced.
 pub(super) fn check_owner(owner: Option<&str>, writer: &Writer) -> Result<(), ServiceError> {
     match writer {
@@ -93,8 +103,8 @@ impl Replications {
 
     /// Checks an edit, fills its owner in and seals its credentials; to be called before the transaction that writes it
     /// with [`hook`](Replications::hook), and for a large body on a thread where blocking is allowed. Plain names of
-    /// databases mean what is granted to the writer, if it is the writer's own document. Design and `_local` documents stay
-    /// as they are.
+    /// databases mean what is granted to the writer, if it is the writer's own document; an import by the replicator is
+    /// granted as it is. Design and `_local` documents stay as they are.
     pub fn prepare_granted(
         &self,
         db: &Db,
@@ -116,9 +126,12 @@ impl Replications {
             edit.body = filled.to_string();
             body = filled;
         }
-        let is_user = matches!(writer, Writer::User { .. });
-        let grant = grant.filter(|_| is_user && !edit.deleted && names::has_names(&body));
-        let wanted = Replication::granted(&body, grant, &self.defaults());
+        let grant = match writer {
+            _ if edit.deleted => None,
+            Writer::User { rank, .. } => Grant::of(&body, grant, rank.reach()),
+            Writer::Replicator => grant.cloned(),
+        };
+        let wanted = Replication::granted(&body, grant.as_ref(), &self.defaults());
         if let Writer::User { name, rank } = writer
             && !edit.deleted
         {
@@ -127,14 +140,14 @@ impl Replications {
             check_paused(&body)?;
             check_user_ctx(&body, name.as_deref(), *rank)?;
             self.check_privileges(wanted, *rank)?;
-            if let Some(grant) = grant {
+            if let Some(grant) = grant.as_ref().filter(|grant| grant.has_rights()) {
                 check_lent(&body, name.as_deref(), grant)?;
             }
         }
         let sealer = &self.0.sealer;
-        edit.sealed = strip::seal_body(sealer, db, &edit.id, &body, grant);
+        edit.sealed = strip::seal_body(sealer, db, &edit.id, &body, grant.as_ref());
         let meaning = Meaning {
-            grant: grant.cloned(),
+            grant,
             body,
             wanted,
         };
@@ -144,7 +157,8 @@ impl Replications {
         })
     }
 
-    /// Whether somebody of this rank may have such a replication, and the secrets it names may go where it sends them.
+    /// Whether somebody of this rank may have such a replication, its literal addresses may be reached, and the secrets it names may
+    /// go where it sends them.
     pub(super) fn check_privileges(
         &self,
         wanted: &Replication,
@@ -154,6 +168,10 @@ impl Replications {
             return Err(ServiceError::Forbidden(PRIVILEGED));
         }
         for endpoint in [&wanted.source, &wanted.target] {
+            if let Some(policy) = &self.0.policy {
+                (policy.check(endpoint))
+                    .map_err(|error| ServiceError::Egress(error.to_string()))?;
+            }
             let secret = endpoint.secret_ref();
             // Another node may know it.
             if let Some(secret) = secret.and_then(|name| self.0.secrets.get(name)) {

@@ -12,7 +12,7 @@ use crate::data::{JobData, JobState, Origin, job_text};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 use replication::id::{ReplicationId, transient_job_id};
-use replication::params::{Grant, Invalid, Replication, Request, names};
+use replication::params::{Grant, Invalid, Replication, Request};
 
 const COLLISION: &str = "Persistent replication collision";
 const NOT_ADMIN: &str = "You are not a server admin.";
@@ -107,7 +107,13 @@ impl Replications {
         caller: &Caller,
         grant: Option<&Grant>,
     ) -> Result<Started, ServiceError> {
-        let grant = grant.filter(|_| names::has_names(body));
+        let rank = if caller.is_admin {
+            Rank::ServerAdmin
+        } else {
+            Rank::Member
+        };
+        let grant = Grant::of(body, grant, rank.reach());
+        let grant = grant.as_ref();
         let wanted = match Replication::from_request(body, grant, &self.defaults())? {
             Request::CancelId(id) => return self.cancel(&id, caller).await,
             Request::Cancel(wanted) => {
@@ -119,11 +125,6 @@ impl Replications {
         if wanted.options.continuous && grant.is_some_and(Grant::expires) {
             return Err(Invalid::new(OUTLIVED).into());
         }
-        let rank = if caller.is_admin {
-            Rank::ServerAdmin
-        } else {
-            Rank::Member
-        };
         self.check_privileges(&wanted, rank)?;
         let id = self.transient_id(&wanted, caller);
         let op = self.0.jobs.op();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use docstore::{Db, DocStore, Edit, EditMode};
+use couch::Reach;
+use docstore::{Db, DocStore, Edit, EditMode, ReadOptions};
 use document::doc::Doc;
 use jobs::{Clock, Entropy, JobInfo, Jobs, State};
 use serde_json::{Value, json};
@@ -464,7 +465,7 @@ async fn the_result_of_a_run_makes_no_job() {
         .await
         .unwrap();
     assert_eq!(job(replications, db, "d").await, None);
-    let options = docstore::ReadOptions::default();
+    let options = ReadOptions::default();
     let written = replications.docs().get(db, "d", &options);
     assert!(!written.await.unwrap().body.contains("triggered"));
 }
@@ -522,4 +523,55 @@ fn a_transaction_reads_large_bodies_on_another_thread() {
     };
     assert_eq!(threads(1_000), 0);
     assert!(threads(200_000) > 0);
+}
+
+#[tokio::test]
+async fn what_a_writer_may_reach_stays_with_the_document() {
+    let store = Store::open("memory:").await.unwrap();
+    let sealer = Sealer::new(vec![("k".into(), [1; 32])]).unwrap();
+    for sealer in [Sealer::plain(), sealer] {
+        let replications = open_with(&store, sealer.clone()).await;
+        let name = format!(
+            "{}/_replicator",
+            if sealer.seals() { "sealed" } else { "plain" }
+        );
+        let db = replications.create_database(&name).await.unwrap();
+        let reach = async |id: &str| {
+            let (_, data) = job(&replications, &db, id).await.unwrap();
+            let job = document_job_id(db.instance(), id);
+            let wanted = data.replication(&sealer, &job, &replications.defaults());
+            wanted.unwrap().unwrap().source.reach()
+        };
+        for (id, source) in [("plain", "a"), ("secret", "u:p@a")] {
+            let by_root = user("root", true);
+            let rev = write(&replications, &db, by_root, &body(id, source))
+                .await
+                .unwrap();
+            assert_eq!(reach(id).await, Reach::Private);
+            // The replicator itself rewrites the document.
+            let job = document_job_id(db.instance(), id);
+            replications.set_paused(&job, true).await.unwrap();
+            replications.set_paused(&job, false).await.unwrap();
+            assert_eq!(reach(id).await, Reach::Private);
+            let doc = replications
+                .docs()
+                .get(&db, id, &ReadOptions::default())
+                .await
+                .unwrap();
+            assert_ne!(doc.rev, rev);
+            let mut again = body(id, source);
+            again["_rev"] = json!(doc.rev.to_string());
+            again["owner"] = json!("root");
+            let by_admin = Writer::User {
+                name: Some("ada".to_owned()),
+                rank: Rank::DatabaseAdmin,
+            };
+            write(&replications, &db, by_admin, &again).await.unwrap();
+            assert_eq!(reach(id).await, Reach::Public);
+        }
+        write(&replications, &db, joe(), &body("his", "a"))
+            .await
+            .unwrap();
+        assert_eq!(reach("his").await, Reach::Public);
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jobs::{JobType, State};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::JobState;
 
@@ -15,6 +16,7 @@ const IDLE: u8 = 4;
 const CRASHING: u8 = 5;
 const COMPLETED: u8 = 6;
 const FAILED: u8 = 7;
+const UNREACHABLE: u8 = 8;
 /// Data that cannot be read, which no job has.
 const UNKNOWN: u8 = 15;
 
@@ -26,6 +28,8 @@ struct Labelled {
     paused: bool,
     #[serde(default)]
     idle: bool,
+    #[serde(default)]
+    unreachable: Option<IgnoredAny>,
 }
 
 /// The label of a job's data.
@@ -35,6 +39,7 @@ pub(crate) fn label(_: &JobType, data: &[u8]) -> u8 {
         Ok(data) => match data.state {
             JobState::Pending if data.paused => PAUSED,
             JobState::Pending => PENDING,
+            JobState::Running if data.unreachable.is_some() => UNREACHABLE,
             JobState::Running if data.idle => IDLE,
             JobState::Running => RUNNING,
             JobState::Crashing => CRASHING,
@@ -62,6 +67,8 @@ pub(crate) struct Census {
     pub(crate) failed: u64,
     /// Of those that run.
     pub(crate) idle: u64,
+    /// Of those that run.
+    pub(crate) unreachable: u64,
     /// Of those that are pending.
     pub(crate) paused: u64,
 }
@@ -77,10 +84,14 @@ impl Census {
                     &mut all.pending
                 }
                 // The node of those that ran has died.
-                (PENDING, _) | (RUNNING | IDLE, State::Pending) => &mut all.pending,
+                (PENDING, _) | (RUNNING | IDLE | UNREACHABLE, State::Pending) => &mut all.pending,
                 (RUNNING, _) => &mut all.running,
                 (IDLE, _) => {
                     all.idle += count;
+                    &mut all.running
+                }
+                (UNREACHABLE, _) => {
+                    all.unreachable += count;
                     &mut all.running
                 }
                 (CRASHING, _) => &mut all.crashing,

@@ -28,7 +28,8 @@ const FEED_DELAY: Duration = Duration::from_secs(5);
 const DESERTED_PAUSE: Duration = Duration::from_mins(5);
 /// A feed that has not told so many changes is not believed any more.
 const MISSES_MAX: u32 = 3;
-const HEARTBEAT_MS: u64 = 30_000;
+/// A feed without a sign of life for three of these is given up, and its server looked after.
+const HEARTBEAT_MS: u64 = 10_000;
 
 /// Whether something tells of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

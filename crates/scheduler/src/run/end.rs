@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use store::Transaction;
 
 use super::{Outcome, Work, text_info};
-use crate::data::{JobData, JobState, Kind, job_text};
+use crate::data::{JobData, JobState, Kind, Origin, error_text, job_text};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::service::PARKED_MS;
@@ -98,9 +98,33 @@ impl Work<'_> {
             })
             .await?;
         crate::metrics::ended(outcome);
-        let id = &self.accepted.job.id;
-        tracing::info!(job.id = %id, ended = ?outcome, "run ended");
+        self.log_end(data, end, outcome);
         Ok(outcome)
+    }
+
+    fn log_end(&self, data: &JobData, end: &End, outcome: Outcome) {
+        let id = &self.accepted.job.id;
+        let reason = match (outcome, end) {
+            (Outcome::Crashed | Outcome::Failed, End::Crash(info) | End::Fail(info)) => {
+                error_text(info)
+            }
+            (Outcome::Failed, _) => "another job does the same".to_owned(),
+            _ => {
+                tracing::info!(job.id = %id, ended = ?outcome, "run ended");
+                return;
+            }
+        };
+        let (db, doc_id) = match &data.origin {
+            Origin::Document { db, doc_id, .. } => (Some(db), Some(doc_id)),
+            Origin::Request { .. } => (None, None),
+        };
+        let (source, target) = (&data.shown.source, &data.shown.target);
+        if let Some(outage) = self.outage(data) {
+            // The server's outage was logged, once for all.
+            tracing::info!(job.id = %id, ended = ?outcome, server = outage.server, reason, "run ended by an outage");
+            return;
+        }
+        tracing::warn!(job.id = %id, ended = ?outcome, db, doc.id = doc_id, reason, source, target, "run failed");
     }
 
     async fn end_in(
@@ -324,7 +348,8 @@ impl Work<'_> {
     /// The data of a job that nobody runs.
     fn left(data: &JobData, op: &Op) -> JobData {
         let mut left = data.clone();
-        (left.node, left.pid, left.idle) = (None, None, false);
+        (left.node, left.pid) = (None, None);
+        (left.idle, left.unreachable) = (false, None);
         left.last_updated = op.now_ms.div_euclid(1000);
         left
     }

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{Instrument as _, Span};
 
 use super::end::End;
-use super::{Driven, Work};
+use super::{Driven, Servers, Work};
 use crate::data::JobData;
 use crate::idle::ChangeListener;
 use crate::permits::Permit;
@@ -156,7 +156,8 @@ impl Work<'_> {
         let changed = async {
             let look = LOOK_PAUSE / 2 + self.runner.replications.entropy().up_to(LOOK_PAUSE / 2);
             let told = async {
-                Box::pin(self.tell_parked(&waits, data)).await;
+                let servers = Servers::of(&self.runner.network, &run.replication);
+                Box::pin(self.tell_parked(&waits, servers, data)).await;
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -192,16 +193,26 @@ impl Work<'_> {
         std::future::pending::<()>().await;
     }
 
-    /// Shows that the job waits, and that it is healthy when it has been for long enough.
-    async fn tell_parked(&self, waits: &Progress, data: &mut JobData) {
-        let mut healed = self.heal(data) | !std::mem::replace(&mut data.idle, true);
+    /// Shows that the job waits, that it is healthy when it has been for long enough, and when its servers give no response.
+    async fn tell_parked(&self, waits: &Progress, mut servers: Servers, data: &mut JobData) {
+        let mut turned = self.heal(data) | !std::mem::replace(&mut data.idle, true);
         loop {
-            match self.tell(waits, healed.then_some(&*data)).await {
-                Ok(()) if data.error_count == 0 => return,
+            let outage = servers.outage();
+            turned |= data.unreachable != outage;
+            data.unreachable = outage;
+            match self.tell(waits, turned.then_some(&*data)).await {
+                Ok(()) if data.error_count == 0 => {
+                    turned = false;
+                    servers.changed().await;
+                }
                 Ok(()) => {
                     let threshold_s = self.runner.replications.options().health_threshold_sec;
-                    sleep(Duration::from_secs(threshold_s)).await;
-                    healed |= self.heal(data);
+                    let lasted = sleep(Duration::from_secs(threshold_s));
+                    tokio::select! {
+                        () = lasted => {}
+                        () = servers.changed() => {}
+                    }
+                    turned = self.heal(data);
                 }
                 Err(error) if error.is_halt() => return self.stops.lost.cancel(),
                 Err(error) => {

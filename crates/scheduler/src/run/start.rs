@@ -92,7 +92,7 @@ impl Work<'_> {
         data.rep_id = Some(id);
         data.base_id = Some(identity.base.to_string());
         data.state = JobState::Running;
-        data.idle = false;
+        (data.idle, data.unreachable) = (false, None);
         (data.info, data.result) = (None, None);
         (data.last_start, data.last_updated) = (now, now);
         data.note(

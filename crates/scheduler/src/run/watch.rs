@@ -8,7 +8,7 @@ use store::Transaction;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Work, timestamp};
+use super::{Servers, Work, timestamp};
 use crate::data::JobData;
 use crate::fault::ServiceError;
 use crate::keys;
@@ -57,14 +57,20 @@ impl Work<'_> {
     pub(super) async fn watch(
         &self,
         mut progress: watch::Receiver<Progress>,
+        mut servers: Servers,
         data: &mut JobData,
     ) -> bool {
         let mut told = Instant::now();
         let mut phase = Phase::Starting;
         loop {
-            if progress.changed().await.is_err() {
-                return false;
-            }
+            let turned = tokio::select! {
+                biased;
+                () = servers.changed() => true,
+                changed = progress.changed() => match changed {
+                    Ok(()) => false,
+                    Err(_) => return false,
+                },
+            };
             let options = self.runner.replications.options();
             let pause = Duration::from_secs(options.stats_update_interval_sec);
             let due = told + pause;
@@ -73,6 +79,8 @@ impl Work<'_> {
             let changed = async { drop(phases.wait_for(|now| now.phase != phase).await) };
             tokio::select! {
                 biased;
+                () = std::future::ready(()), if turned => {}
+                () = servers.changed() => {}
                 () = sleep_until(due) => {}
                 () = changed => sleep_until(due.min(told + PHASE_PAUSE)).await,
             }
@@ -85,7 +93,9 @@ impl Work<'_> {
             self.stops.shown.set_behind(now.behind_since);
             let healed = self.heal(data);
             let idle = now.phase == Phase::CaughtUp;
-            let turned = std::mem::replace(&mut data.idle, idle) != idle;
+            let before = (data.idle, data.unreachable.clone());
+            (data.idle, data.unreachable) = (idle, servers.outage());
+            let turned = before != (data.idle, data.unreachable.clone());
             match self.tell(&now, (healed || turned).then_some(&*data)).await {
                 Ok(()) => {}
                 Err(error) if error.is_halt() => return true,
@@ -93,7 +103,7 @@ impl Work<'_> {
                     let id = &self.accepted.job.id;
                     tracing::warn!(job.id = %id, error = %wire::chain(&error), "keep progress");
                     // To be told with the next news.
-                    data.idle = idle != turned;
+                    (data.idle, data.unreachable) = before;
                 }
             }
         }

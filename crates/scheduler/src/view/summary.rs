@@ -64,6 +64,8 @@ struct Tally {
     states: BTreeMap<&'static str, u64>,
     idle: u64,
     paused: u64,
+    /// By server: why it is unreachable, and for how many jobs.
+    outages: BTreeMap<String, (String, u64)>,
     work: Work,
     nodes: BTreeMap<String, Work>,
     partial: bool,
@@ -233,6 +235,14 @@ impl Tally {
         }
         self.idle += sample.count(Seen::is_idle);
         self.paused += sample.count(|seen| seen.state() == JobState::Pending && seen.data.paused);
+        for outage in sample.seen.iter().filter_map(Seen::outage) {
+            let fresh = || (outage.reason.clone(), 0);
+            let known = self
+                .outages
+                .entry(outage.server.clone())
+                .or_insert_with(fresh);
+            known.1 += sample.scaled(1).max(1);
+        }
         let mut nodes: BTreeMap<&str, Work> = BTreeMap::new();
         let mut all = Work::default();
         for seen in &sample.seen {
@@ -256,11 +266,18 @@ impl Tally {
             return json!({
                 "pending": all.pending, "running": all.running, "crashing": all.crashing,
                 "completed": all.completed, "failed": all.failed, "idle": all.idle, "paused": all.paused,
+                "unreachable": all.unreachable,
             });
         }
         let mut jobs = json!(self.states);
         jobs["idle"] = self.idle.into();
         jobs["paused"] = self.paused.into();
+        jobs["unreachable"] = self
+            .outages
+            .values()
+            .map(|(_, count)| count)
+            .sum::<u64>()
+            .into();
         jobs
     }
 
@@ -270,11 +287,15 @@ impl Tally {
             work.show(&mut shown);
             shown
         });
+        let outages = self.outages.iter().map(
+            |(server, (reason, jobs))| json!({"server": server, "reason": reason, "jobs": jobs}),
+        );
         let mut shown = json!({
             "jobs": self.jobs(),
             "exact": self.census.is_some() || !self.partial,
             "sampled": self.partial,
             "nodes": nodes.collect::<Vec<_>>(),
+            "unreachable": outages.collect::<Vec<_>>(),
         });
         self.work.show(&mut shown);
         shown

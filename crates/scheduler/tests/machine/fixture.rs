@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use couch::{EgressOptions, Network, NetworkOptions};
+use couch::{EgressOptions, Network, NetworkOptions, ProbeTimes};
 use docstore::{Db, DocStore, Edit, EditMode, ReadOptions, Rev};
 use document::doc::Doc;
 use document::json::Json;
@@ -126,6 +126,10 @@ impl World {
         );
         let network = NetworkOptions {
             egress: EgressOptions::open(),
+            probes: ProbeTimes {
+                pause: Duration::from_millis(20),
+                timeout: Duration::from_secs(1),
+            },
             ..NetworkOptions::default()
         };
         let setup = ServerSetup {

@@ -209,3 +209,56 @@ async fn a_change_from_before_the_listening_is_not_missed() {
     world.until_copied("late").await;
     node.until_parked(2).await;
 }
+
+/// The hung requests of one job are what all jobs of the server learn of.
+#[tokio::test]
+async fn an_outage_of_their_server_is_shown_by_all_jobs() {
+    let world = World::new().await;
+    let mut node = world.node("n").await;
+    pairs(&world).await;
+    let (source, target) = ("a", "b");
+    let busy = json!({
+        "source": world.peer.database_url(source), "target": world.peer.database_url(target),
+        "continuous": true, "connection_timeout": 1000, "retries_per_request": 20,
+    });
+    world.put("busy", &busy).await;
+    until_idle(&world, 1).await;
+    node.until_parked(PAIRS + 1).await;
+    world
+        .peer
+        .set_faults(Faults::script([(On::any("*"), Fault::Hang)]));
+    world.peer.put(source, r#"{"_id":"wakes it"}"#).unwrap();
+    let server = world.peer.url().trim_end_matches('/').to_owned();
+    let ids = || {
+        (0..PAIRS)
+            .map(|n| format!("x{n}"))
+            .chain(["busy".to_owned()])
+    };
+    for id in ids() {
+        let row = world
+            .until(&id, |row| row["info"]["unreachable"] == json!(server))
+            .await;
+        assert_eq!(
+            (&row["state"], row["info"].get("idle")),
+            (&json!("running"), None),
+            "{row:#}"
+        );
+        let error = row["info"]["error"].as_str().unwrap();
+        assert!(
+            error.starts_with(&format!("{server} does not respond: ")),
+            "{error}"
+        );
+    }
+    let mut memory = scheduler::SummaryMemory::default();
+    let summary = world.replications.summary(&mut memory).await.unwrap();
+    assert_eq!(summary["jobs"]["unreachable"], PAIRS + 1, "{summary:#}");
+    assert_eq!(summary["unreachable"][0]["jobs"], PAIRS + 1, "one line");
+    assert_eq!(summary["unreachable"][0]["server"], json!(server));
+    world.peer.set_faults(Faults::none());
+    for id in ids() {
+        let well = |row: &Value| row["info"]["idle"] == true && row["info"].get("error").is_none();
+        world.until(&id, well).await;
+    }
+    assert!(world.peer.get(target, "wakes it").unwrap().is_some());
+    node.stop().await;
+}

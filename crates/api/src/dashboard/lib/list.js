@@ -11,7 +11,7 @@ export const PAGE_ROWS = 50;
 const POLL_MS = 4000;
 const TYPING_MS = 250;
 // The API's names of the states that only the dashboard tells apart.
-const API_STATES = { idle: "running", paused: "pending" };
+const API_STATES = { idle: "running", unreachable: "running", paused: "pending" };
 
 export function list(kind, parameters) {
   const view = use("t-list");
@@ -85,7 +85,7 @@ export function list(kind, parameters) {
 
 const apiStates = (states) => [...new Set(states.map((state) => API_STATES[state] ?? state))].join(",");
 
-// Where the list has no chip for idle and paused, running and pending include them.
+// Where the list has no chip for idle, unreachable and paused, running and pending include them.
 function matches(item, states, chips) {
   const state = stateOf(item);
   return states.length === 0 || states.includes(state) || (!chips.includes(state) && states.includes(item.state));

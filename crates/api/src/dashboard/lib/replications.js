@@ -4,10 +4,11 @@ import { path } from "./api.js";
 import { el } from "./dom.js";
 import { number } from "./format.js";
 
-// Idle and paused are flags in the API, and states here.
+// Idle, unreachable and paused are members of `info` in the API, and states here.
 export function stateOf(item) {
   if (item.info?.paused && item.state === "pending") return "paused";
-  return item.state === "running" && item.info?.idle ? "idle" : item.state;
+  if (item.state !== "running") return item.state;
+  return item.info?.unreachable ? "unreachable" : item.info?.idle ? "idle" : "running";
 }
 
 export const nameOf = (item) => item.doc_id ?? item.id ?? item.job_id;
@@ -16,7 +17,7 @@ export const infoOf = (item) => (typeof item.info === "object" ? (item.info ?? {
 
 export function errorOf(item) {
   if (typeof item.info === "string") return [item.info, ""];
-  if (!["crashing", "failed"].includes(item.state)) return ["", ""];
+  if (!["unreachable", "crashing", "failed"].includes(stateOf(item))) return ["", ""];
   return [item.info?.error ?? "", item.info?.reason ?? ""];
 }
 
@@ -26,6 +27,12 @@ export function errorText(item) {
   if (!error) return "";
   const times = item.error_count > 1 ? ` (${number(item.error_count)} times)` : "";
   return `${error}${reason ? `: ${reason}` : ""}${times}`;
+}
+
+// What items that failed for the same cause have in common: the error and its server, or else the whole reason.
+export function causeOf(item) {
+  const [error, reason] = errorOf(item);
+  return `${item.state} ${error} ${/https?:\/\/[^/\s]+/.exec(reason)?.[0] ?? reason}`;
 }
 
 export function addressOf(item) {

@@ -8,7 +8,7 @@ const JOBS = {
   name: "jobs",
   title: "Jobs",
   search: "Search source and target URLs",
-  states: ["running", "idle", "pending", "paused", "crashing"],
+  states: ["running", "idle", "unreachable", "pending", "paused", "crashing"],
   everywhere: "All databases",
   total: (rows) => `${number(rows)} active`,
   empty: "No matching jobs. Completed and failed replications are listed under Documents.",

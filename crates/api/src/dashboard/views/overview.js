@@ -6,12 +6,13 @@ import { el, keyed, put, use } from "../lib/dom.js";
 import { brief, duration, number, rate, throughput } from "../lib/format.js";
 import { hint } from "../lib/hints.js";
 import { poll } from "../lib/live.js";
-import { addressOf, badge, errorOf, errorText, nameOf, stateOf } from "../lib/replications.js";
+import { addressOf, badge, causeOf, errorOf, errorText, nameOf, stateOf } from "../lib/replications.js";
 
 const SUMMARY_MS = 2000;
 const ATTENTION_MS = 15_000;
 const ATTENTION_ROWS = 4;
-const ACTIVE = ["running", "idle", "pending", "paused", "crashing"];
+const ATTENTION_LOOKS = 100;
+const ACTIVE = ["running", "idle", "unreachable", "pending", "paused", "crashing"];
 const TILES = [
   ...ACTIVE.map((state) => ({ state, href: `#/jobs?states=${state}` })),
   ...["failed", "completed"].map((state) => ({ state, href: `#/docs?states=${state}` })),
@@ -25,19 +26,22 @@ export function overview() {
   const states = new Chart(view.states, {
     title: "Jobs by state", series: ACTIVE.map((state) => [state, state]), stacked: true, format: brief,
   });
-  let failing = { crashing: 0, failed: 0 }, listed;
+  let failing = { crashing: 0, failed: 0 }, listed, outages = 0, attended = 0;
 
   poll(SUMMARY_MS, async (signal) => {
     const summary = await request("_scheduler/summary", { signal });
     const { jobs } = summary;
     const counts = {
-      ...jobs, running: without(jobs.running, jobs.idle), pending: without(jobs.pending, jobs.paused),
+      ...jobs, running: without(jobs.running, jobs.idle + jobs.unreachable), pending: without(jobs.pending, jobs.paused),
     };
     keyed(view.tiles, TILES.map((item) => ({ ...item, count: counts[item.state] })), ({ state }) => state, tile);
     view.sampled.hidden = !summary.sampled;
     written.add([summary.docs_per_second]);
     states.add(ACTIVE.map((state) => counts[state]));
     showNodes(view, summary.nodes);
+    keyed(view.outages, summary.unreachable, ({ server }) => server, outageRow);
+    outages = summary.unreachable.length;
+    view.calm.hidden = outages + attended > 0;
     failing = jobs;
     if (jobs.crashing + jobs.failed !== listed) {
       listed = jobs.crashing + jobs.failed;
@@ -51,10 +55,12 @@ export function overview() {
       crashing ? firstJobs("crashing", signal) : [],
       failed ? firstDocuments("failed", signal) : [],
     ]);
-    keyed(view.attention, [...jobs, ...docs], addressOf, attentionRow);
-    view.calm.hidden = jobs.length + docs.length > 0;
-    view.moreCrashing.hidden = crashing <= jobs.length;
-    view.moreFailed.hidden = failed <= docs.length;
+    const causes = [...byCause(jobs), ...byCause(docs)];
+    attended = causes.length;
+    keyed(view.attention, causes, ({ item }) => causeOf(item), attentionRow);
+    view.calm.hidden = outages + attended > 0;
+    view.moreCrashing.hidden = crashing < 2;
+    view.moreFailed.hidden = failed < 2;
   });
   return { title: "Overview", root: view.root };
 }
@@ -63,11 +69,21 @@ export function overview() {
 const without = (whole, part) => Math.max(0, whole - part);
 
 const firstJobs = (state, signal) =>
-  request(`_scheduler/jobs?states=${state}&limit=${ATTENTION_ROWS}`, { signal }).then((page) => page.jobs);
+  request(`_scheduler/jobs?states=${state}&limit=${ATTENTION_LOOKS}`, { signal }).then((page) => page.jobs);
 
 const firstDocuments = (state, signal) =>
-  request(`_scheduler/docs/_replicator?states=${state}&limit=${ATTENTION_ROWS}`, { signal })
+  request(`_scheduler/docs/_replicator?states=${state}&limit=${ATTENTION_LOOKS}`, { signal })
     .then((page) => page.docs, orElse([]));
+
+// One of the items of each cause, with how many there are; the most frequent causes first.
+function byCause(items) {
+  const causes = new Map();
+  for (const item of items) {
+    const cause = causes.get(causeOf(item)) ?? { item, count: 0 };
+    causes.set(causeOf(item), { ...cause, count: cause.count + 1 });
+  }
+  return [...causes.values()].sort((one, other) => other.count - one.count).slice(0, ATTENTION_ROWS);
+}
 
 function tile({ state, href }) {
   const count = el("strong");
@@ -109,15 +125,27 @@ function nodeRow() {
   };
 }
 
+function outageRow({ server }) {
+  const count = el("a", { href: `#/jobs?states=unreachable&q=${encodeURIComponent(server)}` });
+  const why = el("span", { class: "why" });
+  return {
+    node: el("li", {}, el("span", {}, badge("unreachable")), el("div", {}, count, why)),
+    update({ jobs, reason }) {
+      put(count, `${server}: ${number(jobs)} ${jobs === 1 ? "replication" : "replications"}`);
+      put(why, reason);
+    },
+  };
+}
+
 function attentionRow() {
   const mark = el("span"), name = el("a");
   const why = el("span", { class: "why" }), help = el("span", { class: "dim small" });
   return {
     node: el("li", {}, mark, el("div", {}, name, why, help)),
-    update(item) {
+    update({ item, count }) {
       mark.replaceChildren(badge(stateOf(item)));
       name.href = addressOf(item);
-      put(name, nameOf(item));
+      put(name, count > 1 ? `${nameOf(item)} and ${number(count - 1)} more` : nameOf(item));
       put(why, errorText(item));
       put(help, hint(...errorOf(item)));
     },

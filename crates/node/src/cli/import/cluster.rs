@@ -1,6 +1,6 @@
 //! The cluster to import from.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context, bail};
 use docstore::Rev;
@@ -92,6 +92,15 @@ impl Cluster {
         Ok(uuid
             .context("the cluster does not return its UUID")?
             .to_owned())
+    }
+
+    /// The names of its administrators, as far as it tells: the caller is one.
+    pub(super) async fn admins(&self) -> HashSet<String> {
+        let path = self.path("/_node/_local/_config/admins");
+        let listed: anyhow::Result<HashMap<String, Value>> =
+            self.answer(self.client.get(path)).await;
+        let listed = listed.unwrap_or_default().into_keys();
+        listed.chain([self.name.clone()]).collect()
     }
 
     pub(super) async fn databases(&self) -> anyhow::Result<Vec<String>> {

@@ -1,0 +1,186 @@
+//! Which servers give no response.
+//!
+//! When a request fails, its server is asked for `/`, without credentials, until it responds: only when
+//! it does not respond several times in a row is it unreachable. A slow or failing database alone does not make it so.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::error::Failure;
+use crate::exchange::exchange;
+use crate::net::{Profile, Trouble};
+use crate::payload::{Payload, Progress};
+use crate::{USER_AGENT, metrics, types::millis};
+
+/// A server is unreachable after so many probes in a row without a response.
+const PROBES: u32 = 2;
+/// A server that nothing was sent to for so long is not probed any more.
+const UNUSED_MAX: Duration = Duration::from_hours(1);
+
+/// When doubtful servers are probed.
+#[derive(Debug, Clone, Copy)]
+pub struct ProbeTimes {
+    /// Before each probe.
+    pub pause: Duration,
+    /// For the response to one.
+    pub timeout: Duration,
+}
+
+impl Default for ProbeTimes {
+    /// Together with the 30 seconds that requests wait for a response, an outage is known within a minute.
+    fn default() -> Self {
+        Self {
+            pause: Duration::from_secs(3),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The servers of a node, by origin.
+#[derive(Default)]
+pub(crate) struct Servers(Mutex<HashMap<Arc<str>, Arc<Watched>>>);
+
+impl Servers {
+    pub(crate) fn get(&self, origin: &str) -> Arc<Watched> {
+        let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = servers.get(origin) {
+            return Arc::clone(found);
+        }
+        let server: Arc<str> = origin.into();
+        let watched = Arc::new(Watched {
+            server: Arc::clone(&server),
+            down: watch::Sender::new(None),
+            doubted: AtomicBool::new(false),
+            used: Mutex::new(Instant::now()),
+        });
+        metrics::endpoint_up(origin, 1.0);
+        servers.insert(server, Arc::clone(&watched));
+        watched
+    }
+}
+
+pub(crate) struct Watched {
+    server: Arc<str>,
+    down: watch::Sender<Option<Arc<str>>>,
+    doubted: AtomicBool,
+    used: Mutex<Instant>,
+}
+
+/// Tells whether a server responds.
+#[derive(Clone, Debug)]
+pub struct Reachability {
+    server: Arc<str>,
+    down: watch::Receiver<Option<Arc<str>>>,
+}
+
+impl Reachability {
+    /// Scheme, host and port.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Why the server is unreachable, if it is.
+    pub fn outage(&self) -> Option<Arc<str>> {
+        self.down.borrow().clone()
+    }
+
+    /// Waits until that has changed.
+    pub async fn changed(&mut self) {
+        if self.down.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Watched {
+    pub(crate) fn reachability(&self) -> Reachability {
+        Reachability {
+            server: Arc::clone(&self.server),
+            down: self.down.subscribe(),
+        }
+    }
+
+    /// Notes a failed request; true if somebody has to [`observe`](Self::observe) the server from now on.
+    pub(crate) fn doubt(&self) -> bool {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        !self.doubted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Probes the server until it responds.
+    pub(crate) async fn observe(&self, profile: Arc<Profile>, times: ProbeTimes) {
+        let mut missed = 0;
+        loop {
+            sleep(times.pause).await;
+            match probe(&profile, &self.server, times.timeout).await {
+                Ok(()) => break,
+                Err(reason) => {
+                    missed += 1;
+                    if missed >= PROBES {
+                        self.set_down(reason);
+                    }
+                }
+            }
+            let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+            if used.elapsed() > UNUSED_MAX {
+                self.down.send_replace(None);
+                // Whether it responds is not known.
+                metrics::endpoint_up(&self.server, f64::NAN);
+                self.doubted.store(false, Ordering::Relaxed);
+                return;
+            }
+        }
+        if self.down.send_replace(None).is_some() {
+            tracing::info!(server = &*self.server, "server responds again");
+        }
+        metrics::endpoint_up(&self.server, 1.0);
+        self.doubted.store(false, Ordering::Relaxed);
+    }
+
+    fn set_down(&self, reason: String) {
+        if self.down.borrow().is_some() {
+            return;
+        }
+        tracing::warn!(server = &*self.server, reason, "server is unreachable");
+        metrics::endpoint_up(&self.server, 0.0);
+        self.down.send_replace(Some(reason.into()));
+    }
+}
+
+/// Whether a failed request says that its server may give no response.
+pub(crate) fn is_doubtful(failure: &Failure) -> bool {
+    match failure {
+        Failure::Status(answer) => matches!(answer.status, 502..=504),
+        Failure::Limited(_) | Failure::BadAnswer(_) => false,
+        _ => true,
+    }
+}
+
+async fn probe(profile: &Profile, server: &str, limit: Duration) -> Result<(), String> {
+    let now = Instant::now();
+    let progress = Progress::new(now);
+    let request = http::Request::builder()
+        .uri(format!("{server}/"))
+        .header(http::header::USER_AGENT, USER_AGENT)
+        .body(Payload::Empty.body(Arc::clone(&progress)));
+    // What cannot be sent says nothing about the server.
+    let Ok(mut request) = request else {
+        return Ok(());
+    };
+    if profile.authorize_proxy(&mut request).is_err() {
+        return Ok(());
+    }
+    let deadline = Some((now + limit, millis(limit)));
+    match exchange(profile, request, &progress, limit, deadline).await {
+        Ok((answer, _)) => match answer.status().as_u16() {
+            status @ 502..=504 => Err(format!("it answers {status}")),
+            _ => Ok(()),
+        },
+        Err(Trouble::Fatal(_)) => Ok(()),
+        Err(Trouble::Retry(failure) | Trouble::Final(failure)) => Err(failure.to_string()),
+    }
+}

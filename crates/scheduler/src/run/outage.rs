@@ -1,0 +1,49 @@
+//! Whether the servers of a run respond.
+
+use couch::{Endpoint, Network, Reachability};
+
+use super::Work;
+use crate::data::{JobData, Outage};
+use replication::params::Replication;
+
+/// The servers of a replication.
+pub(super) struct Servers([Reachability; 2]);
+
+impl Servers {
+    pub(super) fn of(network: &Network, replication: &Replication) -> Self {
+        let endpoints = [&replication.source, &replication.target];
+        Self(endpoints.map(|endpoint| network.reachability(endpoint)))
+    }
+
+    /// The first of them that is unreachable.
+    pub(super) fn outage(&self) -> Option<Outage> {
+        self.0.iter().find_map(outage)
+    }
+
+    /// Waits until one of them has become unreachable, or is so no more.
+    pub(super) async fn changed(&mut self) {
+        let [source, target] = &mut self.0;
+        tokio::select! {
+            () = source.changed() => {}
+            () = target.changed() => {}
+        }
+    }
+}
+
+impl Work<'_> {
+    /// The outage of a server of this job, also of one whose run has not begun.
+    pub(super) fn outage(&self, data: &JobData) -> Option<Outage> {
+        let endpoints = [&data.shown.source, &data.shown.target];
+        endpoints.into_iter().flatten().find_map(|url| {
+            let endpoint = Endpoint::from_url(url).ok()?;
+            outage(&self.runner.network.reachability(&endpoint))
+        })
+    }
+}
+
+fn outage(server: &Reachability) -> Option<Outage> {
+    Some(Outage {
+        reason: server.outage()?.to_string(),
+        server: server.server().to_owned(),
+    })
+}
