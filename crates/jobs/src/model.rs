@@ -7,5 +7,6 @@ pub(crate) mod header;
 pub(crate) mod ids;
 pub(crate) mod keys;
 pub(crate) mod machine;
+pub(crate) mod run;
 pub(crate) mod turns;
 pub(crate) mod types;

@@ -1,5 +1,6 @@
 //! Options of a call of [`Store::transact`](crate::Store::transact).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The name, deadline and priority of a transaction.
@@ -81,10 +82,12 @@ impl From<&'static str> for Call {
 }
 
 /// One attempt of a call.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Attempt {
     pub(crate) name: &'static str,
     pub(crate) number: u32,
     pub(crate) maybe_committed: bool,
     pub(crate) durable: bool,
+    /// Dropped with the call.
+    pub(crate) call: Arc<()>,
 }

@@ -1,5 +1,6 @@
 //! The retry loop. No other code retries transactions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -61,11 +62,12 @@ impl Store {
             number: 1,
             maybe_committed: false,
             durable: call.durable,
+            call: Arc::default(),
         };
         let mut outage = None;
         loop {
             counters.attempt(call.name);
-            let tx = self.begin(attempt, call.priority)?;
+            let tx = self.begin(attempt.clone(), call.priority)?;
             let ends = async {
                 let value = body(tx.clone()).await?;
                 tx.prepare().await?;

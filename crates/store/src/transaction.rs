@@ -3,7 +3,7 @@
 mod range_read;
 
 use std::sync::atomic::{AtomicU32, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 
@@ -220,6 +220,11 @@ impl Transaction {
     /// that cannot find it that way use this.
     pub fn maybe_committed(&self) -> bool {
         self.0.attempt.maybe_committed
+    }
+
+    /// Alive for as long as the call may make another attempt.
+    pub fn call(&self) -> Weak<()> {
+        Arc::downgrade(&self.0.attempt.call)
     }
 
     pub(crate) fn name(&self) -> &'static str {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::model::run::Run;
 use crate::{Error, Result};
 
 /// The longest name of a type.
@@ -193,6 +194,20 @@ pub struct Job {
     pub lock: JobLock,
     /// Which run of the job this is, from 1.
     pub attempt: u32,
+    pub(crate) run: Arc<Run>,
+}
+
+impl Job {
+    /// The run with this lock, for a process other than the one that accepted it.
+    pub fn new(ty: JobType, id: JobId, lock: JobLock, attempt: u32) -> Self {
+        Self {
+            ty,
+            id,
+            lock,
+            attempt,
+            run: Arc::default(),
+        }
+    }
 }
 
 /// So many bits of a hash. Part of the stored format: never change it.

@@ -20,6 +20,7 @@
 //! 11 LEASE     type, partition                        = owner, generation, stamp
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
+//! 25 CALL      type, id, attempt, op                  = stamp     a holder's call that was done, and may be tried again
 //! ```
 //!
 //! - `bucket`, 0 to 31, and `shard`, 0 to 1023, are the first bits of a hash of the id, so that no
@@ -35,7 +36,9 @@
 //!   never holds one, and any operations on a job may meet in one transaction.
 //! - `version` in a ready row is the read version at which the job was made ready, and is known to
 //!   the header: first come, first served, whatever the clocks of creators say.
-//! - A heart-beat reads the header (its fence) and writes the ACTIVITY row, nothing else.
+//! - A heart-beat reads the header (its fence) and writes the ACTIVITY row, nothing else. What a holder writes in a transaction
+//!   of its own leaves a CALL row too, by which another try of that transaction recognises it, whatever the holder has done
+//!   meanwhile. The next call of the run, or its end, clears the rows of calls that have ended.
 //! - `edge` counts transitions, state × 4 + state, and so each transition adds to one row, not two;
 //!   the number of jobs in a state is what came in less what went out. The labels of the data before
 //!   and after, 4 bits each, stand above these 4 bits.
@@ -55,7 +58,7 @@ use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
 
 use crate::model::header::{Header, Order, Place, State};
 use crate::model::ids::{BUCKETS, SHARDS};
-use crate::{Error, JobId, JobType, Lane, Result};
+use crate::{Error, Job, JobId, JobType, Lane, Result};
 
 pub(crate) use edges::{Kind, LABELS, edge, edge_adds, edge_ends, edge_of_states};
 
@@ -78,6 +81,7 @@ pub(crate) enum Table {
     Lease = 11,
     Note = 12,
     Types = 13,
+    Call = 25,
 }
 
 const READY: i64 = 0;
@@ -309,6 +313,21 @@ impl Keys {
 
     pub(crate) fn attempts(&self, ty: &JobType, id: &JobId) -> KeyRange {
         self.range(Table::History, &(ty.as_str(), id.as_bytes()))
+    }
+
+    /// A call of a run that was done.
+    pub(crate) fn call(&self, job: &Job, op: u64) -> Vec<u8> {
+        let (ty, id) = (job.ty.as_str(), job.id.as_bytes());
+        self.pack(Table::Call, &(ty, id, job.attempt, op))
+    }
+
+    /// The calls of a run, or of all runs of a job.
+    pub(crate) fn calls(&self, ty: &JobType, id: &JobId, attempt: Option<u32>) -> KeyRange {
+        let (ty, id) = (ty.as_str(), id.as_bytes());
+        match attempt {
+            Some(attempt) => self.range(Table::Call, &(ty, id, attempt)),
+            None => self.range(Table::Call, &(ty, id)),
+        }
     }
 
     pub(crate) fn count(&self, ty: &JobType, bucket: u16, edge: u16) -> Vec<u8> {

@@ -54,8 +54,6 @@ pub(crate) struct Context {
     pub(crate) now_ms: i64,
     /// Where a job that becomes ready now stands in line.
     pub(crate) order: Order,
-    /// An earlier try of the transaction may have been committed.
-    pub(crate) maybe_committed: bool,
     pub(crate) planted: Planted,
 }
 
@@ -248,13 +246,13 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
             lock,
             data,
             repeated,
-        } => holder::update(old, lock, data, repeated, cx),
+        } => holder::update(old, lock, data, repeated),
         Event::Resubmit {
             lock,
             due_ms,
             data,
             repeated,
-        } => holder::resubmit(old, lock, due_ms, data, repeated, cx),
+        } => holder::resubmit(old, lock, due_ms, data, repeated),
         Event::Finish {
             lock,
             finish,

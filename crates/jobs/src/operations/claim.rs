@@ -271,11 +271,11 @@ impl Jobs {
         ids: impl Iterator<Item = &'a JobId> + Clone,
     ) {
         let last = ids.clone().last();
-        for (nth, id) in ids.enumerate() {
+        for id in ids {
             if self.planted().is(Bug::OneActivityRowPerBatch) && Some(id) != last {
                 continue;
             }
-            effects.beat(&claim.ty, id, claim.op.id(nth));
+            effects.beat(&claim.ty, id);
         }
     }
 
@@ -322,12 +322,7 @@ impl Jobs {
         };
         let data = self.data_of(tx, &claim.ty, &id, &header).await?;
         Ok(Some(Accepted {
-            job: Job {
-                ty: claim.ty.clone(),
-                id,
-                lock,
-                attempt: header.attempts,
-            },
+            job: Job::new(claim.ty.clone(), id, lock, header.attempts),
             data,
             stalls: header.stalls,
             due_ms: header.due_ms,

@@ -9,8 +9,9 @@ use store::Transaction;
 use crate::model::header::{Blob, Header, Order};
 use crate::model::keys::{Position, edge, stamp_template};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
+use crate::model::run::Ended;
 use crate::testing::planted::Bug;
-use crate::{JobId, JobType, Jobs, Op, Result};
+use crate::{Job, JobId, JobType, Jobs, Op, Result};
 
 /// The size of a chunk of data, below `FoundationDB`'s limit for values.
 pub(crate) const CHUNK_BYTES: usize = 90_000;
@@ -50,7 +51,6 @@ impl Jobs {
             cx: Context {
                 now_ms,
                 order,
-                maybe_committed: tx.maybe_committed(),
                 planted: self.planted(),
             },
             counts: BTreeMap::new(),
@@ -109,6 +109,7 @@ impl Effects<'_> {
             tx.set(&keys.attempt(ty, id, attempt.number), &attempt.encode());
             if let Some(oldest) = attempt.number.checked_sub(HISTORY_MAX) {
                 tx.clear(&keys.attempt(ty, id, oldest));
+                tx.clear_range(keys.calls(ty, id, Some(oldest)));
             }
         }
         match change {
@@ -124,7 +125,11 @@ impl Effects<'_> {
                 tx.clear(&keys.job(ty, id));
                 self.move_index(ty, id, old.as_deref(), None);
                 self.jobs.move_chunks(tx, ty, id, old.as_deref(), None);
-                if old.as_ref().is_some_and(|old| old.attempts > 1) {
+                let attempts = old.as_ref().map_or(0, |old| old.attempts);
+                if attempts > 0 {
+                    tx.clear_range(keys.calls(ty, id, None));
+                }
+                if attempts > 1 {
                     tx.clear_range(keys.attempts(ty, id));
                 }
                 *header = None;
@@ -190,13 +195,36 @@ impl Effects<'_> {
     }
 
     /// Writes the holder's heart-beat.
-    pub(crate) fn beat(&self, ty: &JobType, id: &JobId, op: u64) {
-        let mut rest = [0; 16];
-        rest[..8].copy_from_slice(&self.cx.now_ms.to_be_bytes());
-        rest[8..].copy_from_slice(&op.to_be_bytes());
+    pub(crate) fn beat(&self, ty: &JobType, id: &JobId) {
         let key = self.jobs.keys().index(ty, id, Position::Active);
+        let rest = self.cx.now_ms.to_be_bytes();
         let value = stamp_template(self.cx.order.incarnation, &rest);
         self.tx.set_versionstamped_value(&key, &value);
+    }
+
+    /// Remembers a call of the holder, and forgets those that have ended.
+    pub(crate) fn remember(&self, job: &Job, op: u64) {
+        let keys = self.jobs.keys();
+        let forgets = self.cx.planted.is(Bug::CallsForgetOthers);
+        for ended in job.run.call(op, self.tx.call(), forgets) {
+            self.tx.clear(&keys.call(job, ended));
+        }
+        // With a stamp, so that a second call in this transaction is not taken for another try of it.
+        let value = stamp_template(self.cx.order.incarnation, &[]);
+        self.tx.set_versionstamped_value(&keys.call(job, op), &value);
+    }
+
+    /// The run is over: forgets its calls, but for those that may still be tried again.
+    pub(crate) fn forget(&self, job: &Job) {
+        let keys = self.jobs.keys();
+        match job.run.end() {
+            Ended::All => (self.tx).clear_range(keys.calls(&job.ty, &job.id, Some(job.attempt))),
+            Ended::Some(calls) => {
+                for ended in calls {
+                    self.tx.clear(&keys.call(job, ended));
+                }
+            }
+        }
     }
 
     /// More jobs of the type are due than this operation takes.

@@ -5,7 +5,7 @@
 //! transaction of its own writes gets them exactly once, if it leaves them out when the answer says
 //! `repeated`: then an earlier try of this very transaction was committed, although the store could
 //! not say so. Several calls about one job in one transaction share an [`Op`], by which all of them
-//! are recognised.
+//! are recognised. Calls in different transactions may overlap.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use futures::future::{try_join, try_join_all};
 use store::Transaction;
 
 use crate::model::header::{Header, check_data};
-use crate::model::keys::{Position, after_stamp};
+use crate::model::keys::Position;
 use crate::model::machine::{Event, Finish, Held, Reply};
 use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
 
@@ -61,29 +61,25 @@ impl Jobs {
     ) -> Result<Held> {
         check_data(data.as_ref())?;
         let mut header = self.header(tx, &job.ty, &job.id).await?;
-        if let Some(held) = self.was_done(tx, job, header.as_deref()).await? {
-            return Ok(held);
-        }
-        let repeated = tx.maybe_committed() && self.has_beat(tx, &job.ty, &job.id, op).await?;
+        let repeated = tx.maybe_committed() && self.was_called(tx, job, op).await?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event(data, repeated))?;
         if reply != Reply::Repeated {
-            effects.beat(&job.ty, &job.id, op.id(0));
+            effects.beat(&job.ty, &job.id);
+            effects.remember(job, op.id(0));
         }
         effects.flush(op).await?;
         Ok(held(reply, header.as_deref(), job.lock))
     }
 
-    /// A heart-beat beside which nothing else is written, so that nobody has to recognise it. It
-    /// leaves the name of an [`update_in`](Self::update_in) that was there before in its place: the
-    /// worker may just be trying that again. That row is its fence too: whoever takes the job away
-    /// clears it. So whoever only writes to the header, for another run or for a subscriber, does not
-    /// get in the way.
+    /// A heart-beat beside which nothing else is written, so that nobody has to recognise it. The row
+    /// that it writes is its fence too: whoever takes the job away clears it. So whoever only writes to
+    /// the header, for another run or for a subscriber, does not get in the way.
     pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
         let key = self.keys().index(&job.ty, &job.id, Position::Active);
         let row = self.keys().job(&job.ty, &job.id);
         let snapshot = tx.snapshot();
-        let (header, beat) = try_join(snapshot.get(&row), tx.get(&key)).await?;
+        let (header, _) = try_join(snapshot.get(&row), tx.get(&key)).await?;
         let mut header = header.map(Header::decode).transpose()?.map(Arc::new);
         let event = Event::Update {
             lock: job.lock,
@@ -92,10 +88,7 @@ impl Jobs {
         };
         let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
-        if reply != Reply::Repeated {
-            let named = beat.and_then(|row| beat_name(&row));
-            effects.beat(&job.ty, &job.id, named.unwrap_or(op.id(0)));
-        }
+        effects.beat(&job.ty, &job.id);
         effects.flush(op).await?;
         Ok(held(reply, header.as_deref(), job.lock))
     }
@@ -191,7 +184,12 @@ impl Jobs {
                 repeated: tx.maybe_committed() && self.has_ended(tx, job).await?,
             };
             answers.push(match effects.run(&job.ty, &job.id, header, event) {
-                Ok(reply) => Ok(held(reply, header.as_deref(), job.lock)),
+                Ok(reply) => {
+                    if reply != Reply::Repeated {
+                        effects.forget(job);
+                    }
+                    Ok(held(reply, header.as_deref(), job.lock))
+                }
                 Err(Error::Halt) => Err(Error::Halt),
                 Err(error) => return Err(error),
             });
@@ -200,32 +198,17 @@ impl Jobs {
         Ok(answers)
     }
 
-    /// True when this very call has written its heart-beat before. By a snapshot read: what an
-    /// earlier try has done or not stays so, and the header is the fence.
-    async fn has_beat(&self, tx: &Transaction, ty: &JobType, id: &JobId, op: &Op) -> Result<bool> {
-        let key = self.keys().index(ty, id, Position::Active);
+    /// True when this very call was done before. By a snapshot read: what an earlier try has done or
+    /// not stays so, and the header is the fence.
+    async fn was_called(&self, tx: &Transaction, job: &Job, op: &Op) -> Result<bool> {
+        let key = self.keys().call(job, op.id(0));
         match tx.snapshot().get(&key).await {
-            Ok(row) => Ok(row.and_then(|row| beat_name(&row)) == Some(op.id(0))),
-            // This transaction has accepted the job, or beaten before: it cannot read the stamp
-            // that it writes, and has not been committed, or it would not have written again.
+            Ok(row) => Ok(row.is_some()),
+            // This transaction has written it: it cannot read the stamp, and was not committed
+            // before, or it would not have written it again.
             Err(store::Error::Misuse(_)) => Ok(false),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// The answer, when an earlier try of this very transaction was committed and ended the run:
-    /// since then somebody else may have accepted the job.
-    async fn was_done(
-        &self,
-        tx: &Transaction,
-        job: &Job,
-        header: Option<&Header>,
-    ) -> Result<Option<Held>> {
-        let held_by = header.and_then(Header::lock);
-        if !tx.maybe_committed() || held_by == Some(job.lock) || !self.has_ended(tx, job).await? {
-            return Ok(None);
-        }
-        Ok(Some(held(Reply::Repeated, header, job.lock)))
     }
 
     /// True when the run of this lock is in the history, ended. That stays so: a snapshot read.
@@ -237,13 +220,6 @@ impl Jobs {
         let attempt = Attempt::decode(row)?;
         Ok(attempt.lock == job.lock && attempt.end.is_some_and(|end| end.outcome.by_holder()))
     }
-}
-
-/// The name of the operation that wrote a heart-beat.
-fn beat_name(row: &Bytes) -> Option<u64> {
-    let rest = after_stamp(row);
-    let name = rest.get(8..)?.try_into().ok()?;
-    Some(u64::from_be_bytes(name))
 }
 
 fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {

@@ -38,6 +38,8 @@ pub(crate) enum Bug {
     ReviveKeepsFinishedRow,
     /// A finished job's subscribers are not told.
     FinishTellsNobody,
+    /// A holder's call clears the name of another that may still be tried again.
+    CallsForgetOthers,
     /// Scheduled jobs are handed out before they are due.
     IgnoresSchedule,
 }

@@ -39,10 +39,7 @@ pub(crate) async fn stale_holders_are_halted(mut queue: Queue) {
     // Nor under the lock of another job.
     queue.add("k", "", 0).await;
     let other = queue.accept_one().await;
-    let forged = Job {
-        lock: other.lock,
-        ..new.clone()
-    };
+    let forged = Job::new(new.ty.clone(), new.id.clone(), other.lock, new.attempt);
     let update = jobs.update(&forged, None).await;
     assert!(matches!(update, Err(Error::Halt)), "{update:?}");
     assert_eq!(queue.data("j").await, "0");

@@ -36,12 +36,11 @@ pub(super) fn update(
     lock: JobLock,
     data: Option<Bytes>,
     repeated: bool,
-    cx: &Context,
 ) -> Result<Step> {
-    let old = held(old, lock, cx)?.filter(|_| !repeated);
-    let Some(old) = old else {
+    if repeated {
         return Ok(Step::nothing(Reply::Repeated));
-    };
+    }
+    let old = held(old, lock)?;
     let reply = Reply::Done {
         again: old.next.is_some(),
     };
@@ -61,13 +60,11 @@ pub(super) fn resubmit(
     due_ms: i64,
     data: Option<Bytes>,
     repeated: bool,
-    cx: &Context,
 ) -> Result<Step> {
-    let old = held(old, lock, cx)?.filter(|_| !repeated);
-    let Some(old) = old else {
+    if repeated {
         return Ok(Step::nothing(Reply::Repeated));
-    };
-    let mut new = old.clone();
+    }
+    let mut new = held(old, lock)?.clone();
     new.ask_again(due_ms, data);
     Ok(Step::put(new, Reply::Done { again: true }))
 }
@@ -125,14 +122,8 @@ pub(super) fn finish(
     Ok(step)
 }
 
-/// The job, if `lock` holds it; `None` if an earlier try of this transaction has ended the run.
-fn held<'a>(old: Option<&'a Header>, lock: JobLock, cx: &Context) -> Result<Option<&'a Header>> {
-    let old = old.ok_or(Error::Halt)?;
-    if old.lock() == Some(lock) {
-        return Ok(Some(old));
-    }
-    if old.was_ended_by(lock) && cx.maybe_committed {
-        return Ok(None);
-    }
-    Err(Error::Halt)
+/// The job, if `lock` holds it.
+fn held(old: Option<&Header>, lock: JobLock) -> Result<&Header> {
+    old.filter(|old| old.lock() == Some(lock))
+        .ok_or(Error::Halt)
 }

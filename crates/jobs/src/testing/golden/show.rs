@@ -51,6 +51,7 @@ pub(super) fn key(key: &[u8]) -> String {
             let edge: usize = shown[2].parse().unwrap();
             shown[2] = format!("{}→{}", STATES[edge / 4], STATES[edge % 4]);
         }
+        "CALL" => shown[3] = "…".to_owned(),
         "FINISHED" if shown[2] == i64::MAX.to_string() => shown[2] = "never".to_owned(),
         _ => {}
     }
@@ -61,6 +62,7 @@ pub(super) fn key(key: &[u8]) -> String {
 fn table(key: &[u8]) -> Option<&'static str> {
     let elements: Vec<Element<'_>> = unpack(key).ok()?;
     match elements[..] {
+        [Element::Int(51), Element::Int(25), ..] => Some("CALL"),
         [Element::Int(51), Element::Int(table), ..] => {
             TABLES.get(usize::try_from(table).ok()? - 1).copied()
         }
@@ -87,7 +89,7 @@ fn value(table: &str, value: &Bytes) -> String {
             let at_ms = i64::from_be_bytes(beat[..8].try_into().unwrap());
             format!("stamp, beat at {at_ms}")
         }
-        "SLEEPER" | "NOTIFIER" | "TYPES" => {
+        "SLEEPER" | "NOTIFIER" | "TYPES" | "CALL" => {
             stamp_of(value).unwrap();
             "stamp".to_owned()
         }

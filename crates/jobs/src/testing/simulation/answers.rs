@@ -57,11 +57,7 @@ impl<'a> Answers<'a> {
         let done = self.done.get(&number);
         let times = done.map_or(0, BTreeMap::len);
         match call.answer {
-            // One of two calls about a run that overlap may take the other's success for its own.
-            Some(Answer::Done) if times == 0 => {
-                let overlapped = call.unsure && call.name == "update";
-                (!overlapped).then_some("was said to be done, and was not")
-            }
+            Some(Answer::Done) if times == 0 => Some("was said to be done, and was not"),
             Some(Answer::Failed) if times > 0 => Some("was said not to be done, and was"),
             // What an unsure attempt did may be undone before the next one looks.
             Some(Answer::NotFound) if times > 0 && !call.unsure => {

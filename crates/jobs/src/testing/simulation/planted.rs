@@ -41,6 +41,7 @@ mistake::planted! {
     revive_keeps_finished_row: ReviveKeepsFinishedRow,
     finish_tells_nobody: FinishTellsNobody,
     ignores_schedule: IgnoresSchedule,
+    calls_forget_others: CallsForgetOthers,
 }
 
 mistake::weakened! {

@@ -1,0 +1,76 @@
+//! What a process knows of a run that it has.
+
+use std::sync::{Mutex, PoisonError, Weak};
+
+/// Shared by all clones of a [`Job`](crate::Job).
+#[derive(Debug, Default)]
+pub(crate) struct Run(Mutex<Vec<Call>>);
+
+/// A call of the holder that may be tried again until nothing keeps it alive.
+#[derive(Debug)]
+struct Call {
+    name: u64,
+    alive: Weak<()>,
+}
+
+/// The calls of a run whose names need not be remembered any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// All that there were, of which some may have left rows that are no longer known.
+    All,
+    Some(Vec<u64>),
+}
+
+impl Run {
+    /// Begins a call, or tries it again; the names of those that have ended since.
+    pub(crate) fn call(&self, name: u64, alive: Weak<()>, forgets: bool) -> Vec<u64> {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = |call: &Call| forgets || call.alive.strong_count() == 0;
+        let ended = calls.extract_if(.., |call| call.name != name && ended(call));
+        let ended = ended.map(|call| call.name).collect();
+        if !calls.iter().any(|call| call.name == name) {
+            calls.push(Call { name, alive });
+        }
+        ended
+    }
+
+    /// What may be forgotten when the run ends.
+    pub(crate) fn end(&self) -> Ended {
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = || calls.iter().filter(|call| call.alive.strong_count() == 0);
+        if !calls.is_empty() && ended().count() == calls.len() {
+            return Ended::All;
+        }
+        Ended::Some(ended().map(|call| call.name).collect())
+    }
+}
+
+/// Whatever is known of it: which run it is, its lock says.
+impl PartialEq for Run {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Run {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn calls_are_remembered_while_they_may_be_tried_again() {
+        let (run, one, two) = (Run::default(), Arc::new(()), Arc::new(()));
+        assert_eq!(run.end(), Ended::Some(vec![]));
+        assert_eq!(run.call(1, Arc::downgrade(&one), false), []);
+        assert_eq!(run.call(2, Arc::downgrade(&two), false), []);
+        assert_eq!(run.end(), Ended::Some(vec![]));
+        drop(one);
+        assert_eq!(run.end(), Ended::Some(vec![1]));
+        assert_eq!(run.call(2, Arc::downgrade(&two), false), [1]);
+        drop(two);
+        assert_eq!(run.end(), Ended::All);
+    }
+}
