@@ -7,6 +7,7 @@ pub(crate) mod monitor;
 pub(crate) mod notifier;
 pub(crate) mod options;
 pub(crate) mod pause;
+pub(crate) mod signals;
 pub(crate) mod subscription;
 pub(crate) mod sweep;
 pub(crate) mod type_watcher;

@@ -8,7 +8,7 @@
 //! (52, 5, job id)                       = JSON           progress: what changes often, apart from the job's data
 //! (52, 6, 0, replication id, job id)    = ""             jobs that are not finished and have an id, for listings
 //! (52, 6, 1, "", job id)                = ""             those that have none yet
-//! (52, 7)                               = versionstamp   of the last time a job was taken from its holder: watched
+//! (52, 7)                                                 was used before
 //! (52, 8)                               = name           of the key that credentials are sealed with
 //! (52, 9, name of a key)                = 1 or 0         something may be sealed with it; 0 since a pass began
 //! (52, 10)                              = JSON           the last pass that seals everything anew
@@ -21,7 +21,7 @@
 use docstore::InstanceId;
 use jobs::JobId;
 use store::tuple::{TuplePack, pack, unpack};
-use store::{KeyRange, Transaction};
+use store::KeyRange;
 
 use crate::fault::ServiceError;
 
@@ -32,7 +32,6 @@ const SERVICE: u16 = 3;
 const SCANS: u16 = 4;
 const LIVE: u16 = 5;
 const ACTIVE: u16 = 6;
-const BELL: u16 = 7;
 const SEAL: u16 = 8;
 const USED: u16 = 9;
 const PASS: u16 = 10;
@@ -106,16 +105,6 @@ pub(crate) fn active(replication_id: Option<&str>, job: &JobId) -> Vec<u8> {
     let rank = u16::from(replication_id.is_none());
     let id = replication_id.unwrap_or_default();
     pack(&(LAYER, ACTIVE, rank, id, job.as_bytes()))
-}
-
-pub(crate) fn bell() -> Vec<u8> {
-    pack(&(LAYER, BELL))
-}
-
-/// Tells every node, with the commit, to look whether it still has its jobs.
-pub(crate) fn ring(tx: &Transaction) {
-    // Ten bytes for the stamp, which begins at offset 0.
-    tx.set_versionstamped_value(&bell(), &[0; 14]);
 }
 
 pub(crate) fn all_active() -> KeyRange {

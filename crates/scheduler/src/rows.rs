@@ -70,12 +70,9 @@ impl Replications {
         op: &Op,
         job: &JobId,
     ) -> Result<Option<JobData>, ServiceError> {
-        let Some((info, data)) = self.job_in(tx, job).await? else {
+        let Some((_, data)) = self.job_in(tx, job).await? else {
             return Ok(None);
         };
-        if info.state == State::Running {
-            keys::ring(tx);
-        }
         tx.clear(&keys::live(job));
         tx.clear(&keys::suspect(job));
         tx.clear(&keys::active(data.rep_id.as_deref(), job));

@@ -67,7 +67,7 @@ pub(crate) struct Runner {
 }
 
 /// How a run is told to stop.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Stops {
     /// Others want to run, too.
     pub(crate) rotate: CancellationToken,
@@ -155,11 +155,7 @@ impl Work<'_> {
         drop(data.reseal(&self.runner.replications.0.sealer, job));
         let timeout = self.runner.replications.0.job_timeout;
         let jobs = &self.runner.replications.0.jobs;
-        let beats = jobs.keep_alive(self.accepted, timeout, |held| {
-            if held.again {
-                self.stops.again.cancel();
-            }
-        });
+        let beats = jobs.keep_alive(self.accepted, timeout, |_| {});
         let end = tokio::select! {
             biased;
             _ = beats, if !testing::has(Bug::IgnoresLock) => return Ok(Outcome::Halted),

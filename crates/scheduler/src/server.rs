@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use couch::Network;
-use futures::future::{BoxFuture, OptionFuture, join_all};
+use futures::future::{BoxFuture, OptionFuture};
 use jobs::{Accepted, AcceptorHandle, Holder, Job, Query, State};
 use store::Call;
 use tokio::sync::watch;
@@ -22,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use crate::data::{Census, JobData, counted};
 use crate::fault::ServiceError;
 use crate::idle::Sources;
-use crate::keys;
 use crate::metrics;
 use crate::permits::Permits;
 use crate::quarantine::Quarantine;
@@ -40,12 +38,6 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 const STOP_MAX: Duration = Duration::from_secs(10);
 /// Background work is looked for so often.
 const TIDY_PAUSE: Duration = Duration::from_secs(5);
-/// Nobody looks for lost jobs more often.
-const BELL_PAUSE: Duration = Duration::from_millis(100);
-/// A watch may be lost: heart-beats tell as soon as this.
-const BELL_POLL: Duration = Duration::from_mins(1);
-/// Jobs that are looked at at a time.
-const LOOKS: usize = 32;
 /// Finished jobs that one transaction looks at.
 const EXPIRED: usize = 50;
 
@@ -88,39 +80,9 @@ pub struct Server {
 
 struct Worker {
     job: Job,
-    created_ms: i64,
     continuous: bool,
     since: Instant,
     stops: Stops,
-}
-
-impl Worker {
-    /// Whether the job is still this run's.
-    async fn look(&self, replications: &Replications) {
-        let info = match replications
-            .0
-            .jobs
-            .info(&replications.0.ty, &self.job.id)
-            .await
-        {
-            Ok(info) => info,
-            Err(error) => {
-                tracing::debug!(error = %wire::chain(&error), "look for lost jobs");
-                return;
-            }
-        };
-        let held = info.filter(|info| {
-            let attempt = info.last.as_ref().map(|last| last.number);
-            info.state == State::Running
-                && info.created_ms == self.created_ms
-                && attempt == Some(self.job.attempt)
-        });
-        match held {
-            None => self.stops.lost.cancel(),
-            Some(info) if info.next_due_ms.is_some() => self.stops.again.cancel(),
-            Some(_) => {}
-        }
-    }
 }
 
 impl Server {
@@ -177,9 +139,6 @@ impl Server {
         let mut waits = false;
         let mut cycle = self.next_cycle();
         let mut free = self.runner.permits.free();
-        let replications = self.runner.replications.clone();
-        let mut bell: BoxFuture<'static, Option<Bytes>> =
-            Box::pin(rung(replications.clone(), None));
         loop {
             let wanted = self.wanted();
             if wanted > 0 && !waits {
@@ -206,10 +165,6 @@ impl Server {
                             sleep(Duration::from_secs(1)).await;
                         }
                     }
-                }
-                heard = &mut bell => {
-                    bell = Box::pin(rung(replications.clone(), heard));
-                    self.look_for_lost().await;
                 }
                 () = sleep_until(cycle) => {
                     // Another number may be wanted now. Jobs that are on their way go back.
@@ -247,10 +202,13 @@ impl Server {
             let data = JobData::decode(&std::mem::take(&mut accepted.data));
             let continuous = data.as_ref().is_ok_and(|data| data.shown.continuous);
             let stops = Stops {
+                rotate: CancellationToken::new(),
                 shutdown: self.shutdown.clone(),
-                ..Stops::default()
+                again: accepted.job.again().clone(),
+                lost: accepted.job.lost().clone(),
+                shown: Arc::default(),
             };
-            let (job, created_ms) = (accepted.job.clone(), accepted.created_ms);
+            let job = accepted.job.clone();
             let permit = self.runner.permits.take();
             let run = Arc::clone(&self.runner).run(accepted, data, stops.clone(), permit);
             let run = watched(run, Arc::clone(&stops.shown));
@@ -258,7 +216,6 @@ impl Server {
             let since = Instant::now();
             let worker = Worker {
                 job,
-                created_ms,
                 continuous,
                 since,
                 stops,
@@ -378,19 +335,6 @@ impl Server {
         Ok(usize::try_from(backlog.due).unwrap_or(usize::MAX))
     }
 
-    /// Stops runs of jobs that were removed or are to run again. Heart-beats would tell them, too, but later.
-    async fn look_for_lost(&self) {
-        let mut workers: Vec<&Worker> = self.workers.values().collect();
-        workers.sort_by(|one, other| one.job.id.cmp(&other.job.id));
-        for some in workers.chunks(LOOKS) {
-            let mut looks: Vec<BoxFuture<'_, ()>> = Vec::with_capacity(some.len());
-            for worker in some {
-                looks.push(Box::pin(worker.look(&self.runner.replications)));
-            }
-            join_all(looks).await;
-        }
-    }
-
     /// Every run stops in order, or is dropped when that takes too long.
     async fn stop(mut self) {
         self.shutdown.cancel();
@@ -404,30 +348,6 @@ impl Server {
         self.continuous = 0;
         self.runner.sources.close().await;
         self.show_load();
-    }
-}
-
-/// Waits until some job was taken from its holder since the bell said what was `heard`; what it says now.
-async fn rung(replications: Replications, heard: Option<Bytes>) -> Option<Bytes> {
-    sleep(BELL_PAUSE).await;
-    let armed = (replications.0.jobs.store())
-        .transact("watch_jobs", |tx| async move {
-            let said = tx.get(&keys::bell()).await?;
-            Ok::<_, store::Error>((said, tx.watch(&keys::bell()).await?))
-        })
-        .await;
-    match armed {
-        Ok((said, watch)) => {
-            if said == heard {
-                drop(timeout(BELL_POLL, watch.changed()).await);
-            }
-            said
-        }
-        Err(error) => {
-            tracing::debug!(error = %wire::chain(&error), "watch for lost jobs");
-            sleep(TIDY_PAUSE).await;
-            heard
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
 use crate::model::run::Run;
 use crate::{Error, Result};
@@ -123,7 +124,8 @@ impl fmt::Debug for JobId {
     }
 }
 
-/// The proof of holding a job: 128 random bits, made for one run of one job.
+/// The proof of holding a job: made for one run of one job, of 64 random bits and the number of the acceptor that wants to be
+/// told when the job is taken away; 0 if none does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobLock([u8; 16]);
 
@@ -136,6 +138,12 @@ impl JobLock {
     /// The bits, for handing a job to another process.
     pub fn bits(self) -> u128 {
         u128::from_be_bytes(self.0)
+    }
+
+    /// The acceptor to be told.
+    pub(crate) fn acceptor(self) -> Option<u64> {
+        let (_, number) = self.0.split_last_chunk()?;
+        Some(u64::from_be_bytes(*number)).filter(|number| *number != 0)
     }
 
     pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
@@ -207,6 +215,18 @@ impl Job {
             attempt,
             run: Arc::default(),
         }
+    }
+
+    /// Cancelled when a creator asks for another run: a long run may stop, and finish, for its sake. At once for jobs that an
+    /// [`Acceptor`](crate::Acceptor) handed out, else with an answer to the holder.
+    pub fn again(&self) -> &CancellationToken {
+        &self.run.again
+    }
+
+    /// Cancelled when the job was removed, or [`keep_alive`](crate::Jobs::keep_alive) has lost it: the run may stop where it
+    /// is. At once for jobs that an [`Acceptor`](crate::Acceptor) handed out, else with an answer to the holder.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.run.lost
     }
 }
 

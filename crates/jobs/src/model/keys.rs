@@ -19,6 +19,7 @@
 //! 10 COUNT     type, bucket, edge                     = 64-bit little endian, added to: transitions made
 //! 11 LEASE     type, partition                        = owner, generation, stamp
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
+//!    NOTE      type, nonce, lock and signal           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
 //! 25 CALL      type, id, attempt, op                  = stamp     a holder's call that was done, and may be tried again
 //! ```

@@ -46,7 +46,7 @@ use bytes::Bytes;
 use crate::model::header::{Header, Order};
 use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
-use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
+use crate::{Attempt, Error, Holder, JobId, JobLock, Lane, Result, State};
 
 /// What a step depends on besides the job.
 #[derive(Debug, Clone, Copy)]
@@ -200,6 +200,8 @@ pub(crate) struct Step {
     pub(crate) spill: Option<Attempt>,
     /// Notifiers to be told.
     pub(crate) tell: Vec<u64>,
+    /// For the holder that the job had, if there was one.
+    pub(crate) signal: Option<Signal>,
     pub(crate) reply: Reply,
 }
 
@@ -227,6 +229,34 @@ pub(crate) enum Reply {
     },
 }
 
+/// What the holder of a job is told at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// A creator asks for another run.
+    Again = 1,
+    /// The job was removed.
+    Lost = 2,
+}
+
+impl Signal {
+    /// What a note about a run says in the place of a job's id.
+    pub(crate) fn note(self, lock: JobLock) -> Result<JobId> {
+        JobId::new([&lock.as_bytes()[..], &[self as u8]].concat())
+    }
+
+    pub(crate) fn of_note(note: &JobId) -> Result<(JobLock, Self)> {
+        let signal = match note.as_bytes().get(16) {
+            Some(1) => Some(Self::Again),
+            Some(2) => Some(Self::Lost),
+            _ => None,
+        };
+        let lock = note.as_bytes().first_chunk();
+        (lock.zip(signal))
+            .map(|(lock, signal)| (JobLock::from_bytes(*lock), signal))
+            .ok_or_else(|| Error::corrupt("a note to a holder cannot be decoded"))
+    }
+}
+
 /// What `event` does to a job.
 pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<Step> {
     match event {
@@ -239,7 +269,10 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
         } => creator::ask(old, op, due_ms, data, same, create, cx),
         Event::Remove => {
             let old = old.ok_or(Error::NotFound)?;
-            Ok(Step::delete(old))
+            Ok(Step {
+                signal: Some(Signal::Lost),
+                ..Step::delete(old)
+            })
         }
         Event::Accept { lock, holder } => holder::accept(old, lock, holder, cx),
         Event::Update {
@@ -283,6 +316,7 @@ impl Step {
             change: Change::None,
             spill: None,
             tell: Vec::new(),
+            signal: None,
             reply,
         }
     }

@@ -2,9 +2,18 @@
 
 use std::sync::{Mutex, PoisonError, Weak};
 
+use tokio_util::sync::CancellationToken;
+
+use crate::model::machine::Signal;
+use crate::{Error, Held, Result};
+
 /// Shared by all clones of a [`Job`](crate::Job).
 #[derive(Debug, Default)]
-pub(crate) struct Run(Mutex<Vec<Call>>);
+pub(crate) struct Run {
+    calls: Mutex<Vec<Call>>,
+    pub(crate) again: CancellationToken,
+    pub(crate) lost: CancellationToken,
+}
 
 /// A call of the holder that may be tried again until nothing keeps it alive.
 #[derive(Debug)]
@@ -22,9 +31,25 @@ pub(crate) enum Ended {
 }
 
 impl Run {
+    pub(crate) fn signal(&self, signal: Signal) {
+        match signal {
+            Signal::Again => self.again.cancel(),
+            Signal::Lost => self.lost.cancel(),
+        }
+    }
+
+    /// The holder has an answer.
+    pub(crate) fn heard(&self, held: &Result<Held>) {
+        match held {
+            Ok(held) if held.again => self.again.cancel(),
+            Err(Error::Halt) => self.lost.cancel(),
+            _ => {}
+        }
+    }
+
     /// Begins a call, or tries it again; the names of those that have ended since.
     pub(crate) fn call(&self, name: u64, alive: Weak<()>, forgets: bool) -> Vec<u64> {
-        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = |call: &Call| forgets || call.alive.strong_count() == 0;
         let ended = calls.extract_if(.., |call| call.name != name && ended(call));
         let ended = ended.map(|call| call.name).collect();
@@ -36,7 +61,7 @@ impl Run {
 
     /// What may be forgotten when the run ends.
     pub(crate) fn end(&self) -> Ended {
-        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = || calls.iter().filter(|call| call.alive.strong_count() == 0);
         if !calls.is_empty() && ended().count() == calls.len() {
             return Ended::All;

@@ -123,6 +123,17 @@ impl Claim {
 impl Jobs {
     /// A claim for up to `count` jobs that are due now.
     pub fn claim(&self, ty: &JobType, holder: &Holder, count: usize) -> Claim {
+        self.claim_for(ty, holder, count, 0)
+    }
+
+    /// A claim of an acceptor, which is told when the jobs are taken away.
+    pub(crate) fn claim_for(
+        &self,
+        ty: &JobType,
+        holder: &Holder,
+        count: usize,
+        acceptor: u64,
+    ) -> Claim {
         let op = self.op();
         Claim {
             ty: ty.clone(),
@@ -130,7 +141,7 @@ impl Jobs {
             horizon_ms: op.now_ms,
             turn: self.turns().draw(ty, op.seed()),
             op,
-            locks: JobLock::draw(self.entropy(), count),
+            locks: JobLock::draw(self.entropy(), count, acceptor),
             drawn_at: Instant::now(),
             memo: Mutex::default(),
         }

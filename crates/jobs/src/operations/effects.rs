@@ -101,6 +101,7 @@ impl Effects<'_> {
             change,
             spill,
             tell,
+            signal,
             reply,
         } = step(header.as_deref(), event, &self.cx)?;
         let old = header.clone();
@@ -139,6 +140,13 @@ impl Effects<'_> {
             self.count(ty, id, old.as_deref(), header.as_deref());
         }
         self.tell(ty, id, &tell);
+        let held_by = old.as_ref().and_then(|old| old.lock());
+        if let (Some(signal), Some(lock)) = (signal, held_by)
+            && let Some(acceptor) = lock.acceptor()
+            && !self.cx.planted.is(Bug::CancelTellsNobody)
+        {
+            self.tell(ty, &signal.note(lock)?, &[acceptor]);
+        }
         Ok(reply)
     }
 
@@ -182,7 +190,7 @@ impl Effects<'_> {
         }
     }
 
-    /// Leaves a note about the job for each notifier, and changes the row that it watches.
+    /// Leaves a note about the job for each notifier or acceptor, and changes the row that it watches.
     fn tell(&mut self, ty: &JobType, id: &JobId, nonces: &[u64]) {
         let keys = self.jobs.keys();
         for nonce in nonces {

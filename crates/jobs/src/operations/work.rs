@@ -27,11 +27,13 @@ impl Jobs {
     /// timeout; says whether the job was asked to run again.
     pub async fn update(&self, job: &Job, data: Option<Bytes>) -> Result<Held> {
         let (op, data) = (self.op(), data.as_ref());
-        (self.store())
+        let held = (self.store())
             .transact("update", |tx| async move {
                 self.update_in(&tx, &op, job, data.cloned()).await
             })
-            .await
+            .await;
+        job.run.heard(&held);
+        held
     }
 
     /// [`Self::update`] in the caller's transaction.
@@ -238,10 +240,11 @@ fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {
 }
 
 impl JobLock {
-    /// Locks of one call: independent random bits, one for each job that it may accept.
-    pub(crate) fn draw(entropy: &crate::Entropy, count: usize) -> Vec<Self> {
+    /// Locks of one call, one for each job that it may accept; 0 is no acceptor.
+    pub(crate) fn draw(entropy: &crate::Entropy, count: usize, acceptor: u64) -> Vec<Self> {
+        let random = || entropy.bits() & !u128::from(u64::MAX);
         (0..count.min(CLAIM_JOBS_MAX))
-            .map(|_| Self::from_bits(entropy.bits()))
+            .map(|_| Self::from_bits(random() | u128::from(acceptor)))
             .collect()
     }
 }

@@ -38,6 +38,7 @@
 mod handle;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use store::Watch;
@@ -48,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 use crate::model::clock::millis;
 use crate::operations::effects::POLL_MS;
 use crate::services::pause::Pause;
+use crate::services::signals::Runs;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
 use crate::{
@@ -81,6 +83,8 @@ pub struct Acceptor {
     ended: VecDeque<Ended>,
     /// A claim of which the store could not say whether it was committed.
     unsure: Option<Claim>,
+    /// What it has handed out.
+    runs: Arc<Runs>,
     /// The number of its SLEEPER row, if it has one.
     sleeper: Option<u64>,
     /// How often it has claimed in vain since there were jobs.
@@ -112,6 +116,7 @@ impl Acceptor {
         let (send, requests) = mpsc::channel(REQUESTS);
         let (returns, returned) = mpsc::channel(REQUESTS);
         let handle = AcceptorHandle::new(jobs.clone(), send);
+        let runs = Arc::new(Runs::new(jobs.op().seed().max(1)));
         let acceptor = Self {
             jobs,
             ty,
@@ -122,6 +127,7 @@ impl Acceptor {
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
             unsure: None,
+            runs,
             sleeper: None,
             lingered: LINGERS.len(),
             looks: 0,
@@ -129,8 +135,18 @@ impl Acceptor {
         (acceptor, handle)
     }
 
-    /// Works until the token is cancelled or every handle is dropped.
-    pub async fn run(mut self, token: CancellationToken) {
+    /// Works until the token is cancelled or every handle is dropped. From then on its jobs hear by their heart-beats only when
+    /// they are lost.
+    pub async fn run(self, token: CancellationToken) {
+        let (jobs, ty, runs) = (self.jobs.clone(), self.ty.clone(), Arc::clone(&self.runs));
+        tokio::select! {
+            biased;
+            () = self.work(token) => {}
+            never = runs.listen(&jobs, &ty) => match never {},
+        }
+    }
+
+    async fn work(mut self, token: CancellationToken) {
         let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
         while !token.is_cancelled() {
             // Workers that were answered just now may already have the next request.
@@ -206,11 +222,14 @@ impl Acceptor {
         if let Some(claim) = &self.unsure {
             let jobs = self.jobs.recall_claim(claim).await?;
             self.unsure = None;
+            self.runs.begin(&jobs);
+            self.runs.settle();
             self.deliver(jobs).await;
             return Ok(None);
         }
         let wanted: usize = self.waiting.iter().map(|wanted| wanted.count).sum();
-        let claim = (self.jobs).claim(&self.ty, &self.holder, wanted);
+        let claim = (self.jobs).claim_for(&self.ty, &self.holder, wanted, self.runs.number);
+        self.runs.claim(self.jobs.planted());
         let (sleeper, ended) = (self.sleeper, self.take_ended());
         let linger = LINGERS.get(self.lingered).copied();
         let sleep = match (sleeper, linger) {
@@ -220,6 +239,7 @@ impl Acceptor {
         };
         let result = match self.claim_or_sleep(&claim, &sleep, &finishes(&ended)).await {
             Ok((claimed, watch, answers)) => {
+                self.runs.begin(&claimed.jobs);
                 answer(ended, answers);
                 Ok((claimed, watch))
             }
@@ -228,6 +248,11 @@ impl Acceptor {
                 Err(error)
             }
         };
+        if claim.is_unsure() {
+            self.unsure = Some(claim);
+        } else {
+            self.runs.settle();
+        }
         match (result, sleep) {
             (Ok((claimed, _)), _) if !claimed.jobs.is_empty() => {
                 (self.sleeper, self.lingered) = (None, 0);
@@ -250,12 +275,7 @@ impl Acceptor {
                 tokio::time::sleep(linger.unwrap_or_default()).await;
                 Ok(None)
             }
-            (Err(error), _) => {
-                if claim.is_unsure() {
-                    self.unsure = Some(claim);
-                }
-                Err(error)
-            }
+            (Err(error), _) => Err(error),
         }
     }
 

@@ -35,6 +35,7 @@ impl Jobs {
             // It says that the job was held at this time or later.
             let sent = Instant::now();
             if sent >= lost {
+                accepted.job.run.lost.cancel();
                 return Error::Halt;
             }
             let patience = (timeout / 12).min((lost - sent) / 4);
@@ -42,9 +43,13 @@ impl Jobs {
             match timeout_at(lost, beat).await {
                 Ok(Beat::Held(held)) => {
                     heard = sent;
+                    accepted.job.run.heard(&Ok(held));
                     told(held);
                 }
-                Ok(Beat::Lost) | Err(_) => return Error::Halt,
+                Ok(Beat::Lost) | Err(_) => {
+                    accepted.job.run.lost.cancel();
+                    return Error::Halt;
+                }
                 Ok(Beat::Failed) => {}
             }
         }

@@ -40,6 +40,10 @@ pub(crate) enum Bug {
     FinishTellsNobody,
     /// A holder's call clears the name of another that may still be tried again.
     CallsForgetOthers,
+    /// A job is removed, or wanted again, without a note to its holder.
+    CancelTellsNobody,
+    /// A note about a run that is not known yet is thrown away.
+    EarlySignalsAreLost,
     /// Scheduled jobs are handed out before they are due.
     IgnoresSchedule,
 }

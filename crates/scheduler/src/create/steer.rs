@@ -45,7 +45,6 @@ impl Replications {
         }
         let (jobs, ty) = (&self.0.jobs, &self.0.ty);
         if info.state == State::Running {
-            keys::ring(tx);
             jobs.resubmit_in(tx, op, ty, job, Some(0), None).await?;
             return Ok(());
         }
@@ -152,7 +151,6 @@ impl Replications {
         data.note(now, &[(Kind::Pending, None)], self.options().max_history);
         let due_ms = if paused { PARKED_MS } else { 0 };
         let (jobs, ty, bytes) = (&self.0.jobs, &self.0.ty, data.encode());
-        keys::ring(tx);
         jobs.resubmit_in(tx, op, ty, job, Some(due_ms), Some(bytes.into()))
             .await?;
         Ok(())

@@ -25,22 +25,16 @@ impl Work<'_> {
     /// Asks the queue before each checkpoint. A store that does not answer is asked again: when that takes too long, the
     /// missing heart-beats end the run.
     pub(super) fn gate(&self) -> Gate {
-        let (jobs, job, again) = (
+        let (jobs, job) = (
             self.runner.replications.0.jobs.clone(),
             self.accepted.job.clone(),
-            self.stops.again.clone(),
         );
         Gate::new(move |_| {
-            let (jobs, job, again) = (jobs.clone(), job.clone(), again.clone());
+            let (jobs, job) = (jobs.clone(), job.clone());
             async move {
                 loop {
                     match jobs.update(&job, None).await {
-                        Ok(held) => {
-                            if held.again {
-                                again.cancel();
-                            }
-                            return Ok(());
-                        }
+                        Ok(_) => return Ok(()),
                         Err(jobs::Error::Halt) if testing::has(Bug::IgnoresLock) => return Ok(()),
                         Err(jobs::Error::Halt) => return Err(Halt),
                         Err(error) => {

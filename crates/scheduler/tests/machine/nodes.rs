@@ -108,3 +108,33 @@ async fn a_server_that_hangs_lets_others_begin() {
     world.until_copied("x").await;
     world.until_state("first", "running").await;
 }
+
+/// A job that is taken away costs its holder a look at that job, and nothing for the others that it has.
+#[tokio::test]
+async fn a_holder_hears_of_the_job_that_it_loses() {
+    const JOBS: usize = 8;
+    let world = World::new().await;
+    let mut node = world.node("n1").await;
+    for n in 0..JOBS {
+        let target = world.peer.database_url(&format!("t{n}"));
+        let options = json!({"continuous": true, "target": target, "create_target": true});
+        world.put(&format!("x{n}"), &options).await;
+    }
+    node.until_running(JOBS).await;
+    for n in 0..JOBS {
+        world.until_state(&format!("x{n}"), "running").await;
+    }
+    let looks = || {
+        let stats = node.replications.jobs().store().stats();
+        stats.get("info").map_or(0, |stats| stats.attempts)
+    };
+    let before = looks();
+    world.delete("x0").await;
+    // Long before a heart-beat could have told.
+    node.load
+        .clone()
+        .wait_for(|load| load.running == JOBS - 1)
+        .await
+        .unwrap();
+    assert_eq!(looks() - before, 0, "jobs that nothing happened to");
+}

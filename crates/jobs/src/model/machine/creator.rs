@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Context, Create, Reply, Step};
+use super::{Context, Create, Reply, Signal, Step};
 use crate::model::header::{Blob, Header, Next, Place};
 use crate::testing::planted::Bug;
 use crate::{Error, Result, State};
@@ -62,7 +62,10 @@ pub(super) fn ask(
                 by_creator: true,
             });
             new.remember(op);
-            return Ok(Step::put(new, Reply::Deferred));
+            return Ok(Step {
+                signal: Some(Signal::Again),
+                ..Step::put(new, Reply::Deferred)
+            });
         }
         State::Finished => {
             new.stalls = 0;

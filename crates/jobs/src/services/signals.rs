@@ -1,0 +1,173 @@
+//! Telling the runs of a process at once that their job is lost or wanted again.
+//!
+//! A lock ends with the number of the acceptor whose claim drew it. A transaction that removes a running job, or asks for
+//! another run of it, leaves a note under that number, as for a notifier. The acceptor reads no more than its notes: a cancel
+//! costs the holder two transactions, however many jobs it holds, and other holders nothing.
+//!
+//! Heart-beats say the same later. So a note that the store loses with its watch only delays, and notes of an acceptor that
+//! is gone are swept like those of a notifier.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use store::{RangeOptions, Watch};
+use tokio::sync::Notify;
+
+use crate::model::keys::Keys;
+use crate::model::machine::Signal;
+use crate::model::run::Run;
+use crate::operations::effects::POLL_MS;
+use crate::services::pause::Pause;
+use crate::services::type_watcher::{changed_or_never, watch_or_poll};
+use crate::testing::planted::{Bug, Planted};
+use crate::{Accepted, Error, JobLock, JobType, Jobs, Result};
+
+/// How many notes are taken at a time.
+const NOTES: usize = 1_000;
+/// A watch may be lost: how long until notes are looked for all the same.
+const LOOK: Duration = Duration::from_mins(1);
+
+/// The runs that an acceptor has handed out.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    /// The name of the acceptor in locks and notes.
+    pub(crate) number: u64,
+    table: Mutex<Table>,
+    begun: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    runs: HashMap<JobLock, Weak<Run>>,
+    /// Dropped runs are looked for when there are so many.
+    crowded: usize,
+    /// A claim is under way: what is noted of its runs may be read before they are known.
+    claiming: bool,
+    early: Vec<(JobLock, Signal)>,
+}
+
+impl Runs {
+    pub(crate) fn new(number: u64) -> Self {
+        Self {
+            number,
+            table: Mutex::default(),
+            begun: Notify::new(),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A claim begins.
+    pub(crate) fn claim(&self, planted: Planted) {
+        self.table().claiming = !planted.is(Bug::EarlySignalsAreLost);
+    }
+
+    /// These runs begin.
+    pub(crate) fn begin(&self, accepted: &[Accepted]) {
+        let table = &mut *self.table();
+        for Accepted { job, .. } in accepted {
+            table.runs.insert(job.lock, Arc::downgrade(&job.run));
+            for (_, signal) in table.early.iter().filter(|(lock, _)| *lock == job.lock) {
+                job.run.signal(*signal);
+            }
+        }
+        if table.runs.len() > table.crowded {
+            table.runs.retain(|_, run| run.strong_count() > 0);
+            table.crowded = 2 * table.runs.len() + 64;
+        }
+        self.begun.notify_one();
+    }
+
+    /// No claim is under way any more.
+    pub(crate) fn settle(&self) {
+        let table = &mut *self.table();
+        table.claiming = false;
+        table.early.clear();
+    }
+
+    fn hear(&self, lock: JobLock, signal: Signal) {
+        let table = &mut *self.table();
+        match table.runs.get(&lock).map(Weak::upgrade) {
+            Some(Some(run)) => run.signal(signal),
+            Some(None) => {}
+            None if table.claiming => table.early.push((lock, signal)),
+            None => {}
+        }
+    }
+
+    /// Waits until there are runs.
+    async fn some(&self) {
+        loop {
+            let is_live = |run: &Weak<Run>| run.strong_count() > 0;
+            if self.table().runs.values().any(is_live) {
+                return;
+            }
+            self.begun.notified().await;
+        }
+    }
+
+    /// Tells runs what is noted about them, for good.
+    pub(crate) async fn listen(&self, jobs: &Jobs, ty: &JobType) -> Infallible {
+        let mut pause = Pause::new(jobs.entropy(), jobs.planted());
+        loop {
+            self.some().await;
+            match self.take(jobs, ty).await {
+                Ok(None) => {}
+                Ok(Some(watch)) => {
+                    pause.reset();
+                    let poll = Duration::from_millis(POLL_MS.unsigned_abs());
+                    let look = if watch.is_some() { LOOK } else { poll };
+                    let look = look / 2 + jobs.entropy().up_to(look / 2);
+                    tokio::select! {
+                        biased;
+                        () = changed_or_never(watch) => {}
+                        () = tokio::time::sleep(look) => {}
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(job.ty = %ty, error = %error.chain(), "look for cancelled jobs");
+                    tokio::time::sleep(pause.after_error()).await;
+                }
+            }
+        }
+    }
+
+    /// Takes the notes there are; without any, what to wait for.
+    async fn take(&self, jobs: &Jobs, ty: &JobType) -> Result<Option<Option<Watch>>> {
+        let notes = &jobs.keys().notes(ty, self.number);
+        let (rows, watch) = (jobs)
+            .read("signals", |tx| async move {
+                let rows = (tx.snapshot()).get_range(notes.clone(), RangeOptions::limit(NOTES));
+                let rows = rows.collect().await?;
+                let bell = jobs.keys().notifier(ty, self.number);
+                let watch = match &*rows {
+                    [] => Some(watch_or_poll(tx.watch(&bell).await)?),
+                    _ => None,
+                };
+                Ok((rows, watch))
+            })
+            .await?;
+        if rows.is_empty() {
+            return Ok(watch);
+        }
+        for row in &rows {
+            let (lock, signal) = Signal::of_note(&Keys::id(notes, &row.key)?)?;
+            self.hear(lock, signal);
+        }
+        // The same lock is never told the same again in a way that matters, so nothing new can be cleared.
+        let rows = &rows;
+        (jobs.store())
+            .transact("clear_signals", |tx| async move {
+                for row in rows {
+                    tx.clear(&row.key);
+                }
+                Ok::<_, Error>(())
+            })
+            .await?;
+        Ok(None)
+    }
+}
