@@ -20,8 +20,8 @@
 
 use docstore::InstanceId;
 use jobs::JobId;
-use store::tuple::{TuplePack, pack, unpack};
 use store::KeyRange;
+use store::tuple::{TuplePack, pack, unpack};
 
 use crate::fault::ServiceError;
 

@@ -153,9 +153,8 @@ impl Work<'_> {
         // be opened fail the run below.
         let job = &self.accepted.job.id;
         drop(data.reseal(&self.runner.replications.0.sealer, job));
-        let timeout = self.runner.replications.0.job_timeout;
         let jobs = &self.runner.replications.0.jobs;
-        let beats = jobs.keep_alive(self.accepted, timeout, |_| {});
+        let beats = jobs.keep_alive(self.accepted, |_| {});
         let end = tokio::select! {
             biased;
             _ = beats, if !testing::has(Bug::IgnoresLock) => return Ok(Outcome::Halted),

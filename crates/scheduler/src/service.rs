@@ -43,8 +43,8 @@ pub struct Setup {
     pub legacy_host: Option<(String, u16)>,
     /// Which literal addresses are refused when they are written; `None` for none.
     pub policy: Option<couch::Policy>,
-    /// How long a node may be silent before its jobs are given to others; [`JOB_TIMEOUT`] when there is none. The same for
-    /// all nodes of a store.
+    /// How long a node may be silent before its jobs are given to others; [`JOB_TIMEOUT`] if `None`. The value of the node
+    /// that started last applies to all nodes of the store.
     pub job_timeout: Option<Duration>,
 }
 
@@ -69,7 +69,6 @@ pub(crate) struct Shared {
     pub(crate) secrets: Secrets,
     pub(crate) policy: Option<couch::Policy>,
     pub(crate) service: Service,
-    pub(crate) job_timeout: Duration,
     options: watch::Sender<Arc<Options>>,
 }
 
@@ -113,7 +112,7 @@ impl Replications {
             tracing::warn!(
                 before_ms = before.timeout_ms,
                 now_ms = timeout_ms,
-                "the store has another job_timeout_sec now: it has to be the same on all nodes"
+                "job_timeout_sec of this node now applies to all nodes of the store"
             );
         }
         Ok(Self(Arc::new(Shared {
@@ -127,7 +126,6 @@ impl Replications {
                 uuid,
                 legacy_host: setup.legacy_host,
             },
-            job_timeout,
             options: watch::Sender::new(Arc::new(setup.options)),
         })))
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -215,6 +216,11 @@ impl Job {
             attempt,
             run: Arc::default(),
         }
+    }
+
+    /// How long its holder may be silent, as its last heart-beat knew: heart-beats are to be sent at a third of it or sooner.
+    pub fn timeout(&self) -> Duration {
+        self.run.timeout()
     }
 
     /// Cancelled when a creator asks for another run: a long run may stop, and finish, for its sake. At once for jobs that an

@@ -12,7 +12,7 @@
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
 //!                                                       is the registration of the type
-//!  6 ACTIVITY  type, bucket, id                       = stamp, time, op of the last heart-beat
+//!  6 ACTIVITY  type, bucket, id                       = stamp, time, timeout of the last heart-beat
 //!  7 DATA      type, id, slot, n                      = the nth chunk of data that is too large for the header
 //!  8 FINISHED  type, bucket, expires_ms, id           = ""        retention: i64::MAX is never
 //!  9 HISTORY   type, id, attempt                      = holder, lock, start, end, outcome, reason
@@ -52,6 +52,7 @@ mod edges;
 mod tests;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use store::KeyRange;
@@ -359,12 +360,21 @@ impl Keys {
         self.range(Table::History, &(ty.as_str(),))
     }
 
+    /// The calls of all jobs of a type.
+    #[cfg(test)]
+    pub(crate) fn all_calls(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Call, &(ty.as_str(),))
+    }
+
     /// The id at the beginning of what follows a range.
     #[cfg(test)]
     pub(crate) fn first_id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
-        let (id, _) = unpack::<(TupleBytes<'_>, u32)>(rest).map_err(|_| foreign(key))?;
-        JobId::new(id.into_owned())
+        let elements: Vec<Element<'_>> = unpack(rest).map_err(|_| foreign(key))?;
+        match elements.into_iter().next() {
+            Some(Element::Bytes(id)) => JobId::new(id.into_owned()),
+            _ => Err(foreign(key)),
+        }
     }
 
     /// The rows of jobs of all types, table by table: whatever of a type is stored is in one of them.
@@ -474,6 +484,15 @@ pub(crate) fn stamp_of(value: &[u8]) -> Result<Order> {
         })
     });
     parts.ok_or_else(|| Error::corrupt("a stamped row cannot be decoded"))
+}
+
+/// How long the holder that wrote a heart-beat may be silent after it.
+pub(crate) fn promised(beat: &Bytes) -> Result<Duration> {
+    let timeout_ms = beat.last_chunk().map(|ms| u64::from_be_bytes(*ms));
+    (timeout_ms
+        .filter(|_| beat.len() == 31)
+        .map(Duration::from_millis))
+    .ok_or_else(|| Error::corrupt("a heart-beat cannot be decoded"))
 }
 
 /// What follows the stamp.

@@ -1,7 +1,9 @@
 //! What a process knows of a run that it has.
 
 use std::sync::{Mutex, PoisonError, Weak};
+use std::time::Duration;
 
+use store::CommitStamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::machine::Signal;
@@ -11,8 +13,17 @@ use crate::{Error, Held, Result};
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     calls: Mutex<Vec<Call>>,
+    pace: Mutex<Pace>,
     pub(crate) again: CancellationToken,
     pub(crate) lost: CancellationToken,
+}
+
+/// How long the holder may be silent.
+#[derive(Debug, Default)]
+struct Pace {
+    timeout: Duration,
+    /// What counts as soon as the heart-beat that says so is committed.
+    longer: Option<(Duration, CommitStamp)>,
 }
 
 /// A call of the holder that may be tried again until nothing keeps it alive.
@@ -45,6 +56,30 @@ impl Run {
             Err(Error::Halt) => self.lost.cancel(),
             _ => {}
         }
+    }
+
+    /// The timeout that the last heart-beat has promised to keep to, or a shorter one.
+    pub(crate) fn timeout(&self) -> Duration {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let committed = |(_, stamp): &mut (Duration, CommitStamp)| stamp.get().is_some();
+        if let Some((longer, _)) = pace.longer.take_if(committed) {
+            pace.timeout = longer;
+        }
+        pace.timeout
+    }
+
+    /// A heart-beat promises this timeout. A shorter one is kept to at once, since another try may have been committed.
+    pub(crate) fn promise(&self, timeout: Duration, stamp: CommitStamp) {
+        let now = self.timeout();
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.timeout = now.min(timeout);
+        pace.longer = (timeout > now).then_some((timeout, stamp));
+    }
+
+    /// The timeout of a claim that was committed.
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.timeout = timeout;
     }
 
     /// Begins a call, or tries it again; the names of those that have ended since.
@@ -89,9 +124,11 @@ mod tests {
     fn calls_are_remembered_while_they_may_be_tried_again() {
         let (run, one, two) = (Run::default(), Arc::new(()), Arc::new(()));
         assert_eq!(run.end(), Ended::Some(vec![]));
-        assert_eq!(run.call(1, Arc::downgrade(&one), false), []);
-        assert_eq!(run.call(2, Arc::downgrade(&two), false), []);
+        assert!(run.call(1, Arc::downgrade(&one), false).is_empty());
+        assert!(run.call(2, Arc::downgrade(&two), false).is_empty());
         assert_eq!(run.end(), Ended::Some(vec![]));
+        // Another try.
+        assert!(run.call(1, Arc::downgrade(&one), false).is_empty());
         drop(one);
         assert_eq!(run.end(), Ended::Some(vec![1]));
         assert_eq!(run.call(2, Arc::downgrade(&two), false), [1]);

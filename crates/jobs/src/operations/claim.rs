@@ -42,14 +42,15 @@ mod lanes;
 mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use store::{Call, Transaction};
 use tokio::time::Instant;
 
 use crate::model::header::Header;
-use crate::model::keys::Position;
+use crate::model::keys::{Position, promised};
 use crate::model::machine::Event;
 use crate::model::turns::Turn;
 use crate::operations::effects::Effects;
@@ -220,7 +221,8 @@ impl Jobs {
             self.take_turns(heads.due, heads.lanes, claim, tx.attempt())
         };
         let headers = try_join_all((candidates.iter()).map(|c| self.header(tx, &claim.ty, &c.id)));
-        let chosen = candidates.iter().zip(headers.await?);
+        let (headers, timeout) = try_join(headers, self.timeout_in(tx, &claim.ty)).await?;
+        let chosen = candidates.iter().zip(headers);
         let mut effects = self.effects(tx, claim.op.now_ms).await?;
         let mut jobs = Vec::new();
         let mut bytes = 0;
@@ -246,7 +248,7 @@ impl Jobs {
             effects.run(&claim.ty, &candidate.id, &mut header, event)?;
             jobs.push((candidate, pending, header, *lock));
         }
-        self.beat_all(&effects, claim, jobs.iter().map(|(c, ..)| &c.id));
+        self.beat_all(&effects, claim, timeout, jobs.iter().map(|(c, ..)| &c.id));
         claim.memo().chosen = (jobs.iter())
             .map(|(candidate, _, _, lock)| (candidate.id.clone(), *lock))
             .collect();
@@ -254,20 +256,17 @@ impl Jobs {
             effects.wake_another(&claim.ty);
         }
         let accepted = jobs.into_iter().map(|(candidate, _, header, lock)| {
-            self.accepted(
-                tx,
-                claim,
-                candidate.id.clone(),
-                header,
-                lock,
-                candidate.since_ms,
-            )
+            let id = candidate.id.clone();
+            self.accepted(tx, claim, id, header, lock, candidate.since_ms)
         });
         let jobs: Vec<Accepted> = try_join_all(accepted)
             .await?
             .into_iter()
             .flatten()
             .collect();
+        for accepted in &jobs {
+            accepted.job.run.set_timeout(timeout);
+        }
         effects.flush(&claim.op).await?;
         Ok(Claimed {
             next_due_ms: next_due_ms.filter(|_| jobs.is_empty()),
@@ -279,6 +278,7 @@ impl Jobs {
         &self,
         effects: &Effects<'_>,
         claim: &Claim,
+        timeout: Duration,
         ids: impl Iterator<Item = &'a JobId> + Clone,
     ) {
         let last = ids.clone().last();
@@ -286,7 +286,7 @@ impl Jobs {
             if self.planted().is(Bug::OneActivityRowPerBatch) && Some(id) != last {
                 continue;
             }
-            effects.beat(&claim.ty, id);
+            effects.beat(&claim.ty, id, timeout);
         }
     }
 
@@ -303,7 +303,15 @@ impl Jobs {
             let header = self.header(tx, &claim.ty, &id).await?;
             match header {
                 Some(header) if header.lock() == Some(lock) => {
-                    (self.accepted(tx, claim, id, Some(header), lock, claim.op.now_ms)).await
+                    let since_ms = claim.op.now_ms;
+                    let beat = self.keys().index(&claim.ty, &id, Position::Active);
+                    let beat = tx.snapshot().get(&beat).await?;
+                    let accepted =
+                        (self.accepted(tx, claim, id, Some(header), lock, since_ms)).await?;
+                    if let (Some(beat), Some(accepted)) = (&beat, &accepted) {
+                        accepted.job.run.set_timeout(promised(beat)?);
+                    }
+                    Ok::<_, Error>(accepted)
                 }
                 _ => Ok(None),
             }

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use store::Transaction;
 
+use crate::model::clock::millis;
 use crate::model::header::{Blob, Header, Order};
 use crate::model::keys::{Position, edge, stamp_template};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
@@ -202,10 +204,12 @@ impl Effects<'_> {
         }
     }
 
-    /// Writes the holder's heart-beat.
-    pub(crate) fn beat(&self, ty: &JobType, id: &JobId) {
+    /// Writes the holder's heart-beat, and how long it may be silent from then on.
+    pub(crate) fn beat(&self, ty: &JobType, id: &JobId, timeout: Duration) {
         let key = self.jobs.keys().index(ty, id, Position::Active);
-        let rest = self.cx.now_ms.to_be_bytes();
+        let mut rest = [0; 16];
+        rest[..8].copy_from_slice(&self.cx.now_ms.to_be_bytes());
+        rest[8..].copy_from_slice(&millis(timeout).to_be_bytes());
         let value = stamp_template(self.cx.order.incarnation, &rest);
         self.tx.set_versionstamped_value(&key, &value);
     }
@@ -219,7 +223,8 @@ impl Effects<'_> {
         }
         // With a stamp, so that a second call in this transaction is not taken for another try of it.
         let value = stamp_template(self.cx.order.incarnation, &[]);
-        self.tx.set_versionstamped_value(&keys.call(job, op), &value);
+        self.tx
+            .set_versionstamped_value(&keys.call(job, op), &value);
     }
 
     /// The run is over: forgets its calls, but for those that may still be tried again.

@@ -1,6 +1,7 @@
 //! Registering types.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use store::{KeyRange, RangeOptions, Transaction};
 
@@ -71,6 +72,14 @@ impl Jobs {
     ) -> Result<Option<TypeConfig>> {
         let value = tx.snapshot().get(&self.keys().type_row(ty)).await?;
         value.map(TypeConfig::decode).transpose()
+    }
+
+    /// The timeout that a holder of a job of this type is to keep to. Without a registration nobody judges it.
+    pub(crate) async fn timeout_in(&self, tx: &Transaction, ty: &JobType) -> Result<Duration> {
+        const UNREGISTERED_MS: u64 = 60_000;
+        let config = self.type_config_in(tx, ty).await?;
+        let timeout_ms = config.map_or(UNREGISTERED_MS, |config| config.timeout_ms);
+        Ok(Duration::from_millis(timeout_ms))
     }
 
     /// All registered types.

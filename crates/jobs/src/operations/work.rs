@@ -62,12 +62,17 @@ impl Jobs {
         event: impl FnOnce(Option<Bytes>, bool) -> Event,
     ) -> Result<Held> {
         check_data(data.as_ref())?;
-        let mut header = self.header(tx, &job.ty, &job.id).await?;
+        let read = (
+            self.header(tx, &job.ty, &job.id),
+            self.timeout_in(tx, &job.ty),
+        );
+        let (mut header, timeout) = try_join(read.0, read.1).await?;
         let repeated = tx.maybe_committed() && self.was_called(tx, job, op).await?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event(data, repeated))?;
         if reply != Reply::Repeated {
-            effects.beat(&job.ty, &job.id);
+            effects.beat(&job.ty, &job.id, timeout);
+            job.run.promise(timeout, tx.commit_stamp());
             effects.remember(job, op.id(0));
         }
         effects.flush(op).await?;
@@ -81,7 +86,9 @@ impl Jobs {
         let key = self.keys().index(&job.ty, &job.id, Position::Active);
         let row = self.keys().job(&job.ty, &job.id);
         let snapshot = tx.snapshot();
-        let (header, _) = try_join(snapshot.get(&row), tx.get(&key)).await?;
+        let (snapshot_read, fence) = (snapshot.get(&row), tx.get(&key));
+        let read = async { Ok(try_join(snapshot_read, fence).await?) };
+        let ((header, _), timeout) = try_join(read, self.timeout_in(tx, &job.ty)).await?;
         let mut header = header.map(Header::decode).transpose()?.map(Arc::new);
         let event = Event::Update {
             lock: job.lock,
@@ -90,7 +97,8 @@ impl Jobs {
         };
         let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
-        effects.beat(&job.ty, &job.id);
+        effects.beat(&job.ty, &job.id, timeout);
+        job.run.promise(timeout, tx.commit_stamp());
         effects.flush(op).await?;
         Ok(held(reply, header.as_deref(), job.lock))
     }

@@ -11,23 +11,25 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::operations::heartbeats::{Beat, Waiting};
+use crate::testing::planted::Bug;
 use crate::{Accepted, Error, Held, Job, Jobs, Result};
 
 impl Jobs {
-    /// Sends heart-beats for a job of a type with this timeout, until the job is lost: returns
+    /// Sends heart-beats for a job at the pace that its type asks for, until the job is lost: returns
     /// [`Error::Halt`] when somebody else may have it, or when no heart-beat has got through for so
     /// long that somebody else may have it soon. Whoever works on the job then has a quarter of the
     /// timeout to stop. Each answer is shown to `told`.
     ///
     /// To be raced with the work: `tokio::select! { done = work => …, lost = jobs.keep_alive(…) => … }`.
-    pub async fn keep_alive(
-        &self,
-        accepted: &Accepted,
-        timeout: Duration,
-        mut told: impl FnMut(Held),
-    ) -> Error {
+    pub async fn keep_alive(&self, accepted: &Accepted, mut told: impl FnMut(Held)) -> Error {
         let mut heard = accepted.claimed_at;
+        let first = accepted.job.timeout();
         loop {
+            let timeout = if self.planted().is(Bug::KeepsFirstPace) {
+                first
+            } else {
+                accepted.job.timeout()
+            };
             let lost = heard + timeout / 4 * 3;
             let wait = timeout / 5 + self.entropy().up_to(timeout / 10);
             let tick = self.heartbeats().tick(Instant::now() + wait, timeout);

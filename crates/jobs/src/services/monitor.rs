@@ -3,10 +3,11 @@
 //! At each turn a node notes the version at which it looked. An activity row that was last written
 //! before a version noted one timeout ago, by this node's monotonic clock, has not had a heart-beat
 //! for a timeout: no two clocks are compared, and whoever takes over a partition has notes of its
-//! own. After a failure to reach the store the notes are thrown away, since holders could not reach
+//! own. The timeout is the one that the row says its holder keeps to: when that of the type is changed,
+//! holders hear of it with their next heart-beat. After a failure to reach the store the notes are thrown away, since holders could not reach
 //! it either: nobody is judged before a full timeout has passed again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use futures::future::try_join_all;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::header::{Order, State};
-use crate::model::keys::{Position, stamp_of};
+use crate::model::keys::{Position, promised, stamp_of};
 use crate::model::machine::{Event, Reply};
 use crate::operations::leases::{Lease, Leases, buckets};
 use crate::services::pause::{Pause, sleep};
@@ -65,7 +66,8 @@ pub(crate) struct TypeMonitor<'a, H> {
     leases: Leases,
     /// When this node looked, and at which version, oldest first.
     looked: VecDeque<(Instant, Order)>,
-    timeout_ms: u64,
+    /// The longest timeout that a holder keeps to.
+    longest: Duration,
     sweeper: Sweeper,
     observed: Option<Instant>,
 }
@@ -79,7 +81,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
             options,
             leases: Leases::new(jobs.entropy().bits()),
             looked: VecDeque::new(),
-            timeout_ms: 0,
+            longest: Duration::ZERO,
             sweeper: Sweeper::default(),
             observed: None,
         }
@@ -111,24 +113,18 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
             // Whoever started this monitor is about to hear of it.
             return Ok(TURN_MAX);
         };
-        if config.timeout_ms != self.timeout_ms {
-            self.timeout_ms = config.timeout_ms;
-            self.looked.clear();
-        }
         let timeout = Duration::from_millis(config.timeout_ms);
         let turn = (timeout / 3).min(TURN_MAX);
         let jitter = self.options.monitor_jitter_max().min(timeout / 6);
         let expiry = turn * 2 + jitter * 2;
         let order = self.leases.turn(self.jobs, self.ty, expiry).await?;
         self.looked.push_back((Instant::now(), order));
-        let silent_since = self.silent_since(timeout);
+        self.forget_looks(timeout);
         for lease in self.leases.held().to_vec() {
             if token.is_cancelled() {
                 break;
             }
-            if let Some(before) = silent_since {
-                self.sweep_activity(&lease, before, &config).await?;
-            }
+            self.sweep_activity(&lease, &config).await?;
             let (sweeper, ty) = (&mut self.sweeper, self.ty);
             sweeper
                 .forget_expired(self.jobs, ty, &lease, timeout)
@@ -142,27 +138,24 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         Ok(turn + self.jobs.entropy().up_to(jitter))
     }
 
-    /// The newest version noted at least a timeout ago.
-    fn silent_since(&mut self, timeout: Duration) -> Option<Order> {
-        let now = Instant::now();
-        while self
-            .looked
-            .get(1)
-            .is_some_and(|(at, _)| now - *at >= timeout)
-        {
+    /// Forgets versions that no holder is judged by any more.
+    fn forget_looks(&mut self, timeout: Duration) {
+        let longest = std::mem::take(&mut self.longest).max(timeout);
+        while (self.looked.get(1)).is_some_and(|(at, _)| at.elapsed() >= longest) {
             self.looked.pop_front();
         }
-        let (at, order) = self.looked.front()?;
-        (now - *at >= timeout).then_some(*order)
     }
 
-    /// Brings back the jobs of a partition whose last heart-beat came before a version.
-    async fn sweep_activity(
-        &self,
-        lease: &Lease,
-        before: Order,
-        config: &TypeConfig,
-    ) -> Result<()> {
+    /// The newest version noted at least a timeout ago.
+    fn silent_since(&self, timeout: Duration) -> Option<Order> {
+        let old = |(at, _): &&(Instant, Order)| at.elapsed() >= timeout;
+        self.looked.iter().rev().find(old).map(|(_, order)| *order)
+    }
+
+    /// Brings back the jobs of a partition whose holders have been silent for longer than they said.
+    async fn sweep_activity(&mut self, lease: &Lease, config: &TypeConfig) -> Result<()> {
+        let of_type = Duration::from_millis(config.timeout_ms);
+        let mut since: BTreeMap<Duration, Option<Order>> = BTreeMap::new();
         let mut ranges: Vec<KeyRange> = buckets(lease.partition)
             .map(|bucket| self.jobs.keys().active(self.ty, bucket))
             .collect();
@@ -177,16 +170,27 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                     Ok(try_join_all(rows).await?)
                 })
                 .await?;
-            let mut silent = Vec::new();
+            let mut silent: BTreeMap<Order, Vec<JobId>> = BTreeMap::new();
             for row in rows.iter().flatten() {
-                if stamp_of(&row.value)? <= before {
+                let timeout = if self.planted(Bug::JudgedByType) {
+                    of_type
+                } else {
+                    promised(&row.value)?
+                };
+                self.longest = self.longest.max(timeout);
+                let since = since.entry(timeout);
+                let before = *since.or_insert_with(|| self.silent_since(timeout));
+                let written = stamp_of(&row.value)?;
+                if let Some(before) = before.filter(|before| written <= *before) {
                     let (_, id) = (self.jobs.keys()).position(self.ty, State::Running, &row.key)?;
-                    silent.push(id);
+                    silent.entry(before).or_default().push(id);
                 }
             }
-            for batch in silent.chunks(STALL_JOBS) {
-                if !self.bring_back(lease, batch, before, config).await? {
-                    return Ok(());
+            for (before, silent) in silent {
+                for batch in silent.chunks(STALL_JOBS) {
+                    if !self.bring_back(lease, batch, before, config).await? {
+                        return Ok(());
+                    }
                 }
             }
             ranges = (rows.iter().zip(&ranges))

@@ -44,6 +44,10 @@ pub(crate) enum Bug {
     CancelTellsNobody,
     /// A note about a run that is not known yet is thrown away.
     EarlySignalsAreLost,
+    /// A holder goes on at the pace that it began with.
+    KeepsFirstPace,
+    /// The monitor judges holders by a timeout that they have not heard of yet.
+    JudgedByType,
     /// Scheduled jobs are handed out before they are due.
     IgnoresSchedule,
 }

@@ -9,7 +9,7 @@ use rand::RngExt;
 use rand::rngs::SmallRng;
 use store::{CommitFate, FaultControl, Faults, Store, Weaken};
 use testkit::actor_rng;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::model::keys::stamp_template;
@@ -50,7 +50,8 @@ impl World {
             ..mistake.faults()
         });
         let clock = Clock::simulated(1_700_000_000_000);
-        let jobs = Jobs::new(faulty, clock.clone(), Entropy::seeded(rng.random()));
+        let entropy = Entropy::seeded(rng.random());
+        let jobs = Jobs::planted_with(faulty, clock.clone(), entropy, mistake.planted);
         let calm = Jobs::new(store, clock, Entropy::seeded(rng.random()));
         let ty = JobType::new("mail").unwrap();
         calm.set_type(&ty, TypeConfig::new(60_000)).await.unwrap();
@@ -296,6 +297,39 @@ impl World {
         (counts.finished != 6).then(|| format!("not all runs were ended: {counts:?}"))
     }
 
+    /// A run that is wanted again before its acceptor knows whether it has the job hears of it.
+    async fn signal_early(&self) -> Option<String> {
+        let (jobs, ty, long) = (&self.jobs, &self.ty, Duration::from_mins(1));
+        let [first, second] = ["a", "b"].map(|id| JobId::try_from(id).unwrap());
+        let me = Holder::new("me").unwrap();
+        let (service, acceptor) = Acceptor::new(jobs.clone(), ty.clone(), me);
+        let stop = CancellationToken::new();
+        let work = async {
+            self.add(&first, "").await;
+            let held = acceptor.accept(1, long).await.unwrap();
+            self.add(&second, "").await;
+            self.control.set_next_commit(CommitFate::UnknownApplied);
+            let ask = async {
+                let running = || async {
+                    let info = self.calm.info(ty, &second).await.unwrap();
+                    info.is_some_and(|info| info.state == State::Running)
+                };
+                while !running().await {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                self.calm.resubmit(ty, &second, None, None).await.unwrap();
+            };
+            let (accepted, ()) = tokio::join!(acceptor.accept(1, long), ask);
+            let job = accepted.unwrap().remove(0).job;
+            let told = timeout(Duration::from_secs(1), job.again().cancelled()).await;
+            drop(held);
+            stop.cancel();
+            told.is_ok()
+        };
+        let (told, ()) = tokio::join!(work, service.run(stop.clone()));
+        (!told).then(|| "a holder was not told that its job is wanted again".into())
+    }
+
     /// Data that is rewritten is not older than what somebody has just given the job.
     async fn rewrite(&self) -> Option<String> {
         let ids = ["a", "b"].map(|id| JobId::try_from(id).unwrap());
@@ -396,6 +430,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.keep().await)
             .or(World::new(rng, mistake).await.follow().await)
             .or(World::new(rng, mistake).await.end_asleep().await)
+            .or(World::new(rng, mistake).await.signal_early().await)
     })
 }
 
@@ -410,6 +445,10 @@ fn nobody_is_run_over() {
     for seed in 1..=SEEDS {
         assert_eq!(simulate(seed, &Mistake::default()), None, "seed {seed}");
     }
+}
+
+mistake::planted! {
+    early_signals_are_lost: EarlySignalsAreLost,
 }
 
 mistake::weakened! {

@@ -13,6 +13,7 @@ mod creators;
 mod fleet;
 mod followers;
 mod history;
+mod hold;
 mod judge;
 mod leases;
 mod node;

@@ -189,12 +189,11 @@ pub(crate) async fn heart_beats_hide_no_success(queue: Queue) {
             if tx.attempt() == 2 {
                 control.set_quiet(true);
                 let (told, mut beat) = tokio::sync::watch::channel(false);
-                let timeout = queue_ref.timeout();
                 let told = move |_| {
                     told.send_replace(true);
                 };
                 tokio::select! {
-                    lost = queue_ref.jobs.keep_alive(accepted, timeout, told) => return Err(lost),
+                    lost = queue_ref.jobs.keep_alive(accepted, told) => return Err(lost),
                     _ = beat.wait_for(|told| *told) => {}
                 }
             }

@@ -156,7 +156,7 @@ pub(crate) async fn many_silent_holders(mut queue: Queue) {
         queue.spawn(service.run(token));
     }
     let kept = alive.iter().map(|accepted| {
-        let kept = queue.jobs.keep_alive(accepted, timeout, |_| {});
+        let kept = queue.jobs.keep_alive(accepted, |_| {});
         Box::pin(kept)
     });
     let back = queue.until(60, "all come back", async || {

@@ -386,7 +386,7 @@ pub(crate) async fn keep_alive_keeps_and_loses(mut queue: Queue) {
     queue.add("j", "", 0).await;
     let accepted = queue.accept().await.unwrap();
     let mut told = 0;
-    let alive = queue.jobs.keep_alive(&accepted, timeout, |held| {
+    let alive = queue.jobs.keep_alive(&accepted, |held| {
         assert!(!held.again);
         told += 1;
     });
@@ -394,7 +394,7 @@ pub(crate) async fn keep_alive_keeps_and_loses(mut queue: Queue) {
     let lost = tokio::time::timeout(long, alive).await;
     assert!(lost.is_err(), "the job is kept: {lost:?}");
     assert!(told >= 3, "{told}");
-    let (lost, ()) = tokio::join!(queue.jobs.keep_alive(&accepted, timeout, |_| {}), async {
+    let (lost, ()) = tokio::join!(queue.jobs.keep_alive(&accepted, |_| {}), async {
         sleep(timeout / 10).await;
         queue.jobs.remove(&queue.ty, &queue.id("j")).await.unwrap();
     });
@@ -405,7 +405,7 @@ pub(crate) async fn keep_alive_keeps_and_loses(mut queue: Queue) {
     queue.add("j", "", 0).await;
     let accepted = queue.accept().await.unwrap();
     faults.set_outage(true);
-    let lost = queue.jobs.keep_alive(&accepted, timeout, |_| {}).await;
+    let lost = queue.jobs.keep_alive(&accepted, |_| {}).await;
     assert!(matches!(lost, Error::Halt));
     let elapsed = accepted.claimed_at.elapsed();
     assert!(

@@ -165,10 +165,11 @@ impl Fleet {
             for range in [keys.sleepers(ty), keys.notifiers(ty), keys.all_notes(ty)] {
                 orphans.extend(self.calm.rows(range).await.unwrap());
             }
-            let runs = keys.all_attempts(ty);
-            for row in self.calm.rows(runs.clone()).await.unwrap() {
-                if !headers.contains_key(&Keys::first_id(&runs, &row.key).unwrap()) {
-                    orphans.push(row);
+            for runs in [keys.all_attempts(ty), keys.all_calls(ty)] {
+                for row in self.calm.rows(runs.clone()).await.unwrap() {
+                    if !headers.contains_key(&Keys::first_id(&runs, &row.key).unwrap()) {
+                        orphans.push(row);
+                    }
                 }
             }
             for row in orphans {

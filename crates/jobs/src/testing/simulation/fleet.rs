@@ -49,6 +49,7 @@ pub(super) async fn run(plan: Plan, mistake: &Mistake) -> (Report, u64) {
         fleet.drain().await;
         fleet.hear_the_last().await;
         fleet.idle().await;
+        fleet.hold().await;
     }
     fleet.stop().await;
     if !fleet.world.history.has_problems() {
@@ -96,7 +97,7 @@ impl Fleet {
         fleet
     }
 
-    fn queue(&self, node: usize, which: u64) -> (Jobs, FaultControl) {
+    pub(super) fn queue(&self, node: usize, which: u64) -> (Jobs, FaultControl) {
         let (plan, member) = (&self.world.plan, &self.members[node]);
         let parts = [node as u64, member.incarnation, which];
         let mut rng = actor_rng(plan.seed, &parts);

@@ -4,6 +4,7 @@
 //! versionstamp: so what was committed is known exactly, in order, although the store often does not
 //! say. What was only read is put in order by the version it was read at.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use crate::model::header::Header;
 use crate::testing::rules::{Ask, Job, Told, token_of};
 use crate::{
-    Accepted, Added, Error, JobId, JobLock, JobType, Jobs, Notice, Result, State, Verdict,
+    Accepted, Added, Error, Finish, JobId, JobLock, JobType, Jobs, Notice, Result, State, Verdict,
 };
 
 /// Where the rows are.
@@ -40,6 +41,8 @@ pub(super) struct Record {
     /// What was read at which version.
     pub(super) seen: Vec<(u64, Entry)>,
     pub(super) delivered: Vec<Delivered>,
+    /// Runs that an acceptor was asked to end, in a transaction of its own.
+    pub(super) handed_back: BTreeMap<JobLock, HandedBack>,
     pub(super) followed: Vec<Followed>,
     pub(super) problems: Vec<String>,
 }
@@ -141,6 +144,14 @@ pub(super) struct Delivered {
     pub(super) accepted: Accepted,
 }
 
+/// The end of a run that an acceptor was asked for.
+#[derive(Debug)]
+pub(super) struct HandedBack {
+    pub(super) finish: Finish,
+    /// When the worker heard that it was done, if it did.
+    pub(super) done_at: Option<Duration>,
+}
+
 /// What one subscriber was told.
 #[derive(Debug)]
 pub(super) struct Followed {
@@ -239,6 +250,22 @@ impl History {
             ty,
             accepted: accepted.clone(),
         });
+    }
+
+    pub(super) fn hands_back(&self, lock: JobLock, finish: &Finish) {
+        let finish = finish.clone();
+        let handed_back = HandedBack {
+            finish,
+            done_at: None,
+        };
+        self.record().handed_back.insert(lock, handed_back);
+    }
+
+    pub(super) fn handed_back(&self, lock: JobLock) {
+        let now = self.now();
+        if let Some(handed_back) = self.record().handed_back.get_mut(&lock) {
+            handed_back.done_at = Some(now);
+        }
     }
 
     pub(super) fn follow(&self, node: usize, ty: usize, id: &JobId, now: &Notice) -> usize {

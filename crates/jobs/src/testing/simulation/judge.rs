@@ -1,9 +1,9 @@
 //! Says whether a history is one that the queue may have: each job's part of it is followed through
 //! the model, in the order of commits.
 //!
-//! Three things happen to a job that no actor sees happen, and are only accepted where the rules
-//! have a place for them: the acceptor accepts it, gives it back because nobody waited for it any
-//! more, and it is forgotten when its time is up.
+//! Four things happen to a job that no actor sees happen, and are only accepted where the rules
+//! have a place for them: the acceptor accepts it, ends its run when a worker asks for that, gives it
+//! back because nobody waited for it any more, and it is forgotten when its time is up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::answers::Answers;
 use super::history::{Delivered, Entry, Followed, Glimpse, Record, Token, What};
 use super::plan::Plan;
-use crate::testing::rules::{self, Job, Told};
+use crate::testing::rules::{self, Job, Told, token_of};
 use crate::{Counts, JobId, JobLock, State};
 
 /// Which job: type and id.
@@ -244,6 +244,14 @@ impl<'a> Judge<'a> {
                     }
                 }
                 Some(State::Running) => {
+                    let handed_back = &self.record.handed_back;
+                    if let Some(back) = model.lock.and_then(|lock| handed_back.get(&lock)) {
+                        if let Some(due_ms) = back.finish.again_ms {
+                            model.run_again(Some(due_ms), None);
+                        }
+                        model.finish(back.finish.data.as_ref().and_then(token_of));
+                        continue;
+                    }
                     let held_by = (model.lock).and_then(|lock| self.delivered.get(&lock));
                     if let Some(held_by) = held_by {
                         let who = held_by.node;
@@ -297,7 +305,27 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
+    /// Whoever was told that a run is over was told the truth.
+    fn check_handed_back(&self, key: &Key, at: Duration) -> Result<(), String> {
+        let lock = self
+            .jobs
+            .get(key)
+            .filter(|job| job.state == Some(State::Running));
+        let lock = lock.and_then(|job| job.lock);
+        let back = lock.and_then(|lock| self.record.handed_back.get(&lock));
+        match back.and_then(|back| back.done_at) {
+            Some(done_at) if done_at < at => {
+                Err(format!("is held, and its run was ended by {done_at:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn apply(&mut self, key: &Key, entry: &Entry) -> Result<(), String> {
+        let seen_only = matches!(entry.what, What::Look | What::Halt(_));
+        if !seen_only {
+            self.check_handed_back(key, entry.at)?;
+        }
         let policy = self.plan.types[key.0].config.stalls;
         let model = self.jobs.entry(key.clone()).or_default();
         let holds = |lock: JobLock| {
@@ -349,7 +377,9 @@ impl<'a> Judge<'a> {
                 if model.state != Some(State::Running) {
                     return Err("nobody held it, and nobody can have been silent".into());
                 }
-                let timeout = Duration::from_millis(self.plan.types[key.0].config.timeout_ms);
+                let plan = &self.plan.types[key.0];
+                let timeout_ms = plan.config.timeout_ms.min(plan.other_timeout_ms);
+                let timeout = Duration::from_millis(timeout_ms);
                 let heard = self.heard.get(key);
                 if let Some(heard) = heard.filter(|heard| entry.at < **heard + timeout) {
                     return Err(format!("was taken from a holder heard of at {heard:?}"));
@@ -371,7 +401,9 @@ impl<'a> Judge<'a> {
         let keys: BTreeSet<Key> = self.jobs.keys().chain(last.keys()).cloned().collect();
         for key in keys {
             let seen = last.get(&key).cloned().unwrap_or_default();
-            if let Err(problem) = self.reach(&key, &seen, false) {
+            let reached = self.reach(&key, &seen, false);
+            let reached = reached.and_then(|()| self.check_handed_back(&key, Duration::MAX));
+            if let Err(problem) = reached {
                 self.say(&key, format!("in the end it {problem}"));
             }
         }

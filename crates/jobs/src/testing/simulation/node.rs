@@ -198,7 +198,9 @@ impl StallHook for Hook {
     async fn stalled(&self, tx: &Transaction, ty: &JobType, job: &JobInfo) -> Result<Verdict> {
         let node = &self.0;
         let world = &node.world;
-        let ty = world.types.iter().position(|known| known == ty).unwrap();
+        let Some(ty) = world.types.iter().position(|known| known == ty) else {
+            return Ok(Verdict::Policy);
+        };
         let before = node.glimpse(tx, ty, &job.id).await?;
         // Chosen by what is known of the job, so that a retry chooses the same.
         let lock = before.lock.map_or(0, crate::JobLock::bits);

@@ -210,7 +210,11 @@ impl TypePlan {
         };
         Self {
             config,
-            other_timeout_ms: timeout_ms + rng.random_range(1..20_000),
+            other_timeout_ms: if rng.random_bool(0.5) {
+                timeout_ms + rng.random_range(1..20_000)
+            } else {
+                timeout_ms / rng.random_range(2..8)
+            },
         }
     }
 }

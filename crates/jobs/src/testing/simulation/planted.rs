@@ -42,6 +42,9 @@ mistake::planted! {
     finish_tells_nobody: FinishTellsNobody,
     ignores_schedule: IgnoresSchedule,
     calls_forget_others: CallsForgetOthers,
+    cancel_tells_nobody: CancelTellsNobody,
+    keeps_first_pace: KeepsFirstPace,
+    judged_by_type: JudgedByType,
 }
 
 mistake::weakened! {

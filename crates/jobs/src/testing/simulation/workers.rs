@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::history::{CallId, Entry, Glimpse, Token, What};
 use super::node::Node;
 use crate::testing::rules::{data_of, token_of};
-use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Result};
+use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Job, Result};
 
 /// Runs what the node's acceptor gives it, for good.
 pub(super) async fn work(node: Node, ty: usize, acceptor: AcceptorHandle, mut rng: SmallRng) {
@@ -34,7 +34,7 @@ pub(super) async fn work(node: Node, ty: usize, acceptor: AcceptorHandle, mut rn
             accepting.await
         };
         match accepted {
-            Ok(accepted) => run_all(&node, ty, accepted, &mut rng).await,
+            Ok(accepted) => run_all(&node, ty, accepted, Some(&acceptor), &mut rng).await,
             Err(_) => return,
         }
     }
@@ -66,7 +66,7 @@ pub(super) async fn claim(node: Node, ty: usize, mut rng: SmallRng) {
         if accepted.is_empty() {
             sleep(some_time(&mut rng, Duration::from_secs(5))).await;
         }
-        run_all(&node, ty, accepted, &mut rng).await;
+        run_all(&node, ty, accepted, None, &mut rng).await;
     }
 }
 
@@ -91,7 +91,13 @@ fn note_accept(node: &Node, tx: &Transaction, call: CallId, ty: usize, accepted:
     );
 }
 
-async fn run_all(node: &Node, ty: usize, accepted: Vec<Accepted>, rng: &mut SmallRng) {
+async fn run_all(
+    node: &Node,
+    ty: usize,
+    accepted: Vec<Accepted>,
+    acceptor: Option<&AcceptorHandle>,
+    rng: &mut SmallRng,
+) {
     for accepted in &accepted {
         node.history().delivered(node.index, ty, accepted);
     }
@@ -100,6 +106,7 @@ async fn run_all(node: &Node, ty: usize, accepted: Vec<Accepted>, rng: &mut Smal
         node,
         ty,
         accepted,
+        acceptor,
         rng: SmallRng::seed_from_u64(seed.wrapping_add(n)),
     });
     join_all(runs.map(Run::run)).await;
@@ -110,6 +117,7 @@ struct Run<'a> {
     node: &'a Node,
     ty: usize,
     accepted: &'a Accepted,
+    acceptor: Option<&'a AcceptorHandle>,
     rng: SmallRng,
 }
 
@@ -156,8 +164,7 @@ impl Run<'_> {
     /// Works for a long time, and is kept alive meanwhile; false when the job is lost.
     async fn toil(&mut self, timeout: Duration) -> bool {
         let (node, accepted) = (self.node, self.accepted);
-        let lively = timeout.mul_f64(self.rng.random_range(0.1..1.0));
-        let kept = node.jobs.keep_alive(accepted, lively, |_| {});
+        let kept = node.jobs.keep_alive(accepted, |_| {});
         let work = async {
             for _ in 0..self.rng.random_range(1..12) {
                 sleep(timeout.mul_f64(self.rng.random_range(0.0..0.5))).await;
@@ -210,7 +217,16 @@ impl Run<'_> {
                 if kept {
                     accepted.claimed_at = Instant::now();
                     let lively = Duration::from_millis(60);
-                    let kept = self.node.jobs.keep_alive(&accepted, lively, |_| {});
+                    let Job {
+                        ty,
+                        id,
+                        lock,
+                        attempt,
+                        ..
+                    } = accepted.job;
+                    accepted.job = Job::new(ty, id, lock, attempt);
+                    accepted.job.run.set_timeout(lively);
+                    let kept = self.node.jobs.keep_alive(&accepted, |_| {});
                     let _ = timeout(lively, kept).await;
                 } else {
                     let _ = self.update(None).await;
@@ -223,7 +239,10 @@ impl Run<'_> {
             tokio::join!(beat, done);
             return;
         }
-        self.finish(finish.clone()).await;
+        match self.acceptor.filter(|_| self.rng.random_bool(0.4)) {
+            Some(acceptor) => self.hand_back(acceptor, &finish).await,
+            None => self.finish(finish.clone()).await,
+        }
         if self.rng.random_bool(0.1) {
             // A client that did not hear the answer.
             self.finish(finish).await;
@@ -309,6 +328,15 @@ impl Run<'_> {
             .await;
         // A finish may find that one before it, by the same lock, has done it.
         history.end(call, &result, |held| !held.repeated);
+    }
+
+    /// Ends the run together with others of the process.
+    async fn hand_back(&self, acceptor: &AcceptorHandle, finish: &Finish) {
+        let (history, job) = (self.node.history(), &self.accepted.job);
+        history.hands_back(job.lock, finish);
+        if acceptor.finish(job, finish.clone()).await.is_ok() {
+            history.handed_back(job.lock);
+        }
     }
 
     /// "Run again at this time" and finishing, in one transaction, and perhaps a heart-beat too.
