@@ -1,5 +1,6 @@
 //! What callers do to jobs, each as one transaction or as part of theirs.
 
+pub(crate) mod batch;
 pub(crate) mod check;
 pub(crate) mod claim;
 pub(crate) mod counts;

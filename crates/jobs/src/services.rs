@@ -1,6 +1,7 @@
 //! What runs in the background of a node: it claims, keeps alive, recovers, expires and tells.
 
 pub(crate) mod acceptor;
+pub(crate) mod duties;
 pub(crate) mod keep_alive;
 pub(crate) mod maintenance;
 pub(crate) mod monitor;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use metrics::{counter, gauge, histogram};
 
-use crate::{Backlog, Counts, JobType, Jobs, Result};
+use crate::{Backlog, Counts, Error, JobType, Jobs, Result};
 
 /// Jobs of a type in a state, over all nodes.
 const JOBS: &str = "davenport_jobs";
@@ -33,6 +33,10 @@ const DUE: &str = "davenport_jobs_due";
 const OLDEST_DUE: &str = "davenport_jobs_oldest_due_seconds";
 /// Jobs of silent holders that this node recovered, by outcome.
 const STALLED: &str = "davenport_jobs_stalled_total";
+/// Rows that this node has skipped because they cannot be decoded.
+const UNDECODABLE: &str = "davenport_jobs_undecodable_total";
+/// Turns of a monitor's duty that failed on this node, by duty.
+const DUTY_FAILURES: &str = "davenport_jobs_duty_failures_total";
 /// Time from due to accepted, for jobs that this node accepted.
 const WAIT: &str = "davenport_jobs_wait_seconds";
 
@@ -95,6 +99,16 @@ pub(crate) fn stalled(ty: &JobType, rerun: u64, given_up: u64) {
             counter!(STALLED, "type" => ty.to_string(), "outcome" => outcome).increment(jobs);
         }
     }
+}
+
+/// A row of the queue is skipped.
+pub(crate) fn undecodable(ty: &JobType, key: &[u8], error: &Error) {
+    tracing::error!(job.ty = %ty, key = %key.escape_ascii(), error = %error.chain(), "skip a row that cannot be decoded");
+    counter!(UNDECODABLE, "type" => ty.to_string()).increment(1);
+}
+
+pub(crate) fn duty_failed(ty: &JobType, duty: &'static str) {
+    counter!(DUTY_FAILURES, "type" => ty.to_string(), "duty" => duty).increment(1);
 }
 
 /// From one clock's time to another's: never negative, however wrong they are.

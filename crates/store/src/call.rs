@@ -16,6 +16,8 @@ pub struct Call {
     pub deadline: Duration,
     /// The most retries.
     pub retries_max: u32,
+    /// The most retries after conflicts and snapshots that became too old.
+    pub contention_max: u32,
     /// Whether the caller waits until what was read and written is durable.
     pub durable: bool,
 }
@@ -37,6 +39,7 @@ impl Call {
             priority: Priority::Default,
             deadline: Duration::from_secs(30),
             retries_max: 100,
+            contention_max: u32::MAX,
             durable: true,
         }
     }
@@ -70,6 +73,16 @@ impl Call {
     pub fn retries_max(self, retries_max: u32) -> Self {
         Self {
             retries_max,
+            ..self
+        }
+    }
+
+    /// Sets the limit of retries after [`Error::Conflict`](crate::Error::Conflict) and
+    /// [`Error::TooOld`](crate::Error::TooOld), for a caller that then tries with less.
+    #[must_use]
+    pub fn contention_max(self, contention_max: u32) -> Self {
+        Self {
+            contention_max,
             ..self
         }
     }

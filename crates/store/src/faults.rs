@@ -31,6 +31,8 @@ pub struct Faults {
     pub delay: f64,
     /// The longest delay.
     pub delay_max: Duration,
+    /// How long every read takes, besides `delay`.
+    pub read_latency: Duration,
     /// A watch never fires.
     pub watch_lost: f64,
     /// A watch fires without a change within ten seconds.
@@ -183,6 +185,9 @@ impl FaultState {
     }
 
     pub(crate) async fn before_read(&self) -> Result<()> {
+        if !self.faults.read_latency.is_zero() {
+            tokio::time::sleep(self.faults.read_latency).await;
+        }
         self.delay().await;
         self.reachable()?;
         if self.happens(self.faults.too_old) {

@@ -64,7 +64,7 @@ impl Store {
             durable: call.durable,
             call: Arc::default(),
         };
-        let mut outage = None;
+        let (mut outage, mut contended) = (None, 0);
         loop {
             counters.attempt(call.name);
             let tx = self.begin(attempt.clone(), call.priority)?;
@@ -101,8 +101,10 @@ impl Store {
             };
             counters.retry(call.name, reason);
             attempt.maybe_committed |= matches!(reason, Error::MaybeCommitted);
+            contended += u32::from(matches!(reason, Error::Conflict | Error::TooOld));
             let resume = Instant::now() + self.pause(reason, attempt.number);
-            if attempt.number > call.retries_max || resume >= deadline {
+            let over = attempt.number > call.retries_max || contended > call.contention_max;
+            if over || resume >= deadline {
                 return Err(if attempt.maybe_committed {
                     E::from(Error::MaybeCommitted)
                 } else {

@@ -36,7 +36,9 @@ pub enum InvalidEndpoint {
     #[error("the header `{0}` cannot be set in `headers`: {1}")]
     RefusedHeader(&'static str, &'static str),
     /// A session's cookie and other credentials: the server would choose which of them counts.
-    #[error("`headers` has the cookie `AuthSession` in addition to other credentials: keep one of them")]
+    #[error(
+        "`headers` has the cookie `AuthSession` in addition to other credentials: keep one of them"
+    )]
     TwoCredentials,
     #[error(
         "`auth.secret_ref` names a secret that may not be sent to this server: add its origin to `origins` of the secret \

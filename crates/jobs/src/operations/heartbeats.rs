@@ -1,13 +1,16 @@
 //! Heart-beats that wait to be sent together, see `services/keep_alive.rs`.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use store::CommitStamp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::model::ids::Job;
+use crate::model::ids::{Job, JobLock};
 use crate::model::machine::Held;
+use crate::operations::batch::Batch;
 
 /// The most heart-beats in one transaction.
 const TOGETHER_MAX: usize = 100;
@@ -18,14 +21,55 @@ const TICKS: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Heartbeats {
     waiting: Mutex<Vec<Waiting>>,
+    /// What the holders of jobs that are kept alive have written by themselves.
+    kept: Mutex<BTreeMap<JobLock, Kept>>,
+    pub(crate) batch: Batch,
     /// The first tick.
     began: Instant,
+}
+
+/// The last update of a holder that was committed, and one that may not be.
+#[derive(Debug, Default)]
+struct Kept {
+    committed: Option<(Instant, Held)>,
+    pending: Option<(Instant, Held, CommitStamp)>,
+}
+
+impl Kept {
+    fn committed(&mut self) -> Option<(Instant, Held)> {
+        if let Some((at, held, _)) = self.pending.take_if(|(.., stamp)| stamp.get().is_some()) {
+            self.committed = Some((at, held));
+        }
+        self.committed
+    }
+}
+
+/// A job that is kept alive; dropped when it no longer is.
+#[derive(Debug)]
+pub(crate) struct Keeping<'a> {
+    beats: &'a Heartbeats,
+    lock: JobLock,
+}
+
+impl Keeping<'_> {
+    /// When the holder's last update was written that was committed, and its answer.
+    pub(crate) fn updated(&self) -> Option<(Instant, Held)> {
+        self.beats.kept().get_mut(&self.lock)?.committed()
+    }
+}
+
+impl Drop for Keeping<'_> {
+    fn drop(&mut self) {
+        self.beats.kept().remove(&self.lock);
+    }
 }
 
 impl Default for Heartbeats {
     fn default() -> Self {
         Self {
             waiting: Mutex::default(),
+            kept: Mutex::default(),
+            batch: Batch::new(TOGETHER_MAX),
             began: Instant::now(),
         }
     }
@@ -56,6 +100,24 @@ impl Heartbeats {
 
     pub(crate) fn take(&self) -> Vec<Waiting> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<JobLock, Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the updates of this holder count as heart-beats.
+    pub(crate) fn keep(&self, lock: JobLock) -> Keeping<'_> {
+        self.kept().insert(lock, Kept::default());
+        Keeping { beats: self, lock }
+    }
+
+    /// The holder writes an update, in a transaction with this stamp.
+    pub(crate) fn update(&self, lock: JobLock, held: Held, stamp: CommitStamp) {
+        if let Some(kept) = self.kept().get_mut(&lock) {
+            kept.committed();
+            kept.pending = Some((Instant::now(), held, stamp));
+        }
     }
 
     /// The next tick at a time or after it.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use store::{Call, RangeOptions, Transaction};
+use store::{RangeOptions, Transaction};
 use tokio::time::Instant;
 
 use crate::model::header::Order;
@@ -66,7 +66,7 @@ impl Leases {
         let now = Instant::now();
         let (this, incarnation) = (&*self, jobs.store().incarnation());
         let (rows, held, version) = (jobs.store())
-            .transact(Call::batch("lease"), |tx| async move {
+            .transact("lease", |tx| async move {
                 let range = jobs.keys().leases(ty);
                 let rows = tx.get_range(range.clone(), RangeOptions::default());
                 let mut leases = BTreeMap::new();

@@ -76,7 +76,9 @@ impl Jobs {
             effects.remember(job, op.id(0));
         }
         effects.flush(op).await?;
-        Ok(held(reply, header.as_deref(), job.lock))
+        let held = held(reply, header.as_deref(), job.lock);
+        self.heartbeats().update(job.lock, held, tx.commit_stamp());
+        Ok(held)
     }
 
     /// A heart-beat beside which nothing else is written, so that nobody has to recognise it. The row

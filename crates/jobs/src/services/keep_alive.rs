@@ -1,18 +1,19 @@
 //! Keeping a job while it is worked on.
 //!
 //! Heart-beats are not urgent, so those of a process go out together: all begin at a tick that they share, and the first whose
-//! patience ends takes all that wait into one transaction. Ten thousand jobs that wait for something wake the process once a
+//! patience ends takes all that wait into one transaction, or several if that conflicts. Ten thousand jobs that wait for something wake the process once a
 //! second, for a few transactions.
 
 use std::time::Duration;
 
-use store::Call;
+use futures::future::try_join_all;
+use store::{Call, Transaction};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::operations::heartbeats::{Beat, Waiting};
 use crate::testing::planted::Bug;
-use crate::{Accepted, Error, Held, Job, Jobs, Result};
+use crate::{Accepted, Error, Held, Job, Jobs, Op, Result};
 
 impl Jobs {
     /// Sends heart-beats for a job at the pace that its type asks for, until the job is lost: returns
@@ -20,9 +21,13 @@ impl Jobs {
     /// long that somebody else may have it soon. Whoever works on the job then has a quarter of the
     /// timeout to stop. Each answer is shown to `told`.
     ///
+    /// What the worker writes with [`update`](Self::update) or [`run_again`](Self::run_again) through this handle is a
+    /// heart-beat too: none is sent while the worker does so often enough.
+    ///
     /// To be raced with the work: `tokio::select! { done = work => …, lost = jobs.keep_alive(…) => … }`.
     pub async fn keep_alive(&self, accepted: &Accepted, mut told: impl FnMut(Held)) -> Error {
-        let mut heard = accepted.claimed_at;
+        let keeping = self.heartbeats().keep(accepted.job.lock);
+        let (mut heard, mut failed) = (accepted.claimed_at, false);
         let first = accepted.job.timeout();
         loop {
             let timeout = if self.planted().is(Bug::KeepsFirstPace) {
@@ -31,9 +36,19 @@ impl Jobs {
                 accepted.job.timeout()
             };
             let lost = heard + timeout / 4 * 3;
-            let wait = timeout / 5 + self.entropy().up_to(timeout / 10);
-            let tick = self.heartbeats().tick(Instant::now() + wait, timeout);
+            let now = Instant::now();
+            let next = if failed {
+                now + timeout / 20 + self.entropy().up_to(timeout / 20)
+            } else {
+                now.max(heard + timeout / 5 + self.entropy().up_to(timeout / 10))
+            };
+            let tick = self.heartbeats().tick(next, timeout);
             sleep_until(tick.min(lost)).await;
+            if let Some((at, held)) = keeping.updated().filter(|(at, _)| *at > heard) {
+                (heard, failed) = (at, false);
+                told(held);
+                continue;
+            }
             // It says that the job was held at this time or later.
             let sent = Instant::now();
             if sent >= lost {
@@ -41,10 +56,17 @@ impl Jobs {
                 return Error::Halt;
             }
             let patience = (timeout / 12).min((lost - sent) / 4);
-            let beat = self.beat(&accepted.job, patience, lost);
+            let beat = async {
+                if failed {
+                    // It may be this job that conflicts, so it does not go with others again.
+                    self.beat_alone(&accepted.job, lost).await
+                } else {
+                    self.beat(&accepted.job, patience, lost).await
+                }
+            };
             match timeout_at(lost, beat).await {
                 Ok(Beat::Held(held)) => {
-                    heard = sent;
+                    (heard, failed) = (sent, false);
                     accepted.job.run.heard(&Ok(held));
                     told(held);
                 }
@@ -52,7 +74,7 @@ impl Jobs {
                     accepted.job.run.lost.cancel();
                     return Error::Halt;
                 }
-                Ok(Beat::Failed) => {}
+                Ok(Beat::Failed) => failed = true,
             }
         }
     }
@@ -79,28 +101,56 @@ impl Jobs {
 
     async fn beat_together(&self, mut all: Vec<Waiting>, lost: Instant) {
         all.retain(|waiting| !waiting.answer.is_closed());
-        let (op, beating) = (self.op(), &all);
-        let call = Call::new("keep").deadline(lost.saturating_duration_since(Instant::now()));
-        let beats: Result<Vec<Beat>> = (self.store())
-            .transact(call, |tx| async move {
-                let mut beats = Vec::with_capacity(beating.len());
-                for Waiting { job, .. } in beating {
-                    beats.push(match self.keep_in(&tx, &op, job).await {
-                        Ok(held) => Beat::Held(held),
-                        Err(Error::Halt) => Beat::Lost,
-                        Err(error) => return Err(error),
-                    });
-                }
-                Ok(beats)
-            })
-            .await;
-        let beats = beats.unwrap_or_else(|error| {
-            tracing::warn!(jobs = all.len(), error = %error.chain(), "send heart-beats");
-            vec![Beat::Failed; all.len()]
-        });
-        for (waiting, beat) in all.into_iter().zip(beats) {
-            // Who has gone away meanwhile needs no answer.
-            let _ = waiting.answer.send(beat);
+        let (beating, mut answers): (Vec<_>, Vec<_>) = (all.into_iter().enumerate())
+            .map(|(n, waiting)| ((n, waiting.job), Some(waiting.answer)))
+            .unzip();
+        let op = &self.op();
+        let work = |tx, part| async move { self.beats_in(&tx, op, part).await };
+        let done = |part: &[(usize, Job)], beats: Result<Vec<Beat>>| {
+            let beats = beats.unwrap_or_else(|error| {
+                tracing::warn!(jobs = part.len(), error = %error.chain(), "send heart-beats");
+                vec![Beat::Failed; part.len()]
+            });
+            for ((n, _), beat) in part.iter().zip(beats) {
+                // Who has gone away meanwhile needs no answer.
+                let _ = answers[*n].take().map(|answer| answer.send(beat));
+            }
+        };
+        let batch = &self.heartbeats().batch;
+        batch.each(self, keep(lost), &beating, work, done).await;
+    }
+
+    async fn beat_alone(&self, job: &Job, lost: Instant) -> Beat {
+        let op = &self.op();
+        let beat =
+            (self.store()).transact(
+                keep(lost),
+                |tx| async move { self.beat_in(&tx, op, job).await },
+            );
+        beat.await.unwrap_or_else(|error| {
+            tracing::warn!(job.id = %job.id, error = %error.chain(), "send a heart-beat");
+            Beat::Failed
+        })
+    }
+
+    async fn beats_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        jobs: &[(usize, Job)],
+    ) -> Result<Vec<Beat>> {
+        try_join_all(jobs.iter().map(|(_, job)| self.beat_in(tx, op, job))).await
+    }
+
+    async fn beat_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Beat> {
+        match self.keep_in(tx, op, job).await {
+            Ok(held) => Ok(Beat::Held(held)),
+            Err(Error::Halt) => Ok(Beat::Lost),
+            Err(error) => Err(error),
         }
     }
+}
+
+fn keep(lost: Instant) -> Call {
+    Call::new("keep").deadline(lost.saturating_duration_since(Instant::now()))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::services::monitor::{ByPolicy, StallHook, TypeMonitor};
+use crate::services::monitor::{ByPolicy, StallHook, watch_over};
 use crate::services::pause::Pause;
 use crate::services::type_watcher::{TypeMap, TypeWatcher, Types};
 use crate::{JobType, Jobs, Options};
@@ -77,8 +77,7 @@ impl<H: StallHook + 'static> Maintenance<H> {
                     let options = options.clone();
                     let stopped = stop.clone();
                     let task = tasks.spawn(async move {
-                        let monitor = TypeMonitor::new(&jobs, &ty, &*hook, &options);
-                        monitor.run(&stopped).await;
+                        watch_over(&jobs, &ty, &*hook, &options, &stopped).await;
                     });
                     (stop, task.id())
                 });

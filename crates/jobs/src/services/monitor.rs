@@ -10,20 +10,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use futures::future::try_join_all;
-use store::{Call, KeyRange, RangeOptions, Transaction};
+use futures::future::{try_join, try_join_all};
+use store::{KeyRange, KeyValue, RangeOptions, Transaction};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::header::{Order, State};
-use crate::model::keys::{Position, promised, stamp_of};
+use crate::model::keys::{Keys, Position, promised, stamp_of};
 use crate::model::machine::{Event, Reply};
+use crate::operations::batch::Batch;
 use crate::operations::leases::{Lease, Leases, buckets};
-use crate::services::pause::{Pause, sleep};
-use crate::services::sweep::Sweeper;
+use crate::services::duties::{Duty, Held, Observe, perform};
+use crate::services::sweep::{Bells, Expiry};
 use crate::testing::planted::Bug;
 use crate::{
-    Error, JobId, JobInfo, JobType, Jobs, Options, Result, TypeConfig, Verdict, telemetry,
+    Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, TypeConfig, Verdict, telemetry,
 };
 
 /// How many rows one transaction of a scan reads.
@@ -32,8 +34,6 @@ const SCAN_ROWS: usize = 1_000;
 const STALL_JOBS: usize = 100;
 /// Monitors of types with long timeouts look at least this often.
 const TURN_MAX: Duration = Duration::from_secs(20);
-/// How often metrics are told how the jobs stand.
-pub(crate) const OBSERVE_EVERY: Duration = Duration::from_secs(15);
 
 /// What the owner of a type has to say about jobs whose holder went silent.
 pub trait StallHook: Send + Sync {
@@ -57,57 +57,43 @@ impl StallHook for ByPolicy {
     }
 }
 
-/// The monitor of one type on one node.
+/// Performs the duties of one type on one node until the token is cancelled.
+pub(crate) async fn watch_over<H: StallHook>(
+    jobs: &Jobs,
+    ty: &JobType,
+    hook: &H,
+    options: &Options,
+    token: &CancellationToken,
+) {
+    let recovery = TypeMonitor::new(jobs, ty, hook, options);
+    let leased = recovery.held.subscribe();
+    tokio::join!(
+        perform(recovery, jobs, ty, token),
+        perform(Expiry::new(jobs, ty, leased.clone()), jobs, ty, token),
+        perform(Bells::new(jobs, ty, leased), jobs, ty, token),
+        perform(Observe { jobs, ty }, jobs, ty, token),
+    );
+}
+
+/// Recovery, and what the other duties need for theirs: the leases.
 pub(crate) struct TypeMonitor<'a, H> {
     jobs: &'a Jobs,
     ty: &'a JobType,
     hook: &'a H,
     options: &'a Options,
     leases: Leases,
+    held: watch::Sender<Held>,
     /// When this node looked, and at which version, oldest first.
     looked: VecDeque<(Instant, Order)>,
     /// The longest timeout that a holder keeps to.
     longest: Duration,
-    sweeper: Sweeper,
-    observed: Option<Instant>,
+    batch: Batch,
 }
 
-impl<'a, H: StallHook> TypeMonitor<'a, H> {
-    pub(crate) fn new(jobs: &'a Jobs, ty: &'a JobType, hook: &'a H, options: &'a Options) -> Self {
-        Self {
-            jobs,
-            ty,
-            hook,
-            options,
-            leases: Leases::new(jobs.entropy().bits()),
-            looked: VecDeque::new(),
-            longest: Duration::ZERO,
-            sweeper: Sweeper::default(),
-            observed: None,
-        }
-    }
+impl<H: StallHook> Duty for TypeMonitor<'_, H> {
+    const NAME: &'static str = "recovery";
 
-    pub(crate) async fn run(mut self, token: &CancellationToken) {
-        let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
-        loop {
-            let wait = match self.turn(token).await {
-                Ok(wait) => {
-                    pause.reset();
-                    wait
-                }
-                Err(error) => {
-                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "watch over running jobs");
-                    self.looked.clear();
-                    pause.after_error()
-                }
-            };
-            if !sleep(wait, token).await {
-                return;
-            }
-        }
-    }
-
-    /// Looks once; returns how long to wait for the next turn.
+    /// Looks once.
     async fn turn(&mut self, token: &CancellationToken) -> Result<Duration> {
         let Some(config) = self.jobs.type_config(self.ty).await? else {
             // Whoever started this monitor is about to hear of it.
@@ -118,6 +104,10 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         let jitter = self.options.monitor_jitter_max().min(timeout / 6);
         let expiry = turn * 2 + jitter * 2;
         let order = self.leases.turn(self.jobs, self.ty, expiry).await?;
+        self.held.send_replace(Held {
+            leases: self.leases.held().to_vec(),
+            order: Some(order),
+        });
         self.looked.push_back((Instant::now(), order));
         self.forget_looks(timeout);
         for lease in self.leases.held().to_vec() {
@@ -125,17 +115,29 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 break;
             }
             self.sweep_activity(&lease, &config).await?;
-            let (sweeper, ty) = (&mut self.sweeper, self.ty);
-            sweeper
-                .forget_expired(self.jobs, ty, &lease, timeout)
-                .await?;
-            sweeper.clear_bells(self.jobs, ty, &lease, order).await?;
-        }
-        if (self.observed).is_none_or(|last| last.elapsed() >= OBSERVE_EVERY) {
-            self.jobs.observe(self.ty).await?;
-            self.observed = Some(Instant::now());
         }
         Ok(turn + self.jobs.entropy().up_to(jitter))
+    }
+
+    /// Holders may not have reached the store either: nobody is judged by what was noted before.
+    fn failed(&mut self) {
+        self.looked.clear();
+    }
+}
+
+impl<'a, H: StallHook> TypeMonitor<'a, H> {
+    pub(crate) fn new(jobs: &'a Jobs, ty: &'a JobType, hook: &'a H, options: &'a Options) -> Self {
+        Self {
+            jobs,
+            ty,
+            hook,
+            options,
+            leases: Leases::new(jobs.entropy().bits()),
+            held: watch::Sender::default(),
+            looked: VecDeque::new(),
+            longest: Duration::ZERO,
+            batch: Batch::new(STALL_JOBS),
+        }
     }
 
     /// Forgets versions that no holder is judged by any more.
@@ -154,15 +156,16 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
 
     /// Brings back the jobs of a partition whose holders have been silent for longer than they said.
     async fn sweep_activity(&mut self, lease: &Lease, config: &TypeConfig) -> Result<()> {
+        let keys = self.jobs.keys();
         let of_type = Duration::from_millis(config.timeout_ms);
         let mut since: BTreeMap<Duration, Option<Order>> = BTreeMap::new();
         let mut ranges: Vec<KeyRange> = buckets(lease.partition)
-            .map(|bucket| self.jobs.keys().active(self.ty, bucket))
+            .map(|bucket| keys.active(self.ty, bucket))
             .collect();
         while !ranges.is_empty() {
             let scanned = &ranges;
             let rows = (self.jobs)
-                .read(Call::batch("scan_activity"), |tx| async move {
+                .read("scan_activity", |tx| async move {
                     let rows = scanned.iter().map(|range| {
                         let options = RangeOptions::limit(SCAN_ROWS);
                         tx.snapshot().get_range(range.clone(), options).collect()
@@ -172,25 +175,24 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 .await?;
             let mut silent: BTreeMap<Order, Vec<JobId>> = BTreeMap::new();
             for row in rows.iter().flatten() {
+                let beat = Beat::decode(keys, self.ty, row)
+                    .inspect_err(|error| telemetry::undecodable(self.ty, &row.key, error));
+                let Ok(beat) = beat else { continue };
                 let timeout = if self.planted(Bug::JudgedByType) {
                     of_type
                 } else {
-                    promised(&row.value)?
+                    beat.promised
                 };
                 self.longest = self.longest.max(timeout);
                 let since = since.entry(timeout);
                 let before = *since.or_insert_with(|| self.silent_since(timeout));
-                let written = stamp_of(&row.value)?;
-                if let Some(before) = before.filter(|before| written <= *before) {
-                    let (_, id) = (self.jobs.keys()).position(self.ty, State::Running, &row.key)?;
-                    silent.entry(before).or_default().push(id);
+                if let Some(before) = before.filter(|before| beat.at <= *before) {
+                    silent.entry(before).or_default().push(beat.id);
                 }
             }
             for (before, silent) in silent {
-                for batch in silent.chunks(STALL_JOBS) {
-                    if !self.bring_back(lease, batch, before, config).await? {
-                        return Ok(());
-                    }
+                if !self.stall(lease, &silent, before, config).await? {
+                    return Ok(());
                 }
             }
             ranges = (rows.iter().zip(&ranges))
@@ -205,37 +207,8 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         Ok(())
     }
 
-    /// Brings back some jobs in one transaction, or each in its own if that cannot be done. False
-    /// when the lease is lost.
-    async fn bring_back(
-        &self,
-        lease: &Lease,
-        ids: &[JobId],
-        before: Order,
-        config: &TypeConfig,
-    ) -> Result<bool> {
-        match self.stall(lease, ids, before, config).await {
-            Err(error) if !error.is_retryable() && ids.len() > 1 => {
-                for id in ids {
-                    let one = std::slice::from_ref(id);
-                    match self.stall(lease, one, before, config).await {
-                        Ok(true) => {}
-                        Err(error) if !error.is_retryable() => {
-                            tracing::error!(job.ty = %self.ty, job.id = %id, error = %error.chain(), "bring back a job");
-                        }
-                        other => return other,
-                    }
-                }
-                Ok(true)
-            }
-            Err(error) if !error.is_retryable() => {
-                tracing::error!(job.ty = %self.ty, job.id = ?ids, error = %error.chain(), "bring back a job");
-                Ok(true)
-            }
-            other => other,
-        }
-    }
-
+    /// Brings back jobs whose last heart-beat came before a version. False when the lease is lost; an
+    /// error when the store could not be reached. Any other failure leaves a job to the next turn.
     pub(crate) async fn stall(
         &self,
         lease: &Lease,
@@ -243,50 +216,94 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         before: Order,
         config: &TypeConfig,
     ) -> Result<bool> {
-        let op = self.jobs.op();
-        let stalled = (self.jobs.store())
-            .transact(Call::batch("stall"), |tx| async move {
-                if !lease.holds(self.jobs, &tx, self.ty).await? {
-                    return Ok(None);
-                }
-                let (mut rerun, mut given_up) = (0, 0);
-                let mut effects = self.jobs.effects(&tx, op.now_ms).await?;
-                for id in ids {
-                    let key = self.jobs.keys().index(self.ty, id, Position::Active);
-                    let Some(beat) = tx.get(&key).await? else {
-                        continue;
-                    };
-                    if stamp_of(&beat)? > before && !self.planted(Bug::StallWithoutLooking) {
-                        continue;
-                    }
-                    let mut header = self.jobs.header(&tx, self.ty, id).await?;
-                    let running = header.as_ref().filter(|h| h.state() == State::Running);
-                    let Some(running) = running else {
-                        // A row that no running job stands behind: nothing here leaves one.
-                        tx.clear(&key);
-                        continue;
-                    };
-                    let info = JobInfo::of(id.clone(), running);
-                    let event = Event::Stall {
-                        verdict: self.hook.stalled(&tx, self.ty, &info).await?,
-                        policy: config.stalls,
-                    };
-                    match effects.run(self.ty, id, &mut header, event)? {
-                        Reply::Done { again: true } => rerun += 1,
-                        _ => given_up += 1,
-                    }
-                }
-                effects.flush(&op).await?;
-                Ok::<_, Error>(Some((rerun, given_up)))
-            })
-            .await?;
-        if let Some((rerun, given_up)) = stalled {
-            telemetry::stalled(self.ty, rerun, given_up);
+        let op = &self.jobs.op();
+        let (mut held, mut failed) = (true, None);
+        let work = |tx: Transaction, ids| async move {
+            if !lease.holds(self.jobs, &tx, self.ty).await? {
+                return Ok(None);
+            }
+            self.stall_in(&tx, ids, before, config, op).await.map(Some)
+        };
+        let done = |ids: &[JobId], stalled: Result<Option<(u64, u64)>>| match stalled {
+            Ok(Some((rerun, given_up))) => telemetry::stalled(self.ty, rerun, given_up),
+            Ok(None) => held = false,
+            Err(error) if error.is_retryable() => failed = Some(error),
+            Err(error) => {
+                tracing::error!(job.ty = %self.ty, job.id = ?ids, error = %error.chain(), "bring back a job");
+            }
+        };
+        (self.batch)
+            .each(self.jobs, "stall".into(), ids, work, done)
+            .await;
+        failed.map_or(Ok(held), Err)
+    }
+
+    /// How many jobs are to be run again, and how many were given up.
+    async fn stall_in(
+        &self,
+        tx: &Transaction,
+        ids: &[JobId],
+        before: Order,
+        config: &TypeConfig,
+        op: &Op,
+    ) -> Result<(u64, u64)> {
+        let (jobs, ty) = (self.jobs, self.ty);
+        let read = ids.iter().map(|id| async move {
+            let key = jobs.keys().index(ty, id, Position::Active);
+            let (beat, header) =
+                try_join(async { Ok(tx.get(&key).await?) }, jobs.header(tx, ty, id)).await?;
+            Ok::<_, Error>((id, key, beat, header))
+        });
+        let (mut rerun, mut given_up) = (0, 0);
+        let read = try_join_all(read).await?;
+        let mut effects = jobs.effects(tx, op.now_ms).await?;
+        for (id, key, beat, mut header) in read {
+            let Some(beat) = beat else {
+                continue;
+            };
+            if stamp_of(&beat)? > before && !self.planted(Bug::StallWithoutLooking) {
+                continue;
+            }
+            let running = header.as_ref().filter(|h| h.state() == State::Running);
+            let Some(running) = running else {
+                // A row that no running job stands behind: nothing here leaves one.
+                tx.clear(&key);
+                continue;
+            };
+            let info = JobInfo::of(id.clone(), running);
+            let event = Event::Stall {
+                verdict: self.hook.stalled(tx, ty, &info).await?,
+                policy: config.stalls,
+            };
+            match effects.run(ty, id, &mut header, event)? {
+                Reply::Done { again: true } => rerun += 1,
+                _ => given_up += 1,
+            }
         }
-        Ok(stalled.is_some())
+        effects.flush(op).await?;
+        Ok((rerun, given_up))
     }
 
     fn planted(&self, bug: Bug) -> bool {
         self.jobs.planted().is(bug)
+    }
+}
+
+/// An activity row.
+struct Beat {
+    id: JobId,
+    at: Order,
+    /// The timeout that the holder keeps to.
+    promised: Duration,
+}
+
+impl Beat {
+    fn decode(keys: &Keys, ty: &JobType, row: &KeyValue) -> Result<Self> {
+        let (_, id) = keys.position(ty, State::Running, &row.key)?;
+        Ok(Self {
+            id,
+            at: stamp_of(&row.value)?,
+            promised: promised(&row.value)?,
+        })
     }
 }

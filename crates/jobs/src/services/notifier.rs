@@ -14,12 +14,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use store::{Call, RangeOptions, Transaction, Watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::model::header::Header;
 use crate::model::keys::{Keys, stamp_template};
 use crate::model::machine::Event;
+use crate::operations::batch::Batch;
 use crate::operations::effects::POLL_MS;
 use crate::services::pause::{Pause, sleep};
 use crate::services::subscription::{Notice, Subscription, Table};
@@ -44,6 +47,7 @@ pub struct Notifier {
     /// The jobs that are still to be looked at. When it is not known whether a look was committed,
     /// its notes may be gone, and nothing else tells of them.
     owed: BTreeSet<JobId>,
+    batch: Batch,
     /// When the bell was touched last.
     refreshed: Option<Instant>,
 }
@@ -115,6 +119,7 @@ impl Notifier {
             options,
             table: Closing(table),
             owed: BTreeSet::new(),
+            batch: Batch::new(NOTES),
             refreshed: None,
         };
         (notifier, handle)
@@ -234,46 +239,73 @@ impl Notifier {
     /// Looks at some of the jobs that are owed, asks to be told of their next changes, and tells the
     /// subscribers.
     async fn look_at_some(&mut self) -> Result<()> {
-        let (jobs, ty, table) = (&self.jobs, &self.ty, &self.table.0);
+        let (this, table) = (&*self, self.table());
         let ids: Vec<_> = self.owed.iter().take(NOTES).cloned().collect();
-        let (op, ids) = (jobs.op(), &ids);
-        let (version, looked, seen) = (jobs.store())
-            .transact("notice", |tx| async move {
-                // Before the table is asked: a job may be followed, and noted, from then on.
-                let version = tx.read_version().await?;
-                let (mut looked, mut seen, mut bytes) = (0, Vec::new(), 0);
-                for id in ids {
-                    if bytes > NOTES_BYTES_MAX {
-                        break;
-                    }
-                    looked += 1;
-                    let (note, follows) =
-                        (jobs.keys().note(ty, table.nonce, id), table.follows(id));
-                    if !follows {
-                        // A note that is left before this is committed is not to be cleared.
-                        tx.get(&note).await?;
-                    }
-                    tx.clear(&note);
-                    if follows {
-                        let nonce = Some(table.nonce);
-                        let notice = look(jobs, &tx, &op, ty, id, nonce).await?;
-                        if let Notice::Job(_, data) = &notice {
-                            bytes += data.len();
-                        }
-                        seen.push((id.clone(), notice));
-                    }
+        let (op, mut failed, mut done_with) = (&self.jobs.op(), None, Vec::new());
+        let work = |tx, ids| async move { this.look_in(&tx, op, ids).await };
+        let done = |ids: &[JobId], looked: Result<Looked>| match looked {
+            Ok(looked) => {
+                for (id, notice) in looked.seen {
+                    table.deliver(&id, looked.version, &notice);
                 }
-                Ok::<_, Error>((version, looked, seen))
-            })
-            .await?;
-        for (id, notice) in seen {
-            table.deliver(&id, version, &notice);
+                done_with.extend(ids.iter().take(looked.count).cloned());
+            }
+            Err(error) => failed = Some(error),
+        };
+        (self.batch)
+            .each(&self.jobs, "notice".into(), &ids, work, done)
+            .await;
+        for id in done_with {
+            self.owed.remove(&id);
         }
-        for id in &ids[..looked] {
-            self.owed.remove(id);
-        }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
+
+    /// Looks at the first of these jobs, as many as fit with their data.
+    async fn look_in(&self, tx: &Transaction, op: &Op, ids: &[JobId]) -> Result<Looked> {
+        let (jobs, ty, table) = (&self.jobs, &self.ty, self.table());
+        // Before the table is asked: a job may be followed, and noted, from then on.
+        let version = tx.read_version().await?;
+        let headers = ids.iter().map(|id| async move {
+            if table.follows(id) {
+                return Ok(Some(jobs.header(tx, ty, id).await?));
+            }
+            // A note that is left before this is committed is not to be cleared.
+            tx.get(&jobs.keys().note(ty, table.nonce, id)).await?;
+            Ok::<_, Error>(None)
+        });
+        let headers = try_join_all(headers).await?;
+        let mut bytes = 0;
+        let fitting = headers.iter().take_while(|header| {
+            let fits = bytes <= NOTES_BYTES_MAX;
+            let header = header.iter().flatten().next();
+            bytes += header.map_or(0, |header| header.data.len as usize);
+            fits
+        });
+        let count = fitting.count();
+        let looked = ids.iter().zip(headers).take(count);
+        let seen = looked.filter_map(|(id, header)| {
+            tx.clear(&jobs.keys().note(ty, table.nonce, id));
+            let header = header?;
+            Some(async move {
+                let notice = notice(jobs, tx, op, ty, id, header, Some(table.nonce)).await?;
+                Ok::<_, Error>((id.clone(), notice))
+            })
+        });
+        Ok(Looked {
+            seen: try_join_all(seen).await?,
+            version,
+            count,
+        })
+    }
+}
+
+/// What a look at some jobs has seen of those that are followed.
+struct Looked {
+    seen: Vec<(JobId, Notice)>,
+    version: u64,
+    /// How many jobs were looked at.
+    count: usize,
 }
 
 /// How a job is. With a number, that notifier is told of its next change.
@@ -285,7 +317,19 @@ async fn look(
     id: &JobId,
     nonce: Option<u64>,
 ) -> Result<Notice> {
-    let mut header = jobs.header(tx, ty, id).await?;
+    let header = jobs.header(tx, ty, id).await?;
+    notice(jobs, tx, op, ty, id, header, nonce).await
+}
+
+async fn notice(
+    jobs: &Jobs,
+    tx: &Transaction,
+    op: &Op,
+    ty: &JobType,
+    id: &JobId,
+    mut header: Option<Arc<Header>>,
+    nonce: Option<u64>,
+) -> Result<Notice> {
     let Some(found) = header.clone() else {
         return Ok(Notice::Removed);
     };

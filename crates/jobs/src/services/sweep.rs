@@ -1,125 +1,198 @@
 //! Forgetting: finished jobs whose time is up, and the bells of services that are gone.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use store::{Call, KeyRange, RangeOptions, Transaction};
+use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::model::header::{Order, Place, State};
 use crate::model::keys::{Keys, stamp_of};
 use crate::model::machine::Event;
+use crate::operations::batch::Batch;
 use crate::operations::leases::{Lease, buckets};
-use crate::{Error, JobType, Jobs, Op, Result};
+use crate::services::duties::{Duty, Leased};
+use crate::{Error, JobType, Jobs, Op, Result, telemetry};
 
-/// How many jobs of a bucket one transaction forgets, and how many transactions a partition gets.
-const FORGET_JOBS: usize = 25;
-const FORGET_ROUNDS: usize = 20;
-/// How often a partition is looked at.
+/// How many expired jobs of a bucket one turn reads, and how many one transaction forgets at most.
+const EXPIRED_ROWS: usize = 500;
+const FORGET_JOBS: usize = 250;
+/// How often a type is looked at where nothing has expired, and where something had just now.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
+const FORGET_AGAIN: Duration = Duration::from_secs(1);
+/// How often it is found out whether it is time to look at bells.
+const BELLS_EVERY: Duration = Duration::from_secs(20);
 /// A notifier refreshes its bell every minute, a sleeper has a new one for every sleep: one that
 /// has not been touched for so long belongs to nobody, or to somebody who will notice.
 pub(crate) const BELL_AGE_MAX: Duration = Duration::from_mins(10);
 /// How many bells one transaction looks at.
 const BELLS: usize = 500;
 
-/// What a node remembers from turn to turn.
-#[derive(Debug, Default)]
-pub(crate) struct Sweeper {
-    /// When bells were looked at last, and at which version.
-    bells: Option<(Instant, Order)>,
-    /// When each partition was looked at for expired jobs.
-    forgot: BTreeMap<u16, Instant>,
+/// Removes the finished jobs that have been kept long enough.
+pub(crate) struct Expiry<'a> {
+    jobs: &'a Jobs,
+    ty: &'a JobType,
+    leased: Leased,
+    batch: Batch,
 }
 
-impl Sweeper {
-    /// Removes the finished jobs of a partition that have been kept long enough; not more often than
-    /// the type's timeout, or every half minute.
-    pub(crate) async fn forget_expired(
-        &mut self,
-        jobs: &Jobs,
-        ty: &JobType,
-        lease: &Lease,
-        timeout: Duration,
-    ) -> Result<()> {
-        let (now, wait) = (Instant::now(), timeout.min(FORGET_EVERY));
-        if (self.forgot.get(&lease.partition)).is_some_and(|at| now - *at < wait) {
-            return Ok(());
+impl<'a> Expiry<'a> {
+    pub(crate) fn new(jobs: &'a Jobs, ty: &'a JobType, leased: Leased) -> Self {
+        Self {
+            jobs,
+            ty,
+            leased,
+            batch: Batch::new(FORGET_JOBS),
         }
-        for _ in 0..FORGET_ROUNDS {
-            let op = jobs.op();
-            let full = (jobs.store())
-                .transact(Call::batch("expire"), |tx| async move {
-                    forget_some(jobs, &tx, ty, lease, &op).await
-                })
-                .await?;
-            if !full {
+    }
+}
+
+impl Duty for Expiry<'_> {
+    const NAME: &'static str = "expiry";
+
+    /// A slice of each partition in turn. While a slice is full the next turn follows at once, so a type
+    /// that finishes more than a slice in between is kept up with, too.
+    async fn turn(&mut self, token: &CancellationToken) -> Result<Duration> {
+        let leases = self.leased.borrow().leases.clone();
+        let (mut most, mut failed) = (0, None);
+        for lease in leases {
+            if token.is_cancelled() {
                 break;
             }
+            match self.forget(&lease).await {
+                Ok(rows) => most = most.max(rows),
+                Err(error) => failed = Some(error),
+            }
         }
-        self.forgot.insert(lease.partition, now);
-        Ok(())
+        match (failed, most) {
+            (Some(error), _) => Err(error),
+            (None, EXPIRED_ROWS..) => Ok(Duration::ZERO),
+            (None, 1..) => Ok(FORGET_AGAIN),
+            (None, 0) => {
+                let config = self.jobs.type_config(self.ty).await?;
+                let timeout = config.map(|config| Duration::from_millis(config.timeout_ms));
+                Ok(timeout.unwrap_or(FORGET_EVERY).min(FORGET_EVERY))
+            }
+        }
+    }
+}
+
+impl Expiry<'_> {
+    /// Forgets a slice of the expired jobs of a partition; how many the largest bucket had.
+    pub(crate) async fn forget(&self, lease: &Lease) -> Result<usize> {
+        let op = &self.jobs.op();
+        let rows = (self.jobs)
+            .read(Call::batch("scan_expired"), |tx| async move {
+                let read = buckets(lease.partition).map(|bucket| {
+                    let range = self.jobs.keys().expired(self.ty, bucket, op.now_ms);
+                    let options = RangeOptions::limit(EXPIRED_ROWS);
+                    tx.snapshot().get_range(range, options).collect()
+                });
+                Ok(try_join_all(read).await?)
+            })
+            .await?;
+        let most = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let rows = rows.concat();
+        let mut failed = None;
+        let work =
+            |tx: Transaction, rows| async move { self.forget_in(&tx, lease, rows, op).await };
+        let done = |_: &[KeyValue], forgotten: Result<()>| {
+            failed = forgotten.err().or(failed.take());
+        };
+        let call = Call::batch("expire");
+        (self.batch).each(self.jobs, call, &rows, work, done).await;
+        failed.map_or(Ok(most), Err)
     }
 
-    /// Clears the bells, and the notes, of acceptors and notifiers that are gone: those that have
-    /// not been touched since a version noted long ago.
-    pub(crate) async fn clear_bells(
-        &mut self,
-        jobs: &Jobs,
-        ty: &JobType,
+    async fn forget_in(
+        &self,
+        tx: &Transaction,
         lease: &Lease,
-        order: Order,
+        rows: &[KeyValue],
+        op: &Op,
     ) -> Result<()> {
-        if lease.partition != 0 {
+        let (jobs, ty) = (self.jobs, self.ty);
+        if !lease.holds(jobs, tx, ty).await? {
             return Ok(());
         }
+        let expired = rows.iter().map(|row| async move {
+            let Ok((_, id)) = (jobs.keys().position(ty, State::Finished, &row.key))
+                .inspect_err(|error| telemetry::undecodable(ty, &row.key, error))
+            else {
+                return Ok(None);
+            };
+            let header = jobs.header(tx, ty, &id).await?;
+            Ok::<_, Error>(Some((id, header)))
+        });
+        let expired = try_join_all(expired).await?;
+        let mut effects = jobs.effects(tx, op.now_ms).await?;
+        for (row, expired) in rows.iter().zip(expired) {
+            let Some((id, mut header)) = expired else {
+                continue;
+            };
+            match header.as_ref().map(|header| header.place) {
+                Some(Place::Finished { expires_ms, .. }) if expires_ms <= op.now_ms => {
+                    effects.run(ty, &id, &mut header, Event::Expire)?;
+                }
+                // A row that no such job stands behind: nothing here leaves one.
+                _ => tx.clear(&row.key),
+            }
+        }
+        effects.flush(op).await
+    }
+}
+
+/// Clears the bells, and the notes, of acceptors and notifiers that are gone: those that have
+/// not been touched since a version noted long ago.
+pub(crate) struct Bells<'a> {
+    jobs: &'a Jobs,
+    ty: &'a JobType,
+    leased: Leased,
+    /// When bells were looked at last, and at which version.
+    looked: Option<(Instant, Order)>,
+}
+
+impl<'a> Bells<'a> {
+    pub(crate) fn new(jobs: &'a Jobs, ty: &'a JobType, leased: Leased) -> Self {
+        Self {
+            jobs,
+            ty,
+            leased,
+            looked: None,
+        }
+    }
+}
+
+impl Duty for Bells<'_> {
+    const NAME: &'static str = "bells";
+
+    async fn turn(&mut self, _: &CancellationToken) -> Result<Duration> {
+        let held = self.leased.borrow().clone();
+        let lease = held.leases.iter().find(|lease| lease.partition == 0);
+        if let Some((lease, order)) = lease.zip(held.order) {
+            self.clear(lease, order).await?;
+        }
+        Ok(BELLS_EVERY)
+    }
+}
+
+impl Bells<'_> {
+    pub(crate) async fn clear(&mut self, lease: &Lease, order: Order) -> Result<()> {
         let now = Instant::now();
-        match self.bells {
+        match self.looked {
             Some((at, _)) if now - at < BELL_AGE_MAX => return Ok(()),
             None => {}
             Some((_, before)) => {
-                clear_bells(jobs, ty, lease, before, jobs.keys().sleepers(ty)).await?;
-                clear_bells(jobs, ty, lease, before, jobs.keys().notifiers(ty)).await?;
+                let keys = self.jobs.keys();
+                for bells in [keys.sleepers(self.ty), keys.notifiers(self.ty)] {
+                    clear_bells(self.jobs, self.ty, lease, before, bells).await?;
+                }
             }
         }
-        self.bells = Some((now, order));
+        self.looked = Some((now, order));
         Ok(())
     }
-}
-
-/// Removes some expired jobs; true when there may be more.
-async fn forget_some(
-    jobs: &Jobs,
-    tx: &Transaction,
-    ty: &JobType,
-    lease: &Lease,
-    op: &Op,
-) -> Result<bool> {
-    let snapshot = tx.snapshot();
-    let read = buckets(lease.partition).map(|bucket| {
-        let range = jobs.keys().expired(ty, bucket, op.now_ms);
-        (snapshot.get_range(range, RangeOptions::limit(FORGET_JOBS))).collect()
-    });
-    let rows = try_join_all(read).await?;
-    let full = rows.iter().any(|rows| rows.len() == FORGET_JOBS);
-    if rows.iter().all(Vec::is_empty) || !lease.holds(jobs, tx, ty).await? {
-        return Ok(false);
-    }
-    let mut effects = jobs.effects(tx, op.now_ms).await?;
-    for row in rows.iter().flatten() {
-        let (_, id) = jobs.keys().position(ty, State::Finished, &row.key)?;
-        let mut header = jobs.header(tx, ty, &id).await?;
-        match header.as_ref().map(|header| header.place) {
-            Some(Place::Finished { expires_ms, .. }) if expires_ms <= op.now_ms => {
-                effects.run(ty, &id, &mut header, Event::Expire)?;
-            }
-            // A row that no such job stands behind: nothing here leaves one.
-            _ => tx.clear(&row.key),
-        }
-    }
-    effects.flush(op).await?;
-    Ok(full)
 }
 
 async fn clear_bells(
@@ -139,14 +212,24 @@ async fn clear_bells(
                 if !lease.holds(jobs, &tx, ty).await? {
                     return Ok(None);
                 }
-                for row in &rows {
-                    let stale = stamp_of(&row.value)? <= before;
-                    if stale && tx.get(&row.key).await? == Some(row.value.clone()) {
-                        let nonce = Keys::number(all, &row.key)?;
-                        tx.clear(&row.key);
-                        tx.clear_range(jobs.keys().notes(ty, nonce));
+                let stale = rows.iter().filter_map(|row| {
+                    let bell = stamp_of(&row.value)
+                        .and_then(|touched| Ok((touched, Keys::number(all, &row.key)?)))
+                        .inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
+                    let (touched, nonce) = bell.ok()?;
+                    (touched <= before).then_some((row, nonce))
+                });
+                let clear = stale.map(|(row, nonce)| {
+                    let tx = &tx;
+                    async move {
+                        if tx.get(&row.key).await? == Some(row.value.clone()) {
+                            tx.clear(&row.key);
+                            tx.clear_range(jobs.keys().notes(ty, nonce));
+                        }
+                        Ok::<_, Error>(())
                     }
-                }
+                });
+                try_join_all(clear).await?;
                 let full = rows.len() == BELLS;
                 Ok::<_, Error>(rows.last().filter(|_| full).map(|row| row.key.clone()))
             })

@@ -132,7 +132,7 @@ async fn life(seen: &Seen) {
     while jobs.counts(&ty).await.unwrap().running > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    tokio::time::sleep(crate::services::monitor::OBSERVE_EVERY * 2).await;
+    tokio::time::sleep(crate::services::duties::OBSERVE_EVERY * 2).await;
     stop.cancel();
     service.await.unwrap();
     seen.expect(&[

@@ -50,6 +50,8 @@ pub(crate) enum Bug {
     JudgedByType,
     /// Scheduled jobs are handed out before they are due.
     IgnoresSchedule,
+    /// A batch of a background service that conflicts is tried again as it is.
+    BatchNeverSplits,
 }
 
 /// The bug that is planted, if any.

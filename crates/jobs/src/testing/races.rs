@@ -9,13 +9,15 @@ use rand::RngExt;
 use rand::rngs::SmallRng;
 use store::{CommitFate, FaultControl, Faults, Store, Weaken};
 use testkit::actor_rng;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::model::keys::stamp_template;
 use crate::operations::leases::{Leases, buckets};
+use crate::services::duties::Held;
 use crate::services::monitor::TypeMonitor;
-use crate::services::sweep::{BELL_AGE_MAX, Sweeper};
+use crate::services::sweep::{BELL_AGE_MAX, Bells, Expiry};
 use crate::testing::mistake::{self, Mistake};
 use crate::{
     Acceptor, Add, ByPolicy, Clock, Entropy, Error, Finish, Holder, Job, JobId, JobType, Jobs,
@@ -158,7 +160,8 @@ impl World {
             let _ = self.calm.finish(&job, Finish::done()).await.unwrap();
         }
         sleep(LATE).await;
-        let (mut leases, mut sweeper) = (Leases::new(1), Sweeper::default());
+        let mut leases = Leases::new(1);
+        let expiry = Expiry::new(&self.jobs, &self.ty, watch::channel(Held::default()).1);
         let (timeout, again) = (Duration::from_secs(20), &ids[self.either]);
         leases.turn(&self.jobs, &self.ty, timeout).await.unwrap();
         let lease = leases.held()[0];
@@ -166,7 +169,7 @@ impl World {
             sleep(self.late).await;
             self.add(again, "again").await;
         };
-        let forget = sweeper.forget_expired(&self.jobs, &self.ty, &lease, timeout);
+        let forget = expiry.forget(&lease);
         let (forgotten, ()) = tokio::join!(forget, add);
         forgotten.unwrap();
         let info = self.calm.info(&self.ty, again).await.unwrap();
@@ -255,7 +258,7 @@ impl World {
             let mut following = try_join_all(following).await.unwrap();
             calm.add_many(ty, &all("2")).await.unwrap();
             drop(following.drain(..2));
-            sleep(self.late * 8).await;
+            sleep(self.late * 3).await;
             let again = &ids[self.either];
             let mut again = notifier.subscribe(again).await.unwrap();
             self.add(again.id(), "3").await;
@@ -396,20 +399,19 @@ impl World {
             touched.await.unwrap();
         };
         touch().await;
-        let (mut leases, mut sweeper) = (Leases::new(1), Sweeper::default());
+        let mut leases = Leases::new(1);
+        let mut bells = Bells::new(jobs, ty, watch::channel(Held::default()).1);
         let expiry = Duration::from_secs(20);
         let order = leases.turn(jobs, ty, expiry).await.unwrap();
         let lease = leases.held()[0];
-        (sweeper.clear_bells(jobs, ty, &lease, order))
-            .await
-            .unwrap();
+        bells.clear(&lease, order).await.unwrap();
         sleep(BELL_AGE_MAX).await;
         let order = leases.turn(jobs, ty, expiry).await.unwrap();
         let back = async {
             sleep(self.late).await;
             touch().await;
         };
-        let (cleared, ()) = tokio::join!(sweeper.clear_bells(jobs, ty, &lease, order), back);
+        let (cleared, ()) = tokio::join!(bells.clear(&lease, order), back);
         cleared.unwrap();
         let (bell, note) = (self.value(bell).await, self.value(note).await);
         (bell.is_none() || note.is_none()).then(|| "what a notifier had is gone".into())

@@ -20,6 +20,7 @@ mod node;
 mod plan;
 pub(crate) mod planted;
 mod process;
+mod slow;
 mod workers;
 
 use plan::Plan;

@@ -129,7 +129,6 @@ pub(crate) async fn many_silent_holders(mut queue: Queue) {
     // Enough to beat in time on a machine that is busy with all this.
     let config = TypeConfig::new(if queue.paused() { 3_000 } else { 10_000 });
     queue.jobs.set_type(&queue.ty, config).await.unwrap();
-    let timeout = Duration::from_millis(config.timeout_ms);
     let adds: Vec<Add> = (0..total)
         .map(|n| Add::new(queue.id(&format!("job-{n}")), ""))
         .collect();

@@ -217,7 +217,6 @@ fn faults() -> Faults {
         delay_max: Duration::from_millis(5),
         watch_lost: 0.5,
         watch_spurious: 0.2,
-        weaken: None,
-        log: None,
+        ..Faults::default()
     }
 }

@@ -182,7 +182,6 @@ fn faults(rng: &mut SmallRng) -> Faults {
         delay_max: Duration::from_millis(*[3, 30, 300].get(rng.random_range(0..3)).unwrap_or(&3)),
         watch_lost: often(rng, 0.5),
         watch_spurious: often(rng, 0.3),
-        weaken: None,
-        log: None,
+        ..Faults::default()
     }
 }

@@ -255,7 +255,6 @@ fn faults(rng: &mut SmallRng) -> Faults {
             often(rng, 0.5)
         },
         watch_spurious: often(rng, 0.3),
-        weaken: None,
-        log: None,
+        ..Faults::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use store::Weaken;
 
-use super::{campaign, leases, simulate};
+use super::{campaign, leases, simulate, slow};
 use crate::testing::mistake::{self, Mistake};
 
 /// How many seeds a mistake may survive.
@@ -16,6 +16,10 @@ fn is_found(what: &str, mistake: &Mistake) {
         // A lease that two nodes have harms no job: only the nodes can tell.
         if report.problems.is_empty() && seed <= leases::SEEDS {
             report.problems.extend(leases::simulate(seed, mistake));
+        }
+        // What a slow store costs holders is not seen where it is quick.
+        if report.problems.is_empty() && seed <= slow::SEEDS {
+            report.problems.extend(slow::simulate(seed, mistake));
         }
         report
     };
@@ -45,6 +49,7 @@ mistake::planted! {
     cancel_tells_nobody: CancelTellsNobody,
     keeps_first_pace: KeepsFirstPace,
     judged_by_type: JudgedByType,
+    batch_never_splits: BatchNeverSplits,
 }
 
 mistake::weakened! {

@@ -1,0 +1,138 @@
+//! Transactions of the background services about many jobs: as many at once as get through.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use store::{AsStoreError, Call, Transaction};
+
+use crate::testing::planted::Bug;
+use crate::{Error, Jobs, Result};
+
+/// How many transactions of a service run at once.
+const AT_ONCE: usize = 4;
+/// How often a transaction about a single job is retried after a conflict. Then its turn is over,
+/// because others may wait for the end of the batch.
+const SINGLE_RETRIES: u32 = 3;
+
+/// How many jobs one transaction of a service is about. Halved when one conflicts or takes too long,
+/// and grown back by an eighth with each that succeeds at this size.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    size: AtomicUsize,
+    max: usize,
+}
+
+impl Batch {
+    pub(crate) const fn new(max: usize) -> Self {
+        Self {
+            size: AtomicUsize::new(max),
+            max,
+        }
+    }
+
+    /// Runs `work` about all `items` and tells `done` what became of each part of them. A part that fails
+    /// is divided, down to single items: one that cannot be done does not keep its neighbours from it.
+    ///
+    /// `work` has to recognise what an earlier transaction may have committed without
+    /// [`Transaction::maybe_committed`]: the halves of a part are new transactions.
+    pub(crate) async fn each<'a, T: Sync, R, Fut>(
+        &self,
+        jobs: &Jobs,
+        call: Call,
+        items: &'a [T],
+        work: impl Fn(Transaction, &'a [T]) -> Fut,
+        mut done: impl FnMut(&'a [T], Result<R>),
+    ) where
+        Fut: Future<Output = Result<R>>,
+    {
+        let (mut waiting, mut running) = (vec![items], FuturesUnordered::new());
+        let splits = !jobs.planted().is(Bug::BatchNeverSplits);
+        loop {
+            while running.len() < AT_ONCE
+                && let Some(part) = waiting.pop()
+            {
+                let (part, rest) = part.split_at(part.len().min(self.size()));
+                if !rest.is_empty() {
+                    waiting.push(rest);
+                }
+                let single = part.len() == 1;
+                let call = match splits {
+                    true => call.contention_max(if single { SINGLE_RETRIES } else { 0 }),
+                    false => call,
+                };
+                let work = &work;
+                running.push(async move {
+                    let ended = jobs.store().transact(call, |tx| work(tx, part)).await;
+                    (part, ended)
+                });
+            }
+            let Some((part, ended)) = running.next().await else {
+                return;
+            };
+            match ended {
+                Err(error) if splits && part.len() > 1 && self.shrinks(part.len(), &error) => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    waiting.extend([second, first]);
+                }
+                ended => {
+                    if ended.is_ok() {
+                        self.grow(part.len());
+                    }
+                    done(part, ended);
+                }
+            }
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether smaller parts may do better after this error. After one that says nothing about their
+    /// size, as when a hook fails for one job, later parts stay as large.
+    fn shrinks(&self, tried: usize, error: &Error) -> bool {
+        use store::Error as Store;
+        match error.as_store_error() {
+            Some(Store::Unavailable { .. } | Store::Full { .. }) => return false,
+            Some(Store::Conflict | Store::TooOld | Store::TooLarge { .. }) => {
+                self.size.fetch_min((tried / 2).max(1), Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn grow(&self, done: usize) {
+        let size = self.size();
+        if done >= size {
+            let grown = (size + size / 8 + 1).min(self.max);
+            self.size.store(grown, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_halve_and_grow_back() {
+        let batch = Batch::new(100);
+        for size in [50, 25, 12] {
+            assert!(batch.shrinks(batch.size(), &Error::Store(store::Error::TooOld)));
+            assert_eq!(batch.size(), size);
+        }
+        assert!(batch.shrinks(12, &Error::Invalid("a hook failed")));
+        batch.grow(11);
+        assert_eq!(batch.size(), 12, "smaller parts prove nothing");
+        for size in [14, 16, 19] {
+            batch.grow(batch.size());
+            assert_eq!(batch.size(), size);
+        }
+        for _ in 0..100 {
+            batch.grow(batch.size());
+        }
+        assert_eq!(batch.size(), 100);
+    }
+}

@@ -1,0 +1,83 @@
+//! What a monitor does for its type besides recovery, and how each of it goes on whatever becomes of the rest.
+//!
+//! Every duty has its own loop, pauses and errors. They share nothing but the leases, which recovery
+//! renews: what a duty changes is only what a lease is held on.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::model::header::Order;
+use crate::operations::leases::Lease;
+use crate::services::pause::{Pause, sleep};
+use crate::{JobType, Jobs, Result, telemetry};
+
+/// How often metrics are told how the jobs stand.
+pub(crate) const OBSERVE_EVERY: Duration = Duration::from_secs(15);
+
+/// One of the things that a monitor does again and again.
+pub(crate) trait Duty: Send {
+    /// Names it in logs and metrics.
+    const NAME: &'static str;
+
+    /// Does what there is to do; returns how long to wait for the next time.
+    fn turn(&mut self, token: &CancellationToken) -> impl Future<Output = Result<Duration>> + Send;
+
+    /// A turn has failed.
+    fn failed(&mut self) {}
+}
+
+/// Performs a duty until the token is cancelled.
+pub(crate) async fn perform<D: Duty>(
+    mut duty: D,
+    jobs: &Jobs,
+    ty: &JobType,
+    token: &CancellationToken,
+) {
+    let mut pause = Pause::new(jobs.entropy(), jobs.planted());
+    loop {
+        let wait = match duty.turn(token).await {
+            Ok(wait) => {
+                pause.reset();
+                wait
+            }
+            Err(error) => {
+                tracing::warn!(job.ty = %ty, duty = D::NAME, error = %error.chain(), "watch over jobs");
+                telemetry::duty_failed(ty, D::NAME);
+                duty.failed();
+                pause.after_error()
+            }
+        };
+        if !sleep(wait, token).await {
+            return;
+        }
+    }
+}
+
+/// The leases that this node holds on a type, and the version at which it saw so.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Held {
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) order: Option<Order>,
+}
+
+/// The leases as the other duties see them.
+pub(crate) type Leased = watch::Receiver<Held>;
+
+/// Tells the metrics.
+pub(crate) struct Observe<'a> {
+    pub(crate) jobs: &'a Jobs,
+    pub(crate) ty: &'a JobType,
+}
+
+impl Duty for Observe<'_> {
+    const NAME: &'static str = "metrics";
+
+    async fn turn(&mut self, _: &CancellationToken) -> Result<Duration> {
+        if self.jobs.type_config(self.ty).await?.is_some() {
+            self.jobs.observe(self.ty).await?;
+        }
+        Ok(OBSERVE_EVERY)
+    }
+}
