@@ -15,9 +15,9 @@ COPY . .
 # arm64 kernels use pages of 4 to 64 KiB; the allocator supports the page size it was built for and smaller ones.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/davenport/target \
     if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi \
-    && cargo build --release --locked --workspace --bins \
+    && cargo build --profile shipping --locked --workspace --bins \
     && mkdir -p /out/bin /out/state \
-    && cp target/release/davenport target/release/davenport-api-frontend target/release/davenport-replication /out/bin/
+    && cp target/shipping/davenport target/shipping/davenport-api-frontend target/shipping/davenport-replication /out/bin/
 
 # The client library is loaded at run time for an fdb: store. It must match the cluster's version.
 FROM docker.io/foundationdb/foundationdb:${FDB_VERSION} AS client-yes

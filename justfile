@@ -32,3 +32,7 @@ fuzz seconds="60" seed="0":
     FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p document --test fuzz -- --nocapture
     FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p wire -p couch -p api --lib -- --nocapture any_
     FUZZ_SECONDS={{seconds}} cargo test -p store -p jobs --lib -- --nocapture fuzz::
+
+# Build a Debian package and a tarball in target/package
+package:
+    packaging/build
