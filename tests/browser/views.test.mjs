@@ -103,7 +103,8 @@ class Hanging {
   static async before(url) {
     const server = createServer(async (request, response) => {
       if (hanging.hangs) return;
-      const chunks = await Array.fromAsync(request);
+      const chunks = [];
+      for await (const chunk of request) chunks.push(chunk);
       const body = chunks.length ? Buffer.concat(chunks) : undefined;
       const answer = await fetch(new URL(request.url, url), { method: request.method, headers: { ...request.headers, connection: "close" }, body }).catch(() => null);
       if (!answer) return response.destroy();
@@ -120,20 +121,21 @@ class Hanging {
 
 dashboard("a server that hangs is one line of the overview", async (page) => {
   const hanging = await Hanging.before(service.source);
-  const source = service.endpoint(service.source.replace(/^https?:\/\/[^/]+/, hanging.url));
-  for (const id of ["one", "two"]) {
-    const target = service.endpoint(service.target.replace(/orders\/?$/, `hanging-${id}`));
-    await service.request(`/_replicator/hanging-${id}`, { method: "PUT", json: { source, target, create_target: true, continuous: true, connection_timeout: 1000 } });
-  }
-  await page.goto(String(new URL("/_dashboard/", service.url)));
-  await login(page);
-  hanging.hangs = true;
-  await shows(page, "[data-outages] li", hanging.url);
-  assert.equal(await page.$$eval("[data-outages] li", (rows) => rows.length), 1);
-  hanging.server.closeAllConnections();
-  hanging.server.close();
-  for (const id of ["one", "two"]) {
-    const doc = await service.request(`/_replicator/hanging-${id}`);
-    await service.request(`/_replicator/hanging-${id}?rev=${doc._rev}`, { method: "DELETE" });
+  try {
+    const source = service.endpoint(service.source.replace(/^https?:\/\/[^/]+/, hanging.url));
+    for (const id of ["one", "two"]) {
+      const target = service.endpoint(service.target.replace(/orders\/?$/, `hanging-${id}`));
+      await service.request(`/_replicator/hanging-${id}`, { method: "PUT", json: { source, target, create_target: true, continuous: true, connection_timeout: 2000 } });
+    }
+    await page.goto(String(new URL("/_dashboard/", service.url)));
+    await login(page);
+    await shows(page, "h1", "Overview");
+    hanging.hangs = true;
+    await page.waitForSelector("[data-outages] li", { timeout: 60_000 });
+    await shows(page, "[data-outages] li", hanging.url);
+    assert.equal(await page.$$eval("[data-outages] li", (rows) => rows.length), 1);
+  } finally {
+    hanging.server.close();
+    hanging.server.closeAllConnections();
   }
 });
