@@ -320,7 +320,7 @@ impl Keys {
     /// A call of a run that was done.
     pub(crate) fn call(&self, job: &Job, op: u64) -> Vec<u8> {
         let (ty, id) = (job.ty.as_str(), job.id.as_bytes());
-        self.pack(Table::Call, &(ty, id, job.attempt, op))
+        self.pack(Table::Call, &(ty, id, job.attempt, &op.to_be_bytes()[..]))
     }
 
     /// The calls of a run, or of all runs of a job.
@@ -348,22 +348,10 @@ impl Keys {
         self.range(Table::Lease, &(ty.as_str(),))
     }
 
-    /// The notes of all notifiers of a type.
+    /// The rows of a type in a table.
     #[cfg(test)]
-    pub(crate) fn all_notes(&self, ty: &JobType) -> KeyRange {
-        self.range(Table::Note, &(ty.as_str(),))
-    }
-
-    /// The histories of all jobs of a type.
-    #[cfg(test)]
-    pub(crate) fn all_attempts(&self, ty: &JobType) -> KeyRange {
-        self.range(Table::History, &(ty.as_str(),))
-    }
-
-    /// The calls of all jobs of a type.
-    #[cfg(test)]
-    pub(crate) fn all_calls(&self, ty: &JobType) -> KeyRange {
-        self.range(Table::Call, &(ty.as_str(),))
+    pub(crate) fn all(&self, table: Table, ty: &JobType) -> KeyRange {
+        self.range(table, &(ty.as_str(),))
     }
 
     /// The id at the beginning of what follows a range.

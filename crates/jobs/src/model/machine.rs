@@ -44,9 +44,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::model::header::{Header, Order};
+use crate::model::run::Signal;
 use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
-use crate::{Attempt, Error, Holder, JobId, JobLock, Lane, Result, State};
+use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
 
 /// What a step depends on besides the job.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +123,8 @@ pub struct Finish {
     pub data: Option<Bytes>,
     /// Run the job again at this time instead of finishing it; 0 is as soon as possible.
     pub again_ms: Option<i64>,
-    /// The run failed. Recorded in the history; the job is finished all the same.
+    /// The run failed. Recorded in the history; the job is finished all the same. With `again_ms` the run counts as one that
+    /// ended badly, like that of a silent holder.
     pub failed: bool,
     /// Why it ended like this, for the history.
     pub reason: Option<String>,
@@ -227,34 +229,6 @@ pub(crate) enum Reply {
     Done {
         again: bool,
     },
-}
-
-/// What the holder of a job is told at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Signal {
-    /// A creator asks for another run.
-    Again = 1,
-    /// The job was removed.
-    Lost = 2,
-}
-
-impl Signal {
-    /// What a note about a run says in the place of a job's id.
-    pub(crate) fn note(self, lock: JobLock) -> Result<JobId> {
-        JobId::new([&lock.as_bytes()[..], &[self as u8]].concat())
-    }
-
-    pub(crate) fn of_note(note: &JobId) -> Result<(JobLock, Self)> {
-        let signal = match note.as_bytes().get(16) {
-            Some(1) => Some(Self::Again),
-            Some(2) => Some(Self::Lost),
-            _ => None,
-        };
-        let lock = note.as_bytes().first_chunk();
-        (lock.zip(signal))
-            .map(|(lock, signal)| (JobLock::from_bytes(*lock), signal))
-            .ok_or_else(|| Error::corrupt("a note to a holder cannot be decoded"))
-    }
 }
 
 /// What `event` does to a job.

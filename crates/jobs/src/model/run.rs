@@ -6,8 +6,7 @@ use std::time::Duration;
 use store::CommitStamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::model::machine::Signal;
-use crate::{Error, Held, Result};
+use crate::{Error, JobId, JobLock, Result};
 
 /// Shared by all clones of a [`Job`](crate::Job).
 #[derive(Debug, Default)]
@@ -24,6 +23,34 @@ struct Pace {
     timeout: Duration,
     /// What counts as soon as the heart-beat that says so is committed.
     longer: Option<(Duration, CommitStamp)>,
+}
+
+/// What the holder of a job is told at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// A creator asks for another run.
+    Again = 1,
+    /// The job was removed.
+    Lost = 2,
+}
+
+impl Signal {
+    /// What a note about a run says in the place of a job's id.
+    pub(crate) fn note(self, lock: JobLock) -> Result<JobId> {
+        JobId::new([&lock.as_bytes()[..], &[self as u8]].concat())
+    }
+
+    pub(crate) fn of_note(note: &JobId) -> Result<(JobLock, Self)> {
+        let signal = match note.as_bytes().get(16) {
+            Some(1) => Some(Self::Again),
+            Some(2) => Some(Self::Lost),
+            _ => None,
+        };
+        let lock = note.as_bytes().first_chunk();
+        (lock.zip(signal))
+            .map(|(lock, signal)| (JobLock::from_bytes(*lock), signal))
+            .ok_or_else(|| Error::corrupt("a note to a holder cannot be decoded"))
+    }
 }
 
 /// A call of the holder that may be tried again until nothing keeps it alive.
@@ -46,15 +73,6 @@ impl Run {
         match signal {
             Signal::Again => self.again.cancel(),
             Signal::Lost => self.lost.cancel(),
-        }
-    }
-
-    /// The holder has an answer.
-    pub(crate) fn heard(&self, held: &Result<Held>) {
-        match held {
-            Ok(held) if held.again => self.again.cancel(),
-            Err(Error::Halt) => self.lost.cancel(),
-            _ => {}
         }
     }
 

@@ -84,7 +84,8 @@ pub(crate) struct Waiting {
 /// What became of a heart-beat.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Beat {
-    Held(Held),
+    /// The job was held at this time or later.
+    Held(Held, Instant),
     Lost,
     /// It may be tried again.
     Failed,

@@ -32,7 +32,11 @@ impl Jobs {
                 self.update_in(&tx, &op, job, data.cloned()).await
             })
             .await;
-        job.run.heard(&held);
+        match &held {
+            Ok(held) if held.again => job.run.again.cancel(),
+            Err(Error::Halt) => job.run.lost.cancel(),
+            _ => {}
+        }
         held
     }
 

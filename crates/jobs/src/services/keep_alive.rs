@@ -49,7 +49,6 @@ impl Jobs {
                 told(held);
                 continue;
             }
-            // It says that the job was held at this time or later.
             let sent = Instant::now();
             if sent >= lost {
                 accepted.job.run.lost.cancel();
@@ -65,9 +64,11 @@ impl Jobs {
                 }
             };
             match timeout_at(lost, beat).await {
-                Ok(Beat::Held(held)) => {
-                    (heard, failed) = (sent, false);
-                    accepted.job.run.heard(&Ok(held));
+                Ok(Beat::Held(held, at)) => {
+                    (heard, failed) = (at, false);
+                    if held.again {
+                        accepted.job.run.again.cancel();
+                    }
                     told(held);
                 }
                 Ok(Beat::Lost) | Err(_) => {
@@ -144,7 +145,7 @@ impl Jobs {
 
     async fn beat_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Beat> {
         match self.keep_in(tx, op, job).await {
-            Ok(held) => Ok(Beat::Held(held)),
+            Ok(held) => Ok(Beat::Held(held, Instant::now())),
             Err(Error::Halt) => Ok(Beat::Lost),
             Err(error) => Err(error),
         }

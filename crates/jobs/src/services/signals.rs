@@ -16,8 +16,7 @@ use store::{RangeOptions, Watch};
 use tokio::sync::Notify;
 
 use crate::model::keys::Keys;
-use crate::model::machine::Signal;
-use crate::model::run::Run;
+use crate::model::run::{Run, Signal};
 use crate::operations::effects::POLL_MS;
 use crate::services::pause::Pause;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};

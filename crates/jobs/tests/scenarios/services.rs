@@ -223,7 +223,7 @@ pub(crate) async fn types_change_live(mut queue: Queue) {
     let long = TypeConfig::new(short.timeout_ms * 1_000);
     queue.jobs.set_type(&queue.ty, long).await.unwrap();
     queue.add("j", "", 0).await;
-    queue.accept_one().await;
+    let job = queue.accept_one().await;
     sleep(queue.timeout() * 4).await;
     assert_eq!(queue.state("j").await, Some(State::Running));
     queue.jobs.clear_type(&queue.ty).await.unwrap();
@@ -232,6 +232,10 @@ pub(crate) async fn types_change_live(mut queue: Queue) {
     sleep(queue.timeout() * 4).await;
     assert_eq!(queue.state("j").await, Some(State::Running));
     queue.jobs.set_type(&queue.ty, short).await.unwrap();
+    // Its holder hears of the change with a heart-beat, and may be as silent as it was told before until then.
+    sleep(queue.timeout() * 4).await;
+    assert_eq!(queue.state("j").await, Some(State::Running));
+    assert!(!queue.jobs.update(&job, None).await.unwrap().again);
     (queue.until(20, "the job is brought back", async || {
         queue.state("j").await == Some(State::Pending)
     }))

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use super::{Context, Create, Reply, Signal, Step};
+use super::{Context, Create, Reply, Step};
 use crate::model::header::{Blob, Header, Next, Place};
+use crate::model::run::Signal;
 use crate::testing::planted::Bug;
 use crate::{Error, Result, State};
 

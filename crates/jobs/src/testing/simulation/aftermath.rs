@@ -14,7 +14,7 @@ use super::history::Glimpse;
 use super::judge::Judge;
 use super::node::{Hook, Node};
 use crate::model::header::Header;
-use crate::model::keys::Keys;
+use crate::model::keys::{Keys, Table};
 use crate::testing::rules::{Told, token_of};
 use crate::{Holder, JobId, Maintenance, State};
 
@@ -162,10 +162,14 @@ impl Fleet {
                 }
             }
             let mut orphans = Vec::new();
-            for range in [keys.sleepers(ty), keys.notifiers(ty), keys.all_notes(ty)] {
+            for range in [
+                keys.sleepers(ty),
+                keys.notifiers(ty),
+                keys.all(Table::Note, ty),
+            ] {
                 orphans.extend(self.calm.rows(range).await.unwrap());
             }
-            for runs in [keys.all_attempts(ty), keys.all_calls(ty)] {
+            for runs in [Table::History, Table::Call].map(|table| keys.all(table, ty)) {
                 for row in self.calm.rows(runs.clone()).await.unwrap() {
                     if !headers.contains_key(&Keys::first_id(&runs, &row.key).unwrap()) {
                         orphans.push(row);

@@ -15,9 +15,10 @@ use store::{KeyRange, RangeOptions, Store, Transaction};
 use tokio::time::Instant;
 
 use crate::model::header::Header;
-use crate::testing::rules::{Ask, Job, Told, token_of};
+use crate::testing::rules::{self, Ask, Told, token_of};
 use crate::{
-    Accepted, Added, Error, Finish, JobId, JobLock, JobType, Jobs, Notice, Result, State, Verdict,
+    Accepted, Added, Error, Finish, Job, JobId, JobLock, JobType, Jobs, Notice, Result, State,
+    Verdict,
 };
 
 /// Where the rows are.
@@ -147,6 +148,9 @@ pub(super) struct Delivered {
 /// The end of a run that an acceptor was asked for.
 #[derive(Debug)]
 pub(super) struct HandedBack {
+    pub(super) ty: usize,
+    pub(super) job: Job,
+    pub(super) at: Duration,
     pub(super) finish: Finish,
     /// When the worker heard that it was done, if it did.
     pub(super) done_at: Option<Duration>,
@@ -252,13 +256,15 @@ impl History {
         });
     }
 
-    pub(super) fn hands_back(&self, lock: JobLock, finish: &Finish) {
-        let finish = finish.clone();
+    pub(super) fn hands_back(&self, ty: usize, job: &Job, finish: &Finish) {
         let handed_back = HandedBack {
-            finish,
+            ty,
+            job: job.clone(),
+            at: self.now(),
+            finish: finish.clone(),
             done_at: None,
         };
-        self.record().handed_back.insert(lock, handed_back);
+        (self.record().handed_back).insert(job.lock, handed_back);
     }
 
     pub(super) fn handed_back(&self, lock: JobLock) {
@@ -349,7 +355,7 @@ impl Glimpse {
     }
 
     /// How this differs from what the job should be.
-    pub(super) fn differs(&self, job: &Job) -> Option<String> {
+    pub(super) fn differs(&self, job: &rules::Job) -> Option<String> {
         let (is, should) = (self.state, job.state);
         if is != should {
             return Some(format!("is {is:?} and should be {should:?}"));

@@ -200,7 +200,7 @@ impl<'a> Judge<'a> {
             self.claimed(version, &key, entry);
         }
         if let Some(before) = &entry.before {
-            let reached = self.reach(&key, before, matches!(entry.what, What::Accept));
+            let reached = self.reach(&key, before, entry.at, matches!(entry.what, What::Accept));
             if let Err(problem) = reached {
                 return self.say(&key, format!("{problem}, at {entry:?}"));
             }
@@ -210,9 +210,27 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// The first later run of the job that an acceptor was asked to end: which it is, and its lock.
+    fn next_handed_back(&self, key: &Key, until: Duration) -> Option<(u32, JobLock)> {
+        let attempts = self.jobs.get(key).map_or(0, |job| job.attempts);
+        let all = self.record.handed_back.values();
+        let of_job = all.filter(|back| (back.ty, &back.job.id) == (key.0, &key.1));
+        let later = of_job.filter(|back| back.job.attempt > attempts && back.at <= until);
+        let new = later.filter(|back| !self.accepted.contains(&(key.clone(), back.job.lock)));
+        let first = new.min_by_key(|back| (back.at, back.job.attempt));
+        first.map(|back| (back.job.attempt, back.job.lock))
+    }
+
     /// Explains how the job came to be as it was seen.
-    fn reach(&mut self, key: &Key, seen: &Glimpse, before_accept: bool) -> Result<(), String> {
+    fn reach(
+        &mut self,
+        key: &Key,
+        seen: &Glimpse,
+        at: Duration,
+        before_accept: bool,
+    ) -> Result<(), String> {
         for _ in 0..100 {
+            let handed_back = self.next_handed_back(key, at);
             let model = self.jobs.entry(key.clone()).or_default();
             let running = model.state == Some(State::Running);
             if model.state == seen.state
@@ -233,9 +251,11 @@ impl<'a> Judge<'a> {
             }
             let more = seen.attempts > model.attempts;
             match model.state {
-                Some(State::Pending) if more && seen.state.is_some() => {
+                Some(State::Pending) if seen.state.map_or(handed_back.is_some(), |_| more) => {
                     let this = seen.attempts == model.attempts + 1 && !before_accept;
-                    let lock = seen.lock.filter(|_| this);
+                    let next = handed_back.filter(|(attempt, _)| *attempt == model.attempts + 1);
+                    let next = next.map(|(_, lock)| lock);
+                    let lock = seen.lock.filter(|_| this).or(next);
                     model.accept(lock);
                     self.heard.remove(key);
                     self.accepted.extend(lock.map(|lock| (key.clone(), lock)));
@@ -401,7 +421,7 @@ impl<'a> Judge<'a> {
         let keys: BTreeSet<Key> = self.jobs.keys().chain(last.keys()).cloned().collect();
         for key in keys {
             let seen = last.get(&key).cloned().unwrap_or_default();
-            let reached = self.reach(&key, &seen, false);
+            let reached = self.reach(&key, &seen, Duration::MAX, false);
             let reached = reached.and_then(|()| self.check_handed_back(&key, Duration::MAX));
             if let Err(problem) = reached {
                 self.say(&key, format!("in the end it {problem}"));

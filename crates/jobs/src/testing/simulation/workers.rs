@@ -333,7 +333,7 @@ impl Run<'_> {
     /// Ends the run together with others of the process.
     async fn hand_back(&self, acceptor: &AcceptorHandle, finish: &Finish) {
         let (history, job) = (self.node.history(), &self.accepted.job);
-        history.hands_back(job.lock, finish);
+        history.hands_back(self.ty, job, finish);
         if acceptor.finish(job, finish.clone()).await.is_ok() {
             history.handed_back(job.lock);
         }
