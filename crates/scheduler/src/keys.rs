@@ -14,6 +14,7 @@
 //! (52, 10)                              = JSON           the last pass that seals everything anew
 //! (52, 11, name of a key)               = 16 bytes       which key has this name: a hash of it
 //! (52, 12, job id)                      = JSON           it is being started although its last node stopped
+//! (52, 15, time, job id)                = replication id of a transient job that ended then
 //! ```
 //!
 //! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
@@ -37,6 +38,7 @@ const USED: u16 = 9;
 const PASS: u16 = 10;
 const CHECKS: u16 = 11;
 const SUSPECTS: u16 = 12;
+const RESULTS: u16 = 15;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -101,6 +103,20 @@ pub(crate) fn suspect(job: &JobId) -> Vec<u8> {
     pack(&(LAYER, SUSPECTS, job.as_bytes()))
 }
 
+/// The result of a transient job that ended at a time.
+pub(crate) fn result(at_ms: i64, job: &JobId) -> Vec<u8> {
+    pack(&(LAYER, RESULTS, at_ms, job.as_bytes()))
+}
+
+/// The results up to a time.
+pub(crate) fn results(until_ms: i64) -> KeyRange {
+    let all = below(&(LAYER, RESULTS));
+    KeyRange::new(
+        all.begin,
+        pack(&(LAYER, RESULTS, until_ms.saturating_add(1))),
+    )
+}
+
 pub(crate) fn active(replication_id: Option<&str>, job: &JobId) -> Vec<u8> {
     let rank = u16::from(replication_id.is_none());
     let id = replication_id.unwrap_or_default();
@@ -109,6 +125,13 @@ pub(crate) fn active(replication_id: Option<&str>, job: &JobId) -> Vec<u8> {
 
 pub(crate) fn all_active() -> KeyRange {
     below(&(LAYER, ACTIVE))
+}
+
+/// When a job ended, and which, by its [`result`].
+pub(crate) fn ended(key: &[u8]) -> Result<(i64, JobId), ServiceError> {
+    let (_, _, at_ms, job) = unpack::<(u16, u16, i64, Vec<u8>)>(key)
+        .map_err(|_| ServiceError::corrupt("a key of a result cannot be decoded"))?;
+    Ok((at_ms, JobId::new(job)?))
 }
 
 /// The job at the end of a key of tables 2 and 6.

@@ -46,7 +46,8 @@ impl Replications {
         owner: Option<&str>,
     ) -> Result<(), ServiceError> {
         let retention = if data.is_transient() {
-            // The service removes it with all its rows in time; the queue does if there is no service.
+            // The service removes it with all its rows in time; if there is none, the queue removes the job, and a later
+            // service the rows.
             let age_s = self.options().transient_job_max_age_sec;
             Retention::Ms(age_s.saturating_add(3600).saturating_mul(1000))
         } else {
@@ -70,18 +71,33 @@ impl Replications {
         op: &Op,
         job: &JobId,
     ) -> Result<Option<JobData>, ServiceError> {
-        let Some((_, data)) = self.job_in(tx, job).await? else {
+        let Some((info, data)) = self.job_in(tx, job).await? else {
             return Ok(None);
         };
+        if let Some(at_ms) = info.finished_ms {
+            tx.clear(&keys::result(at_ms, job));
+        }
+        (self.drop_rows_in(tx, op, job, data.rep_id.as_deref())).await?;
+        self.0.jobs.remove_in(tx, op, &self.0.ty, job).await?;
+        Ok(Some(data))
+    }
+
+    /// Removes the rows of a job that is removed, or was.
+    pub(crate) async fn drop_rows_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+        replication_id: Option<&str>,
+    ) -> Result<(), ServiceError> {
         tx.clear(&keys::live(job));
         tx.clear(&keys::suspect(job));
-        tx.clear(&keys::active(data.rep_id.as_deref(), job));
-        if let Some(id) = &data.rep_id {
+        tx.clear(&keys::active(replication_id, job));
+        if let Some(id) = replication_id {
             tx.clear(&keys::duplicate(id, job));
             self.disown_in(tx, op, id, job).await?;
         }
-        self.0.jobs.remove_in(tx, op, &self.0.ty, job).await?;
-        Ok(Some(data))
+        Ok(())
     }
 
     /// The job whose run may copy for a replication id.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use couch::Network;
 use futures::future::{BoxFuture, OptionFuture};
-use jobs::{Accepted, AcceptorHandle, Holder, Job, Query, State};
-use store::Call;
+use jobs::{Accepted, AcceptorHandle, Holder, Job, State};
+use store::{Call, RangeOptions};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::data::{Census, JobData, counted};
 use crate::fault::ServiceError;
 use crate::idle::Sources;
+use crate::keys;
 use crate::metrics;
 use crate::permits::Permits;
 use crate::quarantine::Quarantine;
@@ -38,7 +39,7 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 const STOP_MAX: Duration = Duration::from_secs(10);
 /// Background work is looked for so often.
 const TIDY_PAUSE: Duration = Duration::from_secs(5);
-/// Finished jobs that one transaction looks at.
+/// Results that one transaction forgets.
 const EXPIRED: usize = 50;
 
 /// What a server needs besides the service.
@@ -372,42 +373,36 @@ async fn tidy(replications: Replications) {
 }
 
 impl Replications {
-    /// Removes some of the transient jobs whose results were kept for long enough. How many it were.
+    /// Removes some of the transient jobs whose results were kept for long enough, the oldest first. How many it were.
     pub async fn forget_transient(&self) -> Result<usize, ServiceError> {
         let age_s = self.options().transient_job_max_age_sec;
         let age_ms = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
         let op = self.0.jobs.op();
-        let limit_ms = op.now_ms.saturating_sub(age_ms);
-        // By the time they will be forgotten: transient ones first.
-        let query = Query {
-            state: Some(State::Finished),
-            data: true,
-            ..Query::default()
-        };
-        let page = self.0.jobs.list(&self.0.ty, &query, None, EXPIRED).await?;
-        let mut old = Vec::new();
-        for listed in page.jobs {
-            let data = JobData::decode(&listed.data.unwrap_or_default())?;
-            let finished_ms = listed.info.finished_ms.unwrap_or(i64::MAX);
-            if data.is_transient() && finished_ms <= limit_ms {
-                old.push(listed.info.id);
-            }
-        }
-        let old = &old;
+        let results = &keys::results(op.now_ms.saturating_sub(age_ms));
         (self.0.jobs.store())
             .transact(Call::batch("forget_transient"), |tx| async move {
-                for job in old {
-                    let Some((info, _)) = self.job_in(&tx, job).await? else {
-                        continue;
-                    };
-                    if info.finished_ms.is_some_and(|at_ms| at_ms <= limit_ms) {
-                        self.drop_job_in(&tx, &op, job).await?;
+                let rows = (tx.snapshot()).get_range(results.clone(), RangeOptions::limit(EXPIRED));
+                let rows = rows.collect().await?;
+                for row in &rows {
+                    let (at_ms, job) = keys::ended(&row.key)?;
+                    match self.0.jobs.info_in(&tx, &self.0.ty, &job).await? {
+                        Some(info) if info.finished_ms == Some(at_ms) => {
+                            self.drop_job_in(&tx, &op, &job).await?;
+                        }
+                        // It was started again.
+                        Some(_) => {}
+                        // The queue has forgotten it, because no node did this for long.
+                        None => {
+                            let id = String::from_utf8_lossy(&row.value);
+                            let id = Some(&*id).filter(|id| !id.is_empty());
+                            self.drop_rows_in(&tx, &op, &job, id).await?;
+                        }
                     }
+                    tx.clear(&row.key);
                 }
-                Ok::<_, ServiceError>(())
+                Ok::<_, ServiceError>(rows.len())
             })
-            .await?;
-        Ok(old.len())
+            .await
     }
 }
 

@@ -170,6 +170,10 @@ impl Work<'_> {
             tx.clear(&keys::active(old_id, &job.id));
             tx.set(&keys::active(plan.data.rep_id.as_deref(), &job.id), b"");
         }
+        if finished && data.is_transient() {
+            let id = plan.data.rep_id.as_deref().unwrap_or_default();
+            tx.set(&keys::result(op.now_ms, &job.id), id.as_bytes());
+        }
         if let Some(id) = &plan.duplicate_of {
             tx.set(&keys::duplicate(id, &job.id), b"");
         }

@@ -154,3 +154,47 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
         ServiceError::Unauthorized("Persistent replication collision")
     ));
 }
+
+/// However many finished jobs there are that are kept for good.
+#[tokio::test]
+async fn results_are_forgotten_among_many_finished_jobs() {
+    let world = World::new().await;
+    world.put("x", &json!({})).await;
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let (_, data) = jobs.get(ty, &world.job("x")).await.unwrap().unwrap();
+    let add = |n| {
+        jobs::Add::new(
+            jobs::JobId::new(format!("filler-{n}")).unwrap(),
+            data.clone(),
+        )
+    };
+    let adds: Vec<jobs::Add> = (0..2_000).map(add).collect();
+    jobs.add_many(ty, &adds).await.unwrap();
+    let holder = jobs::Holder::new("n0").unwrap();
+    loop {
+        let accepted = jobs.accept(ty, &holder, 500).await.unwrap().jobs;
+        if accepted.is_empty() {
+            break;
+        }
+        let done = accepted
+            .into_iter()
+            .map(|one| (one.job, jobs::Finish::done()));
+        for held in jobs.finish_many(&done.collect::<Vec<_>>()).await.unwrap() {
+            assert!(!held.unwrap().repeated);
+        }
+    }
+    let _node = world.node("n1").await;
+    let body = json!({"source": world.peer.database_url("none")});
+    let started = world.request(&body, &caller("joe", false)).await.unwrap();
+    assert!(matches!(world.wait(&started).await, Answer::Failed(_)));
+    let options = Options {
+        transient_job_max_age_sec: 0,
+        ..Options::default()
+    };
+    world.replications.set_options(options).unwrap();
+    assert_eq!(world.replications.forget_transient().await.unwrap(), 1);
+    let Started::Job { job, .. } = &started else {
+        panic!()
+    };
+    assert_eq!(world.scheduler_job(job).await, None);
+}
