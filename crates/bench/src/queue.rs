@@ -2,6 +2,7 @@
 //! acknowledgement is durable.
 
 mod backlog;
+mod cancel;
 pub(crate) mod command;
 mod crowd;
 mod latency;
@@ -57,15 +58,18 @@ pub(crate) enum Case {
     /// Claiming and finishing with few and with many jobs waiting; starting a process and listing with that many in the
     /// store.
     Backlog,
+    /// Taking jobs from a holder that has few and many.
+    Cancel,
 }
 
 impl Case {
     /// All cases, in the order in which they disturb each other least.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::OneByOne,
         Self::Batched,
         Self::Crowd,
         Self::Latency,
+        Self::Cancel,
         Self::Backlog,
     ];
 }
@@ -95,6 +99,7 @@ pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Res
             }
             Case::Crowd => crowd::measure(&load, bench.jobs, &mut report).await?,
             Case::Latency => latency::measure(&load, &mut bench, &mut report).await?,
+            Case::Cancel => cancel::measure(&load, &mut report).await?,
             Case::Backlog => backlog::measure(&load, &mut bench, &mut report).await?,
         }
     }

@@ -42,6 +42,7 @@ enum Part {
     Crowd,
     Latency,
     Backlog,
+    Cancel,
 }
 
 impl From<Part> for Case {
@@ -52,6 +53,7 @@ impl From<Part> for Case {
             Part::Crowd => Self::Crowd,
             Part::Latency => Self::Latency,
             Part::Backlog => Self::Backlog,
+            Part::Cancel => Self::Cancel,
         }
     }
 }
