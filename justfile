@@ -13,7 +13,7 @@ test *args:
 
 # Run the queue simulation over many seeds: `just simulate 10000`; from seed 4711: `just simulate 100 4711`
 simulate seeds="1000" first="1":
-    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p jobs --lib -- --nocapture simulation::promises
+    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p davenport-jobs --lib -- --nocapture simulation::promises
 
 # Run the simulation of whole fleets that replicate between two servers
 simulate-fleet seeds="300" first="1":
@@ -31,7 +31,7 @@ sbom *target:
 fuzz seconds="60" seed="0":
     FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p document --test fuzz -- --nocapture
     FUZZ_SECONDS={{seconds}} FUZZ_SEED={{seed}} cargo test -p wire -p couch -p api --lib -- --nocapture any_
-    FUZZ_SECONDS={{seconds}} cargo test -p store -p jobs --lib -- --nocapture fuzz::
+    FUZZ_SECONDS={{seconds}} cargo test -p davenport-store -p davenport-jobs --lib -- --nocapture fuzz::
 
 # Build a Debian package and a tarball in target/package
 package:

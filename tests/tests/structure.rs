@@ -41,11 +41,10 @@ fn packages() -> Vec<(PathBuf, String, Vec<String>)> {
                 let lines = manifest.lines().skip_while(move |line| *line != name);
                 lines.skip(1).take_while(|line| !line.starts_with('['))
             };
-            let name = section("[package]")
-                .find_map(|line| line.strip_prefix("name = "))
-                .unwrap()
-                .trim_matches('"')
-                .to_owned();
+            let named = |of| section(of).find_map(|line| line.strip_prefix("name = "));
+            // Others use a library by its own name.
+            let name = named("[lib]").or_else(|| named("[package]")).unwrap();
+            let name = name.trim_matches('"').to_owned();
             let uses =
                 section("[dependencies]").filter_map(|line| line.split(['.', ' ', '=']).next());
             packages.push((directory.clone(), name, uses.map(str::to_owned).collect()));

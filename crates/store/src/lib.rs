@@ -34,6 +34,10 @@
 mod call;
 mod error;
 mod faults;
+#[cfg(feature = "fdb")]
+mod fdb;
+#[cfg(not(feature = "fdb"))]
+#[path = "fdb_absent.rs"]
 mod fdb;
 pub mod limits;
 mod lmdb;

@@ -215,10 +215,12 @@ impl Pending {
         })
     }
 
+    #[cfg(feature = "fdb")]
     pub(crate) fn has_stamped_keys(&self) -> bool {
         !self.unreadable.is_empty()
     }
 
+    #[cfg(feature = "fdb")]
     /// Narrows the unreadable ranges of stamped keys that were set before the read version was known.
     pub(crate) fn settle_stamps(&mut self, read_version: u64) {
         self.unreadable = (self.mutations.iter())
@@ -266,6 +268,7 @@ impl Pending {
         self.size
     }
 
+    #[cfg(feature = "fdb")]
     pub(crate) fn mutations(&self) -> usize {
         self.mutations.len()
     }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use foundationdb::FdbResult;
 use foundationdb::api::{FdbApiBuilder, NetworkAutoStop};
+#[cfg(fdb_loaded)]
 use foundationdb_sys::LoadError;
 
 use crate::{Error, Result};
@@ -38,7 +39,8 @@ pub(super) fn start() -> Result<()> {
         }
         Client::Idle => {}
     }
-    // Loading can be retried, unlike starting.
+    // Loading can be retried, unlike starting. Upstream's bindings link the library.
+    #[cfg(fdb_loaded)]
     foundationdb_sys::load().map_err(unusable)?;
     match boot() {
         Ok(network) => {
@@ -103,6 +105,7 @@ extern "C" fn install() {
 #[cfg_attr(not(target_os = "macos"), unsafe(link_section = ".init_array"))]
 static INSTALL: extern "C" fn() = install;
 
+#[cfg(fdb_loaded)]
 fn unusable(error: LoadError) -> Error {
     let why = match &error {
         LoadError::Open(_) => "cannot be opened".to_owned(),
