@@ -31,11 +31,11 @@ struct Inner {
     planted: Planted,
     heartbeats: Heartbeats,
     turns: Turns,
-    label: Label,
+    labels: BTreeMap<JobType, Label>,
 }
 
-/// Says what data is counted as.
-type Label = fn(&JobType, &[u8]) -> u8;
+/// Says what data of a type is counted as.
+type Label = fn(&[u8]) -> u8;
 
 impl Jobs {
     /// The queue in `store`.
@@ -58,16 +58,18 @@ impl Jobs {
             planted,
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
-            label: |_, _| 0,
+            labels: BTreeMap::new(),
         }))
     }
 
-    /// A handle that also counts jobs by what their data says: `label` gives each a number from 1 to
+    /// A handle that also counts jobs of a type by what their data says: `label` gives each a number from 1 to
     /// 15, or 0 for none. Every handle that writes data of the type must use the same function, or
     /// the counts are wrong. A job's label changes when its holder changes its data.
     #[must_use]
-    pub fn labelled(&self, label: fn(&JobType, &[u8]) -> u8) -> Self {
+    pub fn labelled(&self, ty: &JobType, label: fn(&[u8]) -> u8) -> Self {
         let same = &*self.0;
+        let mut labels = same.labels.clone();
+        labels.insert(ty.clone(), label);
         Self(Arc::new(Inner {
             store: same.store.clone(),
             keys: same.keys.clone(),
@@ -76,12 +78,13 @@ impl Jobs {
             planted: same.planted,
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
-            label,
+            labels,
         }))
     }
 
     pub(crate) fn label(&self, ty: &JobType, data: &[u8]) -> u8 {
-        (self.0.label)(ty, data).min(LABELS - 1)
+        let label = self.0.labels.get(ty);
+        label.map_or(0, |label| label(data).min(LABELS - 1))
     }
 
     /// The store the queue lives in.

@@ -61,6 +61,7 @@ pub use services::notifier::{Notifier, NotifierHandle};
 pub use services::options::Options;
 pub use services::subscription::{Notice, Subscription};
 pub use services::type_watcher::{TypeMap, TypeWatcher, Types};
+pub use services::worker::{Failure, Retry, Task, Worker, WorkerOptions, encode};
 
 /// What every fallible operation of this crate returns.
 pub type Result<T> = std::result::Result<T, Error>;

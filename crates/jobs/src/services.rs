@@ -12,3 +12,4 @@ pub(crate) mod signals;
 pub(crate) mod subscription;
 pub(crate) mod sweep;
 pub(crate) mod type_watcher;
+pub(crate) mod worker;

@@ -83,8 +83,8 @@ impl Replications {
     /// the store may be sealed with a key that is not among these.
     pub async fn open(jobs: Jobs, docs: DocStore, setup: Setup) -> Result<Self, ServiceError> {
         setup.options.validate()?;
-        let jobs = jobs.labelled(data::label);
         let ty = JobType::new(JOB_TYPE)?;
+        let jobs = jobs.labelled(&ty, data::label);
         let job_timeout = setup.job_timeout.unwrap_or(JOB_TIMEOUT);
         let timeout_ms = u64::try_from(job_timeout.as_millis()).unwrap_or(u64::MAX);
         let config = TypeConfig {

@@ -140,7 +140,7 @@ pub(crate) struct Header {
     /// The operation that made the job: tells it from one of the same id, before or after.
     pub(crate) born: u64,
     pub(crate) attempts: u32,
-    /// Attempts in a row whose holder went silent.
+    /// Attempts in a row whose holder went silent, or failed and put the job back.
     pub(crate) stalls: u32,
     /// How long it is kept after it has finished; `None` for good.
     pub(crate) retention_ms: Option<u64>,

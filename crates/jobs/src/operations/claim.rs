@@ -89,7 +89,7 @@ pub struct Accepted {
     pub job: Job,
     /// The job's data.
     pub data: Bytes,
-    /// How many of its last holders went silent in a row.
+    /// How many of its last runs in a row ended with a silent holder, or failed and were put back.
     pub stalls: u32,
     /// When it was due; 0 was as soon as possible.
     pub due_ms: i64,

@@ -21,7 +21,7 @@ pub struct JobInfo {
     pub created_ms: i64,
     /// How often it was accepted.
     pub attempts: u32,
-    /// How many of its last holders went silent in a row.
+    /// How many of its last runs in a row ended with a silent holder, or failed and were put back.
     pub stalls: u32,
     /// A running job will run again after this run, at this time.
     pub next_due_ms: Option<i64>,

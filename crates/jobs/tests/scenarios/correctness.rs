@@ -526,9 +526,9 @@ async fn labels(queue: &Queue) -> BTreeMap<(State, u8), u64> {
 
 /// A job counts as what the data says that it has now, wherever it is and whoever moved it.
 pub(crate) async fn labels_are_counted(mut queue: Queue) {
-    queue.jobs = queue
-        .jobs
-        .labelled(|_, data| data.first().map_or(0, |byte| byte - b'a' + 1));
+    queue.jobs = queue.jobs.labelled(&queue.ty, |data| {
+        data.first().map_or(0, |byte| byte - b'a' + 1)
+    });
     let long = |letter: &str| letter.repeat(2_000);
     for (name, data) in [("1", "a"), ("2", &*long("a")), ("3", "b"), ("4", "")] {
         queue.add(name, data, 0).await;

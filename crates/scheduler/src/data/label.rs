@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jobs::{JobType, State};
+use jobs::State;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -33,7 +33,7 @@ struct Labelled {
 }
 
 /// The label of a job's data.
-pub(crate) fn label(_: &JobType, data: &[u8]) -> u8 {
+pub(crate) fn label(data: &[u8]) -> u8 {
     match serde_json::from_slice::<Labelled>(data) {
         Err(_) => UNKNOWN,
         Ok(data) => match data.state {

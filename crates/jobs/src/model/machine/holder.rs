@@ -90,7 +90,11 @@ pub(super) fn finish(
         _ => return Err(Error::Halt),
     };
     let mut new = old.clone();
-    new.stalls = 0;
+    new.stalls = if finish.failed && finish.again_ms.is_some() {
+        new.stalls.saturating_add(1)
+    } else {
+        0
+    };
     let outcome = match finish.again_ms {
         Some(due_ms) => {
             new.ask_again(due_ms, None);

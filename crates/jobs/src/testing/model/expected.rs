@@ -274,7 +274,11 @@ impl Expected {
             None if end.failed => Outcome::Failed,
             None => Outcome::Done,
         };
+        let stalls = job.job.stalls + 1;
         let again = job.job.finish(end.data);
+        if end.failed && end.again_ms.is_some() {
+            job.job.stalls = stalls;
+        }
         job.end_run(now_ms, outcome);
         self.effects += 1;
         Ok(Held {

@@ -1,0 +1,359 @@
+//! A worker: runs a handler for each job of a type, and does what every worker has to do around it.
+//!
+//! It claims jobs, decodes their data, sends heart-beats, stops a run whose job was removed, retries what has failed, puts aside
+//! what is not to be retried, and gives its jobs back when the process stops.
+
+use std::error::Error as StdError;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::model::clock::millis;
+use crate::services::pause::Pause;
+use crate::{
+    Accepted, Acceptor, AcceptorHandle, Entropy, Error, Finish, Held, Holder, Job, JobType, Jobs,
+    Result,
+};
+
+/// How long one request for a job stands.
+const ACCEPT_WAIT: Duration = Duration::from_mins(1);
+
+/// How a worker works.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerOptions {
+    /// The most jobs that it runs at a time.
+    pub concurrency: usize,
+    /// What becomes of jobs that fail.
+    pub retry: Retry,
+    /// How long runs may go on when the worker is to stop; then they are dropped, and their jobs are run again.
+    pub drain: Duration,
+}
+
+/// When a job that has failed is run again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Retry {
+    /// A job that fails more often in a row is dead; `None` for no limit.
+    pub retries_max: Option<u32>,
+    /// The wait after the first failure, twice that after the second, and so on.
+    pub delay: Duration,
+    /// The longest wait.
+    pub delay_max: Duration,
+    /// By how much of it a wait may be shorter, from 0 to 1: jobs that failed together are not retried together.
+    pub jitter: f64,
+}
+
+/// A job in the hands of a handler.
+#[derive(Debug)]
+pub struct Task<T> {
+    /// What the job's data says.
+    pub data: T,
+    /// How many runs in a row have failed, or ended with a holder that went silent, before this one.
+    pub failures: u32,
+    jobs: Jobs,
+    job: Job,
+}
+
+/// Why a run failed. Any error can be made into one that is retried, by `?`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// Run the job again later.
+    Retry(String),
+    /// The job cannot succeed: put it aside.
+    Dead(String),
+}
+
+impl<E: StdError> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+        let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+        Self::Retry(format!("{error}{causes}"))
+    }
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: 16,
+            retry: Retry::default(),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            retries_max: Some(20),
+            delay: Duration::from_secs(5),
+            delay_max: Duration::from_hours(1),
+            jitter: 0.2,
+        }
+    }
+}
+
+impl Retry {
+    /// How long to wait after so many failures in a row; `None` when there were too many.
+    fn wait(&self, failures: u32, entropy: &Entropy) -> Option<Duration> {
+        if self.retries_max.is_some_and(|max| failures > max) {
+            return None;
+        }
+        let doubled = 1_u32 << failures.saturating_sub(1).min(31);
+        let wait = self.delay.saturating_mul(doubled).min(self.delay_max);
+        Some(wait - entropy.up_to(wait.mul_f64(self.jitter.clamp(0.0, 1.0))))
+    }
+}
+
+impl<T> Task<T> {
+    /// The job: for calls in the handler's own transactions, and for its signals.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// The queue.
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+}
+
+impl<T: Serialize> Task<T> {
+    /// Stores the data as it is now, for whoever looks at the job and for the next run if this one does not end well.
+    pub async fn save(&self) -> Result<Held> {
+        let data = encode(&self.data)?;
+        self.jobs.update(&self.job, Some(data)).await
+    }
+}
+
+/// Data of a job as workers read it.
+pub fn encode<T: Serialize>(data: &T) -> Result<Bytes> {
+    serde_json::to_vec(data)
+        .map(Bytes::from)
+        .map_err(|_| Error::Invalid("the data of a job cannot be written as JSON"))
+}
+
+/// The service: one for a process and type.
+#[derive(Debug)]
+pub struct Worker {
+    jobs: Jobs,
+    ty: JobType,
+    holder: Holder,
+    options: WorkerOptions,
+}
+
+/// What the tasks of a worker share.
+struct Shared<H> {
+    jobs: Jobs,
+    acceptor: AcceptorHandle,
+    retry: Retry,
+    handler: H,
+    /// Take no more jobs.
+    stop: CancellationToken,
+    /// Drop what is still running.
+    drop: CancellationToken,
+}
+
+impl Worker {
+    /// A worker for jobs of a type, which it accepts as `holder`. Somewhere in the fleet
+    /// [`Maintenance`](crate::Maintenance) has to run, to bring back the jobs of workers that died.
+    pub fn new(jobs: Jobs, ty: JobType, holder: Holder, options: WorkerOptions) -> Self {
+        Self {
+            jobs,
+            ty,
+            holder,
+            options,
+        }
+    }
+
+    /// Works until the token is cancelled and all runs have ended.
+    ///
+    /// The handler is dropped where it is when its job was removed or lost. What it did with its own transactions is exactly
+    /// once if it calls [`Jobs::update_in`] or [`Jobs::finish_in`] there; everything else it does at least once.
+    pub async fn run<T, H, Fut>(self, token: CancellationToken, handler: H)
+    where
+        T: DeserializeOwned + Send + 'static,
+        H: Fn(Task<T>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = std::result::Result<Finish, Failure>> + Send + 'static,
+    {
+        let (service, acceptor) = Acceptor::new(self.jobs.clone(), self.ty, self.holder);
+        let (accepting, dropping) = (CancellationToken::new(), CancellationToken::new());
+        let service = service.run(accepting.clone());
+        let shared = Arc::new(Shared {
+            jobs: self.jobs,
+            acceptor,
+            retry: self.options.retry,
+            handler,
+            stop: token.clone(),
+            drop: dropping.clone(),
+        });
+        let mut tasks = JoinSet::new();
+        for _ in 0..self.options.concurrency.max(1) {
+            let shared = Arc::clone(&shared);
+            tasks.spawn(async move { shared.work().await });
+        }
+        drop(shared);
+        let work = async {
+            let ended = async { while tasks.join_next().await.is_some() {} };
+            tokio::pin!(ended);
+            let drained = async {
+                token.cancelled().await;
+                sleep(self.options.drain).await;
+            };
+            tokio::select! {
+                () = &mut ended => {}
+                () = drained => {
+                    dropping.cancel();
+                    ended.await;
+                }
+            }
+            accepting.cancel();
+        };
+        tokio::join!(work, service);
+    }
+}
+
+impl<H> Shared<H> {
+    /// Runs one job after the other; the end of a run and the claim of the next are one transaction.
+    async fn work<T, Fut>(&self)
+    where
+        T: DeserializeOwned,
+        H: Fn(Task<T>) -> Fut,
+        Fut: Future<Output = std::result::Result<Finish, Failure>>,
+    {
+        let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
+        let mut accepted = Ok(Vec::new());
+        loop {
+            let mut ended = None;
+            match accepted {
+                Ok(jobs) => {
+                    pause.reset();
+                    for one in jobs {
+                        ended = self.run(one).await;
+                    }
+                }
+                Err(Error::Stopped) => return,
+                Err(error) => {
+                    tracing::warn!(error = %error.chain(), "accept a job");
+                    pause.wait(&self.stop).await;
+                }
+            }
+            let end = async {
+                if let Some((job, finish)) = ended {
+                    self.end(&job, finish).await;
+                }
+            };
+            let next = async {
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => None,
+                    accepted = self.acceptor.accept(1, ACCEPT_WAIT) => Some(accepted),
+                }
+            };
+            match tokio::join!(end, next).1 {
+                Some(next) => accepted = next,
+                None => return,
+            }
+        }
+    }
+
+    async fn end(&self, job: &Job, finish: Finish) {
+        match self.acceptor.finish(job, finish).await {
+            Ok(_) => {}
+            Err(Error::Halt) => tracing::info!(job.id = %job.id, "the job was lost"),
+            // It is run again when its heart-beats are missed.
+            Err(error) => {
+                tracing::warn!(job.id = %job.id, error = %error.chain(), "end a run");
+            }
+        }
+    }
+
+    /// Runs a job: how it is to be ended, unless it is lost.
+    async fn run<T, Fut>(&self, accepted: Accepted) -> Option<(Job, Finish)>
+    where
+        T: DeserializeOwned,
+        H: Fn(Task<T>) -> Fut,
+        Fut: Future<Output = std::result::Result<Finish, Failure>>,
+    {
+        let job = accepted.job.clone();
+        let result = match serde_json::from_slice(&accepted.data) {
+            Ok(data) => {
+                let task = Task {
+                    data,
+                    failures: accepted.stalls,
+                    jobs: self.jobs.clone(),
+                    job: job.clone(),
+                };
+                let run = async { (self.handler)(task).await };
+                tokio::select! {
+                    biased;
+                    () = job.lost().cancelled() => return None,
+                    _ = self.jobs.keep_alive(&accepted, |_| {}) => return None,
+                    () = self.drop.cancelled() => {
+                        let finish = Finish {
+                            reason: Some("its worker was stopped".into()),
+                            ..Finish::again(0)
+                        };
+                        return Some((job, finish));
+                    }
+                    result = AssertUnwindSafe(run).catch_unwind() => result.unwrap_or_else(|_| {
+                        Err(Failure::Retry("its handler panicked".into()))
+                    }),
+                }
+            }
+            Err(error) => Err(Failure::Dead(format!("its data cannot be read: {error}"))),
+        };
+        let finish = result.unwrap_or_else(|failure| self.failed(accepted.stalls, failure));
+        Some((job, finish))
+    }
+
+    fn failed(&self, failures: u32, failure: Failure) -> Finish {
+        let (reason, wait) = match failure {
+            Failure::Dead(reason) => (reason, None),
+            Failure::Retry(reason) => {
+                let wait = self.retry.wait(failures + 1, self.jobs.entropy());
+                (reason, wait)
+            }
+        };
+        let again_ms = wait.map(|wait| self.jobs.clock().now_ms().saturating_add(millis(wait)));
+        Finish {
+            again_ms,
+            ..Finish::failed(reason)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_and_end() {
+        let retry = Retry {
+            retries_max: Some(4),
+            delay: Duration::from_secs(1),
+            delay_max: Duration::from_secs(6),
+            jitter: 0.0,
+        };
+        let entropy = Entropy::seeded(1);
+        let waits: Vec<_> = (1..=5)
+            .map(|failures| retry.wait(failures, &entropy))
+            .collect();
+        let expected = [Some(1), Some(2), Some(4), Some(6), None];
+        assert_eq!(waits, expected.map(|wait| wait.map(Duration::from_secs)));
+        let some = Retry {
+            jitter: 0.5,
+            ..retry
+        };
+        let wait = some.wait(1, &entropy).unwrap();
+        assert!(
+            wait >= Duration::from_millis(500) && wait < Duration::from_secs(1),
+            "{wait:?}"
+        );
+    }
+}

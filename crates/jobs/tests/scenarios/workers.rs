@@ -1,0 +1,147 @@
+//! The worker kit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use jobs::{Failure, Finish, Outcome, Retry, State, Task, Worker, WorkerOptions, encode};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::Queue;
+
+fn options() -> WorkerOptions {
+    WorkerOptions {
+        concurrency: 4,
+        retry: Retry {
+            retries_max: Some(2),
+            delay: Duration::from_millis(20),
+            delay_max: Duration::from_millis(50),
+            jitter: 0.5,
+        },
+        drain: Duration::from_secs(5),
+    }
+}
+
+fn worker(queue: &Queue) -> Worker {
+    let (jobs, ty, me) = (queue.jobs.clone(), queue.ty.clone(), queue.me.clone());
+    Worker::new(jobs, ty, me, options())
+}
+
+async fn add(queue: &Queue, id: &str, data: &str) {
+    let data = encode(&data).unwrap();
+    queue.add(id, std::str::from_utf8(&data).unwrap(), 0).await;
+}
+
+async fn until_over(queue: &Queue, id: &str) -> jobs::JobInfo {
+    loop {
+        let info = queue.jobs.info(&queue.ty, &queue.id(id)).await.unwrap();
+        match info {
+            Some(info) if info.state == State::Finished => return info,
+            _ => sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+fn outcome(info: &jobs::JobInfo) -> (Outcome, u32) {
+    let end = info.last.as_ref().and_then(|last| last.end.clone());
+    (end.unwrap().outcome, info.attempts)
+}
+
+/// What fails is retried as often as it may be, what cannot succeed is not, and data that nobody can read is neither.
+pub(crate) async fn failures_are_retried(queue: Queue) {
+    for what in ["well", "late", "never", "dead", "panic"] {
+        add(&queue, what, what).await;
+    }
+    queue.add("unreadable", "{", 0).await;
+    let stop = CancellationToken::new();
+    let handler = |task: Task<String>| async move {
+        match &*task.data {
+            "late" if task.failures >= 2 => Ok(Finish::done()),
+            "late" | "never" => Err("x".parse::<u32>().unwrap_err().into()),
+            "dead" => Err(Failure::Dead("it is dead".into())),
+            "panic" if task.failures == 0 => panic!("as the test wants it"),
+            _ => Ok(Finish::done()),
+        }
+    };
+    let working = tokio::spawn(worker(&queue).run(stop.clone(), handler));
+    for (id, expected) in [
+        ("well", (Outcome::Done, 1)),
+        ("late", (Outcome::Done, 3)),
+        ("never", (Outcome::Failed, 3)),
+        ("dead", (Outcome::Failed, 1)),
+        ("panic", (Outcome::Done, 2)),
+        ("unreadable", (Outcome::Failed, 1)),
+    ] {
+        // A claim whose answer was lost is no run that failed, but it is one.
+        let seen = outcome(&until_over(&queue, id).await);
+        assert_eq!(seen.0, expected.0, "{id}");
+        assert!(seen.1 >= expected.1, "{id}: {seen:?}");
+    }
+    stop.cancel();
+    working.await.unwrap();
+    queue.check().await;
+}
+
+/// A worker that is to stop takes no more jobs, and ends those that it has.
+pub(crate) async fn runs_are_drained(queue: Queue) {
+    for n in 0..8 {
+        add(&queue, &n.to_string(), "").await;
+    }
+    let (begun, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
+    let (counter, go) = (Arc::clone(&begun), CancellationToken::new());
+    let gone = go.clone();
+    let handler = move |_: Task<String>| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        let go = gone.clone();
+        async move {
+            go.cancelled().await;
+            Ok(Finish::done())
+        }
+    };
+    let working = tokio::spawn(worker(&queue).run(stop.clone(), handler));
+    while begun.load(Ordering::Relaxed) < 4 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    stop.cancel();
+    go.cancel();
+    working.await.unwrap();
+    let counts = queue.jobs.counts(&queue.ty).await.unwrap();
+    assert_eq!((counts.finished, counts.running), (4, 0), "{counts:?}");
+    queue.check().await;
+}
+
+/// The handler of a job that is removed is dropped where it is.
+pub(crate) async fn removed_jobs_stop(queue: Queue) {
+    struct Dropped(CancellationToken);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.cancel();
+        }
+    }
+    add(&queue, "j", "").await;
+    let (begun, dropped, stop) = (
+        CancellationToken::new(),
+        CancellationToken::new(),
+        CancellationToken::new(),
+    );
+    let (begins, drops) = (begun.clone(), dropped.clone());
+    let handler = move |_: Task<String>| {
+        let held = Dropped(drops.clone());
+        begins.cancel();
+        async move {
+            std::future::pending::<()>().await;
+            drop(held);
+            Ok(Finish::done())
+        }
+    };
+    let working = tokio::spawn(worker(&queue).run(stop.clone(), handler));
+    begun.cancelled().await;
+    (queue.jobs.remove(&queue.ty, &queue.id("j")))
+        .await
+        .unwrap();
+    dropped.cancelled().await;
+    stop.cancel();
+    working.await.unwrap();
+    queue.check().await;
+}
