@@ -92,9 +92,8 @@ impl Runs {
         let table = &mut *self.table();
         match table.runs.get(&lock).map(Weak::upgrade) {
             Some(Some(run)) => run.signal(signal),
-            Some(None) => {}
             None if table.claiming => table.early.push((lock, signal)),
-            None => {}
+            Some(None) | None => {}
         }
     }
 

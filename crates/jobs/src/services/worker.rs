@@ -72,9 +72,13 @@ pub enum Failure {
 
 impl<E: StdError> From<E> for Failure {
     fn from(error: E) -> Self {
-        let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-        let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-        Self::Retry(format!("{error}{causes}"))
+        let mut reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            reason = format!("{reason}: {error}");
+            cause = error.source();
+        }
+        Self::Retry(reason)
     }
 }
 
@@ -107,7 +111,7 @@ impl Retry {
         }
         let doubled = 1_u32 << failures.saturating_sub(1).min(31);
         let wait = self.delay.saturating_mul(doubled).min(self.delay_max);
-        Some(wait - entropy.up_to(wait.mul_f64(self.jitter.clamp(0.0, 1.0))))
+        Some(wait.saturating_sub(entropy.up_to(wait.mul_f64(self.jitter.clamp(0.0, 1.0)))))
     }
 }
 

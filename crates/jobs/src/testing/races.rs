@@ -380,25 +380,32 @@ impl World {
         (rung && self.value(&other_key).await.is_some()).then(|| "nobody heard the bell".into())
     }
 
-    /// A notifier that comes back after a long time keeps its bell and its notes.
+    /// One of two notifiers that comes back after a long time keeps its bell and its notes.
     async fn clear_bells(&self) -> Option<String> {
-        let (nonce, id) = (7, JobId::try_from("a").unwrap());
+        let (nonces, id) = ([7, 8], JobId::try_from("a").unwrap());
         let (calm, jobs, ty) = (&self.calm, &self.jobs, &self.ty);
-        let (bell, note) = (
-            &calm.keys().notifier(ty, nonce),
-            &calm.keys().note(ty, nonce, &id),
-        );
-        let touch = || async move {
-            let touched = calm.store().transact("touch", |tx| async move {
-                let value = stamp_template(calm.store().incarnation(), &[]);
-                tx.set_versionstamped_value(bell, &value);
-                tx.set(note, &[]);
-                calm.add_sleeper_in(&tx, ty, 3);
-                Ok::<_, Error>(())
-            });
-            touched.await.unwrap();
+        let rows = |nonce| {
+            let keys = calm.keys();
+            (keys.notifier(ty, nonce), keys.note(ty, nonce, &id))
         };
-        touch().await;
+        let touch = |nonce| {
+            let (bell, note) = rows(nonce);
+            async move {
+                let (bell, note) = (&bell, &note);
+                let touched = calm.store().transact("touch", |tx| async move {
+                    let value = stamp_template(calm.store().incarnation(), &[]);
+                    tx.set_versionstamped_value(bell, &value);
+                    tx.set(note, &[]);
+                    calm.add_sleeper_in(&tx, ty, 3);
+                    Ok::<_, Error>(())
+                });
+                touched.await.unwrap();
+            }
+        };
+        for nonce in nonces {
+            touch(nonce).await;
+        }
+        let nonce = nonces[self.either];
         let mut leases = Leases::new(1);
         let mut bells = Bells::new(jobs, ty, watch::channel(Held::default()).1);
         let expiry = Duration::from_secs(20);
@@ -409,11 +416,12 @@ impl World {
         let order = leases.turn(jobs, ty, expiry).await.unwrap();
         let back = async {
             sleep(self.late).await;
-            touch().await;
+            touch(nonce).await;
         };
         let (cleared, ()) = tokio::join!(bells.clear(&lease, order), back);
         cleared.unwrap();
-        let (bell, note) = (self.value(bell).await, self.value(note).await);
+        let (bell, note) = rows(nonce);
+        let (bell, note) = (self.value(&bell).await, self.value(&note).await);
         (bell.is_none() || note.is_none()).then(|| "what a notifier had is gone".into())
     }
 }
@@ -454,7 +462,8 @@ mistake::planted! {
 }
 
 mistake::weakened! {
-    clear_bells: clear_bells Notifier All,
+    clear_bells_first: clear_bells Notifier First,
+    clear_bells_later: clear_bells Notifier Later,
     expire_first: expire Job First,
     expire_later: expire Job Later,
     keep_first: keep Activity First,

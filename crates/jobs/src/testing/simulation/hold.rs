@@ -38,7 +38,7 @@ impl Fleet {
             acceptor,
         };
         held.set_timeout(LONG_MS).await;
-        held.signals().await;
+        held.signals(&jobs).await;
         held.paces(&jobs).await;
         stop.cancel();
         serving.await.unwrap();
@@ -61,20 +61,20 @@ impl Held<'_> {
     }
 
     /// Two jobs are held; one is wanted again, and then removed.
-    async fn signals(&self) {
+    async fn signals(&self, jobs: &Jobs) {
         let calm = &self.fleet.calm;
         let other = Add::new(JobId::try_from("b").unwrap(), "");
         calm.add(&self.ty, other).await.unwrap();
         let other = self.acceptor.accept(1, Duration::from_mins(1)).await;
         let other = other.unwrap().remove(0).job;
         let job = self.begin().await.job;
-        let asked = calm.resubmit(&self.ty, &self.id, None, None);
+        let asked = jobs.resubmit(&self.ty, &self.id, None, None);
         asked.await.unwrap();
         self.is_told(job.again(), "wanted again").await;
         if job.lost().is_cancelled() {
             self.problem("a job that is only wanted again was said to be lost");
         }
-        calm.remove(&self.ty, &self.id).await.unwrap();
+        jobs.remove(&self.ty, &self.id).await.unwrap();
         self.is_told(job.lost(), "removed").await;
         if other.again().is_cancelled() || other.lost().is_cancelled() {
             self.problem("the holder of another job was told");
