@@ -168,7 +168,7 @@ async fn what_is_wrong_is_said() {
         ),
         (
             vec![from.as_str(), missing.as_str(), "--option", "x"],
-            "write FIELD=JSON",
+            "must be FIELD=JSON",
         ),
         (
             vec![

@@ -39,7 +39,7 @@
 //! | `local(id)`, `put_local(id, &body)` | `_local/id` | the parsed body, the new revision |
 //! | `ensure_full_commit()` | `_ensure_full_commit` | `instance_start_time` |
 //! | `document(&id)` | `GET doc` | a [`Document`], design documents for their filters |
-//! | `Server::{info, session, all_dbs, dbs_info, db_updates}` | `/`, `_session`, … | |
+//! | `Server::{dbs_info, db_updates}` | `_dbs_info`, `_db_updates` | |
 //!
 //! Documents are [`Document`]s: the JSON text of the server, untouched, with the few members that
 //! replication looks at. Everything that streams takes one of the endpoint's connections until it
@@ -108,9 +108,7 @@ pub use net::{ConnectFn, ResolveFn, Resolver, Transport};
 pub use network::Network;
 pub use options::{NetworkOptions, RateLimitScope, RequestOptions};
 pub use secret::{Basic, Secret};
-pub use server::{
-    DatabaseUpdate, DatabaseUpdates, ListedDatabase, Server, ServerInfo, SessionInfo, Vendor,
-};
+pub use server::{DatabaseUpdate, DatabaseUpdates, ListedDatabase, Server};
 pub use traffic::Traffic;
 pub use types::{DocId, Rev, Seq};
 pub use wire::FeedKind;

@@ -13,37 +13,12 @@ use crate::network::Network;
 use crate::options::RequestOptions;
 use crate::payload::Payload;
 use crate::peer::{Call, Peer};
-use crate::traffic::Traffic;
 use crate::types::Seq;
 
 /// The root of a server. Clones are cheap and share one limit of connections.
 #[derive(Clone)]
 pub struct Server {
     peer: Arc<Peer>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-pub struct ServerInfo {
-    /// `Welcome`.
-    pub couchdb: Option<String>,
-    pub version: Option<String>,
-    #[serde(default)]
-    pub features: Vec<String>,
-    #[serde(default)]
-    pub vendor: Option<Vendor>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-pub struct Vendor {
-    pub name: Option<String>,
-}
-
-/// The user that the server takes us for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SessionInfo {
-    /// `None` for anonymous requests.
-    pub name: Option<String>,
-    pub roles: Vec<String>,
 }
 
 /// What a server says about one of its databases.
@@ -91,56 +66,6 @@ impl Server {
         Self {
             peer: Arc::new(database.above()),
         }
-    }
-
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.peer.endpoint
-    }
-
-    pub fn traffic(&self) -> Traffic {
-        self.peer.counters.sums()
-    }
-
-    pub async fn info(&self) -> Result<ServerInfo, Error> {
-        self.peer
-            .fetch(&Call::get(""))
-            .await?
-            .success()
-            .await?
-            .parse()
-    }
-
-    pub async fn session(&self) -> Result<SessionInfo, Error> {
-        #[derive(Deserialize)]
-        struct Raw {
-            #[serde(rename = "userCtx")]
-            user: RawUser,
-        }
-        #[derive(Deserialize)]
-        struct RawUser {
-            name: Option<String>,
-            #[serde(default)]
-            roles: Vec<String>,
-        }
-        let reply = self
-            .peer
-            .fetch(&Call::get("_session"))
-            .await?
-            .success()
-            .await?;
-        let RawUser { name, roles } = reply.parse::<Raw>()?.user;
-        Ok(SessionInfo { name, roles })
-    }
-
-    /// The names of at most `limit` databases after `after`, in order.
-    pub async fn all_dbs(&self, after: Option<&str>, limit: u64) -> Result<Vec<String>, Error> {
-        let mut call = Call::get("_all_dbs").param("limit", &limit.to_string());
-        if let Some(after) = after {
-            // The smallest string that is greater.
-            let key = serde_json::Value::from(format!("{after}\u{0}"));
-            call = call.param("start_key", &key.to_string());
-        }
-        self.peer.fetch(&call).await?.success().await?.parse()
     }
 
     /// Information on databases, in the order of the names.

@@ -114,46 +114,26 @@ async fn short_requests() {
     let put = find("PUT", "/db/_local/a%20b");
     assert_eq!(put.header("x-couch-full-commit"), Some("false"));
     assert_eq!(put.json(), body);
-    assert_eq!(
-        find("DELETE", "/db/_local/there").target,
-        "/db/_local/there?rev=0-1"
-    );
     assert_eq!(find("PUT", "/db/").target, "/db/?q=4&n=1%202");
     assert_eq!(fake.connections(), 1, "one connection for all");
 }
 
 #[tokio::test]
 async fn the_server_above() {
-    let fake = Fake::answering(&[
-        (
-            "/couch/",
-            json(
-                200,
-                r#"{"couchdb":"Welcome","version":"3.5.1","features":["x"],"vendor":{"name":"V"}}"#,
-            ),
-        ),
-        (
-            "/couch/_session",
-            json(
-                200,
-                r#"{"ok":true,"userCtx":{"name":"u","roles":["_admin"]},"info":{}}"#,
-            ),
-        ),
-    ])
-    .await;
+    let rows = r#"[{"key":"a","info":{"update_seq":"1-x"}},{"key":"b","error":"not_found"}]"#;
+    let fake = Fake::answering(&[("/couch/_dbs_info", json(200, rows))]).await;
     let endpoint = Endpoint::from_url(&fake.url("/couch/my%2Fdb?q=1")).unwrap();
     let server = network()
         .database(endpoint, impatient())
         .await
         .unwrap()
         .server();
-    let info = server.info().await.unwrap();
-    assert_eq!(info.features, ["x"]);
-    let session = server.session().await.unwrap();
-    assert_eq!(
-        (session.name.as_deref(), session.roles),
-        (Some("u"), vec!["_admin".to_owned()])
-    );
+    let names = ["a", "b"].map(str::to_owned);
+    let listed = server.dbs_info(&names).await.unwrap();
+    let listed = listed
+        .iter()
+        .map(|db| (db.name.as_str(), db.update_seq.is_some()));
+    assert_eq!(listed.collect::<Vec<_>>(), [("a", true), ("b", false)]);
 }
 
 #[tokio::test]

@@ -310,7 +310,7 @@ impl Running {
         match self.take_over(node).await {
             Ok(changed) => tracing::info!(changed = changed.join(" "), "configuration reloaded"),
             Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "configuration not reloaded")
+                tracing::error!(error = format!("{error:#}"), "configuration not reloaded");
             }
         }
         self.systemd.tell("READY=1");
