@@ -281,11 +281,17 @@ mod tests {
             ),
             (
                 r#"{"cors":{"origins":["https://a/"]}}"#,
-                "`cors.origins` has",
+                "`cors.origins` must be a list",
             ),
-            (r#"{"trusted_origins":["a"]}"#, "`trusted_origins` has"),
+            (
+                r#"{"trusted_origins":["a"]}"#,
+                "`trusted_origins` must be a list",
+            ),
             (r#"{"trusted_origins":["*"]}"#, "`trusted_origins` must"),
-            (r#"{"trusted_proxies":["a"]}"#, "`trusted_proxies` has"),
+            (
+                r#"{"trusted_proxies":["a"]}"#,
+                "`trusted_proxies` must be a list",
+            ),
         ] {
             let problem = parse(json).validate().unwrap_err().to_string();
             assert!(problem.starts_with(expected), "{json}: {problem}");

@@ -125,7 +125,7 @@ async fn answers_that_are_none() {
         (json(200, "potato"), "not the JSON that was expected"),
         (json(200, "[]"), "not the JSON that was expected"),
         (json(200, ""), "not the JSON that was expected"),
-        (json(200, r#"{"update_seq":1}"#), "it is no database"),
+        (json(200, r#"{"update_seq":1}"#), "it is not a database"),
         (
             json(
                 200,
@@ -304,5 +304,5 @@ async fn interim_answers_without_an_end_are_a_failure_at_once() {
     };
     let db = network().database(url, options).await.unwrap();
     let text = db.info().await.unwrap_err().to_string();
-    assert!(text.contains("interim answers"), "{text}");
+    assert!(text.contains("interim responses"), "{text}");
 }

@@ -253,7 +253,7 @@ fn roles_come_from_the_flag_or_the_environment_or_the_file() {
         off.load()
             .unwrap_err()
             .to_string()
-            .contains("every role is turned off")
+            .contains("all roles are turned off")
     );
 }
 
