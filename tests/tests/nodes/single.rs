@@ -126,7 +126,7 @@ async fn a_document_replicates_and_says_so() {
         " WARN ".to_owned(),
         r#"db="_replicator""#.to_owned(),
         r#"doc.id="gone""#.to_owned(),
-        "db_not_found".to_owned(),
+        "replication_auth_error".to_owned(),
         source.database_url("gone"),
         target.database_url("copy"),
     ];
