@@ -21,9 +21,12 @@ fn hasty() -> RequestOptions {
 async fn a_server_that_hangs_is_unreachable_until_it_responds() {
     let hangs = Arc::new(AtomicBool::new(true));
     let hanging = Arc::clone(&hangs);
-    let fake = Fake::new(move |_| match hanging.load(Ordering::SeqCst) {
-        true => vec![Step::Stall],
-        false => vec![Step::Send(json(200, INFO))],
+    let fake = Fake::new(move |_| {
+        if hanging.load(Ordering::SeqCst) {
+            vec![Step::Stall]
+        } else {
+            vec![Step::Send(json(200, INFO))]
+        }
     });
     let fake = fake.await;
     let network = network_with(|options| {

@@ -313,12 +313,12 @@ impl Outcome {
             if wanted.is_privileged() {
                 return Err(PRIVILEGED.to_owned());
             }
-            match body.get("_replication_state").and_then(Json::as_str) {
-                Some("completed" | "failed") => self.ended += 1,
-                _ => {
-                    self.runs += 1;
-                    judged.wanted = Some(wanted);
-                }
+            let state = body.get("_replication_state").and_then(Json::as_str);
+            if let Some("completed" | "failed") = state {
+                self.ended += 1;
+            } else {
+                self.runs += 1;
+                judged.wanted = Some(wanted);
             }
             self.ownerless += u64::from(owner.is_none());
         }

@@ -147,8 +147,8 @@ impl Replications {
         let sealer = &self.0.sealer;
         edit.sealed = strip::seal_body(sealer, db, &edit.id, &body, grant.as_ref());
         let meaning = Meaning {
-            grant,
             body,
+            grant,
             wanted,
         };
         Ok(Prepared {
