@@ -1,7 +1,7 @@
 //! `couch_jobs`: a transactional job queue that knows nothing of what its jobs do.
 //!
 //! Creators [`add`](Jobs::add) jobs of a [type](JobType), processors [`accept`](Jobs::accept) them,
-//! send heart-beats with [`update`](Jobs::update) and [`finish`](Jobs::finish) them. A job whose
+//! send heartbeats with [`update`](Jobs::update) and [`finish`](Jobs::finish) them. A job whose
 //! holder goes silent comes back. Everything is a transaction on a [store], and can be part of the
 //! caller's: a document and the job it makes are written together or not at all.
 //!

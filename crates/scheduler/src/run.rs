@@ -1,7 +1,7 @@
 //! One run of one job, from being accepted to being put back or finished.
 //!
-//! While it works, heart-beats go out on a timer of their own, and every checkpoint asks the queue first. When the lock is
-//! lost, or no heart-beat gets through for three quarters of the timeout, the engine is dropped where it is, long before
+//! While it works, heartbeats go out on a timer of their own, and every checkpoint asks the queue first. When the lock is
+//! lost, or no heartbeat gets through for three quarters of the timeout, the engine is dropped where it is, long before
 //! anybody else may begin. Every end is one transaction: queue, document, and the rows of the replication id together.
 
 mod end;

@@ -231,7 +231,7 @@ impl Server {
         let id = match done {
             Ok((id, _)) => id,
             Err(error) => {
-                // A bug. Its job comes back when its heart-beats are missed.
+                // A bug. Its job comes back when its heartbeats are missed.
                 tracing::error!(error = %error, "a run ended badly");
                 error.id()
             }

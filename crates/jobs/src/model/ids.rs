@@ -218,7 +218,7 @@ impl Job {
         }
     }
 
-    /// How long its holder may be silent, as its last heart-beat knew: heart-beats are to be sent at a third of it or sooner.
+    /// How long its holder may be silent, as its last heartbeat knew: heartbeats are to be sent at a third of it or sooner.
     pub fn timeout(&self) -> Duration {
         self.run.timeout()
     }

@@ -12,7 +12,7 @@
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
 //!                                                       is the registration of the type
-//!  6 ACTIVITY  type, bucket, id                       = stamp, time, timeout of the last heart-beat
+//!  6 ACTIVITY  type, bucket, id                       = stamp, time, timeout of the last heartbeat
 //!  7 DATA      type, id, slot, n                      = the nth chunk of data that is too large for the header
 //!  8 FINISHED  type, bucket, expires_ms, id           = ""        retention: i64::MAX is never
 //!  9 HISTORY   type, id, attempt                      = holder, lock, start, end, outcome, reason
@@ -37,7 +37,7 @@
 //!   never holds one, and any operations on a job may meet in one transaction.
 //! - `version` in a ready row is the read version at which the job was made ready, and is known to
 //!   the header: first come, first served, whatever the clocks of creators say.
-//! - A heart-beat reads the header (its fence) and writes the ACTIVITY row, nothing else. What a holder writes in a transaction
+//! - A heartbeat reads the header (its fence) and writes the ACTIVITY row, nothing else. What a holder writes in a transaction
 //!   of its own leaves a CALL row too, by which another try of that transaction recognises it, whatever the holder has done
 //!   meanwhile. The next call of the run, or its end, clears the rows of calls that have ended.
 //! - `edge` counts transitions, state × 4 + state, and so each transition adds to one row, not two;
@@ -205,7 +205,7 @@ impl Keys {
         KeyRange::new(all.begin, self.pack(Table::Pending, &end))
     }
 
-    /// The heart-beats of a bucket.
+    /// The heartbeats of a bucket.
     pub(crate) fn active(&self, ty: &JobType, bucket: u16) -> KeyRange {
         self.range(Table::Activity, &(ty.as_str(), bucket))
     }
@@ -474,13 +474,13 @@ pub(crate) fn stamp_of(value: &[u8]) -> Result<Order> {
     parts.ok_or_else(|| Error::corrupt("a stamped row cannot be decoded"))
 }
 
-/// How long the holder that wrote a heart-beat may be silent after it.
+/// How long the holder that wrote a heartbeat may be silent after it.
 pub(crate) fn promised(beat: &Bytes) -> Result<Duration> {
     let timeout_ms = beat.last_chunk().map(|ms| u64::from_be_bytes(*ms));
     (timeout_ms
         .filter(|_| beat.len() == 31)
         .map(Duration::from_millis))
-    .ok_or_else(|| Error::corrupt("a heart-beat cannot be decoded"))
+    .ok_or_else(|| Error::corrupt("a heartbeat cannot be decoded"))
 }
 
 /// What follows the stamp.

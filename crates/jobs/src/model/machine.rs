@@ -23,7 +23,7 @@
 //! ```text
 //!  pending   creator: Ask      replaces time and data
 //!  running   creator: Ask      owes a run: `next`, in which the creator's wish beats the holder's
-//!            holder: Update    a heart-beat, and new data if there is any
+//!            holder: Update    a heartbeat, and new data if there is any
 //!            holder: Resubmit  wants a run: `next`
 //!  any       notifier: Watch   is told of the next change
 //! ```
@@ -81,7 +81,7 @@ pub(crate) enum Event {
     Update {
         lock: JobLock,
         data: Option<Bytes>,
-        /// This very call has written its heart-beat before.
+        /// This very call has written its heartbeat before.
         repeated: bool,
     },
     /// The holder asks for another run.
@@ -89,7 +89,7 @@ pub(crate) enum Event {
         lock: JobLock,
         due_ms: i64,
         data: Option<Bytes>,
-        /// This very call has written its heart-beat before.
+        /// This very call has written its heartbeat before.
         repeated: bool,
     },
     Finish {

@@ -21,7 +21,7 @@ pub(crate) struct Run {
 #[derive(Debug, Default)]
 struct Pace {
     timeout: Duration,
-    /// What counts as soon as the heart-beat that says so is committed.
+    /// What counts as soon as the heartbeat that says so is committed.
     longer: Option<(Duration, CommitStamp)>,
 }
 
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// The timeout that the last heart-beat has promised to keep to, or a shorter one.
+    /// The timeout that the last heartbeat has promised to keep to, or a shorter one.
     pub(crate) fn timeout(&self) -> Duration {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let committed = |(_, stamp): &mut (Duration, CommitStamp)| stamp.get().is_some();
@@ -86,7 +86,7 @@ impl Run {
         pace.timeout
     }
 
-    /// A heart-beat promises this timeout. A shorter one is kept to at once, since another try may have been committed.
+    /// A heartbeat promises this timeout. A shorter one is kept to at once, since another try may have been committed.
     pub(crate) fn promise(&self, timeout: Duration, stamp: CommitStamp) {
         let now = self.timeout();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);

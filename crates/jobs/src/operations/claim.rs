@@ -11,7 +11,7 @@
 //!                   PENDING of lanes, if the type uses them: [`lanes`]  -
 //! each chosen job   JOB                                 ── the fence ─  JOB with a new lock
 //!   (conflicting)   its DATA (snapshot)                                 clears its PENDING row
-//!                                                                       ACTIVITY: the first heart-beat
+//!                                                                       ACTIVITY: the first heartbeat
 //!                                                                       HISTORY: the run before, if any
 //!                                                                       NOTE, NOTIFIER if it is followed
 //! all of them       SLEEPER, if more is due than is taken (snapshot)    clears one: wakes another acceptor

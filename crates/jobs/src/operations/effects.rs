@@ -164,7 +164,7 @@ impl Effects<'_> {
             self.tx.clear(&self.jobs.keys().index(ty, id, from));
         }
         match to {
-            // ACTIVITY rows are written with the heart-beat, by [`Self::beat`].
+            // ACTIVITY rows are written with the heartbeat, by [`Self::beat`].
             None | Some(Position::Active) => {}
             Some(to @ Position::Finished(_)) => {
                 self.tx.set(&self.jobs.keys().index(ty, id, to), &[]);
@@ -204,7 +204,7 @@ impl Effects<'_> {
         }
     }
 
-    /// Writes the holder's heart-beat, and how long it may be silent from then on.
+    /// Writes the holder's heartbeat, and how long it may be silent from then on.
     pub(crate) fn beat(&self, ty: &JobType, id: &JobId, timeout: Duration) {
         let key = self.jobs.keys().index(ty, id, Position::Active);
         let mut rest = [0; 16];

@@ -1,4 +1,4 @@
-//! Heart-beats that wait to be sent together, see `services/keep_alive.rs`.
+//! Heartbeats that wait to be sent together, see `services/keep_alive.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use crate::model::ids::{Job, JobLock};
 use crate::model::machine::Held;
 use crate::operations::batch::Batch;
 
-/// The most heart-beats in one transaction.
+/// The most heartbeats in one transaction.
 const TOGETHER_MAX: usize = 100;
 /// Ticks in the timeout of a type.
 const TICKS: u32 = 64;
 
-/// The heart-beats that wait for others to go out with.
+/// The heartbeats that wait for others to go out with.
 #[derive(Debug)]
 pub(crate) struct Heartbeats {
     waiting: Mutex<Vec<Waiting>>,
@@ -81,7 +81,7 @@ pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Sender<Beat>,
 }
 
-/// What became of a heart-beat.
+/// What became of a heartbeat.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Beat {
     /// The job was held at this time or later.
@@ -107,7 +107,7 @@ impl Heartbeats {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the updates of this holder count as heart-beats.
+    /// From now on the updates of this holder count as heartbeats.
     pub(crate) fn keep(&self, lock: JobLock) -> Keeping<'_> {
         self.kept().insert(lock, Kept::default());
         Keeping { beats: self, lock }

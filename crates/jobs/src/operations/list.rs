@@ -190,7 +190,7 @@ impl Jobs {
     }
 }
 
-/// A row of an index, and the job that stands behind it: id, header, last heart-beat.
+/// A row of an index, and the job that stands behind it: id, header, last heartbeat.
 struct Found {
     key: Bytes,
     job: Option<(JobId, Header, Option<i64>)>,

@@ -1,4 +1,4 @@
-//! What the holder of a job does: heart-beats, progress, finishing, running again.
+//! What the holder of a job does: heartbeats, progress, finishing, running again.
 //!
 //! Each reads the job's header, so that whoever takes the job away conflicts with it, and answers
 //! [`Error::Halt`] when the lock is not the job's any more. A holder that calls one of them in the
@@ -23,7 +23,7 @@ use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, Stat
 pub(crate) const CLAIM_JOBS_MAX: usize = 500;
 
 impl Jobs {
-    /// A heart-beat, with new data if there is any. To be sent at least every third of the type's
+    /// A heartbeat, with new data if there is any. To be sent at least every third of the type's
     /// timeout; says whether the job was asked to run again.
     pub async fn update(&self, job: &Job, data: Option<Bytes>) -> Result<Held> {
         let (op, data) = (self.op(), data.as_ref());
@@ -56,7 +56,7 @@ impl Jobs {
         self.hold_in(tx, op, job, data, event).await
     }
 
-    /// A step of the holder after which it goes on: a heart-beat too.
+    /// A step of the holder after which it goes on: a heartbeat too.
     async fn hold_in(
         &self,
         tx: &Transaction,
@@ -85,7 +85,7 @@ impl Jobs {
         Ok(held)
     }
 
-    /// A heart-beat beside which nothing else is written, so that nobody has to recognise it. The row
+    /// A heartbeat beside which nothing else is written, so that nobody has to recognise it. The row
     /// that it writes is its fence too: whoever takes the job away clears it. So whoever only writes to
     /// the header, for another run or for a subscriber, does not get in the way.
     pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
@@ -109,7 +109,7 @@ impl Jobs {
         Ok(held(reply, header.as_deref(), job.lock))
     }
 
-    /// Asks for another run after this one, at a time: a heart-beat too. Unlike
+    /// Asks for another run after this one, at a time: a heartbeat too. Unlike
     /// [`resubmit`](Self::resubmit), only the holder can.
     pub async fn run_again_in(
         &self,

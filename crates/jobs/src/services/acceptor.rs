@@ -135,7 +135,7 @@ impl Acceptor {
         (acceptor, handle)
     }
 
-    /// Works until the token is cancelled or every handle is dropped. From then on its jobs hear by their heart-beats only when
+    /// Works until the token is cancelled or every handle is dropped. From then on its jobs hear by their heartbeats only when
     /// they are lost.
     pub async fn run(self, token: CancellationToken) {
         let (jobs, ty, runs) = (self.jobs.clone(), self.ty.clone(), Arc::clone(&self.runs));

@@ -1,6 +1,6 @@
 //! Keeping a job while it is worked on.
 //!
-//! Heart-beats are not urgent, so those of a process go out together: all begin at a tick that they share, and the first whose
+//! Heartbeats are not urgent, so those of a process go out together: all begin at a tick that they share, and the first whose
 //! patience ends takes all that wait into one transaction, or several if that conflicts. Ten thousand jobs that wait for something wake the process once a
 //! second, for a few transactions.
 
@@ -16,13 +16,13 @@ use crate::testing::planted::Bug;
 use crate::{Accepted, Error, Held, Job, Jobs, Op, Result};
 
 impl Jobs {
-    /// Sends heart-beats for a job at the pace that its type asks for, until the job is lost: returns
-    /// [`Error::Halt`] when somebody else may have it, or when no heart-beat has got through for so
+    /// Sends heartbeats for a job at the pace that its type asks for, until the job is lost: returns
+    /// [`Error::Halt`] when somebody else may have it, or when no heartbeat has got through for so
     /// long that somebody else may have it soon. Whoever works on the job then has a quarter of the
     /// timeout to stop. Each answer is shown to `told`.
     ///
     /// What the worker writes with [`update`](Self::update) or [`run_again`](Self::run_again) through this handle is a
-    /// heart-beat too: none is sent while the worker does so often enough.
+    /// heartbeat too: none is sent while the worker does so often enough.
     ///
     /// To be raced with the work: `tokio::select! { done = work => …, lost = jobs.keep_alive(…) => … }`.
     pub async fn keep_alive(&self, accepted: &Accepted, mut told: impl FnMut(Held)) -> Error {
@@ -109,7 +109,7 @@ impl Jobs {
         let work = |tx, part| async move { self.beats_in(&tx, op, part).await };
         let done = |part: &[(usize, Job)], beats: Result<Vec<Beat>>| {
             let beats = beats.unwrap_or_else(|error| {
-                tracing::warn!(jobs = part.len(), error = %error.chain(), "send heart-beats");
+                tracing::warn!(jobs = part.len(), error = %error.chain(), "send heartbeats");
                 vec![Beat::Failed; part.len()]
             });
             for ((n, _), beat) in part.iter().zip(beats) {
@@ -129,7 +129,7 @@ impl Jobs {
                 |tx| async move { self.beat_in(&tx, op, job).await },
             );
         beat.await.unwrap_or_else(|error| {
-            tracing::warn!(job.id = %job.id, error = %error.chain(), "send a heart-beat");
+            tracing::warn!(job.id = %job.id, error = %error.chain(), "send a heartbeat");
             Beat::Failed
         })
     }

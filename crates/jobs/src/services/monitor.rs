@@ -1,10 +1,10 @@
 //! The activity monitor of one type: brings back the jobs of holders that went silent.
 //!
 //! At each turn a node notes the version at which it looked. An activity row that was last written
-//! before a version noted one timeout ago, by this node's monotonic clock, has not had a heart-beat
+//! before a version noted one timeout ago, by this node's monotonic clock, has not had a heartbeat
 //! for a timeout: no two clocks are compared, and whoever takes over a partition has notes of its
 //! own. The timeout is the one that the row says its holder keeps to: when that of the type is changed,
-//! holders hear of it with their next heart-beat. After a failure to reach the store the notes are thrown away, since holders could not reach
+//! holders hear of it with their next heartbeat. After a failure to reach the store the notes are thrown away, since holders could not reach
 //! it either: nobody is judged before a full timeout has passed again.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -207,7 +207,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         Ok(())
     }
 
-    /// Brings back jobs whose last heart-beat came before a version. False when the lease is lost; an
+    /// Brings back jobs whose last heartbeat came before a version. False when the lease is lost; an
     /// error when the store could not be reached. Any other failure leaves a job to the next turn.
     pub(crate) async fn stall(
         &self,

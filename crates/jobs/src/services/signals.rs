@@ -4,7 +4,7 @@
 //! another run of it, leaves a note under that number, as for a notifier. The acceptor reads no more than its notes: a cancel
 //! costs the holder two transactions, however many jobs it holds, and other holders nothing.
 //!
-//! Heart-beats say the same later. So a note that the store loses with its watch only delays, and notes of an acceptor that
+//! Heartbeats say the same later. So a note that the store loses with its watch only delays, and notes of an acceptor that
 //! is gone are swept like those of a notifier.
 
 use std::collections::HashMap;

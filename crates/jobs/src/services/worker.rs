@@ -1,6 +1,6 @@
 //! A worker: runs a handler for each job of a type, and does what every worker has to do around it.
 //!
-//! It claims jobs, decodes their data, sends heart-beats, stops a run whose job was removed, retries what has failed, puts aside
+//! It claims jobs, decodes their data, sends heartbeats, stops a run whose job was removed, retries what has failed, puts aside
 //! what is not to be retried, and gives its jobs back when the process stops.
 
 use std::error::Error as StdError;
@@ -270,7 +270,7 @@ impl<H> Shared<H> {
         match self.acceptor.finish(job, finish).await {
             Ok(_) => {}
             Err(Error::Halt) => tracing::info!(job.id = %job.id, "the job was lost"),
-            // It is run again when its heart-beats are missed.
+            // It is run again when its heartbeats are missed.
             Err(error) => {
                 tracing::warn!(job.id = %job.id, error = %error.chain(), "end a run");
             }

@@ -217,7 +217,7 @@ impl World {
         self.problems().await
     }
 
-    /// Heart-beats that go out together leave nothing behind for a job whose run has just ended.
+    /// Heartbeats that go out together leave nothing behind for a job whose run has just ended.
     async fn keep(&self) -> Option<String> {
         for id in Self::neighbours() {
             self.add(&id, "").await;

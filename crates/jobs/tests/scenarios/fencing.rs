@@ -104,7 +104,7 @@ async fn effects(store: &Store) -> i64 {
     value.map_or(0, |value| i64::from_le_bytes((*value).try_into().unwrap()))
 }
 
-/// A holder's own writes happen once for each heart-beat and each finish, however often the store
+/// A holder's own writes happen once for each heartbeat and each finish, however often the store
 /// forgets to answer.
 pub(crate) async fn effects_happen_exactly_once(queue: Queue) {
     let jobs = &faulty(
@@ -176,7 +176,7 @@ pub(crate) async fn every_step_recognises_its_success(queue: Queue) {
     queue.check().await;
 }
 
-/// A heart-beat of the worker comes between a transaction that was committed without an answer and
+/// A heartbeat of the worker comes between a transaction that was committed without an answer and
 /// its next try: what the worker writes beside its progress is still written once.
 pub(crate) async fn heart_beats_hide_no_success(queue: Queue) {
     let (store, control) = queue.store.with_faults(no_answers(true));

@@ -232,7 +232,7 @@ pub(crate) async fn types_change_live(mut queue: Queue) {
     sleep(queue.timeout() * 4).await;
     assert_eq!(queue.state("j").await, Some(State::Running));
     queue.jobs.set_type(&queue.ty, short).await.unwrap();
-    // Its holder hears of the change with a heart-beat, and may be as silent as it was told before until then.
+    // Its holder hears of the change with a heartbeat, and may be as silent as it was told before until then.
     sleep(queue.timeout() * 4).await;
     assert_eq!(queue.state("j").await, Some(State::Running));
     assert!(!queue.jobs.update(&job, None).await.unwrap().again);

@@ -1,6 +1,6 @@
 //! Jobs that have caught up: they give their seat and their engine away until their source has changed.
 //!
-//! Such a job is still this node's, and heart-beats go on. It costs its data, a place in the line of those who listen, and
+//! Such a job is still this node's, and heartbeats go on. It costs its data, a place in the line of those who listen, and
 //! no connection. As soon as it hears of a change it takes a seat and runs from its checkpoint, as it would on another node.
 
 use std::sync::atomic::Ordering;

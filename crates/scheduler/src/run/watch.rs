@@ -23,7 +23,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 impl Work<'_> {
     /// Asks the queue before each checkpoint. A store that does not answer is asked again: when that takes too long, the
-    /// missing heart-beats end the run.
+    /// missing heartbeats end the run.
     pub(super) fn gate(&self) -> Gate {
         let (jobs, job) = (
             self.runner.replications.0.jobs.clone(),

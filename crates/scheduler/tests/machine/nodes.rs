@@ -130,7 +130,7 @@ async fn a_holder_hears_of_the_job_that_it_loses() {
     };
     let before = looks();
     world.delete("x0").await;
-    // Long before a heart-beat could have told.
+    // Long before a heartbeat could have told.
     node.load
         .clone()
         .wait_for(|load| load.running == JOBS - 1)

@@ -112,7 +112,7 @@ impl Fleet {
         let tried = tried(&self.members) - before;
         let (nodes, plan) = (self.members.len() as u64, &self.world.plan);
         // Of each type: a poll every 2.5 s, of acceptor and notifier, and the turns of a monitor,
-        // each of which looks at leases, heart-beats and expired jobs.
+        // each of which looks at leases, heartbeats and expired jobs.
         let turns = |timeout_ms: u64| 60_000 / (timeout_ms / 3).min(20_000) + 1;
         let types = plan.types.iter();
         let of_types: u64 = types

@@ -11,7 +11,7 @@ use crate::{
     Accepted, Acceptor, AcceptorHandle, Add, Holder, Job, JobId, JobType, Jobs, State, TypeConfig,
 };
 
-/// Long before a heart-beat could tell.
+/// Long before a heartbeat could tell.
 const AT_ONCE: Duration = Duration::from_secs(3);
 const LONG_MS: u64 = 60_000;
 const SHORT_MS: u64 = 6_000;

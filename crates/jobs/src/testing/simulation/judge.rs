@@ -372,7 +372,7 @@ impl<'a> Judge<'a> {
                 holds(*lock)?;
                 self.heard.insert(key.clone(), entry.at);
                 if model.update(*data) != *again {
-                    return Err("a heart-beat was told wrong about another run".into());
+                    return Err("a heartbeat was told wrong about another run".into());
                 }
             }
             What::RunAgain { lock, due_ms, data } => {

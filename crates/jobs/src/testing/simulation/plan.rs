@@ -55,9 +55,9 @@ pub(super) struct Fates {
     pub(super) silent: u32,
     /// Silent for longer than the timeout, then going on as if nothing had happened.
     pub(super) hang: u32,
-    /// Held for several timeouts, with heart-beats.
+    /// Held for several timeouts, with heartbeats.
     pub(super) hog: u32,
-    /// Heart-beats that come early and late.
+    /// Heartbeats that come early and late.
     pub(super) late: u32,
 }
 

@@ -19,7 +19,7 @@ const LATENCIES_MS: [u64; 3] = [1, 3, 25];
 pub(super) const SEEDS: u64 = 3;
 const TIMEOUT: Duration = Duration::from_secs(12);
 /// How many jobs are held at once, and how many of them are written all the time by a process that
-/// knows nothing of their heart-beats.
+/// knows nothing of their heartbeats.
 const HELD: usize = 200;
 const HOT: usize = 8;
 /// How many holders go silent together.
@@ -89,7 +89,7 @@ fn id(n: usize) -> JobId {
 /// all the time.
 async fn held(latency_ms: u64, mistake: &Mistake) -> Option<String> {
     let world = World::open(latency_ms, mistake).await;
-    let apart = world.jobs.labelled(|_, _| 0);
+    let apart = world.jobs.labelled(&world.ty, |_| 0);
     let mut tasks = JoinSet::new();
     let accepted = world.accepted(HELD, Retention::Forever).await;
     for (n, accepted) in accepted.into_iter().enumerate() {

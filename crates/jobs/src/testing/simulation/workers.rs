@@ -207,7 +207,7 @@ impl Run<'_> {
             ..finish
         };
         if self.rng.random_bool(0.15) {
-            // Whoever sends heart-beats has not heard yet that the work is done.
+            // Whoever sends heartbeats has not heard yet that the work is done.
             let late = self.rng.random_bool(0.5);
             let pause = some_time(&mut self.rng, Duration::from_millis(10));
             let kept = self.rng.random_bool(0.5);
@@ -339,7 +339,7 @@ impl Run<'_> {
         }
     }
 
-    /// "Run again at this time" and finishing, in one transaction, and perhaps a heart-beat too.
+    /// "Run again at this time" and finishing, in one transaction, and perhaps a heartbeat too.
     async fn again_and_finish(&self, due_ms: i64, token: Option<u64>, beat: bool) {
         let (history, jobs) = (self.node.history(), &self.node.jobs);
         let (op, ops) = (&jobs.op(), &[jobs.op(), jobs.op()]);
