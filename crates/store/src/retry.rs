@@ -84,13 +84,14 @@ impl Store {
                 })),
             };
             let error = match result {
-                Ok(value) => match commit(tx, deadline, counters).await {
+                Ok(value) => match commit(&tx, deadline, counters).await {
                     Ok(()) => return Ok(value),
                     Err(error) => E::from(error),
                 },
-                Err(error) => settle(&tx, deadline, error).await,
+                Err(error) => error,
             };
             let Some(reason) = error.as_store_error().filter(|e| e.is_retryable()) else {
+                let error = settle(&tx, deadline, error).await;
                 // An earlier attempt may have been committed before the store was full.
                 let full = matches!(error.as_store_error(), Some(Error::Full { .. }));
                 return Err(if full && attempt.maybe_committed {
@@ -134,9 +135,6 @@ async fn settle<E>(tx: &Transaction, deadline: Instant, error: E) -> E
 where
     E: From<Error> + AsStoreError,
 {
-    if error.as_store_error().is_some() {
-        return error;
-    }
     match timeout_at(deadline, tx.abandon()).await {
         Ok(Ok(())) => error,
         Ok(Err(unsettled)) => E::from(unsettled),
@@ -147,7 +145,7 @@ where
     }
 }
 
-async fn commit(tx: Transaction, deadline: Instant, counters: &Counters) -> Result<(), Error> {
+async fn commit(tx: &Transaction, deadline: Instant, counters: &Counters) -> Result<(), Error> {
     let size = tx.approximate_size();
     let name = tx.name();
     match timeout_at(deadline, tx.commit()).await {

@@ -214,6 +214,22 @@ async fn what_was_read_is_durable_before_a_body_refuses() {
             }
         })
     };
+    // An error of the store may depend on what was read, too.
+    let misuse = |key: &'static [u8]| {
+        store.transact("misuse", async move |tx: Transaction| {
+            match tx.get(key).await? {
+                Some(_) => Err(Error::corrupt("a row that cannot be decoded")),
+                None => Ok(()),
+            }
+        })
+    };
+    let too_large = |key: &'static [u8]| {
+        store.transact("too_large", async move |tx: Transaction| {
+            let size = usize::from(tx.get(key).await?.is_some()) * 200_000;
+            tx.set(b"large", &vec![0; size]);
+            Ok::<_, Error>(())
+        })
+    };
     disk.commit(blind(vec![set("old", "1")]), None, true)
         .await
         .expect("committed");
@@ -226,13 +242,18 @@ async fn what_was_read_is_durable_before_a_body_refuses() {
     }
     assert!(matches!(refuse(b"old").await, Err(Refusal::Exists)));
     let refused = refuse(b"new");
-    tokio::pin!(refused);
+    let (misused, large) = (misuse(b"new"), too_large(b"new"));
+    tokio::pin!(refused, misused, large);
     for _ in 0..100 {
         assert!(futures::poll!(refused.as_mut()).is_pending());
+        assert!(futures::poll!(misused.as_mut()).is_pending());
+        assert!(futures::poll!(large.as_mut()).is_pending());
         tokio::task::yield_now().await;
     }
     drop(gate);
     assert!(matches!(refused.await, Err(Refusal::Exists)));
+    assert!(matches!(misused.await, Err(Error::Corrupt { .. })));
+    assert!(matches!(large.await, Err(Error::TooLarge { .. })));
     writing.await.expect("committed");
 }
 
