@@ -19,6 +19,7 @@ use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use replication::engine::Budget;
 use scheduler::{Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
 use store::Store;
+use store::nodes::{self, Registration};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -122,6 +123,7 @@ impl Node {
                 api::listen::serve(listener, None, options, scraped, stop)
             });
         }
+        node.register(config).await?;
         let jobs = node.replications.jobs().clone();
         let maintenance = Maintenance::new(jobs, config.couch_jobs.clone());
         node.inner
@@ -130,6 +132,29 @@ impl Node {
         node.inner
             .start("metrics upkeep", |stop| collected.run(stop));
         Ok(node)
+    }
+
+    /// Puts the node into the list of those that work on the store.
+    async fn register(&mut self, config: &Config) -> anyhow::Result<()> {
+        let jobs = self.replications.jobs();
+        let (clock, id) = (jobs.clock().clone(), jobs.entropy().bits());
+        let roles = [
+            (config.node_types.api_frontend, "api_frontend"),
+            (config.node_types.replication, "replication"),
+        ];
+        let roles = roles.iter().filter(|(has, _)| *has);
+        let node = nodes::Node {
+            name: node_name(config),
+            roles: roles.map(|(_, role)| *role).collect::<Vec<_>>().join(","),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_ms: clock.now_ms(),
+        };
+        let mut registration = Registration::new(jobs.store().clone(), id, node);
+        registration.beat(clock.now_ms()).await?;
+        self.inner.start("registration of the node", |stop| {
+            stay_registered(registration, clock, stop)
+        });
+        Ok(())
     }
 
     async fn start_frontend(
@@ -227,7 +252,30 @@ impl Node {
     }
 }
 
-/// The replications of a store, with its keys.
+/// Shows signs of life until the node stops. Ends early when the store can no longer be used by this
+/// version, and so ends the node.
+async fn stay_registered(mut registration: Registration, clock: Clock, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            () = tokio::time::sleep(nodes::BEAT_EVERY) => {}
+        }
+        match registration.beat(clock.now_ms()).await {
+            Ok(()) => {}
+            Err(error @ store::Error::Open { .. }) => {
+                tracing::error!(%error, "the store cannot be used any more");
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "register the node"),
+        }
+    }
+    if let Err(error) = registration.leave().await {
+        tracing::warn!(%error, "unregister the node");
+    }
+}
+
+/// Replications of a store, with the keys of its nodes.
 pub(crate) async fn replications(
     config: &Config,
     keys: &KeyRing,

@@ -32,6 +32,7 @@
 #![warn(missing_docs)]
 
 mod call;
+mod counting;
 mod error;
 mod faults;
 #[cfg(feature = "fdb")]
@@ -44,6 +45,7 @@ mod lmdb;
 mod local;
 mod memory;
 mod metadata;
+pub mod nodes;
 mod options;
 mod pending;
 mod range;
@@ -57,10 +59,12 @@ mod watch;
 pub use foundationdb_tuple as tuple;
 
 pub use call::{Call, Priority};
+pub use counting::{Counting, Part, Traffic};
 pub use error::{AsStoreError, Cause, Error, Limit};
 pub use faults::{CommitFate, FaultControl, Faults, ReadLog, Reads, Weaken, Weakened};
 pub use fdb::shutdown;
-pub use options::{Durability, OpenOptions};
+pub use lmdb::Space;
+pub use options::{Durability, Formats, OpenOptions};
 pub use range::{KeyRange, KeyValue, RangeOptions};
 pub use stats::TransactionStats;
 pub use store::Store;

@@ -40,6 +40,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::commit::{QUEUE_COMMITS, Syncer, Waiting, answered, run_commits, spawn};
 use self::directory::Directory;
 use self::engine::{Engine, Tuning};
+pub use self::tree::Space;
 use self::upkeep::Upkeep;
 pub(crate) use self::view::LmdbSnapshot;
 use crate::pending::{CommitRequest, Stamp};
@@ -129,7 +130,13 @@ impl Lmdb {
     }
 
     fn shared_with(self: Arc<Self>, options: &OpenOptions, path: &Path) -> Result<Arc<Self>> {
-        if self.options == *options {
+        let formats = self.options.formats;
+        if self.options
+            == (OpenOptions {
+                formats,
+                ..options.clone()
+            })
+        {
             return Ok(self);
         }
         Err(Error::open(format!(
@@ -183,6 +190,11 @@ impl Lmdb {
     /// Verifies the whole tree. Blocks.
     pub(crate) fn verify(&self) -> Result<()> {
         self.running()?.engine.tree.verify()
+    }
+
+    /// How much of the map is in use. Blocks.
+    pub(crate) fn space(&self) -> Result<Space> {
+        self.running()?.engine.tree.space()
     }
 
     pub(crate) fn arm(&self, slot: &Arc<Slot>) -> Result<()> {

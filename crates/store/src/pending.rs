@@ -264,6 +264,11 @@ impl Pending {
         Ok(())
     }
 
+    /// What was written and what was read, for counting.
+    pub(crate) fn traffic(&self) -> (&[Mutation], &[KeyRange]) {
+        (&self.mutations, &self.reads)
+    }
+
     pub(crate) fn size(&self) -> usize {
         self.size
     }

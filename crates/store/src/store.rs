@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,15 +11,17 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::timeout;
 
 use crate::call::Attempt;
+use crate::counting::{Counting, Part};
 use crate::faults::FaultState;
 use crate::fdb::Fdb;
-use crate::lmdb::Lmdb;
+use crate::lmdb::{Lmdb, Space};
 use crate::local::{LocalBackend, LocalTransaction};
 use crate::metadata::{self, Metadata};
 use crate::stats::{Counters, Stats};
 use crate::transaction::Kind;
 use crate::{
-    Call, Error, FaultControl, Faults, OpenOptions, Priority, Result, Transaction, TransactionStats,
+    Call, Error, FaultControl, Faults, Formats, OpenOptions, Priority, Result, Transaction,
+    TransactionStats,
 };
 
 /// How long opening waits for the store to answer.
@@ -33,7 +35,12 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     backend: Backend,
     faults: Option<Arc<FaultState>>,
+    counting: Option<Counting>,
     metadata: Metadata,
+    /// The formats that this build reads.
+    build: Formats,
+    /// The format in which rows are written.
+    format: Arc<AtomicU16>,
     stats: Stats,
     watches: Arc<AtomicUsize>,
     /// Jitter of the retry loop.
@@ -55,16 +62,19 @@ impl Store {
     /// Opens a store with these options.
     pub async fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
         let backend = Backend::open(url, options).await?;
-        let opening = Self::assemble(backend.clone(), Metadata { incarnation: 0 });
+        let build = options.formats;
+        let opening = Self::opening(backend.clone());
         let call = Call::new("open").deadline(OPEN_DEADLINE);
-        let metadata = opening.transact(call, Metadata::read_or_create).await?;
-        Ok(Self::assemble(backend, metadata))
+        let metadata = opening
+            .transact(call, |tx| Metadata::read_or_create(tx, build))
+            .await?;
+        Ok(Self::assemble(backend, metadata, build))
     }
 
     /// Opens a store that is empty or has an unfinished import, and marks it as being imported into.
     pub(crate) async fn open_for_import(url: &str) -> Result<Self> {
         let backend = Backend::open(url, &OpenOptions::default()).await?;
-        let store = Self::assemble(backend, Metadata { incarnation: 0 });
+        let store = Self::opening(backend);
         store.transact("open", Metadata::begin_import).await?;
         Ok(store)
     }
@@ -75,22 +85,72 @@ impl Store {
         let rng = SmallRng::seed_from_u64(faults.seed ^ 0x6a17_7e12);
         let faults = FaultState::new(faults);
         let control = faults.control();
-        let store = Self(Arc::new(Inner {
+        let counting = self.0.counting.clone();
+        (self.another(Some(faults), counting, rng), control)
+    }
+
+    /// Another handle on the same data that counts what it reads and writes, by the part of the key
+    /// that `part` returns.
+    #[must_use]
+    pub fn counted(&self, part: Part) -> (Self, Counting) {
+        let counting = Counting::new(part);
+        let rng = SmallRng::from_rng(&mut rand::rng());
+        let faults = self.0.faults.clone();
+        (self.another(faults, Some(counting.clone()), rng), counting)
+    }
+
+    /// A handle on the same data, as another build has it.
+    #[cfg(test)]
+    pub(crate) fn as_build(&self, build: Formats) -> Self {
+        Self::assemble(self.0.backend.clone(), self.0.metadata, build)
+    }
+
+    /// What opening the store again would say.
+    #[cfg(test)]
+    pub(crate) async fn reopen(&self) -> Result<()> {
+        let build = self.0.build;
+        let open = self.transact("open", |tx| Metadata::read_or_create(tx, build));
+        open.await.map(drop)
+    }
+
+    fn another(
+        &self,
+        faults: Option<Arc<FaultState>>,
+        counting: Option<Counting>,
+        rng: SmallRng,
+    ) -> Self {
+        Self(Arc::new(Inner {
             backend: self.0.backend.clone(),
-            faults: Some(faults),
+            faults,
+            counting,
             metadata: self.0.metadata,
+            build: self.0.build,
+            format: Arc::clone(&self.0.format),
             stats: Stats::default(),
             watches: Arc::default(),
             rng: Mutex::new(rng),
-        }));
-        (store, control)
+        }))
     }
 
-    fn assemble(backend: Backend, metadata: Metadata) -> Self {
+    /// A handle whose record is not known yet.
+    fn opening(backend: Backend) -> Self {
+        let formats = Formats::default();
+        let incarnation = 0;
+        let metadata = Metadata {
+            incarnation,
+            formats,
+        };
+        Self::assemble(backend, metadata, formats)
+    }
+
+    fn assemble(backend: Backend, metadata: Metadata, build: Formats) -> Self {
         Self(Arc::new(Inner {
             backend,
             faults: None,
+            counting: None,
             metadata,
+            build,
+            format: Arc::new(AtomicU16::new(metadata.formats.newest)),
             stats: Stats::default(),
             watches: Arc::default(),
             rng: Mutex::new(SmallRng::from_rng(&mut rand::rng())),
@@ -102,23 +162,51 @@ impl Store {
         self.0.metadata.incarnation
     }
 
+    /// The format in which rows are to be written: a newer one, of those that this build reads, once
+    /// every [node](crate::nodes) reads it.
+    pub fn format(&self) -> u16 {
+        self.0.format.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_format(&self, format: u16) {
+        self.0.format.store(format, Ordering::Relaxed);
+    }
+
+    /// The formats that this build reads.
+    pub(crate) fn build(&self) -> Formats {
+        self.0.build
+    }
+
+    /// The formats of the rows, as far as this handle knows.
+    pub(crate) fn formats(&self) -> Formats {
+        Formats {
+            newest: self.format(),
+            ..self.0.metadata.formats
+        }
+    }
+
     /// Finishes background work of earlier writes, so that a benchmark does not measure it.
     pub async fn settle(&self) -> Result<()> {
-        self.with_lmdb(Lmdb::checkpoint).await
+        self.with_lmdb(Lmdb::checkpoint).await.map(drop)
     }
 
     /// Verifies the checksums of the embedded store.
     pub(crate) async fn verify(&self) -> Result<()> {
-        self.with_lmdb(Lmdb::verify).await
+        self.with_lmdb(Lmdb::verify).await.map(drop)
+    }
+
+    /// How much of its map the embedded store uses; `None` for other backends.
+    pub async fn space(&self) -> Result<Option<Space>> {
+        self.with_lmdb(Lmdb::space).await
     }
 
     /// Runs a blocking operation of the embedded store; does nothing for other backends.
-    async fn with_lmdb(&self, run: fn(&Lmdb) -> Result<()>) -> Result<()> {
+    async fn with_lmdb<T: Send + 'static>(&self, run: fn(&Lmdb) -> Result<T>) -> Result<Option<T>> {
         let Backend::Local(LocalBackend::Lmdb(lmdb)) = &self.0.backend else {
-            return Ok(());
+            return Ok(None);
         };
         let lmdb = Arc::clone(lmdb);
-        let running = tokio::task::spawn_blocking(move || run(&lmdb));
+        let running = tokio::task::spawn_blocking(move || run(&lmdb).map(Some));
         (running.await).unwrap_or_else(|error| Err(Error::unavailable(error.to_string())))
     }
 
@@ -153,11 +241,11 @@ impl Store {
             Backend::Local(local) => Kind::Local(LocalTransaction::new(local.clone())),
             Backend::Fdb(fdb) => Kind::Fdb(fdb.begin(priority)?),
         };
-        let faults = self.0.faults.clone();
         Ok(Transaction::new(
             attempt,
             kind,
-            faults,
+            self.0.faults.clone(),
+            self.0.counting.clone(),
             Arc::clone(&self.0.watches),
         ))
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use bytes::Bytes;
 
 use crate::call::Attempt;
+use crate::counting::Counting;
 use crate::faults::{CommitFate, FaultState};
 use crate::fdb::FdbTransaction;
 use crate::limits::check_key;
@@ -30,6 +31,7 @@ pub(crate) struct Inner {
     pub(crate) attempt: Attempt,
     pub(crate) kind: Kind,
     pub(crate) faults: Option<Arc<FaultState>>,
+    counting: Option<Counting>,
     pub(crate) watches: Arc<AtomicUsize>,
     stamp: CommitStamp,
     /// How many reads matched a [`crate::Weaken`].
@@ -58,12 +60,14 @@ impl Transaction {
         attempt: Attempt,
         kind: Kind,
         faults: Option<Arc<FaultState>>,
+        counting: Option<Counting>,
         watches: Arc<AtomicUsize>,
     ) -> Self {
         Self(Arc::new(Inner {
             attempt,
             kind,
             faults,
+            counting,
             watches,
             stamp: CommitStamp::default(),
             weakened: AtomicU32::new(0),
@@ -97,6 +101,11 @@ impl Transaction {
     /// Sets a reserved key.
     pub(crate) fn set_own(&self, key: &[u8], value: &[u8]) {
         self.0.kind.write(|pending| pending.set(key, value));
+    }
+
+    /// Removes a reserved key.
+    pub(crate) fn clear_own(&self, key: &[u8]) {
+        self.0.kind.write(|pending| pending.clear(key));
     }
 
     /// Removes `key`.
@@ -240,6 +249,25 @@ impl Transaction {
     }
 
     pub(crate) async fn commit(&self) -> Result<()> {
+        let Some(counting) = &self.0.counting else {
+            return self.try_commit().await;
+        };
+        let (mut writes, mut reads) = (Vec::new(), Vec::new());
+        self.0.kind.write(|pending| {
+            let (written, read) = pending.traffic();
+            (writes, reads) = (written.to_vec(), read.to_vec());
+            Ok(())
+        });
+        let committed = self.try_commit().await;
+        match &committed {
+            Ok(()) => counting.written(&writes),
+            Err(Error::Conflict) => counting.conflict(&reads),
+            Err(_) => {}
+        }
+        committed
+    }
+
+    async fn try_commit(&self) -> Result<()> {
         let fate = match &self.0.faults {
             Some(faults) => {
                 if !self.is_read_only() {
@@ -287,10 +315,14 @@ impl Transaction {
     async fn read_key(&self, key: &[u8], conflict: bool) -> Result<Option<Bytes>> {
         self.before_read().await?;
         let conflict = conflict && self.counts_as_conflict(key);
-        match &self.0.kind {
+        let value = match &self.0.kind {
             Kind::Local(tx) => tx.get(key, conflict),
             Kind::Fdb(tx) => tx.get(key, conflict).await,
+        }?;
+        if let Some(counting) = &self.0.counting {
+            counting.read(key, key.len() + value.as_ref().map_or(0, Bytes::len));
         }
+        Ok(value)
     }
 
     pub(crate) async fn read_page(
@@ -301,10 +333,15 @@ impl Transaction {
     ) -> Result<Page> {
         self.before_read().await?;
         let conflict = conflict && self.counts_as_conflict(&range.begin);
-        match &self.0.kind {
+        let page = match &self.0.kind {
             Kind::Local(tx) => tx.page(range, options, conflict),
             Kind::Fdb(tx) => tx.page(range, options, conflict).await,
+        }?;
+        if let Some(counting) = &self.0.counting {
+            let bytes = (page.rows.iter()).map(|row| row.key.len() + row.value.len());
+            counting.read(&range.begin, bytes.sum());
         }
+        Ok(page)
     }
 
     async fn before_read(&self) -> Result<()> {

@@ -3,7 +3,8 @@
 //! The format is the same for all backends, so a store can be piped from one to another:
 //!
 //! ```text
-//! "davenport export 1\n"   magic
+//! "davenport export 2\n"   magic
+//! formats of the rows      oldest u16, newest u16
 //! incarnation              u32
 //! row*                     key length u32, value length u32, key, value; keys ascending
 //! end                      0xffff_ffff, the number of rows u64, the CRC-32 of all bytes before it u32
@@ -21,9 +22,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::metadata::Metadata;
 use crate::range::after;
-use crate::{Call, Error, KeyRange, KeyValue, RangeOptions, Result, Store, Transaction};
+use crate::{Call, Error, Formats, KeyRange, KeyValue, RangeOptions, Result, Store, Transaction};
 
-const MAGIC: &[u8] = b"davenport export 1\n";
+const MAGIC: &[u8] = b"davenport export 2\n";
+/// Exports of format 1 did not say so.
+const MAGIC_1: &[u8] = b"davenport export 1\n";
 const END: u32 = u32::MAX;
 /// The bytes of rows in one transaction of an import.
 const BATCH_BYTES: usize = 1_000_000;
@@ -119,6 +122,9 @@ impl Store {
         let mut totals = Totals::default();
         let mut stream = Checksummed::new(output);
         stream.write(MAGIC, &totals).await?;
+        let Formats { oldest, newest } = self.formats();
+        stream.write(&oldest.to_be_bytes(), &totals).await?;
+        stream.write(&newest.to_be_bytes(), &totals).await?;
         let incarnation = self.incarnation().to_be_bytes();
         stream.write(&incarnation, &totals).await?;
         let mut scan = self.scan(KeyRange::all());
@@ -148,11 +154,22 @@ impl Store {
     ) -> std::result::Result<Totals, TransferError> {
         let mut totals = Totals::default();
         let mut stream = Checksummed::new(input);
-        if stream.read::<{ MAGIC.len() }>(&totals).await? != *MAGIC {
-            return Err(TransferError::Format(
-                "it does not begin with 'davenport export'",
-            ));
-        }
+        let formats = match &stream.read::<{ MAGIC.len() }>(&totals).await? {
+            magic if magic == MAGIC => Formats {
+                oldest: u16::from_be_bytes(stream.read(&totals).await?),
+                newest: u16::from_be_bytes(stream.read(&totals).await?),
+            },
+            magic if magic == MAGIC_1 => Formats {
+                oldest: 1,
+                newest: 1,
+            },
+            _ => {
+                return Err(TransferError::Format(
+                    "it does not begin with 'davenport export'",
+                ));
+            }
+        };
+        Formats::default().check(formats)?;
         let incarnation = u32::from_be_bytes(stream.read(&totals).await?)
             .checked_add(1)
             .ok_or(TransferError::Format("its incarnation is out of range"))?;
@@ -184,7 +201,11 @@ impl Store {
         if u32::from_be_bytes(stream.read(&totals).await?) != checksum {
             return Err(TransferError::Format("its checksum is wrong"));
         }
-        store.end_import(incarnation).await?;
+        let metadata = Metadata {
+            incarnation,
+            formats,
+        };
+        store.end_import(metadata).await?;
         Ok(totals)
     }
 
@@ -198,9 +219,9 @@ impl Store {
         self.transact(Call::batch("import"), body).await
     }
 
-    async fn end_import(&self, incarnation: u32) -> Result<()> {
+    async fn end_import(&self, metadata: Metadata) -> Result<()> {
         let body = |tx: Transaction| async move {
-            Metadata::end_import(&tx, incarnation);
+            metadata.end_import(&tx);
             Ok(())
         };
         self.transact(Call::batch("end_import"), body).await

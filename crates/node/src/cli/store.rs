@@ -3,7 +3,8 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use ::store::{Store, Totals};
+use ::store::nodes::Registered;
+use ::store::{Space, Store, Totals};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use jobs::{Check, Clock, Entropy, JobType, Jobs};
@@ -155,7 +156,64 @@ async fn stats(target: &Target) -> anyhow::Result<()> {
     let store = target.open_existing().await?;
     let totals = store.check().await?;
     report(target, "holds", &totals, store.incarnation());
+    if let Some(space) = store.space().await? {
+        report_space(target, &space);
+    }
+    for node in store.nodes().await? {
+        report_node(target, &node);
+    }
     Ok(())
+}
+
+fn report_space(target: &Target, space: &Space) {
+    let Space {
+        map_bytes,
+        file_bytes,
+        used_bytes,
+        readers,
+    } = space;
+    output::line(&if target.json {
+        let line = json!({
+            "store": target.store,
+            "map_bytes": map_bytes,
+            "file_bytes": file_bytes,
+            "used_bytes": used_bytes,
+            "readers": readers,
+        });
+        line.to_string()
+    } else {
+        format!(
+            "{}: {used_bytes} bytes in use of a file of {file_bytes} and a map of {map_bytes}; the rest of the file is \
+             free, or kept for a process that reads or is stopped ({readers} reader slots)",
+            target.store
+        )
+    });
+}
+
+fn report_node(target: &Target, registered: &Registered) {
+    let Registered {
+        node,
+        formats,
+        seen_ms,
+        ..
+    } = registered;
+    output::line(&if target.json {
+        let line = json!({
+            "store": target.store,
+            "node": node.name,
+            "roles": node.roles,
+            "version": node.version,
+            "formats": [formats.oldest, formats.newest],
+            "started_ms": node.started_ms,
+            "seen_ms": seen_ms,
+        });
+        line.to_string()
+    } else {
+        format!(
+            "{}: node {} ({}), version {}, reads formats {} to {}, last seen at {seen_ms} ms since 1970",
+            target.store, node.name, node.roles, node.version, formats.oldest, formats.newest
+        )
+    });
 }
 
 async fn export(target: &Target, path: Option<PathBuf>) -> anyhow::Result<()> {

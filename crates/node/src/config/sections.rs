@@ -117,6 +117,7 @@ impl StoreOptions {
                 DurabilityOption::Relaxed => Durability::Relaxed,
             },
             map_size_bytes: self.map_size_gb.saturating_mul(1 << 30),
+            ..OpenOptions::default()
         }
     }
 }

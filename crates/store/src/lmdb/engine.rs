@@ -17,6 +17,9 @@ use crate::pending::{CommitRequest, Mutation, Stamp};
 use crate::watch::Watches;
 use crate::{Error, Result};
 
+/// What a row takes in the tree besides its key and value: a checksum and LMDB's own structures.
+const ROW_OVERHEAD_BYTES: usize = 24;
+
 /// Sizes and intervals; only tests change them.
 #[derive(Debug, Clone)]
 pub(super) struct Tuning {
@@ -133,7 +136,7 @@ impl Engine {
         let mut results = Vec::with_capacity(group.len());
         for request in group {
             let result =
-                (self.check_room(&request)).and_then(|()| core.admit(request, version + 1));
+                (self.check_room(&core, &request)).and_then(|()| core.admit(request, version + 1));
             results.push(match result {
                 Ok((stamp, ops)) => {
                     version += 1;
@@ -231,7 +234,11 @@ impl Engine {
         if let Err(error) = self.tree.merge(&layers, since, mark) {
             return Err(self.cannot_merge(error));
         }
-        self.control.set_fullness(Fullness::Room);
+        self.control.set_fullness(if self.tree.has_room()? {
+            Fullness::Room
+        } else {
+            Fullness::Map
+        });
         self.control.set_in_tree(mark.version);
         self.follow_tree()
     }
@@ -292,13 +299,13 @@ impl Engine {
         error
     }
 
-    /// While the tree cannot grow, only commits that delete are accepted.
-    fn check_room(&self, request: &CommitRequest) -> Result<()> {
-        let clears = (request.mutations.iter())
-            .all(|m| matches!(m, Mutation::Clear { .. } | Mutation::ClearRange { .. }));
+    /// While the tree cannot grow, only commits are accepted after which its rows are no larger: what
+    /// they write besides (a counter, say) fits into what they delete, and the pages that this takes
+    /// meanwhile are a reserve.
+    fn check_room(&self, core: &Core, request: &CommitRequest) -> Result<()> {
         match self.control.fullness() {
             Fullness::Room => Ok(()),
-            _ if clears => Ok(()),
+            _ if growth(core, &request.mutations)? <= 0 => Ok(()),
             Fullness::Map => Err(failure::map_full(
                 self.directory.path(),
                 self.control.map_bytes(),
@@ -330,4 +337,25 @@ impl Engine {
         drop(newest);
         core.retire(&old);
     }
+}
+
+/// By how many bytes rows grow, at most: what is deleted with a range is not counted.
+fn growth(core: &Core, mutations: &[Mutation]) -> Result<i64> {
+    let mut growth = 0_i64;
+    for mutation in mutations {
+        let (key, new) = match mutation {
+            Mutation::ClearRange { .. } => continue,
+            Mutation::Clear { key } => (key, None),
+            Mutation::Add { key, .. } => (key, Some(size_of::<i64>())),
+            Mutation::Set { key, value }
+            | Mutation::StampedKey { key, value, .. }
+            | Mutation::StampedValue { key, value, .. } => (key, Some(value.len())),
+        };
+        let old = core.stack.get(key, core.version)?.value;
+        let bytes =
+            |value: Option<usize>| value.map_or(0, |value| key.len() + value + ROW_OVERHEAD_BYTES);
+        let (old, new) = (bytes(old.map(|value| value.len())), bytes(new));
+        growth += i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(old).unwrap_or(0);
+    }
+    Ok(growth)
 }

@@ -8,6 +8,7 @@
 
 mod keys;
 
+use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,6 +55,20 @@ pub(super) struct TreeState {
     readers: Readers,
 }
 
+/// How much of the map of the embedded store is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// The largest size of the file.
+    pub map_bytes: u64,
+    /// The size of the file.
+    pub file_bytes: u64,
+    /// The pages with rows. The others of the file are free, or kept for readers of earlier states: a
+    /// process that is stopped keeps them for as long as that lasts.
+    pub used_bytes: u64,
+    /// The slots of LMDB's table of readers that were ever in use at once.
+    pub readers: u32,
+}
+
 /// The rows of the first part of some ranges.
 #[derive(Debug)]
 pub(super) struct Rows {
@@ -68,6 +83,9 @@ type Found<'t> = heed::Result<(&'t [u8], &'t [u8])>;
 
 const MARK: &[u8] = b"mark";
 const LOST_MARK: &str = "has no mark";
+/// What part of the map is a reserve for deletions. One copies every page that it touches, and a
+/// checkpoint of removals may touch many.
+const RESERVE_PART: u64 = 8;
 /// The most read transactions of all processes of a store.
 const READERS_MAX: u32 = 2048;
 
@@ -187,45 +205,57 @@ impl Tree {
                     }
                 }
             }
-            for value in [false, true] {
-                for (number, layer) in layers.iter().enumerate() {
-                    let above = &layers[number + 1..];
-                    (self.merge_rows(txn, layer, above, since, value, &mut total)).map_err(fail)?;
-                }
+            // In the order of their keys: a page that becomes empty is used for the copy of the next one.
+            let mut deleted = BTreeSet::new();
+            for (number, layer) in layers.iter().enumerate() {
+                newest(layer, &layers[number + 1..], since, |key, value| {
+                    if value.is_none() {
+                        deleted.insert(Bytes::copy_from_slice(key));
+                    }
+                    Ok(())
+                })
+                .map_err(fail)?;
+            }
+            for key in deleted {
+                let key = encode(&key);
+                let key = Bound::Included(&*key);
+                (total.delete(&self.rows, txn, &(key, key))).map_err(fail)?;
+            }
+            for (number, layer) in layers.iter().enumerate() {
+                newest(
+                    layer,
+                    &layers[number + 1..],
+                    since,
+                    |key, value| match value {
+                        Some(value) => total.put(&self.rows, txn, &encode(key), value),
+                        None => Ok(()),
+                    },
+                )
+                .map_err(fail)?;
             }
             self.put_mark(txn, mark, total)
         })
     }
 
-    /// Moves the rows of one layer that no layer above overrides: those with a value, or the deleted
-    /// ones.
-    fn merge_rows(
-        &self,
-        txn: &mut RwTxn<'_>,
-        layer: &Layer,
-        above: &[Arc<Layer>],
-        since: u64,
-        with_value: bool,
-        total: &mut Total,
-    ) -> heed::Result<()> {
-        let content = layer.read();
-        for (key, state) in content.rows() {
-            if state.value.is_some() != with_value
-                || state.version <= since
-                || content.is_cleared(key, state.version)
-                || above.iter().any(|layer| layer.get(key, u64::MAX).is_some())
-            {
-                continue;
-            }
-            let key = encode(key);
-            if let Some(value) = &state.value {
-                total.put(&self.rows, txn, &key, value)?;
-            } else {
-                let key = Bound::Included(&*key);
-                total.delete(&self.rows, txn, &(key, key))?;
-            }
-        }
-        Ok(())
+    /// How much of the map is in use.
+    pub(super) fn space(&self) -> Result<Space> {
+        let _access = self.enter();
+        let txn = self.env.read_txn().map_err(|error| self.fail(error))?;
+        let rows = (self.rows.stat(&txn)).map_err(|error| self.fail(error))?;
+        let file = std::fs::metadata(self.path.join("data.mdb"));
+        let file = file.map_err(|error| self.fail(heed::Error::Io(error)))?;
+        Ok(Space {
+            map_bytes: self.map_bytes,
+            file_bytes: file.len(),
+            used_bytes: rows.non_free_page_size() as u64,
+            readers: self.env.info().number_of_readers,
+        })
+    }
+
+    /// False when only the reserve is left: LMDB changes copies of pages, so deleting takes some, too.
+    pub(super) fn has_room(&self) -> Result<bool> {
+        let reserve = self.map_bytes / RESERVE_PART;
+        Ok(self.space()?.used_bytes + reserve <= self.map_bytes)
     }
 
     /// Frees the reader slots of dead processes.
@@ -272,6 +302,25 @@ impl Tree {
     fn fail(&self, error: heed::Error) -> Error {
         failure::tree_error(&self.path, self.map_bytes, error)
     }
+}
+
+/// The rows of one layer, with their values or deleted, that no layer above overrides.
+fn newest(
+    layer: &Layer,
+    above: &[Arc<Layer>],
+    since: u64,
+    mut each: impl FnMut(&[u8], Option<&Bytes>) -> heed::Result<()>,
+) -> heed::Result<()> {
+    let content = layer.read();
+    for (key, state) in content.rows() {
+        let overridden = state.version <= since
+            || content.is_cleared(key, state.version)
+            || above.iter().any(|layer| layer.get(key, u64::MAX).is_some());
+        if !overridden {
+            each(key, state.value.as_ref())?;
+        }
+    }
+    Ok(())
 }
 
 struct Tables<'e> {

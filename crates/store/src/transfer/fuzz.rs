@@ -29,7 +29,7 @@ async fn sample(rows: usize) -> Vec<u8> {
 async fn an_incarnation_that_cannot_be_raised_is_refused() {
     let mut export = sample(1).await;
     let end = export.len() - 4;
-    export[MAGIC.len()..][..4].fill(0xff);
+    export[MAGIC.len() + 4..][..4].fill(0xff);
     let checksum = crc32fast::hash(&export[..end]).to_be_bytes();
     export[end..].copy_from_slice(&checksum);
     let refused = Store::import("memory:", &mut &export[..]).await;
