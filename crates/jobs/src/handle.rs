@@ -11,6 +11,7 @@ use crate::model::header::Header;
 use crate::model::keys::{Keys, LABELS};
 use crate::model::turns::Turns;
 use crate::operations::heartbeats::Heartbeats;
+use crate::operations::types::KnownTypes;
 use crate::testing::planted::Planted;
 use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
 
@@ -31,6 +32,8 @@ struct Inner {
     planted: Planted,
     heartbeats: Heartbeats,
     turns: Turns,
+    /// Shared by all handles of a process on the queue.
+    known_types: Arc<KnownTypes>,
     labels: BTreeMap<JobType, Label>,
 }
 
@@ -58,6 +61,7 @@ impl Jobs {
             planted,
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
+            known_types: Arc::default(),
             labels: BTreeMap::new(),
         }))
     }
@@ -78,6 +82,7 @@ impl Jobs {
             planted: same.planted,
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
+            known_types: Arc::clone(&same.known_types),
             labels,
         }))
     }
@@ -104,6 +109,10 @@ impl Jobs {
 
     pub(crate) fn turns(&self) -> &Turns {
         &self.0.turns
+    }
+
+    pub(crate) fn known_types(&self) -> &KnownTypes {
+        &self.0.known_types
     }
 
     pub(crate) fn heartbeats(&self) -> &Heartbeats {

@@ -81,6 +81,17 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
     gauge!(OLDEST_DUE, "type" => ty()).set(oldest.as_secs_f64());
 }
 
+/// Another node tells how the jobs of a type stand from now on. What this one told last must not be
+/// taken for how they stand: of all nodes' gauges, the largest counts.
+pub(crate) fn not_observed(ty: &JobType) {
+    for state in ["pending", "running", "finished"] {
+        gauge!(JOBS, "type" => ty.to_string(), "state" => state).set(0.0);
+    }
+    for name in [DUE, OLDEST_DUE] {
+        gauge!(name, "type" => ty.to_string()).set(0.0);
+    }
+}
+
 /// Records how long accepted jobs have waited, from the times at which they became ready.
 pub(crate) fn accepted(ty: &JobType, ready_ms: impl ExactSizeIterator<Item = i64>, now_ms: i64) {
     if ready_ms.len() == 0 {

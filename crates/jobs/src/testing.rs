@@ -5,7 +5,11 @@
 #[cfg(test)]
 mod conflicts;
 #[cfg(test)]
+mod full;
+#[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod geometry;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

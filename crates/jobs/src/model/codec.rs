@@ -162,6 +162,10 @@ impl Reader {
             .collect()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// Nothing may be left.
     pub(crate) fn end(self) -> Result<()> {
         if self.rest.is_empty() {

@@ -1,5 +1,7 @@
 //! The header of a job: all that is known of it but large data.
 
+mod rare;
+
 use std::num::NonZeroU8;
 
 use bytes::Bytes;
@@ -7,6 +9,8 @@ use bytes::Bytes;
 use crate::model::codec::{Reader, Writer};
 use crate::model::ids::check;
 use crate::{Error, Holder, JobLock, Lane, Result};
+
+pub(crate) use rare::{Rare, field};
 
 /// The most data a job has.
 pub const DATA_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -16,9 +20,10 @@ pub const REASON_BYTES_MAX: usize = 300;
 pub(crate) const INLINE_BYTES_MAX: usize = 512;
 /// How many operation ids of creators a header remembers.
 const OPS_MAX: usize = 4;
-const FORMAT: u8 = 1;
-/// With a lane behind everything else.
-const FORMAT_LANE: u8 = 2;
+/// The format byte of headers. 1 and 2 were headers without and with a lane, before fields had numbers.
+const FORMAT: u8 = 3;
+/// The format byte of attempts.
+const ATTEMPT_FORMAT: u8 = 1;
 /// Where the label stands in the number that holds it and the slot.
 const LABEL_SHIFT: u32 = 32;
 
@@ -156,6 +161,8 @@ pub(crate) struct Header {
     pub(crate) watchers: Vec<u64>,
     /// Where it waits while it is pending; `None` for jobs that take no turns.
     pub(crate) lane: Option<Lane>,
+    /// What few jobs have.
+    pub(crate) rare: Option<Box<Rare>>,
 }
 
 impl Header {
@@ -225,11 +232,7 @@ impl Header {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut to = Writer::new(if self.lane.is_some() {
-            FORMAT_LANE
-        } else {
-            FORMAT
-        });
+        let mut to = Writer::new(FORMAT);
         match self.place {
             Place::Ready(order) => {
                 to.byte(0);
@@ -261,15 +264,17 @@ impl Header {
         to.ids(&self.ops);
         to.ids(&self.watchers);
         if let Some(lane) = self.lane {
+            to.byte(field::LANE);
             to.uint(lane.number());
+        }
+        if let Some(rare) = &self.rare {
+            rare.encode(&mut to);
         }
         to.finish()
     }
 
     pub(crate) fn decode(value: Bytes) -> Result<Self> {
-        let has_lane = value.first() == Some(&FORMAT_LANE);
-        let format = if has_lane { FORMAT_LANE } else { FORMAT };
-        let mut from = Reader::new(value, "a job's header", format)?;
+        let mut from = Reader::new(value, "a job's header", FORMAT)?;
         let place = match from.byte()? {
             0 => Place::Ready(Order {
                 incarnation: from.uint()?,
@@ -283,7 +288,7 @@ impl Header {
             },
             other => return Err(Error::corrupt(format!("a job in state {other}"))),
         };
-        let header = Self {
+        let mut header = Self {
             place,
             due_ms: from.int()?,
             created_ms: from.int()?,
@@ -303,9 +308,24 @@ impl Header {
             last: from.option(Attempt::read)?,
             ops: from.ids()?,
             watchers: from.ids()?,
-            lane: has_lane.then(|| Lane::read(&mut from)).transpose()?,
+            lane: None,
+            rare: None,
         };
-        from.end()?;
+        let (mut rare, mut last) = (Rare::default(), 0);
+        while !from.is_empty() {
+            let number = from.byte()?;
+            if number <= last {
+                return Err(Error::corrupt("a job's header has its fields out of order"));
+            }
+            match number {
+                field::LANE => header.lane = Some(Lane::read(&mut from)?),
+                _ => rare.decode(number, &mut from)?,
+            }
+            last = number;
+        }
+        if rare != Rare::default() {
+            header.rare = Some(Box::new(rare));
+        }
         Ok(header)
     }
 }
@@ -359,13 +379,13 @@ impl Blob {
 
 impl Attempt {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut to = Writer::new(FORMAT);
+        let mut to = Writer::new(ATTEMPT_FORMAT);
         self.write(&mut to);
         to.finish()
     }
 
     pub(crate) fn decode(value: Bytes) -> Result<Self> {
-        let mut from = Reader::new(value, "an attempt", FORMAT)?;
+        let mut from = Reader::new(value, "an attempt", ATTEMPT_FORMAT)?;
         let attempt = Self::read(&mut from)?;
         from.end()?;
         Ok(attempt)

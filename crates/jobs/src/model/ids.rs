@@ -18,6 +18,11 @@ pub const ID_BYTES_MAX: usize = 256;
 pub const HOLDER_BYTES_MAX: usize = 128;
 /// How many buckets the hash of an id spreads jobs over. Part of the stored format.
 pub(crate) const BUCKETS: u16 = 32;
+/// How many buckets it spreads scheduled jobs over: claims begin in a random one and take from its
+/// head, so with few buckets many claims meet. Part of the stored format.
+pub(crate) const TIMED_BUCKETS: u16 = 256;
+/// How many rows count a transition; each transaction adds to a random one.
+pub(crate) const COUNT_ROWS: u16 = 128;
 /// How many shards it spreads ready jobs over: the more, the less claims meet; the fewer, the closer
 /// to first come, first served. Part of the stored format.
 pub(crate) const SHARDS: u16 = 1_024;
@@ -97,6 +102,11 @@ impl JobId {
     /// Which bucket of every index the job lies in.
     pub(crate) fn bucket(&self) -> u16 {
         self.shard() / (SHARDS / BUCKETS)
+    }
+
+    /// Which bucket of the scheduled jobs it lies in.
+    pub(crate) fn timed_bucket(&self) -> u16 {
+        self.shard() / (SHARDS / TIMED_BUCKETS)
     }
 
     /// Which shard of the ready jobs it lies in. Part of the stored format: never change it.

@@ -5,31 +5,32 @@
 //! value begins with a format byte.
 //!
 //! ```text
-//!  1 JOB       type, id                               = header: state, due time, attempts, lock, small data
+//!  1 JOB       type, bucket, id                       = header: state, due time, attempts, lock, small data
 //!  2 PENDING   type, 0, shard, incarnation, version, id = since     ready: first come, first served
-//!    PENDING   type, 1, bucket, due_ms, id            = since     scheduled: due at a time
+//!    PENDING   type, 1, timed bucket, due_ms, id      = since     scheduled: due at a time
 //!  3 SLEEPER   type, nonce                            = stamp     an acceptor asleep, to be woken by clearing it
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
 //!                                                       is the registration of the type
 //!  6 ACTIVITY  type, bucket, id                       = stamp, time, timeout of the last heartbeat
-//!  7 DATA      type, id, slot, n                      = the nth chunk of data that is too large for the header
+//!  7 DATA      type, bucket, id, slot, n              = the nth chunk of data that is too large for the header
 //!  8 FINISHED  type, bucket, expires_ms, id           = ""        retention: i64::MAX is never
-//!  9 HISTORY   type, id, attempt                      = holder, lock, start, end, outcome, reason
-//! 10 COUNT     type, bucket, edge                     = 64-bit little endian, added to: transitions made
+//!  9 HISTORY   type, bucket, id, attempt              = holder, lock, start, end, outcome, reason
+//! 10 COUNT     type, row, edge                        = 64-bit little endian, added to: transitions made
 //! 11 LEASE     type, partition                        = owner, generation, stamp
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
 //!    NOTE      type, nonce, lock and signal           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
-//! 25 CALL      type, id, attempt, op                  = stamp     a holder's call that was done, and may be tried again
+//! 25 CALL      type, bucket, id, attempt, op          = stamp     a holder's call that was done, and may be tried again
 //! ```
 //!
-//! - `bucket`, 0 to 31, and `shard`, 0 to 1023, are the first bits of a hash of the id, so that no
-//!   index grows at one end only and no two acceptors are bound to meet. Ready jobs are all due, so
-//!   one range read from any shard on finds some, however few there are; of scheduled jobs the head
-//!   of each bucket has to be looked at, so there are fewer of those. Every job has exactly one row
-//!   in PENDING, ACTIVITY or FINISHED, and that row follows from its header ([`Place`]): there is no
-//!   other state index, and a listing by state is in the order of these keys.
+//! - `bucket`, 0 to 31, `timed bucket`, 0 to 255, and `shard`, 0 to 1023, are the first bits of a hash
+//!   of the id, so that no table grows at one end only and no two acceptors are bound to meet. Ready
+//!   jobs are all due, so one range read from any shard on finds some, however few there are; of
+//!   scheduled jobs the head of each bucket may have to be looked at, so there are fewer of those.
+//!   Every job has exactly one row in PENDING, ACTIVITY or FINISHED, and that row follows from its
+//!   header ([`Place`]): there is no other state index, and a listing by state is in the order of these
+//!   keys. A listing by id merges the buckets of JOB.
 //! - Jobs of a lane have the lane's number behind the last shard, or bucket, in the place of their own:
 //!   those of a lane lie side by side, and one range read finds the next lane that has any.
 //! - `stamp` is the store's incarnation and a versionstamp. Stamps are compared with versions that
@@ -40,12 +41,14 @@
 //! - A heartbeat reads the header (its fence) and writes the ACTIVITY row, nothing else. What a holder writes in a transaction
 //!   of its own leaves a CALL row too, by which another try of that transaction recognises it, whatever the holder has done
 //!   meanwhile. The next call of the run, or its end, clears the rows of calls that have ended.
-//! - `edge` counts transitions, state × 4 + state, and so each transition adds to one row, not two;
+//! - `edge` counts transitions, state × 8 + state, and so each transition adds to one row, not two;
 //!   the number of jobs in a state is what came in less what went out. The labels of the data before
-//!   and after, 4 bits each, stand above these 4 bits.
+//!   and after, 4 bits each, stand above these 6 bits. `row`, 0 to 127, is drawn for each transaction:
+//!   however many jobs one moves, it adds once for each kind of transition.
 //! - No row is written by every operation: SLEEPER rows only exist while somebody sleeps, NOTE and
-//!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are spread
-//!   over the buckets.
+//!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are many.
+//! - Numbers that are not used yet: tables 14, 15 and 19 to 23 are for tenants, limits and dead
+//!   letters, and classes of PENDING from 2 on for jobs behind a limit and other priorities.
 
 mod edges;
 #[cfg(test)]
@@ -59,10 +62,10 @@ use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
 
 use crate::model::header::{Header, Order, Place, State};
-use crate::model::ids::{BUCKETS, SHARDS};
+use crate::model::ids::{SHARDS, TIMED_BUCKETS};
 use crate::{Error, Job, JobId, JobType, Lane, Result};
 
-pub(crate) use edges::{Kind, LABELS, edge, edge_adds, edge_ends, edge_of_states};
+pub(crate) use edges::{Kind, LABELS, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states};
 
 /// The number of the jobs layer.
 const LAYER: i64 = 51;
@@ -123,16 +126,27 @@ impl Keys {
     }
 
     pub(crate) fn job(&self, ty: &JobType, id: &JobId) -> Vec<u8> {
-        self.pack(Table::Job, &(ty.as_str(), id.as_bytes()))
+        self.pack(Table::Job, &(ty.as_str(), id.bucket(), id.as_bytes()))
     }
 
     pub(crate) fn jobs(&self, ty: &JobType) -> KeyRange {
         self.range(Table::Job, &(ty.as_str(),))
     }
 
+    /// The jobs of a bucket, in the order of their ids.
+    pub(crate) fn jobs_of(&self, ty: &JobType, bucket: u16) -> KeyRange {
+        self.range(Table::Job, &(ty.as_str(), bucket))
+    }
+
+    /// The key in this bucket of JOB at which the ids from `id` on begin, whether or not `id` itself
+    /// is in the bucket.
+    pub(crate) fn jobs_from(&self, ty: &JobType, bucket: u16, id: &[u8]) -> Bytes {
+        (self.pack(Table::Job, &(ty.as_str(), bucket, id))).into()
+    }
+
     /// The index row of a job.
     pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: Position) -> Vec<u8> {
-        let (shard, bucket) = (id.shard(), id.bucket());
+        let (shard, bucket, timed) = (id.shard(), id.bucket(), id.timed_bucket());
         let (ty, id) = (ty.as_str(), id.as_bytes());
         match position {
             Position::Ready(lane, order) => {
@@ -142,7 +156,7 @@ impl Keys {
                 self.pack(Table::Pending, &key)
             }
             Position::Timed(lane, due_ms) => {
-                let bucket = lane.map_or(bucket, |lane| BUCKETS + lane.number());
+                let bucket = lane.map_or(timed, |lane| TIMED_BUCKETS + lane.number());
                 self.pack(Table::Pending, &(ty, TIMED, bucket, due_ms, id))
             }
             Position::Active => self.pack(Table::Activity, &(ty, bucket, id)),
@@ -170,24 +184,27 @@ impl Keys {
 
     /// The scheduled jobs of the lanes with these numbers.
     pub(crate) fn timed_lanes(&self, ty: &JobType, lanes: Range<u16>) -> KeyRange {
-        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), TIMED, BUCKETS + lane));
+        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), TIMED, TIMED_BUCKETS + lane));
         KeyRange::new(edge(lanes.start), edge(lanes.end))
     }
 
     /// The ready jobs, from a shard on, behind them those of lanes; and those before.
     pub(crate) fn ready(&self, ty: &JobType, shard: u16) -> (KeyRange, KeyRange) {
-        let all = self.range(Table::Pending, &(ty.as_str(), READY));
-        let middle = self.pack(Table::Pending, &(ty.as_str(), READY, shard));
-        let middle = Bytes::from(middle);
+        self.around(ty, READY, shard)
+    }
+
+    /// The scheduled jobs, from a bucket on, behind them those of lanes; and those before.
+    pub(crate) fn timed_around(&self, ty: &JobType, bucket: u16) -> (KeyRange, KeyRange) {
+        self.around(ty, TIMED, bucket)
+    }
+
+    fn around(&self, ty: &JobType, class: i64, place: u16) -> (KeyRange, KeyRange) {
+        let all = self.range(Table::Pending, &(ty.as_str(), class));
+        let middle = Bytes::from(self.pack(Table::Pending, &(ty.as_str(), class, place)));
         (
             KeyRange::new(middle.clone(), all.end),
             KeyRange::new(all.begin, middle),
         )
-    }
-
-    /// The scheduled jobs of all buckets.
-    pub(crate) fn all_timed(&self, ty: &JobType) -> KeyRange {
-        self.range(Table::Pending, &(ty.as_str(), TIMED))
     }
 
     /// The scheduled jobs of a bucket.
@@ -236,9 +253,10 @@ impl Keys {
                     Some((Position::Ready(lane_behind(SHARDS, shard), order), id))
                 }
                 _ => match unpack::<(i64, u16, i64, Id<'_>)>(rest) {
-                    Ok((TIMED, bucket, due_ms, id)) => {
-                        Some((Position::Timed(lane_behind(BUCKETS, bucket), due_ms), id))
-                    }
+                    Ok((TIMED, bucket, due_ms, id)) => Some((
+                        Position::Timed(lane_behind(TIMED_BUCKETS, bucket), due_ms),
+                        id,
+                    )),
                     _ => None,
                 },
             },
@@ -297,11 +315,13 @@ impl Keys {
     }
 
     pub(crate) fn chunk(&self, ty: &JobType, id: &JobId, slot: u32, n: u32) -> Vec<u8> {
-        self.pack(Table::Data, &(ty.as_str(), id.as_bytes(), slot, n))
+        let key = (ty.as_str(), id.bucket(), id.as_bytes(), slot, n);
+        self.pack(Table::Data, &key)
     }
 
     pub(crate) fn chunks(&self, ty: &JobType, id: &JobId, slot: u32) -> KeyRange {
-        self.range(Table::Data, &(ty.as_str(), id.as_bytes(), slot))
+        let key = (ty.as_str(), id.bucket(), id.as_bytes(), slot);
+        self.range(Table::Data, &key)
     }
 
     /// The chunks of all jobs of a type.
@@ -310,30 +330,35 @@ impl Keys {
     }
 
     pub(crate) fn attempt(&self, ty: &JobType, id: &JobId, number: u32) -> Vec<u8> {
-        self.pack(Table::History, &(ty.as_str(), id.as_bytes(), number))
+        let key = (ty.as_str(), id.bucket(), id.as_bytes(), number);
+        self.pack(Table::History, &key)
     }
 
     pub(crate) fn attempts(&self, ty: &JobType, id: &JobId) -> KeyRange {
-        self.range(Table::History, &(ty.as_str(), id.as_bytes()))
+        self.range(Table::History, &(ty.as_str(), id.bucket(), id.as_bytes()))
     }
 
     /// A call of a run that was done.
     pub(crate) fn call(&self, job: &Job, op: u64) -> Vec<u8> {
-        let (ty, id) = (job.ty.as_str(), job.id.as_bytes());
-        self.pack(Table::Call, &(ty, id, job.attempt, &op.to_be_bytes()[..]))
+        let (ty, id) = (job.ty.as_str(), &job.id);
+        let op = op.to_be_bytes();
+        self.pack(
+            Table::Call,
+            &(ty, id.bucket(), id.as_bytes(), job.attempt, &op[..]),
+        )
     }
 
     /// The calls of a run, or of all runs of a job.
     pub(crate) fn calls(&self, ty: &JobType, id: &JobId, attempt: Option<u32>) -> KeyRange {
-        let (ty, id) = (ty.as_str(), id.as_bytes());
+        let (ty, bucket, id) = (ty.as_str(), id.bucket(), id.as_bytes());
         match attempt {
-            Some(attempt) => self.range(Table::Call, &(ty, id, attempt)),
-            None => self.range(Table::Call, &(ty, id)),
+            Some(attempt) => self.range(Table::Call, &(ty, bucket, id, attempt)),
+            None => self.range(Table::Call, &(ty, bucket, id)),
         }
     }
 
-    pub(crate) fn count(&self, ty: &JobType, bucket: u16, edge: u16) -> Vec<u8> {
-        self.pack(Table::Count, &(ty.as_str(), bucket, edge))
+    pub(crate) fn count(&self, ty: &JobType, row: u16, edge: u16) -> Vec<u8> {
+        self.pack(Table::Count, &(ty.as_str(), row, edge))
     }
 
     pub(crate) fn counts(&self, ty: &JobType) -> KeyRange {
@@ -354,12 +379,12 @@ impl Keys {
         self.range(table, &(ty.as_str(),))
     }
 
-    /// The id at the beginning of what follows a range.
+    /// The id of the job that a row of HISTORY is about.
     #[cfg(test)]
     pub(crate) fn first_id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
         let elements: Vec<Element<'_>> = unpack(rest).map_err(|_| foreign(key))?;
-        match elements.into_iter().next() {
+        match elements.into_iter().nth(1) {
             Some(Element::Bytes(id)) => JobId::new(id.into_owned()),
             _ => Err(foreign(key)),
         }
@@ -395,8 +420,11 @@ impl Keys {
     /// The id at the end of a key of JOB or NOTE.
     pub(crate) fn id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
-        let (id,) = unpack::<(TupleBytes<'_>,)>(rest).map_err(|_| foreign(key))?;
-        JobId::new(id.into_owned())
+        let elements: Vec<Element<'_>> = unpack(rest).map_err(|_| foreign(key))?;
+        match elements.last() {
+            Some(Element::Bytes(id)) => JobId::new(id.to_vec()),
+            _ => Err(foreign(key)),
+        }
     }
 
     /// The name at the end of a key of TYPE.
@@ -413,7 +441,7 @@ impl Keys {
         Ok(number)
     }
 
-    /// The numbers at the end of a key of COUNT: bucket and edge.
+    /// The edge at the end of a key of COUNT.
     pub(crate) fn count_edge(range: &KeyRange, key: &[u8]) -> Result<u16> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
         let (_, edge) = unpack::<(u16, u16)>(rest).map_err(|_| foreign(key))?;

@@ -6,8 +6,10 @@ use futures::future::{try_join_all, try_join4};
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::model::header::State;
-use crate::model::ids::{BUCKETS, LANES};
-use crate::model::keys::{Keys, Kind, Position, edge, edge_adds, edge_ends, edge_of_states, since};
+use crate::model::ids::{LANES, TIMED_BUCKETS};
+use crate::model::keys::{
+    Keys, Kind, Position, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states, since,
+};
 use crate::{Error, JobType, Jobs, Result};
 
 /// The jobs of a type, by state, and every transition ever made.
@@ -59,7 +61,7 @@ impl Jobs {
     pub async fn counts_in(&self, tx: &Transaction, ty: &JobType) -> Result<Counts> {
         let edges = self.edges(tx, ty).await?;
         let jobs = |state| {
-            let sum = (0..16)
+            let sum = (0..)
                 .zip(edges)
                 .map(|(edge, times)| edge_adds(edge, state) * times);
             unsigned(sum.sum())
@@ -105,8 +107,8 @@ impl Jobs {
     }
 
     /// How often each transition was made, whatever the labels were.
-    async fn edges(&self, tx: &Transaction, ty: &JobType) -> Result<[i64; 16]> {
-        let mut edges = [0; 16];
+    async fn edges(&self, tx: &Transaction, ty: &JobType) -> Result<[i64; STATE_EDGES]> {
+        let mut edges = [0; STATE_EDGES];
         let add = |edge, times| edges[edge_of_states(edge)] += times;
         self.each_edge(tx, ty, add).await?;
         Ok(edges)
@@ -135,8 +137,9 @@ impl Jobs {
     pub async fn backlog(&self, ty: &JobType, now_ms: i64, limit: usize) -> Result<Backlog> {
         self.read(Call::batch("backlog"), |tx| async move {
             let (ready, _) = self.keys().ready(ty, 0);
-            let share = limit.div_ceil(usize::from(BUCKETS));
-            let timed = (0..BUCKETS).map(|bucket| self.keys().due(ty, bucket, now_ms));
+            // Buckets are not equally full.
+            let share = 4 * limit.div_ceil(usize::from(TIMED_BUCKETS));
+            let timed = (0..TIMED_BUCKETS).map(|bucket| self.keys().due(ty, bucket, now_ms));
             let timed = timed.map(|range| self.waiting(&tx, ty, range, now_ms, share));
             // Of lanes so many rows are looked at, due or not.
             let lanes = self.keys().timed_lanes(ty, 0..LANES);

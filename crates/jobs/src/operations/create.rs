@@ -155,7 +155,12 @@ impl Jobs {
         for add in adds {
             check_data(Some(&add.data))?;
         }
-        let config = self.type_config_in(tx, ty);
+        let config = async {
+            match self.known_types().get(ty) {
+                Some(config) => Ok(Some(config)),
+                None => self.type_config_in(tx, ty).await,
+            }
+        };
         let headers = self.headers(tx, ty, adds.iter().map(|add| &add.id));
         let (config, mut headers) = try_join(config, headers).await?;
         let config = config.ok_or_else(|| Error::NoTypeTimeout(ty.clone()))?;

@@ -9,6 +9,7 @@ use store::Transaction;
 
 use crate::model::clock::millis;
 use crate::model::header::{Blob, Header, Order};
+use crate::model::ids::COUNT_ROWS;
 use crate::model::keys::{Position, edge, stamp_template};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
 use crate::model::run::Ended;
@@ -29,8 +30,8 @@ pub(crate) struct Effects<'a> {
     jobs: &'a Jobs,
     tx: &'a Transaction,
     cx: Context,
-    /// Additions to COUNT rows, by type, bucket and edge.
-    counts: BTreeMap<(JobType, u16, u16), i64>,
+    /// Additions to COUNT rows, by type and edge.
+    counts: BTreeMap<(JobType, u16), i64>,
     /// How many jobs of a type have become due, or will before sleepers look again.
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
@@ -139,7 +140,7 @@ impl Effects<'_> {
             }
         }
         if counted {
-            self.count(ty, id, old.as_deref(), header.as_deref());
+            self.count(ty, old.as_deref(), header.as_deref());
         }
         self.tell(ty, id, &tell);
         let held_by = old.as_ref().and_then(|old| old.lock());
@@ -183,11 +184,11 @@ impl Effects<'_> {
         }
     }
 
-    fn count(&mut self, ty: &JobType, id: &JobId, old: Option<&Header>, new: Option<&Header>) {
+    fn count(&mut self, ty: &JobType, old: Option<&Header>, new: Option<&Header>) {
         let kind = |header: &Header| (header.state(), header.label());
         let (old, new) = (old.map(kind), new.map(kind));
         if old != new {
-            let key = (ty.clone(), id.bucket(), edge(old, new));
+            let key = (ty.clone(), edge(old, new));
             *self.counts.entry(key).or_default() += 1;
         }
     }
@@ -247,8 +248,9 @@ impl Effects<'_> {
 
     /// Writes counters, and wakes sleepers: up to one for each job that has become due.
     pub(crate) async fn flush(self, op: &Op) -> Result<()> {
-        for ((ty, bucket, edge), times) in self.counts {
-            let key = self.jobs.keys().count(&ty, bucket, edge);
+        let row = u16::try_from(op.seed() % u64::from(COUNT_ROWS)).unwrap_or(0);
+        for ((ty, edge), times) in self.counts {
+            let key = self.jobs.keys().count(&ty, row, edge);
             self.tx.add(&key, times);
         }
         if self.cx.planted.is(Bug::NobodyWakes) {

@@ -1,14 +1,17 @@
 //! Listings, page by page: by type, by state, by range of ids.
 //!
-//! A listing by id is in the order of ids. A listing by state follows the index of the state, whose
+//! A listing by id is in the order of ids: it merges the buckets that JOB is divided into. A listing by state follows the index of the state, whose
 //! order is that of a hash: the same on every page, and of no other meaning. Each page is a
 //! transaction of its own, so jobs that change between two pages may be missed or seen twice.
+
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 
 use crate::model::header::Header;
+use crate::model::ids::BUCKETS;
 use crate::model::keys::{Keys, after_stamp};
 use crate::{Error, JobId, JobInfo, JobType, Jobs, Result, State};
 
@@ -42,6 +45,7 @@ impl Cursor {
         Self(bytes.into())
     }
 
+    /// In the index of a state, the key without its beginning; by id, the id.
     fn after(key: &Bytes, all: &KeyRange) -> Self {
         Self(key.slice(all.begin.len()..))
     }
@@ -105,21 +109,30 @@ impl Jobs {
         limit: usize,
     ) -> Result<Page> {
         let all = self.keys().jobs(ty);
-        let mut range = all.clone();
-        if let Some(from) = &query.from {
-            range.begin = self.keys().job(ty, from).into();
+        let buckets =
+            (0..BUCKETS).map(|bucket| Bucket::new(self.keys(), ty, bucket, query, cursor));
+        let mut buckets: Vec<Bucket> = buckets.collect();
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let empty = (buckets.iter_mut()).filter(|b| b.rows.is_empty() && !b.range.is_empty());
+            try_join_all(empty.map(|bucket| bucket.read(tx, &all, query.reverse, limit))).await?;
+            let heads = buckets.iter_mut().filter(|bucket| !bucket.rows.is_empty());
+            let first = if query.reverse {
+                heads.max_by(|a, b| a.head().cmp(&b.head()))
+            } else {
+                heads.min_by(|a, b| a.head().cmp(&b.head()))
+            };
+            let Some((id, value)) = first.and_then(|bucket| bucket.rows.pop_front()) else {
+                break;
+            };
+            found.push(Found {
+                cursor: Cursor(Bytes::copy_from_slice(id.as_bytes())),
+                job: Some((id, Header::decode(value)?, None)),
+            });
         }
-        if let Some(to) = &query.to {
-            range.end = self.keys().job(ty, to).into();
-        }
-        let (rows, cursor) = page(tx, range, &all, query, cursor, limit).await?;
-        let found = rows.into_iter().map(|row| {
-            let (id, header) = (Keys::id(&all, &row.key)?, Header::decode(row.value)?);
-            let job = Some((id, header, None));
-            Ok(Found { key: row.key, job })
-        });
-        let found = found.collect::<Result<_>>()?;
-        self.page_of(tx, ty, &all, query, found, cursor).await
+        let last = found.last().filter(|_| found.len() == limit);
+        let cursor = last.map(|last| last.cursor.clone());
+        self.page_of(tx, ty, query, found, cursor).await
     }
 
     async fn list_state(
@@ -131,8 +144,8 @@ impl Jobs {
         cursor: Option<&Cursor>,
         limit: usize,
     ) -> Result<Page> {
-        let all = self.keys().state(ty, state);
-        let (rows, cursor) = page(tx, all.clone(), &all, query, cursor, limit).await?;
+        let all = &self.keys().state(ty, state);
+        let (rows, cursor) = page(tx, all, query, cursor, limit).await?;
         let found = rows.into_iter().map(|row| async move {
             let (_, id) = self.keys().position(ty, state, &row.key)?;
             let beat_ms = match state {
@@ -142,10 +155,11 @@ impl Jobs {
             let value = tx.snapshot().get(&self.keys().job(ty, &id)).await?;
             let header = value.map(Header::decode).transpose()?;
             let job = header.map(|header| (id, header, beat_ms.map(i64::from_be_bytes)));
-            Ok::<_, Error>(Found { key: row.key, job })
+            let cursor = Cursor::after(&row.key, all);
+            Ok::<_, Error>(Found { cursor, job })
         });
         let found = try_join_all(found).await?;
-        self.page_of(tx, ty, &all, query, found, cursor).await
+        self.page_of(tx, ty, query, found, cursor).await
     }
 
     /// The page of what was found: as much of it as fits, if it is to have its data.
@@ -153,7 +167,6 @@ impl Jobs {
         &self,
         tx: &Transaction,
         ty: &JobType,
-        all: &KeyRange,
         query: &Query,
         mut found: Vec<Found>,
         mut cursor: Option<Cursor>,
@@ -170,7 +183,7 @@ impl Jobs {
         let fitting = fitting.count();
         if query.data && fitting < found.len() {
             found.truncate(fitting);
-            cursor = found.last().map(|last| Cursor::after(&last.key, all));
+            cursor = found.last().map(|last| last.cursor.clone());
         }
         let jobs = found.into_iter().filter_map(|found| found.job);
         let jobs = jobs.map(|(id, header, beat_ms)| async move {
@@ -190,21 +203,78 @@ impl Jobs {
     }
 }
 
+/// The part of a listing by id that lies in one bucket of JOB.
+struct Bucket {
+    /// What was not read yet.
+    range: KeyRange,
+    rows: VecDeque<(JobId, Bytes)>,
+}
+
+impl Bucket {
+    fn new(keys: &Keys, ty: &JobType, bucket: u16, query: &Query, cursor: Option<&Cursor>) -> Self {
+        let mut range = keys.jobs_of(ty, bucket);
+        let key = |id: &[u8]| keys.jobs_from(ty, bucket, id);
+        if let Some(from) = &query.from {
+            range.begin = key(from.as_bytes());
+        }
+        if let Some(to) = &query.to {
+            range.end = key(to.as_bytes());
+        }
+        match cursor {
+            Some(Cursor(id)) if query.reverse => range.end = range.end.min(key(id)),
+            Some(Cursor(id)) => range.begin = range.begin.max(key(&[id, &[0][..]].concat())),
+            None => {}
+        }
+        let rows = VecDeque::new();
+        Self { range, rows }
+    }
+
+    /// Reads about as many rows as the page takes from here: ids are spread evenly.
+    async fn read(
+        &mut self,
+        tx: &Transaction,
+        all: &KeyRange,
+        reverse: bool,
+        page: usize,
+    ) -> Result<()> {
+        let limit = 4 + (2 * page).div_ceil(usize::from(BUCKETS));
+        let options = RangeOptions {
+            limit: Some(limit),
+            reverse,
+        };
+        let read = tx.snapshot().get_range(self.range.clone(), options);
+        let rows = read.collect().await?;
+        match rows.last().filter(|_| rows.len() == limit) {
+            Some(last) if reverse => self.range.end = last.key.clone(),
+            Some(last) => self.range.begin = [&*last.key, &[0]].concat().into(),
+            None => self.range.begin = self.range.end.clone(),
+        }
+        for row in rows {
+            self.rows.push_back((Keys::id(all, &row.key)?, row.value));
+        }
+        Ok(())
+    }
+
+    fn head(&self) -> Option<&JobId> {
+        self.rows.front().map(|(id, _)| id)
+    }
+}
+
 /// A row of an index, and the job that stands behind it: id, header, last heartbeat.
 struct Found {
-    key: Bytes,
+    cursor: Cursor,
     job: Option<(JobId, Header, Option<i64>)>,
 }
 
 /// The rows of a page, and where the next one begins.
 async fn page(
     tx: &Transaction,
-    mut range: KeyRange,
     all: &KeyRange,
     query: &Query,
     cursor: Option<&Cursor>,
     limit: usize,
 ) -> Result<(Vec<KeyValue>, Option<Cursor>)> {
+    let mut range = all.clone();
     if let Some(Cursor(suffix)) = cursor {
         let mut key = [&*all.begin, suffix].concat();
         if query.reverse {

@@ -60,7 +60,7 @@ impl Part {
 
 impl Jobs {
     /// Gives jobs that `rewrite` has other bytes for those bytes as their data, in whatever state they are. A bounded number
-    /// of jobs, the next after `after` by id. What was rewritten must not be again, or it goes on for ever.
+    /// of jobs, the next after `after` in the order of their keys. What was rewritten must not be again, or it goes on for ever.
     pub async fn rewrite_in(
         &self,
         tx: &Transaction,

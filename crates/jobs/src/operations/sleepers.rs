@@ -4,21 +4,19 @@
 //! for it clears the row, and that change wakes it. While no acceptor sleeps there are no such rows,
 //! and so there is no row that every operation writes.
 
-use store::{RangeOptions, Transaction};
+use bytes::Bytes;
+use store::{KeyRange, RangeOptions, Transaction};
 
 use crate::model::keys::stamp_template;
 use crate::{JobType, Jobs, Op, Result};
-
-/// How many sleepers are chosen from.
-const SLEEPERS_SEEN: usize = 64;
 
 impl Jobs {
     /// Wakes up to `count` sleepers.
     ///
     /// By a snapshot read: creators would otherwise conflict with every acceptor that falls asleep. One
     /// that falls asleep at this moment is missed, and finds the work when it looks again. Sleepers draw
-    /// a new number each time, so the first ones in the table are no particular ones; the seed makes
-    /// two creators at the same moment wake different ones.
+    /// a new number each time, and creators look from a random number on: two at the same moment wake
+    /// different ones, and no part of the table is read by all.
     pub(crate) async fn wake(
         &self,
         tx: &Transaction,
@@ -26,14 +24,21 @@ impl Jobs {
         count: usize,
         op: &Op,
     ) -> Result<()> {
-        let range = self.keys().sleepers(ty);
-        let rows = tx
-            .snapshot()
-            .get_range(range, RangeOptions::limit(SLEEPERS_SEEN));
-        let rows = rows.collect().await?;
-        let start = usize::try_from(op.seed() % (rows.len().max(1) as u64)).unwrap_or(0);
-        for row in (rows.iter().cycle().skip(start)).take(count.min(rows.len())) {
-            tx.clear(&row.key);
+        let all = self.keys().sleepers(ty);
+        let middle = Bytes::from(self.keys().sleeper(ty, op.seed()));
+        let after = KeyRange::new(middle.clone(), all.end);
+        let before = KeyRange::new(all.begin, middle);
+        let mut left = count;
+        for range in [after, before] {
+            let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(left));
+            let rows = rows.collect().await?;
+            for row in &rows {
+                tx.clear(&row.key);
+            }
+            left = left.saturating_sub(rows.len());
+            if left == 0 {
+                break;
+            }
         }
         Ok(())
     }

@@ -1,21 +1,80 @@
 //! Registering types.
+//!
+//! `add` needs the type of its jobs, and every node adds: so that not all of them read one row all
+//! the time, a process keeps what its [`TypeWatcher`](crate::TypeWatcher) has read, for as long as
+//! the watch on TYPES says nothing else. Only `add` may use that. What it takes from there is how long
+//! jobs are kept, and that the type is registered: both may change at that very moment anyway, and the
+//! jobs of a type that is cleared stay. Time-outs are read from the row by those who judge by them.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use store::{KeyRange, RangeOptions, Transaction};
+use tokio::time::Instant;
 
 use crate::model::keys::stamp_template;
 use crate::{Error, JobType, Jobs, Result, TypeConfig};
 
+/// The types as this process has read them last.
+#[derive(Debug, Default)]
+pub(crate) struct KnownTypes(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// How often they were forgotten.
+    changes: u64,
+    types: Option<(Arc<BTreeMap<JobType, TypeConfig>>, Instant)>,
+}
+
+impl KnownTypes {
+    /// The registration of a type, unless it may have changed.
+    pub(crate) fn get(&self, ty: &JobType) -> Option<TypeConfig> {
+        let known = self.lock();
+        let (types, until) = known.types.as_ref()?;
+        let config = types.get(ty).copied();
+        config.filter(|_| Instant::now() < *until)
+    }
+
+    /// To be called before the types are read that are to be known.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().changes
+    }
+
+    /// These were the types, if none was changed since: they are to be read again before `until`.
+    pub(crate) fn set(
+        &self,
+        types: Arc<BTreeMap<JobType, TypeConfig>>,
+        changes: u64,
+        until: Instant,
+    ) {
+        let mut known = self.lock();
+        if known.changes == changes {
+            known.types = Some((types, until));
+        }
+    }
+
+    pub(crate) fn forget(&self) {
+        let mut known = self.lock();
+        known.changes += 1;
+        known.types = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Jobs {
     /// Registers a type, or changes its registration. Every node hears of it within seconds.
     pub async fn set_type(&self, ty: &JobType, config: TypeConfig) -> Result<()> {
-        (self.store())
+        let set = (self.store())
             .transact("set_type", |tx| async move {
                 self.set_type_in(&tx, ty, config).await
             })
-            .await
+            .await;
+        self.known_types().forget();
+        set
     }
 
     /// [`Self::set_type`] in the caller's transaction. Writes nothing when nothing changes.
@@ -40,12 +99,14 @@ impl Jobs {
     /// Removes the registration of a type: nothing can be added any more, subscriptions end, and
     /// nobody watches over its running jobs. Its jobs stay, and come back with its registration.
     pub async fn clear_type(&self, ty: &JobType) -> Result<()> {
-        (self.store())
+        let cleared = (self.store())
             .transact("clear_type", |tx| async move {
                 self.clear_type_in(&tx, ty);
                 Ok(())
             })
-            .await
+            .await;
+        self.known_types().forget();
+        cleared
     }
 
     /// [`Self::clear_type`] in the caller's transaction.
@@ -102,6 +163,7 @@ impl Jobs {
     }
 
     fn bump_types(&self, tx: &Transaction) {
+        self.known_types().forget();
         let value = stamp_template(self.store().incarnation(), &[]);
         tx.set_versionstamped_value(&self.keys().types(), &value);
     }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::header::Order;
@@ -65,19 +66,28 @@ pub(crate) struct Held {
 /// The leases as the other duties see them.
 pub(crate) type Leased = watch::Receiver<Held>;
 
-/// Tells the metrics.
+/// Tells the metrics how the jobs of a type stand: one node does, the one that holds the first partition.
 pub(crate) struct Observe<'a> {
     pub(crate) jobs: &'a Jobs,
     pub(crate) ty: &'a JobType,
+    pub(crate) leased: Leased,
+    pub(crate) observed: Option<Instant>,
 }
 
 impl Duty for Observe<'_> {
     const NAME: &'static str = "metrics";
 
     async fn turn(&mut self, _: &CancellationToken) -> Result<Duration> {
-        if self.jobs.type_config(self.ty).await?.is_some() {
-            self.jobs.observe(self.ty).await?;
+        let observes = (self.leased.borrow().leases.iter()).any(|lease| lease.partition == 0);
+        if !observes && self.observed.take().is_some() {
+            telemetry::not_observed(self.ty);
         }
-        Ok(OBSERVE_EVERY)
+        let due = (self.observed).is_none_or(|last| last.elapsed() >= OBSERVE_EVERY);
+        if observes && due && self.jobs.type_config(self.ty).await?.is_some() {
+            self.jobs.observe(self.ty).await?;
+            self.observed = Some(Instant::now());
+        }
+        // A lease may come and go between two observations.
+        Ok(OBSERVE_EVERY / 15)
     }
 }

@@ -67,11 +67,17 @@ pub(crate) async fn watch_over<H: StallHook>(
 ) {
     let recovery = TypeMonitor::new(jobs, ty, hook, options);
     let leased = recovery.held.subscribe();
+    let observe = Observe {
+        jobs,
+        ty,
+        leased: leased.clone(),
+        observed: None,
+    };
     tokio::join!(
         perform(recovery, jobs, ty, token),
         perform(Expiry::new(jobs, ty, leased.clone()), jobs, ty, token),
-        perform(Bells::new(jobs, ty, leased), jobs, ty, token),
-        perform(Observe { jobs, ty }, jobs, ty, token),
+        perform(Bells::new(jobs, ty, leased.clone()), jobs, ty, token),
+        perform(observe, jobs, ty, token),
     );
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use store::{Call, Watch};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::services::pause::{Pause, sleep};
@@ -56,9 +57,12 @@ impl TypeWatcher {
         let planted = self.jobs.planted();
         let mut pause = Pause::new(self.jobs.entropy(), planted);
         loop {
+            let known = self.jobs.known_types();
+            let changes = known.changes();
             let (types, changed) = match self.read().await {
                 Ok(read) => read,
                 Err(error) => {
+                    known.forget();
                     tracing::warn!(error = %error.chain(), "read job types");
                     if planted.is(Bug::NoTypesOnError) {
                         self.types.send_replace(TypeMap::default());
@@ -78,11 +82,16 @@ impl TypeWatcher {
                 new
             });
             let jitter = (self.jobs.entropy()).up_to(self.options.type_check_jitter_max());
+            let wait = self.options.type_check() + jitter;
+            if changed.is_some() {
+                let types = Arc::clone(&self.types.borrow());
+                known.set(types, changes, Instant::now() + wait);
+            }
             tokio::select! {
                 biased;
-                () = token.cancelled() => return,
-                () = changed_or_never(changed) => {}
-                () = tokio::time::sleep(self.options.type_check() + jitter) => {}
+                () = token.cancelled() => return known.forget(),
+                () = changed_or_never(changed) => known.forget(),
+                () = tokio::time::sleep(wait) => {}
             }
             // Someone who registers types one by one is not followed one by one.
             if !sleep(self.options.holdoff(), &token).await {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use store::tuple::pack;
 use testkit::fuzz_more;
 
-use crate::model::header::{Blob, DATA_BYTES_MAX, End, Header, Next, Order, Place};
+use crate::model::header::{Blob, DATA_BYTES_MAX, End, Header, Next, Order, Place, Rare};
 use crate::model::keys::{Keys, stamp_of, stamp_template};
 use crate::model::types::TypeConfig;
 use crate::{Attempt, Holder, JobLock, JobType, Lane, Outcome, State};
@@ -26,6 +26,18 @@ fn end() -> End {
         at_ms: 1_700_000_000_000,
         outcome: Outcome::Stalled,
         reason: Some("a reason".to_owned()),
+    }
+}
+
+fn rare() -> Rare {
+    Rare {
+        failures: 4,
+        asked_ms: Some(-9),
+        class: 2,
+        tenant: Some(Bytes::from_static(b"anna")),
+        pool: Some(Bytes::new()),
+        key: Some(Bytes::from_static(b"https://a/b")),
+        taken: vec![(Bytes::from_static(b"limit"), 7)],
     }
 }
 
@@ -67,6 +79,7 @@ fn headers() -> Vec<Header> {
         ops: vec![1, 2, u64::MAX],
         watchers: vec![7],
         lane,
+        rare: lane.map(|_| Box::new(rare())),
     };
     let all = places.map(|place| lanes.map(|lane| header(place, lane)));
     all.into_iter().flatten().collect()
@@ -154,4 +167,27 @@ fn keys_and_stamps_of_any_bytes_are_read_or_refused() {
 
 fn samples(encoded: &[Vec<u8>]) -> Vec<&[u8]> {
     encoded.iter().map(Vec::as_slice).collect()
+}
+
+/// Headers of the formats before, and of later ones, are refused and not taken for something else.
+#[test]
+fn a_header_of_another_format_is_refused() {
+    let encoded = headers().remove(1).encode();
+    for format in [0, 1, 2, 4] {
+        let other = [&[format], &encoded[1..]].concat();
+        let refused = Header::decode(other.into())
+            .unwrap_err()
+            .chain()
+            .to_string();
+        assert!(
+            refused.contains(&format!("of format {format}")),
+            "{refused}"
+        );
+    }
+    let later = [&*encoded, &[99, 0]].concat();
+    let refused = Header::decode(later.into())
+        .unwrap_err()
+        .chain()
+        .to_string();
+    assert!(refused.contains("field 99"), "{refused}");
 }

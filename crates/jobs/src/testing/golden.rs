@@ -4,6 +4,7 @@
 //! A script is a list of commands, each followed by its answer and by the rows that it has added
 //! (`+`), changed (`~`) and removed (`-`). Time stands still until `time` moves it.
 
+mod fixture;
 mod show;
 
 use std::collections::BTreeMap;

@@ -8,30 +8,35 @@ const ABSENT: u16 = 0;
 /// Labels there are: 0 is none.
 pub(crate) const LABELS: u8 = 16;
 
+/// Room for states in an edge; four are used.
+const STATES: u16 = 8;
+/// How many transitions there are between states, whatever the labels are.
+pub(crate) const STATE_EDGES: usize = 64;
+
 /// How a job is counted: its state, and the label of its data.
 pub(crate) type Kind = Option<(State, u8)>;
 
 /// The number of a transition in COUNT.
 pub(crate) fn edge(old: Kind, new: Kind) -> u16 {
     let label = |kind: Kind| kind.map_or(0, |(_, label)| u16::from(label % LABELS));
-    let states = 4 * state_number(old) + state_number(new);
-    (label(old) * u16::from(LABELS) + label(new)) * 16 + states
+    let states = STATES * state_number(old) + state_number(new);
+    (label(old) * u16::from(LABELS) + label(new)) * STATES * STATES + states
 }
 
-/// The number of a transition whatever the labels are: 0 to 15.
+/// The number of a transition whatever the labels are: that of the transition without labels.
 pub(crate) fn edge_of_states(edge: u16) -> usize {
-    usize::from(edge % 16)
+    usize::from(edge % (STATES * STATES))
 }
 
 /// What one transition of this edge adds to the number of jobs in `state`.
 pub(crate) fn edge_adds(edge: u16, state: State) -> i64 {
     let state = state_number(Some((state, 0)));
-    i64::from(edge % 4 == state) - i64::from(edge / 4 % 4 == state)
+    i64::from(edge % STATES == state) - i64::from(edge / STATES % STATES == state)
 }
 
 /// The kinds of job that a transition takes away from and adds to.
 pub(crate) fn edge_ends(edge: u16) -> [Kind; 2] {
-    let labels = edge / 16;
+    let labels = edge / (STATES * STATES);
     let kind = |state: u16, label: u16| {
         let label = u8::try_from(label).unwrap_or_default();
         let state = match state {
@@ -43,8 +48,8 @@ pub(crate) fn edge_ends(edge: u16) -> [Kind; 2] {
         Some((state, label))
     };
     [
-        kind(edge / 4 % 4, labels / u16::from(LABELS)),
-        kind(edge % 4, labels % u16::from(LABELS)),
+        kind(edge / STATES % STATES, labels / u16::from(LABELS)),
+        kind(edge % STATES, labels % u16::from(LABELS)),
     ]
 }
 

@@ -106,6 +106,7 @@ fn created(
         ops: vec![op],
         watchers: Vec::new(),
         lane: create.lane,
+        rare: None,
     };
     new.data = new.blob(data.unwrap_or_default());
     new.be_pending(due_ms.unwrap_or(0), cx);

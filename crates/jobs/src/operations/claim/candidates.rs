@@ -1,5 +1,7 @@
 //! The jobs that a claim may choose from.
 
+use std::collections::BTreeSet;
+
 use futures::future::{try_join, try_join_all};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -8,7 +10,7 @@ use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 use super::Claim;
 use super::lanes::Groups;
 use crate::model::header::State;
-use crate::model::ids::{BUCKETS, SHARDS};
+use crate::model::ids::{SHARDS, TIMED_BUCKETS};
 use crate::model::keys::{Position, since};
 use crate::testing::planted::Bug;
 use crate::{JobId, JobType, Jobs, Lane, Result};
@@ -18,8 +20,12 @@ use crate::{JobId, JobType, Jobs, Lane, Result};
 const WINDOW_PER_JOB: usize = 8;
 const WINDOW_MORE_MAX: usize = 64;
 const WINDOW_MIN: usize = 16;
+/// The same for scheduled jobs: claims begin in fewer places, and spread over what they see there.
+const TIMED_WINDOW_PER_JOB: usize = 24;
+const TIMED_WINDOW_MORE_MAX: usize = 256;
+const TIMED_WINDOW_MIN: usize = 32;
 /// Up to so many scheduled jobs are read in one range; if there are more, each bucket is read by itself.
-const TIMED_FEW: usize = 64;
+const TIMED_FEW: usize = 256;
 
 /// A row at the head of a bucket.
 #[derive(Debug)]
@@ -44,6 +50,14 @@ impl Heads {
     }
 }
 
+/// Scheduled jobs, as far as they were looked at.
+#[derive(Debug)]
+struct Scheduled {
+    due: Vec<Candidate>,
+    /// When the first of the others falls due.
+    next_due_ms: Option<i64>,
+}
+
 impl Jobs {
     /// Due jobs, about as many as it takes to choose from; if there are none at all, when the next
     /// one falls due.
@@ -51,34 +65,46 @@ impl Jobs {
         let wanted = claim.locks.len();
         let window = (WINDOW_PER_JOB * wanted).min(wanted + WINDOW_MORE_MAX);
         let window = window.max(WINDOW_MIN);
+        let timed_window = (TIMED_WINDOW_PER_JOB * wanted).min(wanted + TIMED_WINDOW_MORE_MAX);
+        let timed_window = timed_window.max(TIMED_WINDOW_MIN);
         let mut rng = claim.rng(tx.attempt());
         let (after, before) = self.keys().ready(&claim.ty, rng.random_range(0..SHARDS));
-        let first = rng.random_range(0..BUCKETS);
-        let (mut due, (timed, mut next_due_ms)) = try_join(
+        let bucket = rng.random_range(0..TIMED_BUCKETS);
+        let (timed_after, timed_before) = self.keys().timed_around(&claim.ty, bucket);
+        let (mut due, timed) = try_join(
             self.candidates(tx, claim, after, window),
-            self.timed(tx, claim, first, window),
+            self.candidates(tx, claim, timed_after, timed_window),
         )
         .await?;
         // Those of lanes come last, in the order of lanes and not of turns.
         let without = due.partition_point(|job| job.lane().is_none());
         let has_lanes = due.split_off(without).pop().is_some();
-        due.extend(timed);
+        let has_lanes = has_lanes || timed.last().is_some_and(|job| job.lane().is_some());
+        let all_after = timed.len() < timed_window;
+        let mut timed = self.scheduled(claim, timed);
         let mut lanes = Groups::default();
         if has_lanes || claim.turn.looks() {
             lanes = self.lanes(tx, claim, window).await?;
         }
-        if due.len() + lanes.len() < wanted {
-            let (ready, (timed, next)) = try_join(
+        let mut next_due_ms = None;
+        if due.len() + timed.without_lane() + lanes.len() < wanted {
+            let (ready, before) = try_join(
                 self.candidates(tx, claim, before, window),
-                self.timed_elsewhere(tx, claim, first, window),
+                self.candidates(tx, claim, timed_before, TIMED_FEW),
             )
             .await?;
             due.extend(ready);
-            let (in_lanes, timed) = (timed.into_iter()).partition(|job| job.lane().is_some());
-            lanes.add_timed(in_lanes);
-            due.extend::<Vec<_>>(timed);
-            next_due_ms = [next_due_ms, next].into_iter().flatten().min();
+            let all = all_after && before.len() < TIMED_FEW;
+            timed.add(self.scheduled(claim, before));
+            if !all {
+                timed.add(self.timed_heads(tx, claim, window).await?);
+            }
+            next_due_ms = timed.next_due_ms;
+            let in_lanes = timed.due.extract_if(.., |job| job.lane().is_some());
+            lanes.add_timed(in_lanes.collect());
         }
+        timed.due.retain(|job| job.lane().is_none());
+        due.append(&mut timed.due);
         if due.len() + lanes.len() > 0 {
             next_due_ms = None;
         }
@@ -104,65 +130,36 @@ impl Jobs {
             .collect()
     }
 
-    /// The first scheduled jobs of a bucket that are due; if there are none, when the first one is.
-    async fn timed(
-        &self,
-        tx: &Transaction,
-        claim: &Claim,
-        bucket: u16,
-        limit: usize,
-    ) -> Result<(Vec<Candidate>, Option<i64>)> {
-        let all = self.keys().timed(&claim.ty, bucket);
-        let due = (self.keys()).due(&claim.ty, bucket, self.horizon_ms(claim));
-        let head = tx.snapshot().get_range(all, RangeOptions::limit(1));
-        match head.collect().await?.first() {
-            None => Ok((Vec::new(), None)),
-            Some(head) if head.key < due.end => {
-                Ok((self.candidates(tx, claim, due, limit).await?, None))
-            }
-            Some(head) => match Candidate::of(self, &claim.ty, head)?.position {
-                Position::Timed(_, due_ms) => Ok((Vec::new(), Some(due_ms))),
-                _ => Ok((Vec::new(), None)),
-            },
+    /// Which of these scheduled jobs are due.
+    fn scheduled(&self, claim: &Claim, jobs: Vec<Candidate>) -> Scheduled {
+        let horizon_ms = self.horizon_ms(claim);
+        let (due, later): (Vec<_>, Vec<_>) = jobs
+            .into_iter()
+            .partition(|job| job.due_ms().is_none_or(|due_ms| due_ms <= horizon_ms));
+        Scheduled {
+            due,
+            next_due_ms: later.iter().filter_map(Candidate::due_ms).min(),
         }
     }
 
-    /// The same of all buckets but one.
-    async fn timed_elsewhere(
+    /// The head of each bucket and lane of scheduled jobs.
+    async fn timed_heads(
         &self,
         tx: &Transaction,
         claim: &Claim,
-        bucket: u16,
-        limit: usize,
-    ) -> Result<(Vec<Candidate>, Option<i64>)> {
-        let (mut due, mut next_due_ms) = (Vec::new(), None);
-        let all = self.keys().all_timed(&claim.ty);
-        let rows = (tx.snapshot()).get_range(all, RangeOptions::limit(TIMED_FEW));
-        let rows = rows.collect().await?;
-        if rows.len() < TIMED_FEW {
-            // These are all there are, and one read does for all buckets.
-            let known = self.keys().timed(&claim.ty, bucket);
-            for row in rows.iter().filter(|row| !known.contains(&row.key)) {
-                let candidate = Candidate::of(self, &claim.ty, row)?;
-                match candidate.position {
-                    Position::Timed(_, due_ms) if due_ms > self.horizon_ms(claim) => {
-                        next_due_ms = [next_due_ms, Some(due_ms)].into_iter().flatten().min();
-                    }
-                    _ => due.push(candidate),
-                }
-            }
-            return Ok((due, next_due_ms));
-        }
-        let others = (1..BUCKETS).map(|n| (bucket + n) % BUCKETS);
-        let others = others.map(|bucket| self.timed(tx, claim, bucket, limit));
-        let lanes = self.all_timed_lanes(tx, claim, limit);
-        let (mut found, lanes) = try_join(try_join_all(others), lanes).await?;
-        found.push(lanes);
-        for (timed, next) in found {
-            due.extend(timed);
-            next_due_ms = [next_due_ms, next].into_iter().flatten().min();
-        }
-        Ok((due, next_due_ms))
+        window: usize,
+    ) -> Result<Scheduled> {
+        // Together twice as many as are wanted, if they are spread evenly.
+        let each = 1 + (2 * claim.locks.len()).div_ceil(usize::from(TIMED_BUCKETS));
+        let heads = (0..TIMED_BUCKETS).map(|bucket| {
+            let bucket = self.keys().timed(&claim.ty, bucket);
+            self.candidates(tx, claim, bucket, each)
+        });
+        let lanes = self.all_timed_lanes(tx, claim, window);
+        let (heads, (due, next_due_ms)) = try_join(try_join_all(heads), lanes).await?;
+        let mut scheduled = self.scheduled(claim, heads.into_iter().flatten().collect());
+        scheduled.add(Scheduled { due, next_due_ms });
+        Ok(scheduled)
     }
 
     pub(super) fn horizon_ms(&self, claim: &Claim) -> i64 {
@@ -174,6 +171,22 @@ impl Jobs {
     }
 }
 
+impl Scheduled {
+    fn without_lane(&self) -> usize {
+        (self.due.iter()).filter(|job| job.lane().is_none()).count()
+    }
+
+    /// Adds what was seen elsewhere, or seen again.
+    fn add(&mut self, other: Self) {
+        let known: BTreeSet<JobId> = self.due.iter().map(|job| job.id.clone()).collect();
+        let new = (other.due.into_iter()).filter(|job| !known.contains(&job.id));
+        self.due.extend(new);
+        self.next_due_ms = ([self.next_due_ms, other.next_due_ms].into_iter())
+            .flatten()
+            .min();
+    }
+}
+
 impl Candidate {
     fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Result<Self> {
         let (position, id) = jobs.keys().position(ty, State::Pending, &row.key)?;
@@ -182,6 +195,14 @@ impl Candidate {
             position,
             since_ms: since(&row.value)?,
         })
+    }
+
+    /// When it is due, if it is scheduled.
+    fn due_ms(&self) -> Option<i64> {
+        match self.position {
+            Position::Timed(_, due_ms) => Some(due_ms),
+            _ => None,
+        }
     }
 
     /// The number of its lane.

@@ -13,7 +13,7 @@ use store::Transaction;
 
 use super::Claim;
 use super::candidates::{Candidate, choose};
-use crate::model::ids::{BUCKETS, LANES};
+use crate::model::ids::{LANES, TIMED_BUCKETS};
 use crate::model::keys::Position;
 use crate::model::turns::Turn;
 use crate::{Jobs, Result};
@@ -154,7 +154,8 @@ impl Jobs {
                 break;
             };
             if due_ms <= self.horizon_ms(claim) {
-                let due = (self.keys()).due(&claim.ty, BUCKETS + lane, self.horizon_ms(claim));
+                let due =
+                    (self.keys()).due(&claim.ty, TIMED_BUCKETS + lane, self.horizon_ms(claim));
                 let due = self.candidates(tx, claim, due, limit).await?;
                 groups.push(Group { lane, due });
             } else {

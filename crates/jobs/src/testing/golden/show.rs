@@ -48,8 +48,10 @@ pub(super) fn key(key: &[u8]) -> String {
         // The version at which it was made ready.
         "PENDING" if shown[1] == "0" => shown[4] = "…".to_owned(),
         "COUNT" => {
+            // The row is drawn.
+            shown[1] = "…".to_owned();
             let edge: usize = shown[2].parse().unwrap();
-            shown[2] = format!("{}→{}", STATES[edge / 4], STATES[edge % 4]);
+            shown[2] = format!("{}→{}", STATES[edge / 8], STATES[edge % 8]);
         }
         "CALL" => shown[3] = "…".to_owned(),
         "FINISHED" if shown[2] == i64::MAX.to_string() => shown[2] = "never".to_owned(),

@@ -1,0 +1,97 @@
+//! The numbered fields of a header, which few jobs have.
+
+use bytes::Bytes;
+
+use crate::model::codec::{Reader, Writer};
+use crate::{Error, Result};
+
+/// The numbers of the fields behind those that every header has, in the order in which they are
+/// written. Never change one, never use one again.
+pub(crate) mod field {
+    pub(crate) const LANE: u8 = 1;
+    pub(crate) const FAILURES: u8 = 2;
+    pub(crate) const ASKED: u8 = 3;
+    pub(crate) const CLASS: u8 = 4;
+    pub(crate) const TENANT: u8 = 5;
+    pub(crate) const POOL: u8 = 6;
+    pub(crate) const KEY: u8 = 7;
+    pub(crate) const TAKEN: u8 = 8;
+}
+
+/// Fields that few jobs have; one that has its default is not written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Rare {
+    /// Runs in a row that failed.
+    pub(crate) failures: u32,
+    /// When the oldest signal came that no run has covered.
+    pub(crate) asked_ms: Option<i64>,
+    /// Its priority; 0 is the ordinary one.
+    pub(crate) class: u8,
+    /// Whose share of the queue it takes.
+    pub(crate) tenant: Option<Bytes>,
+    /// The limit on how many of its kind run.
+    pub(crate) pool: Option<Bytes>,
+    /// The limit on how many run that work on the same thing.
+    pub(crate) key: Option<Bytes>,
+    /// The slots of limits that its run has taken.
+    pub(crate) taken: Vec<(Bytes, u32)>,
+}
+
+impl Rare {
+    pub(super) fn encode(&self, to: &mut Writer) {
+        if self.failures > 0 {
+            to.byte(field::FAILURES);
+            to.uint(self.failures);
+        }
+        if let Some(asked_ms) = self.asked_ms {
+            to.byte(field::ASKED);
+            to.int(asked_ms);
+        }
+        if self.class > 0 {
+            to.byte(field::CLASS);
+            to.byte(self.class);
+        }
+        for (number, name) in [
+            (field::TENANT, &self.tenant),
+            (field::POOL, &self.pool),
+            (field::KEY, &self.key),
+        ] {
+            if let Some(name) = name {
+                to.byte(number);
+                to.bytes(name);
+            }
+        }
+        if !self.taken.is_empty() {
+            to.byte(field::TAKEN);
+            to.uint(self.taken.len() as u64);
+            for (limit, slot) in &self.taken {
+                to.bytes(limit);
+                to.uint(*slot);
+            }
+        }
+    }
+
+    /// Reads the field of this number.
+    pub(super) fn decode(&mut self, number: u8, from: &mut Reader) -> Result<()> {
+        match number {
+            field::FAILURES => self.failures = from.uint()?,
+            field::ASKED => self.asked_ms = Some(from.int()?),
+            field::CLASS => self.class = from.byte()?,
+            field::TENANT => self.tenant = Some(from.bytes()?),
+            field::POOL => self.pool = Some(from.bytes()?),
+            field::KEY => self.key = Some(from.bytes()?),
+            field::TAKEN => {
+                let count: u32 = from.uint()?;
+                for _ in 0..count {
+                    self.taken.push((from.bytes()?, from.uint()?));
+                }
+            }
+            _ => {
+                return Err(Error::corrupt(format!(
+                    "a job's header has field {number}, which this version of Davenport does not know"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
