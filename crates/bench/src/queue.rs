@@ -8,6 +8,7 @@ mod crowd;
 mod latency;
 mod load;
 mod meter;
+mod scheduled;
 mod second;
 
 use std::process::Command;
@@ -51,6 +52,8 @@ pub(crate) enum Case {
     OneByOne,
     /// The same with many jobs per acknowledgement.
     Batched,
+    /// Claiming and finishing scheduled jobs that are due, next to ready ones.
+    Scheduled,
     /// Independent acceptors on one backlog, as if each were a process.
     Crowd,
     /// From adding a job to its start, on an idle queue.
@@ -64,9 +67,10 @@ pub(crate) enum Case {
 
 impl Case {
     /// All cases, in the order in which they disturb each other least.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::OneByOne,
         Self::Batched,
+        Self::Scheduled,
         Self::Crowd,
         Self::Latency,
         Self::Cancel,
@@ -96,6 +100,9 @@ pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Res
             }
             Case::Batched => {
                 whole_cycles(&load, "batched", bench.jobs, bench.batch, &mut report).await?;
+            }
+            Case::Scheduled => {
+                scheduled::measure(&load, bench.jobs, bench.batch, &mut report).await?;
             }
             Case::Crowd => crowd::measure(&load, bench.jobs, &mut report).await?,
             Case::Latency => latency::measure(&load, &mut bench, &mut report).await?,

@@ -39,6 +39,7 @@ enum Part {
     #[value(name = "one_by_one")]
     OneByOne,
     Batched,
+    Scheduled,
     Crowd,
     Latency,
     Backlog,
@@ -50,6 +51,7 @@ impl From<Part> for Case {
         match part {
             Part::OneByOne => Self::OneByOne,
             Part::Batched => Self::Batched,
+            Part::Scheduled => Self::Scheduled,
             Part::Crowd => Self::Crowd,
             Part::Latency => Self::Latency,
             Part::Backlog => Self::Backlog,

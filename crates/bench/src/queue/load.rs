@@ -38,18 +38,30 @@ impl Load {
         numbers: Range<usize>,
         batch: usize,
     ) -> Result<()> {
+        self.produce_as(ty, numbers, batch, |_, add| add).await
+    }
+
+    /// The same of jobs that `change` has changed.
+    pub(super) async fn produce_as(
+        &self,
+        ty: &JobType,
+        numbers: Range<usize>,
+        batch: usize,
+        change: impl Fn(usize, Add) -> Add + Clone + Send + 'static,
+    ) -> Result<()> {
         let next = Arc::new(AtomicUsize::new(numbers.start));
         let mut tasks = JoinSet::new();
         for _ in 0..self.producers {
             let (jobs, ty) = (self.jobs.clone(), ty.clone());
-            let (next, end) = (Arc::clone(&next), numbers.end);
+            let (next, end, change) = (Arc::clone(&next), numbers.end, change.clone());
             tasks.spawn(async move {
                 loop {
                     let first = next.fetch_add(batch, Ordering::Relaxed);
                     if first >= end {
                         return Ok(());
                     }
-                    let adds = (first..end.min(first + batch)).map(job);
+                    let adds = first..end.min(first + batch);
+                    let adds = adds.map(|number| Ok(change(number, job(number)?)));
                     let adds = adds.collect::<Result<Vec<Add>>>()?;
                     jobs.add_many(&ty, &adds).await?;
                 }
