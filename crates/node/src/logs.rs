@@ -91,7 +91,7 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
     // A bare word that is no level would be the name of a component, and silence all others.
     let is_word = |part: &&str| !part.contains(['=', '[', '{']);
     let mut words = level.split(',').map(str::trim).filter(is_word);
-    let known = words.all(|word| word.parse::<LevelFilter>().is_ok());
+    let known = words.all(|word| !word.is_empty() && word.parse::<LevelFilter>().is_ok());
     let filter = EnvFilter::try_new(level).ok().filter(|_| known);
     filter.ok_or_else(|| {
         format!("`level` is {level:?}; use error, warn, info, debug or trace, or a list as in info,couch=debug")

@@ -95,6 +95,10 @@ pub(super) fn canonical(ip: IpAddr) -> IpAddr {
 /// The IPv4 address that a gateway would translate this one to.
 pub(super) fn wrapped(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
+    // They look like IPv4-compatible addresses.
+    if ip.is_loopback() || ip.is_unspecified() {
+        return None;
+    }
     let join = |high: u16, low: u16| {
         let [a, b] = high.to_be_bytes();
         let [c, d] = low.to_be_bytes();

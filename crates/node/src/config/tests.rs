@@ -105,7 +105,8 @@ fn what_is_impossible_is_refused_with_its_place() {
     );
     assert_eq!(
         refused("[network]\negress.deny = [\"10.0.0.0/99\"]\n"),
-        "d.toml:2:8: network.egress.deny: `deny`: the egress rule `10.0.0.0/99` is not valid"
+        "d.toml:2:8: network.egress.deny: `deny`: the egress rule `10.0.0.0/99` is not valid; a rule is a host name, `*.domain`, an \
+         address, a network or a class of addresses, each optionally with `:port`"
     );
     assert_eq!(
         refused("[log]\nlevel = \"info,couch=loud\"\n"),

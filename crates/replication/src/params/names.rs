@@ -309,10 +309,6 @@ mod tests {
             ("http://front.example:5985/mail", "http://db:5984/mail/"),
             ("https://front.example/a%2Fb/", "http://db:5984/a%2Fb/"),
             (
-                "http://front.example:80/mail",
-                "http://front.example:80/mail/",
-            ),
-            (
                 "http://front.example:5986/mail",
                 "http://front.example:5986/mail/",
             ),
