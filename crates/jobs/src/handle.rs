@@ -141,8 +141,19 @@ impl Jobs {
         ty: &JobType,
         id: &JobId,
     ) -> Result<Option<Arc<Header>>> {
+        self.try_header(tx, ty, id).await?
+    }
+
+    /// The header of a job, or why it cannot be decoded.
+    pub(crate) async fn try_header(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Result<Option<Arc<Header>>>> {
         let value = tx.get(&self.0.keys.job(ty, id)).await?;
-        Ok(value.map(Header::decode).transpose()?.map(Arc::new))
+        let header = value.map(Header::decode).transpose();
+        Ok(header.map(|header| header.map(Arc::new)))
     }
 
     /// The headers of several jobs, read at once.
@@ -155,6 +166,17 @@ impl Jobs {
         let read = ids
             .map(|id| async move { Ok::<_, Error>((id.clone(), self.header(tx, ty, id).await?)) });
         Ok(try_join_all(read).await?.into_iter().collect())
+    }
+
+    /// All rows of a range.
+    #[cfg(test)]
+    pub(crate) async fn rows(&self, range: store::KeyRange) -> Vec<store::KeyValue> {
+        let range = &range;
+        let read = self.store().transact("rows", |tx| async move {
+            let rows = (tx.snapshot()).get_range(range.clone(), store::RangeOptions::default());
+            rows.collect().await
+        });
+        tokio::task::unconstrained(read).await.unwrap()
     }
 
     /// A read-only transaction that somebody waits for.

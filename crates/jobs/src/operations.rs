@@ -10,6 +10,7 @@ pub(crate) mod heartbeats;
 pub(crate) mod info;
 pub(crate) mod leases;
 pub(crate) mod list;
+pub(crate) mod quarantine;
 pub(crate) mod rewrite;
 pub(crate) mod sleepers;
 pub(crate) mod types;

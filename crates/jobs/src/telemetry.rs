@@ -35,6 +35,8 @@ const OLDEST_DUE: &str = "davenport_jobs_oldest_due_seconds";
 const STALLED: &str = "davenport_jobs_stalled_total";
 /// Rows that this node has skipped because they cannot be decoded.
 const UNDECODABLE: &str = "davenport_jobs_undecodable_total";
+/// Jobs that cannot be decoded, over all nodes; counted up to 1,000.
+const QUARANTINED: &str = "davenport_jobs_quarantined";
 /// Turns of a monitor's duty that failed on this node, by duty.
 const DUTY_FAILURES: &str = "davenport_jobs_duty_failures_total";
 /// Time from due to accepted, for jobs that this node accepted.
@@ -53,6 +55,8 @@ impl Jobs {
         let (counts, backlog) =
             futures::future::try_join(self.counts(ty), self.backlog(ty, now_ms, DUE_MAX)).await?;
         tell(ty, &counts, &backlog, now_ms);
+        let quarantined = self.quarantined(ty).await?.len();
+        gauge!(QUARANTINED, "type" => ty.to_string()).set(float(quarantined as u64));
         Ok(())
     }
 }

@@ -124,8 +124,9 @@ impl Node {
             });
         }
         node.register(config).await?;
-        let jobs = node.replications.jobs().clone();
-        let maintenance = Maintenance::new(jobs, config.couch_jobs.clone());
+        let replications = &node.replications;
+        let maintenance = Maintenance::new(replications.jobs().clone(), config.couch_jobs.clone())
+            .serve(replications.job_type().clone());
         node.inner
             .start("activity monitor", |stop| maintenance.run(stop));
         let collected = collected.clone();

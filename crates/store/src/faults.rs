@@ -165,6 +165,13 @@ pub enum CommitFate {
     UnknownApplied,
     /// Not applied, and reported as unknown.
     UnknownLost,
+    /// Reported as unknown, and applied after [`LATE`](Self::LATE) if nothing conflicts until then.
+    UnknownLate,
+}
+
+impl CommitFate {
+    /// How late a late commit is.
+    pub const LATE: Duration = Duration::from_millis(100);
 }
 
 impl FaultState {

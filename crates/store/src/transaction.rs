@@ -280,12 +280,17 @@ impl Transaction {
         match fate {
             CommitFate::Conflict => return Err(Error::Conflict),
             CommitFate::UnknownLost => return Err(Error::MaybeCommitted),
+            CommitFate::UnknownLate => {
+                let late = self.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(CommitFate::LATE).await;
+                    late.apply().await.map(drop)
+                });
+                return Err(Error::MaybeCommitted);
+            }
             CommitFate::Normal | CommitFate::UnknownApplied => {}
         }
-        let stamp = match &self.0.kind {
-            Kind::Local(tx) => tx.commit(self.0.attempt.durable).await?,
-            Kind::Fdb(tx) => tx.commit().await?,
-        };
+        let stamp = self.apply().await?;
         if fate == CommitFate::UnknownApplied {
             return Err(Error::MaybeCommitted);
         }
@@ -294,6 +299,13 @@ impl Transaction {
             let _ = self.0.stamp.0.set(stamp);
         }
         Ok(())
+    }
+
+    async fn apply(&self) -> Result<Option<Stamp>> {
+        match &self.0.kind {
+            Kind::Local(tx) => tx.commit(self.0.attempt.durable).await,
+            Kind::Fdb(tx) => tx.commit().await,
+        }
     }
 
     /// Ends without writing. Once this returns, what was read is durable.

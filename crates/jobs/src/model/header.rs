@@ -38,6 +38,10 @@ pub enum State {
     Finished,
 }
 
+impl State {
+    pub(crate) const ALL: [Self; 3] = [Self::Pending, Self::Running, Self::Finished];
+}
+
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {

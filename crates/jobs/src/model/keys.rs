@@ -21,6 +21,8 @@
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
 //!    NOTE      type, nonce, lock and signal           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
+//! 23 QUARANTINE type, id                             = state, time: a job that cannot be decoded, out of the index
+//!                                                      of its state
 //! 25 CALL      type, bucket, id, attempt, op          = stamp     a holder's call that was done, and may be tried again
 //! ```
 //!
@@ -47,7 +49,7 @@
 //!   however many jobs one moves, it adds once for each kind of transition.
 //! - No row is written by every operation: SLEEPER rows only exist while somebody sleeps, NOTE and
 //!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are many.
-//! - Numbers that are not used yet: tables 14, 15 and 19 to 23 are for tenants, limits and dead
+//! - Numbers that are not used yet: tables 14, 15 and 19 to 22 are for tenants, limits and dead
 //!   letters, and classes of PENDING from 2 on for jobs behind a limit and other priorities.
 
 mod edges;
@@ -86,6 +88,7 @@ pub(crate) enum Table {
     Lease = 11,
     Note = 12,
     Types = 13,
+    Quarantine = 23,
     Call = 25,
 }
 
@@ -324,6 +327,19 @@ impl Keys {
         self.range(Table::Data, &key)
     }
 
+    /// All chunks of a job.
+    pub(crate) fn chunks_of(&self, ty: &JobType, id: &JobId) -> KeyRange {
+        self.range(Table::Data, &(ty.as_str(), id.bucket(), id.as_bytes()))
+    }
+
+    /// The id, slot and number of a chunk in the range of all chunks of a type.
+    pub(crate) fn chunk_of(range: &KeyRange, key: &[u8]) -> Result<(JobId, u32, u32)> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        type Rest<'a> = (u16, TupleBytes<'a>, u32, u32);
+        let (_, id, slot, n) = unpack::<Rest<'_>>(rest).map_err(|_| foreign(key))?;
+        Ok((JobId::new(id.into_owned())?, slot, n))
+    }
+
     /// The chunks of all jobs of a type.
     pub(crate) fn data(&self, ty: &JobType) -> KeyRange {
         self.range(Table::Data, &(ty.as_str(),))
@@ -373,6 +389,14 @@ impl Keys {
         self.range(Table::Lease, &(ty.as_str(),))
     }
 
+    pub(crate) fn quarantined(&self, ty: &JobType, id: &JobId) -> Vec<u8> {
+        self.pack(Table::Quarantine, &(ty.as_str(), id.as_bytes()))
+    }
+
+    pub(crate) fn all_quarantined(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Quarantine, &(ty.as_str(),))
+    }
+
     /// The rows of a type in a table.
     #[cfg(test)]
     pub(crate) fn all(&self, table: Table, ty: &JobType) -> KeyRange {
@@ -417,7 +441,7 @@ impl Keys {
         Ok((JobType::new(name)?, KeyRange::new(after, range.end.clone())))
     }
 
-    /// The id at the end of a key of JOB or NOTE.
+    /// The id at the end of a key of JOB, NOTE or QUARANTINE.
     pub(crate) fn id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
         let elements: Vec<Element<'_>> = unpack(rest).map_err(|_| foreign(key))?;

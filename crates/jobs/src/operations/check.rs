@@ -1,27 +1,50 @@
 //! The full recount: whether indexes, counters and chunks are what the headers say.
 //!
-//! Reads everything, page by page, so what it finds is only sure while nobody writes.
+//! Reads everything, page by page, and keeps no more than a page. Each row is compared with the header of its job in one
+//! transaction, so only the counters are unsure while somebody writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use store::{Call, KeyRange, KeyValue, RangeOptions};
+use futures::future::try_join_all;
+use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 
 use crate::model::header::{Header, State};
 use crate::model::keys::{Keys, Position};
 use crate::operations::effects::CHUNK_BYTES;
-use crate::{Counts, JobId, JobType, Jobs, Result};
+use crate::{Error, JobId, JobType, Jobs, Result};
 
-/// How many rows one transaction reads.
+/// How many rows one transaction reads, and how many chunks.
 const ROWS: usize = 1_000;
+const CHUNKS: usize = 50;
+/// How many problems are named.
+const PROBLEMS_MAX: usize = 1_000;
 
 /// What a recount found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Check {
     /// How many jobs there are.
     pub jobs: u64,
-    /// What is not as it should be: nothing, unless the queue or its store has a bug.
+    /// What is not as it should be: nothing, unless the queue or its store has a bug. Of more than 1,000
+    /// problems the last one says how many there are.
     pub problems: Vec<String>,
+}
+
+/// What is known so far.
+#[derive(Debug, Default)]
+struct Found {
+    check: Check,
+    more: u64,
+    jobs: BTreeMap<(State, u8), u64>,
+}
+
+/// What one row says.
+#[derive(Debug, Default)]
+struct Seen {
+    kind: Option<(State, u8)>,
+    problems: Vec<String>,
+    /// A job with chunks, of which each has to be looked for.
+    chunked: Option<JobId>,
 }
 
 impl Jobs {
@@ -55,119 +78,248 @@ impl Jobs {
 
     /// Compares every index row, counter and chunk of a type with the headers of its jobs.
     pub async fn check(&self, ty: &JobType) -> Result<Check> {
-        let mut found = Check::default();
-        let mut expected: BTreeMap<JobId, Position> = BTreeMap::new();
-        let mut chunks = BTreeSet::new();
-        let mut recount = Counts::default();
-        let mut labels: BTreeMap<(State, u8), u64> = BTreeMap::new();
-        let range = self.keys().jobs(ty);
-        for row in self.rows(range.clone()).await? {
-            let id = Keys::id(&range, &row.key)?;
-            let header = Header::decode(row.value)?;
-            match header.state() {
-                State::Pending => recount.pending += 1,
-                State::Running => recount.running += 1,
-                State::Finished => recount.finished += 1,
-            }
-            *labels.entry((header.state(), header.label())).or_default() += 1;
-            found.look_at(&id, &header);
-            for blob in header.chunked() {
-                let count = (blob.len as usize).div_ceil(CHUNK_BYTES);
-                for n in (0..).take(count) {
-                    chunks.insert(self.keys().chunk(ty, &id, blob.slot, n));
-                }
-            }
-            expected.insert(id, Position::of(&header));
-            found.jobs += 1;
+        let mut found = Found::default();
+        self.check_jobs(ty, &mut found).await?;
+        for state in State::ALL {
+            let range = self.keys().state(ty, state);
+            let look = |tx, row| async move { self.check_index(&tx, ty, state, row).await };
+            self.check_rows(range, ROWS, look, |seen| found.add(seen))
+                .await?;
         }
-        self.check_indexes(ty, &mut found, expected).await?;
-        for row in self.rows(self.keys().data(ty)).await? {
-            if !chunks.remove(&*row.key) {
-                found.say(format!("orphan chunk {}", row.key.escape_ascii()));
-            }
-        }
-        for key in chunks {
-            found.say(format!("missing chunk {}", key.escape_ascii()));
-        }
+        let all = &self.keys().data(ty);
+        let look = |tx, row| async move { self.check_chunk(&tx, ty, all, row).await };
+        self.check_rows(all.clone(), CHUNKS, look, |seen| found.add(seen))
+            .await?;
+        let all = &self.keys().all_quarantined(ty);
+        let look = |_, row: KeyValue| async move {
+            let id = Keys::id(all, &row.key)?;
+            Ok(Seen::problem(format!("job {id} is in quarantine")))
+        };
+        self.check_rows(all.clone(), ROWS, look, |seen| found.add(seen))
+            .await?;
         let counts = self.counts(ty).await?;
-        for (state, counted, jobs) in [
-            ("pending", counts.pending, recount.pending),
-            ("running", counts.running, recount.running),
-            ("finished", counts.finished, recount.finished),
+        for (state, counted) in [
+            (State::Pending, counts.pending),
+            (State::Running, counts.running),
+            (State::Finished, counts.finished),
         ] {
+            let of_state = found.jobs.iter().filter(|((of, _), _)| *of == state);
+            let jobs: u64 = of_state.map(|(_, jobs)| jobs).sum();
             if counted != jobs {
+                let state = format!("{state:?}").to_lowercase();
                 found.say(format!(
                     "{counted} {state} jobs are counted and {jobs} are there"
                 ));
             }
         }
-        found.compare_labels(self.counts_by_label(ty).await?, &labels);
-        Ok(found)
+        found.compare_labels(self.counts_by_label(ty).await?);
+        Ok(found.end())
     }
 
-    async fn check_indexes(
-        &self,
-        ty: &JobType,
-        found: &mut Check,
-        mut expected: BTreeMap<JobId, Position>,
-    ) -> Result<()> {
-        for state in [State::Pending, State::Running, State::Finished] {
-            for row in self.rows(self.keys().state(ty, state)).await? {
-                let (position, id) = self.keys().position(ty, state, &row.key)?;
-                let same = expected.get(&id) == Some(&position);
-                if same && *row.key == *self.keys().index(ty, &id, position) {
-                    expected.remove(&id);
-                } else {
-                    found.say(format!("orphan row of job {id}: {position:?}"));
-                }
+    /// Looks at the headers, for the index row and the chunks of each.
+    async fn check_jobs(&self, ty: &JobType, found: &mut Found) -> Result<()> {
+        let all = &self.keys().jobs(ty);
+        let look = |tx, row| async move { self.check_header(&tx, ty, all, row).await };
+        let mut range = all.clone();
+        while !range.is_empty() {
+            let mut chunked = Vec::new();
+            let rest = (self.check_page(&range, ROWS, &look, |seen: Seen| {
+                chunked.extend(seen.chunked.clone());
+                found.add(seen);
+            }))
+            .await?;
+            for id in &chunked {
+                let missing = self.read(Call::batch("check"), |tx| async move {
+                    self.missing_chunks(&tx, ty, id).await
+                });
+                missing
+                    .await?
+                    .into_iter()
+                    .for_each(|problem| found.say(problem));
             }
-        }
-        for (id, position) in expected {
-            found.say(format!("job {id} has no row {position:?}"));
+            match rest {
+                Some(rest) => range = rest,
+                None => break,
+            }
         }
         Ok(())
     }
 
-    /// All rows of a range, in as many transactions as it takes.
-    pub(crate) async fn rows(&self, mut range: KeyRange) -> Result<Vec<KeyValue>> {
-        let mut all = Vec::new();
-        loop {
-            let from = &range;
-            let mut rows = self
-                .read(Call::batch("check"), |tx| async move {
-                    let rows = tx
-                        .snapshot()
-                        .get_range(from.clone(), RangeOptions::limit(ROWS));
-                    Ok(rows.collect().await?)
-                })
-                .await?;
-            let last = rows.last().filter(|_| rows.len() == ROWS);
-            let next = last.map(|row| [&*row.key, &[0]].concat());
-            all.append(&mut rows);
-            match next {
-                Some(next) => range.begin = next.into(),
-                None => return Ok(all),
+    async fn check_header(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        all: &KeyRange,
+        row: KeyValue,
+    ) -> Result<Seen> {
+        let id = match Keys::id(all, &row.key) {
+            Ok(id) => id,
+            Err(error) => return Ok(Seen::problem(error.chain().to_string())),
+        };
+        let quarantined = self.quarantined_in(tx, ty, &id).await?;
+        let header = match Header::decode(row.value) {
+            Ok(header) => header,
+            Err(error) => {
+                let key = row.key.escape_ascii();
+                let problem = format!("job {id} cannot be decoded: {}: {key}", error.chain());
+                return Ok(Seen {
+                    kind: quarantined.map(|state| (state, 0)),
+                    ..Seen::problem(problem)
+                });
             }
+        };
+        let mut seen = Seen {
+            kind: Some((header.state(), header.label())),
+            problems: problems_of(&id, &header),
+            chunked: header.chunked().next().map(|_| id.clone()),
+        };
+        let position = Position::of(&header);
+        let index = self.keys().index(ty, &id, position);
+        if quarantined.is_none() && tx.snapshot().get(&index).await?.is_none() {
+            let problem = format!("job {id} has no row {position:?}");
+            seen.problems.push(problem);
+        }
+        Ok(seen)
+    }
+
+    async fn missing_chunks(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Vec<String>> {
+        let Ok(Some(header)) = self.try_header(tx, ty, id).await? else {
+            return Ok(Vec::new());
+        };
+        let mut problems = Vec::new();
+        for blob in header.chunked() {
+            for n in (0..).take((blob.len as usize).div_ceil(CHUNK_BYTES)) {
+                let key = self.keys().chunk(ty, id, blob.slot, n);
+                if tx.snapshot().get(&key).await?.is_none() {
+                    problems.push(format!("missing chunk {}", key.escape_ascii()));
+                }
+            }
+        }
+        Ok(problems)
+    }
+
+    async fn check_index(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        state: State,
+        row: KeyValue,
+    ) -> Result<Seen> {
+        let (position, id) = match self.keys().position(ty, state, &row.key) {
+            Ok(parsed) => parsed,
+            Err(error) => return Ok(Seen::problem(error.chain().to_string())),
+        };
+        let same = match self.try_header(tx, ty, &id).await? {
+            Ok(header) => header.is_some_and(|header| Position::of(&header) == position),
+            // It is a problem already.
+            Err(_) => true,
+        };
+        if same && *row.key == *self.keys().index(ty, &id, position) {
+            return Ok(Seen::default());
+        }
+        let problem = format!("orphan row of job {id}: {position:?}");
+        Ok(Seen::problem(problem))
+    }
+
+    async fn check_chunk(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        all: &KeyRange,
+        row: KeyValue,
+    ) -> Result<Seen> {
+        if let Ok((id, slot, n)) = Keys::chunk_of(all, &row.key) {
+            let header = self.try_header(tx, ty, &id).await?;
+            let belongs = |header: &Header| {
+                header.chunked().any(|blob| {
+                    blob.slot == slot && (n as usize) < (blob.len as usize).div_ceil(CHUNK_BYTES)
+                })
+            };
+            if header.is_err() || header.is_ok_and(|h| h.is_some_and(|h| belongs(&h))) {
+                return Ok(Seen::default());
+            }
+        }
+        let problem = format!("orphan chunk {}", row.key.escape_ascii());
+        Ok(Seen::problem(problem))
+    }
+
+    /// Looks at every row of a range, so many to a transaction.
+    async fn check_rows<Fut: Future<Output = Result<Seen>>>(
+        &self,
+        mut range: KeyRange,
+        rows: usize,
+        look: impl Fn(Transaction, KeyValue) -> Fut,
+        mut seen: impl FnMut(Seen),
+    ) -> Result<()> {
+        while let Some(rest) = self.check_page(&range, rows, &look, &mut seen).await? {
+            range = rest;
+        }
+        Ok(())
+    }
+
+    /// Looks at the first rows of a range; returns what is left of it.
+    async fn check_page<Fut: Future<Output = Result<Seen>>>(
+        &self,
+        range: &KeyRange,
+        rows: usize,
+        look: &impl Fn(Transaction, KeyValue) -> Fut,
+        seen: impl FnMut(Seen),
+    ) -> Result<Option<KeyRange>> {
+        let (page, last) = self
+            .read(Call::batch("check"), |tx| async move {
+                let page = (tx.snapshot()).get_range(range.clone(), RangeOptions::limit(rows));
+                let page = page.collect().await?;
+                let full = page.len() == rows;
+                let last = page.last().filter(|_| full).map(|row| row.key.clone());
+                let looked = page.into_iter().map(|row| look(tx.clone(), row));
+                Ok::<_, Error>((try_join_all(looked).await?, last))
+            })
+            .await?;
+        page.into_iter().for_each(seen);
+        Ok(last.map(|last| KeyRange::new([&*last, &[0]].concat(), range.end.clone())))
+    }
+}
+
+impl Seen {
+    fn problem(problem: String) -> Self {
+        Self {
+            problems: vec![problem],
+            ..Self::default()
         }
     }
 }
 
-impl Check {
+impl Found {
     fn say(&mut self, problem: String) {
-        self.problems.push(problem);
+        if self.check.problems.len() < PROBLEMS_MAX {
+            self.check.problems.push(problem);
+        } else {
+            self.more += 1;
+        }
     }
 
-    fn compare_labels(
-        &mut self,
-        counted: BTreeMap<(State, u8), u64>,
-        there: &BTreeMap<(State, u8), u64>,
-    ) {
+    fn add(&mut self, seen: Seen) {
+        if let Some(kind) = seen.kind {
+            self.check.jobs += 1;
+            *self.jobs.entry(kind).or_default() += 1;
+        }
+        seen.problems
+            .into_iter()
+            .for_each(|problem| self.say(problem));
+    }
+
+    fn compare_labels(&mut self, counted: BTreeMap<(State, u8), u64>) {
         let mut all = counted;
-        for kind in there.keys() {
+        for kind in self.jobs.keys() {
             all.entry(*kind).or_default();
         }
         for ((state, label), counted) in all {
-            let jobs = there.get(&(state, label)).copied().unwrap_or_default();
+            let jobs = self.jobs.get(&(state, label)).copied().unwrap_or_default();
             if counted != jobs {
                 self.say(format!(
                     "{counted} jobs in state {state:?} with label {label} are counted and {jobs} are there"
@@ -176,23 +328,41 @@ impl Check {
         }
     }
 
-    /// What must hold within a header.
-    fn look_at(&mut self, id: &JobId, header: &Header) {
-        let ended = header.last.as_ref().map(|last| last.end.is_some());
-        let running = header.state() == State::Running;
-        if ended == Some(running) || (running && ended.is_none()) {
-            self.say(format!("job {id}: its state and its last run disagree"));
+    fn end(mut self) -> Check {
+        if self.more > 0 {
+            let more = format!("and {} more problems", self.more);
+            self.check.problems.push(more);
         }
-        if header.next.is_some() && !running {
-            self.say(format!("job {id}: asked to run again, and not running"));
-        }
-        if header.last.as_ref().map_or(0, |last| last.number) != header.attempts {
-            self.say(format!("job {id}: its last run is not its last attempt"));
-        }
-        if !header.watchers.is_empty() && header.state() == State::Finished {
-            self.say(format!(
-                "job {id}: finished, and its subscribers were not told"
-            ));
-        }
+        self.check
     }
+}
+
+/// What must hold within a header.
+fn problems_of(id: &JobId, header: &Header) -> Vec<String> {
+    let ended = header.last.as_ref().map(|last| last.end.is_some());
+    let running = header.state() == State::Running;
+    let last_run = header.last.as_ref().map_or(0, |last| last.number);
+    let finished = header.state() == State::Finished;
+    let rules = [
+        (
+            ended == Some(running) || (running && ended.is_none()),
+            "its state and its last run disagree",
+        ),
+        (
+            header.next.is_some() && !running,
+            "asked to run again, and not running",
+        ),
+        (
+            last_run != header.attempts,
+            "its last run is not its last attempt",
+        ),
+        (
+            !header.watchers.is_empty() && finished,
+            "finished, and its subscribers were not told",
+        ),
+    ];
+    let broken = rules.into_iter().filter(|(broken, _)| *broken);
+    broken
+        .map(|(_, problem)| format!("job {id}: {problem}"))
+        .collect()
 }

@@ -46,17 +46,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
-use store::{Call, Transaction};
+use store::{Call, KeyRange, Transaction};
 use tokio::time::Instant;
 
-use crate::model::header::Header;
+use crate::model::header::{Header, State};
 use crate::model::keys::{Position, promised};
 use crate::model::machine::Event;
 use crate::model::turns::Turn;
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
-use candidates::choose;
+use candidates::{Candidate, choose};
 
 /// About how much data one claim returns: it has to be read within the transaction's time.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -114,6 +114,25 @@ impl Claim {
     /// True when the store could not say whether the last call was committed.
     pub(crate) fn is_unsure(&self) -> bool {
         self.memo().unsure
+    }
+
+    fn accepted(
+        &self,
+        id: JobId,
+        header: &Header,
+        data: Bytes,
+        lock: JobLock,
+        since_ms: i64,
+    ) -> Accepted {
+        Accepted {
+            job: Job::new(self.ty.clone(), id, lock, header.attempts),
+            data,
+            stalls: header.stalls,
+            due_ms: header.due_ms,
+            created_ms: header.created_ms,
+            ready_ms: since_ms.max(header.due_ms),
+            claimed_at: self.drawn_at,
+        }
     }
 
     fn memo(&self) -> std::sync::MutexGuard<'_, Memo> {
@@ -220,19 +239,66 @@ impl Jobs {
         } else {
             self.take_turns(heads.due, heads.lanes, claim, tx.attempt())
         };
-        let headers = try_join_all((candidates.iter()).map(|c| self.header(tx, &claim.ty, &c.id)));
-        let (headers, timeout) = try_join(headers, self.timeout_in(tx, &claim.ty)).await?;
-        let chosen = candidates.iter().zip(headers);
+        let pending = self.pending(tx, claim, candidates);
+        let (pending, timeout) = try_join(pending, self.timeout_in(tx, &claim.ty)).await?;
         let mut effects = self.effects(tx, claim.op.now_ms).await?;
         let mut jobs = Vec::new();
-        let mut bytes = 0;
-        for ((candidate, mut header), lock) in chosen.zip(&claim.locks) {
-            let Some(pending) = (header.clone()).filter(|h| Position::of(h) == candidate.position)
-            else {
+        for ((candidate, pending, data), lock) in pending.into_iter().zip(&claim.locks) {
+            let mut header = Some(pending);
+            let event = Event::Accept {
+                lock: *lock,
+                holder: claim.holder.clone(),
+            };
+            effects.run(&claim.ty, &candidate.id, &mut header, event)?;
+            if let Some(header) = header {
+                let accepted =
+                    claim.accepted(candidate.id, &header, data, *lock, candidate.since_ms);
+                accepted.job.run.set_timeout(timeout);
+                jobs.push(accepted);
+            }
+        }
+        self.beat_all(
+            &effects,
+            claim,
+            timeout,
+            jobs.iter().map(|a: &Accepted| &a.job.id),
+        );
+        claim.memo().chosen = (jobs.iter())
+            .map(|accepted| (accepted.job.id.clone(), accepted.job.lock))
+            .collect();
+        if left_over {
+            effects.wake_another(&claim.ty);
+        }
+        effects.flush(&claim.op).await?;
+        Ok(Claimed {
+            next_due_ms: next_due_ms.filter(|_| jobs.is_empty()),
+            jobs,
+        })
+    }
+
+    /// The candidates that are pending, with header and data: as many as fit. Those that cannot be decoded
+    /// are put into quarantine.
+    async fn pending(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<(Candidate, Arc<Header>, Bytes)>> {
+        let ty = &claim.ty;
+        let headers = try_join_all((candidates.iter()).map(|c| self.try_header(tx, ty, &c.id)));
+        let (mut fitting, mut bytes) = (Vec::new(), 0);
+        for (candidate, header) in candidates.iter().zip(headers.await?) {
+            let key = self.keys().index(ty, &candidate.id, candidate.position);
+            let header = match header {
+                Ok(header) => header,
+                Err(error) if self.planted().is(Bug::UndecodableFailsClaim) => return Err(error),
+                Err(error) => {
+                    self.quarantine(tx, ty, &candidate.id, (State::Pending, &key), &error);
+                    continue;
+                }
+            };
+            let Some(pending) = header.filter(|h| Position::of(h) == candidate.position) else {
                 // An index row without its job. No operation leaves one; clear it rather than fail every claim.
-                let key = self
-                    .keys()
-                    .index(&claim.ty, &candidate.id, candidate.position);
                 tx.clear(&key);
                 continue;
             };
@@ -241,37 +307,20 @@ impl Jobs {
                 break;
             }
             bytes += size;
-            let event = Event::Accept {
-                lock: *lock,
-                holder: claim.holder.clone(),
-            };
-            effects.run(&claim.ty, &candidate.id, &mut header, event)?;
-            jobs.push((candidate, pending, header, *lock));
+            fitting.push((candidate, pending, key));
         }
-        self.beat_all(&effects, claim, timeout, jobs.iter().map(|(c, ..)| &c.id));
-        claim.memo().chosen = (jobs.iter())
-            .map(|(candidate, _, _, lock)| (candidate.id.clone(), *lock))
-            .collect();
-        if left_over {
-            effects.wake_another(&claim.ty);
-        }
-        let accepted = jobs.into_iter().map(|(candidate, _, header, lock)| {
-            let id = candidate.id.clone();
-            self.accepted(tx, claim, id, header, lock, candidate.since_ms)
+        let data =
+            (fitting.iter()).map(|(c, header, _)| self.try_blob(tx, ty, &c.id, &header.data));
+        let data = try_join_all(data).await?;
+        let whole = fitting.into_iter().zip(data);
+        let whole = whole.filter_map(|((candidate, header, key), data)| match data {
+            Ok(data) => Some((candidate.clone(), header, data)),
+            Err(error) => {
+                self.quarantine(tx, ty, &candidate.id, (State::Pending, &key), &error);
+                None
+            }
         });
-        let jobs: Vec<Accepted> = try_join_all(accepted)
-            .await?
-            .into_iter()
-            .flatten()
-            .collect();
-        for accepted in &jobs {
-            accepted.job.run.set_timeout(timeout);
-        }
-        effects.flush(&claim.op).await?;
-        Ok(Claimed {
-            next_due_ms: next_due_ms.filter(|_| jobs.is_empty()),
-            jobs,
-        })
+        Ok(whole.collect())
     }
 
     fn beat_all<'a>(
@@ -301,20 +350,20 @@ impl Jobs {
         };
         let looked = chosen.into_iter().map(|(id, lock)| async move {
             let header = self.header(tx, &claim.ty, &id).await?;
-            match header {
-                Some(header) if header.lock() == Some(lock) => {
-                    let since_ms = claim.op.now_ms;
-                    let beat = self.keys().index(&claim.ty, &id, Position::Active);
-                    let beat = tx.snapshot().get(&beat).await?;
-                    let accepted =
-                        (self.accepted(tx, claim, id, Some(header), lock, since_ms)).await?;
-                    if let (Some(beat), Some(accepted)) = (&beat, &accepted) {
-                        accepted.job.run.set_timeout(promised(beat)?);
-                    }
-                    Ok::<_, Error>(accepted)
+            if let Some(header) = header.filter(|header| header.lock() == Some(lock)) {
+                let data = self.data_of(tx, &claim.ty, &id, &header).await?;
+                let beat = self.keys().index(&claim.ty, &id, Position::Active);
+                let beat = tx.snapshot().get(&beat).await?;
+                let accepted = claim.accepted(id, &header, data, lock, claim.op.now_ms);
+                if let Some(beat) = &beat {
+                    accepted.job.run.set_timeout(promised(beat)?);
                 }
-                _ => Ok(None),
+                return Ok::<_, Error>(Some(accepted));
             }
+            // An earlier try that is still on its way has read this row, so it cannot be committed any more.
+            let key = self.keys().job(&claim.ty, &id);
+            tx.add_write_conflict_range(KeyRange::key(&key));
+            Ok(None)
         });
         let jobs: Vec<Accepted> = try_join_all(looked).await?.into_iter().flatten().collect();
         if jobs.is_empty() {
@@ -324,30 +373,6 @@ impl Jobs {
         Ok(Some(Claimed {
             jobs,
             next_due_ms: None,
-        }))
-    }
-
-    async fn accepted(
-        &self,
-        tx: &Transaction,
-        claim: &Claim,
-        id: JobId,
-        header: Option<Arc<Header>>,
-        lock: JobLock,
-        since_ms: i64,
-    ) -> Result<Option<Accepted>> {
-        let Some(header) = header else {
-            return Ok(None);
-        };
-        let data = self.data_of(tx, &claim.ty, &id, &header).await?;
-        Ok(Some(Accepted {
-            job: Job::new(claim.ty.clone(), id, lock, header.attempts),
-            data,
-            stalls: header.stalls,
-            due_ms: header.due_ms,
-            created_ms: header.created_ms,
-            ready_ms: since_ms.max(header.due_ms),
-            claimed_at: claim.drawn_at,
         }))
     }
 }

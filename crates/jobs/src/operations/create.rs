@@ -258,14 +258,20 @@ impl Jobs {
         Ok(Added::from(reply))
     }
 
-    /// Removes a job in whatever state. Its holder hears of it as [`Error::Halt`].
+    /// Removes a job in whatever state, and one in [quarantine](Self::quarantined). Its holder hears of
+    /// it as [`Error::Halt`].
     pub async fn remove(&self, ty: &JobType, id: &JobId) -> Result<()> {
         let op = self.op();
         // Which job an attempt was about to remove: not one that is added again meanwhile.
         let victim = &Mutex::new(None);
         (self.store())
             .transact("remove", |tx| async move {
-                let header = self.header(&tx, ty, id).await?;
+                let header = match self.try_header(&tx, ty, id).await? {
+                    Ok(header) => header,
+                    Err(error) => {
+                        return self.remove_quarantined(&tx, &op, ty, id, error).await;
+                    }
+                };
                 let born = header.as_ref().map(|header| header.born);
                 let before = {
                     let mut victim = victim.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use store::Transaction;
 
 use crate::model::clock::millis;
-use crate::model::header::{Blob, Header, Order};
+use crate::model::header::{Blob, Header, Order, State};
 use crate::model::ids::COUNT_ROWS;
 use crate::model::keys::{Position, edge, stamp_template};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
@@ -191,6 +191,26 @@ impl Effects<'_> {
             let key = (ty.clone(), edge(old, new));
             *self.counts.entry(key).or_default() += 1;
         }
+    }
+
+    /// Writes the index row of a job that has none.
+    pub(crate) fn index_anew(
+        &mut self,
+        ty: &JobType,
+        id: &JobId,
+        header: &Header,
+        timeout: Duration,
+    ) {
+        self.move_index(ty, id, None, Some(header));
+        if header.state() == State::Running {
+            self.beat(ty, id, timeout);
+        }
+    }
+
+    /// Counts that a job is gone of which only the state is known.
+    pub(crate) fn count_removed(&mut self, ty: &JobType, state: State) {
+        let key = (ty.clone(), edge(Some((state, 0)), None));
+        *self.counts.entry(key).or_default() += 1;
     }
 
     /// Leaves a note about the job for each notifier or acceptor, and changes the row that it watches.

@@ -122,8 +122,19 @@ impl Jobs {
         id: &JobId,
         blob: &Blob,
     ) -> Result<Bytes> {
+        self.try_blob(tx, ty, id, blob).await?
+    }
+
+    /// The bytes of a blob, or why they are not whole.
+    pub(crate) async fn try_blob(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        blob: &Blob,
+    ) -> Result<Result<Bytes>> {
         if let Some(bytes) = &blob.bytes {
-            return Ok(bytes.clone());
+            return Ok(Ok(bytes.clone()));
         }
         let length = blob.len as usize;
         let mut bytes = Vec::with_capacity(length);
@@ -133,12 +144,12 @@ impl Jobs {
             bytes.extend_from_slice(&row.value);
         }
         if bytes.len() != length {
-            return Err(Error::corrupt(format!(
+            return Ok(Err(Error::corrupt(format!(
                 "job {id} has {} of {length} bytes of data",
                 bytes.len()
-            )));
+            ))));
         }
-        Ok(bytes.into())
+        Ok(Ok(bytes.into()))
     }
 
     /// The data of a job, by its header.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::model::header::Order;
 use crate::model::ids::BUCKETS;
 use crate::model::keys::{Keys, after_stamp, stamp_template};
-use crate::{Error, JobType, Jobs, Result};
+use crate::{Error, JobType, Jobs, Result, telemetry};
 
 /// How many leases a type has: the most nodes that share its sweeps.
 pub(crate) const PARTITIONS: u16 = 8;
@@ -71,10 +71,16 @@ impl Leases {
                 let rows = tx.get_range(range.clone(), RangeOptions::default());
                 let mut leases = BTreeMap::new();
                 for row in rows.collect().await? {
-                    let partition = Keys::number(&range, &row.key)?;
-                    let partition = u16::try_from(partition)
-                        .map_err(|_| Error::corrupt("a lease on no partition"))?;
-                    leases.insert(partition, row.value);
+                    let partition = Keys::number(&range, &row.key)
+                        .and_then(|n| {
+                            u16::try_from(n).map_err(|_| Error::corrupt("a lease on no partition"))
+                        })
+                        .and_then(|partition| parse(&row.value).map(|_| partition))
+                        .inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
+                    // A lease that cannot be decoded is nobody's.
+                    if let Ok(partition) = partition {
+                        leases.insert(partition, row.value);
+                    }
                 }
                 let held = this.share(&leases, now, expiry)?;
                 for lease in &held {

@@ -14,7 +14,7 @@ use store::{KeyRange, RangeOptions, Transaction};
 use tokio::time::Instant;
 
 use crate::model::keys::stamp_template;
-use crate::{Error, JobType, Jobs, Result, TypeConfig};
+use crate::{Error, JobType, Jobs, Result, TypeConfig, telemetry};
 
 /// The types as this process has read them last.
 #[derive(Debug, Default)]
@@ -157,7 +157,11 @@ impl Jobs {
         let mut types = BTreeMap::new();
         while let Some(row) = rows.next().await? {
             let name = self.keys().type_name(&row.key)?;
-            types.insert(name, TypeConfig::decode(row.value)?);
+            match TypeConfig::decode(row.value) {
+                Ok(config) => drop(types.insert(name, config)),
+                // The other types go on.
+                Err(error) => telemetry::undecodable(&name, &row.key, &error),
+            }
         }
         Ok(types)
     }

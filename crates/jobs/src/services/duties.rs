@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::model::header::Order;
 use crate::operations::leases::Lease;
 use crate::services::pause::{Pause, sleep};
+use crate::testing::planted::Bug;
 use crate::{JobType, Jobs, Result, telemetry};
 
 /// How often metrics are told how the jobs stand.
@@ -47,6 +48,9 @@ pub(crate) async fn perform<D: Duty>(
                 tracing::warn!(job.ty = %ty, duty = D::NAME, error = %error.chain(), "watch over jobs");
                 telemetry::duty_failed(ty, D::NAME);
                 duty.failed();
+                if jobs.planted().is(Bug::DutiesFailTogether) {
+                    return token.cancel();
+                }
                 pause.after_error()
             }
         };

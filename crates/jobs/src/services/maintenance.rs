@@ -1,9 +1,11 @@
-//! The background work of a node: for each registered type, bring back what was abandoned and
-//! forget what is over. Any number of nodes may run it; they share the work by leases.
+//! The background work of a node: for each type that it serves, bring back what was abandoned and
+//! forget what is over. Any number of nodes may serve a type; they share the work by leases.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -12,37 +14,62 @@ use crate::services::pause::Pause;
 use crate::services::type_watcher::{TypeMap, TypeWatcher, Types};
 use crate::{JobType, Jobs, Options};
 
-/// The service: one for a process.
-#[derive(Debug)]
-pub struct Maintenance<H = ByPolicy> {
+/// Watches over a type until the token is cancelled.
+type Watch = Arc<dyn Fn(CancellationToken) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// The service: one for a process. It takes leases on the types that it was told to [serve](Self::serve),
+/// while they are registered, and on no other.
+pub struct Maintenance {
     jobs: Jobs,
     options: Options,
-    hook: Arc<H>,
+    served: BTreeMap<JobType, Watch>,
     watcher: TypeWatcher,
     types: Types,
 }
 
-impl Maintenance {
-    /// The service for types whose policy decides about abandoned jobs.
-    pub fn new(jobs: Jobs, options: Options) -> Self {
-        Self::with_hook(jobs, options, ByPolicy)
+impl fmt::Debug for Maintenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut show = f.debug_struct("Maintenance");
+        show.field("options", &self.options)
+            .field("served", &self.served.keys())
+            .finish_non_exhaustive()
     }
 }
 
-impl<H: StallHook + 'static> Maintenance<H> {
-    /// The service for types whose owner decides about abandoned jobs.
-    pub fn with_hook(jobs: Jobs, options: Options, hook: H) -> Self {
+impl Maintenance {
+    /// The service, which serves no type yet.
+    pub fn new(jobs: Jobs, options: Options) -> Self {
         let (watcher, types) = TypeWatcher::new(jobs.clone(), options.clone());
         Self {
             jobs,
             options,
-            hook: Arc::new(hook),
+            served: BTreeMap::new(),
             watcher,
             types,
         }
     }
 
-    /// The types as this service sees them.
+    /// Serves a type whose [`StallPolicy`](crate::StallPolicy) decides about abandoned jobs.
+    #[must_use]
+    pub fn serve(self, ty: JobType) -> Self {
+        self.serve_with(ty, ByPolicy)
+    }
+
+    /// Serves a type whose owner decides about abandoned jobs.
+    #[must_use]
+    pub fn serve_with(mut self, ty: JobType, hook: impl StallHook + 'static) -> Self {
+        let (jobs, options, hook) = (self.jobs.clone(), self.options.clone(), Arc::new(hook));
+        let name = ty.clone();
+        let watch = move |stop: CancellationToken| -> BoxFuture<'static, ()> {
+            let (jobs, options, hook) = (jobs.clone(), options.clone(), Arc::clone(&hook));
+            let ty = name.clone();
+            Box::pin(async move { watch_over(&jobs, &ty, &*hook, &options, &stop).await })
+        };
+        self.served.insert(ty, Arc::new(watch));
+        self
+    }
+
+    /// The types as this service sees them, whether it serves them or not.
     pub fn types(&self) -> Types {
         self.types.clone()
     }
@@ -51,42 +78,37 @@ impl<H: StallHook + 'static> Maintenance<H> {
     pub async fn run(self, token: CancellationToken) {
         let Self {
             jobs,
-            options,
-            hook,
+            served,
             watcher,
             mut types,
+            ..
         } = self;
         let mut tasks = JoinSet::new();
         let mut monitors: BTreeMap<JobType, (CancellationToken, Id)> = BTreeMap::new();
         let mut pause = Pause::new(jobs.entropy(), jobs.planted());
         let watching = token.child_token();
         tasks.spawn(watcher.run(watching));
-        let mut wanted = TypeMap::default();
+        let mut registered = TypeMap::default();
         while !token.is_cancelled() {
             monitors.retain(|ty, (stop, _)| {
-                let keep = wanted.contains_key(ty);
+                let keep = registered.contains_key(ty);
                 if !keep {
                     stop.cancel();
                 }
                 keep
             });
-            for ty in wanted.keys() {
-                monitors.entry(ty.clone()).or_insert_with(|| {
+            for (ty, watch) in &served {
+                if registered.contains_key(ty) && !monitors.contains_key(ty) {
                     let stop = token.child_token();
-                    let (ty, jobs, hook) = (ty.clone(), jobs.clone(), Arc::clone(&hook));
-                    let options = options.clone();
-                    let stopped = stop.clone();
-                    let task = tasks.spawn(async move {
-                        watch_over(&jobs, &ty, &*hook, &options, &stopped).await;
-                    });
-                    (stop, task.id())
-                });
+                    let task = tasks.spawn(watch(stop.clone()));
+                    monitors.insert(ty.clone(), (stop, task.id()));
+                }
             }
             tokio::select! {
                 biased;
                 () = token.cancelled() => {}
                 changed = types.changed() => match changed {
-                    Ok(types) => wanted = types,
+                    Ok(types) => registered = types,
                     Err(_) => token.cancelled().await,
                 },
                 Some(Err(error)) = tasks.join_next() => {

@@ -256,20 +256,33 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         let (jobs, ty) = (self.jobs, self.ty);
         let read = ids.iter().map(|id| async move {
             let key = jobs.keys().index(ty, id, Position::Active);
-            let (beat, header) =
-                try_join(async { Ok(tx.get(&key).await?) }, jobs.header(tx, ty, id)).await?;
+            let (beat, header) = try_join(
+                async { Ok(tx.get(&key).await?) },
+                jobs.try_header(tx, ty, id),
+            )
+            .await?;
             Ok::<_, Error>((id, key, beat, header))
         });
         let (mut rerun, mut given_up) = (0, 0);
         let read = try_join_all(read).await?;
         let mut effects = jobs.effects(tx, op.now_ms).await?;
-        for (id, key, beat, mut header) in read {
-            let Some(beat) = beat else {
-                continue;
-            };
-            if stamp_of(&beat)? > before && !self.planted(Bug::StallWithoutLooking) {
+        for (id, key, beat, header) in read {
+            let beat = beat.and_then(|beat| {
+                let beat = stamp_of(&beat);
+                beat.inspect_err(|error| telemetry::undecodable(ty, &key, error))
+                    .ok()
+            });
+            let looks = !self.planted(Bug::StallWithoutLooking);
+            if beat.is_none_or(|beat| beat > before && looks) {
                 continue;
             }
+            let mut header = match header {
+                Ok(header) => header,
+                Err(error) => {
+                    jobs.quarantine(tx, ty, id, (State::Running, &key), &error);
+                    continue;
+                }
+            };
             let running = header.as_ref().filter(|h| h.state() == State::Running);
             let Some(running) = running else {
                 // A row that no running job stands behind: nothing here leaves one.

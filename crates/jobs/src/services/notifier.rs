@@ -29,7 +29,7 @@ use crate::services::subscription::{Notice, Subscription, Table};
 use crate::services::sweep::BELL_AGE_MAX;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
-use crate::{Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, State};
+use crate::{Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, State, telemetry};
 
 /// How many notes one transaction takes, and about how much data it looks at.
 const NOTES: usize = 100;
@@ -268,7 +268,7 @@ impl Notifier {
         let version = tx.read_version().await?;
         let headers = ids.iter().map(|id| async move {
             if table.follows(id) {
-                return Ok(Some(jobs.header(tx, ty, id).await?));
+                return Ok(Some(jobs.try_header(tx, ty, id).await?));
             }
             // A note that is left before this is committed is not to be cleared.
             tx.get(&jobs.keys().note(ty, table.nonce, id)).await?;
@@ -278,7 +278,7 @@ impl Notifier {
         let mut bytes = 0;
         let fitting = headers.iter().take_while(|header| {
             let fits = bytes <= NOTES_BYTES_MAX;
-            let header = header.iter().flatten().next();
+            let header = header.iter().flatten().flatten().next();
             bytes += header.map_or(0, |header| header.data.len as usize);
             fits
         });
@@ -286,7 +286,9 @@ impl Notifier {
         let looked = ids.iter().zip(headers).take(count);
         let seen = looked.filter_map(|(id, header)| {
             tx.clear(&jobs.keys().note(ty, table.nonce, id));
-            let header = header?;
+            let key = jobs.keys().job(ty, id);
+            let header = header?.inspect_err(|error| telemetry::undecodable(ty, &key, error));
+            let header = header.ok()?;
             Some(async move {
                 let notice = notice(jobs, tx, op, ty, id, header, Some(table.nonce)).await?;
                 Ok::<_, Error>((id.clone(), notice))

@@ -122,14 +122,21 @@ impl Expiry<'_> {
             else {
                 return Ok(None);
             };
-            let header = jobs.header(tx, ty, &id).await?;
+            let header = jobs.try_header(tx, ty, &id).await?;
             Ok::<_, Error>(Some((id, header)))
         });
         let expired = try_join_all(expired).await?;
         let mut effects = jobs.effects(tx, op.now_ms).await?;
         for (row, expired) in rows.iter().zip(expired) {
-            let Some((id, mut header)) = expired else {
+            let Some((id, header)) = expired else {
                 continue;
+            };
+            let mut header = match header {
+                Ok(header) => header,
+                Err(error) => {
+                    jobs.quarantine(tx, ty, &id, (State::Finished, &row.key), &error);
+                    continue;
+                }
             };
             match header.as_ref().map(|header| header.place) {
                 Some(Place::Finished { expires_ms, .. }) if expires_ms <= op.now_ms => {
@@ -144,7 +151,7 @@ impl Expiry<'_> {
 }
 
 /// Clears the bells, and the notes, of acceptors and notifiers that are gone: those that have
-/// not been touched since a version noted long ago.
+/// not been touched since a version noted long ago. At the same times it puts jobs back from quarantine.
 pub(crate) struct Bells<'a> {
     jobs: &'a Jobs,
     ty: &'a JobType,
@@ -188,6 +195,7 @@ impl Bells<'_> {
                 for bells in [keys.sleepers(self.ty), keys.notifiers(self.ty)] {
                     clear_bells(self.jobs, self.ty, lease, before, bells).await?;
                 }
+                self.jobs.release(self.ty, lease).await?;
             }
         }
         self.looked = Some((now, order));

@@ -127,7 +127,7 @@ async fn life(seen: &Seen) {
     ]);
     // The other holder is silent, and the monitor says so by itself.
     let stop = CancellationToken::new();
-    let service = Maintenance::new(jobs.clone(), Options::default());
+    let service = Maintenance::new(jobs.clone(), Options::default()).serve(ty.clone());
     let service = tokio::spawn(service.run(stop.clone()));
     while jobs.counts(&ty).await.unwrap().running > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -18,6 +18,15 @@ const REDUNDANT: &[(Weaken, &str)] = &[
          whether or not the transaction, which may end runs as well, is tried again for it",
     ),
     (
+        reads("recall", Table::Job, Weakened::First, false),
+        "a claim that is still on its way writes all of its jobs, so a conflict with one of them \
+         is enough. Without any, a race finds it",
+    ),
+    (
+        reads("recall", Table::Job, Weakened::Later, false),
+        "as above",
+    ),
+    (
         reads("clear_bells", Table::Sleeper, Weakened::All, false),
         "a sleeper hangs no bell twice, so that a stale one only ever goes away. It is the read \
          of clear_bells in NOTIFIER, where a bell may be touched again",

@@ -51,10 +51,10 @@ pub(crate) fn paused() -> Runtime {
 }
 
 /// How the keys of each table begin.
-pub(super) const PREFIXES: [[u8; 4]; 14] = {
-    let mut prefixes = [[0x15, 51, 0x15, 0]; 14];
+pub(super) const PREFIXES: [[u8; 4]; 24] = {
+    let mut prefixes = [[0x15, 51, 0x15, 0]; 24];
     let mut table = 1;
-    while table < 14 {
+    while table < 24 {
         prefixes[table as usize][3] = table;
         table += 1;
     }

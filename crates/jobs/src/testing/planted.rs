@@ -52,6 +52,10 @@ pub(crate) enum Bug {
     IgnoresSchedule,
     /// A batch of a background service that conflicts is tried again as it is.
     BatchNeverSplits,
+    /// A duty of a monitor that fails ends its other duties.
+    DutiesFailTogether,
+    /// A header that cannot be decoded fails the claim.
+    UndecodableFailsClaim,
 }
 
 /// The bug that is planted, if any.

@@ -149,6 +149,43 @@ impl World {
         check.problems.into_iter().next()
     }
 
+    /// A claim whose commit is on its way when its next try, or a recall, finds nothing of it: if it
+    /// is committed in the end, its jobs are delivered.
+    async fn late(&self) -> Option<String> {
+        let ids = (0..40).map(|n| JobId::try_from(&*format!("{n}")).unwrap());
+        for id in ids {
+            self.add(&id, "").await;
+        }
+        let me = Holder::new("me").unwrap();
+        let claim = self.jobs.claim(&self.ty, &me, 2);
+        self.control.set_next_commit(CommitFate::UnknownLate);
+        let fill = async {
+            let unsure = || {
+                let stats = self.jobs.store().stats();
+                stats
+                    .get("accept")
+                    .is_some_and(|stats| stats.maybe_committed > 0)
+            };
+            while !unsure() {
+                sleep(Duration::from_micros(100)).await;
+            }
+            self.control.set_full(self.either == 1);
+        };
+        let (claimed, ()) = tokio::join!(self.jobs.accept_claim(&claim), fill);
+        self.control.set_full(false);
+        let jobs = match claimed {
+            Ok(claimed) => claimed.jobs,
+            Err(_) => {
+                sleep(self.late * 3).await;
+                self.jobs.recall_claim(&claim).await.unwrap()
+            }
+        };
+        sleep(CommitFate::LATE * 2).await;
+        let running = self.calm.counts(&self.ty).await.unwrap().running;
+        (running != jobs.len() as u64)
+            .then(|| format!("{running} jobs are held and {} were delivered", jobs.len()))
+    }
+
     /// A job that is added again just when it is to be forgotten stays.
     async fn expire(&self) -> Option<String> {
         let ids = Self::neighbours();
@@ -434,6 +471,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.register().await)
             .or(World::new(rng, mistake).await.rewrite().await)
             .or(World::new(rng, mistake).await.take_bell_down().await)
+            .or(World::new(rng, mistake).await.late().await)
             .or(World::new(rng, mistake).await.clear_bells().await)
             .or(World::new(rng, mistake).await.expire().await)
             .or(World::new(rng, mistake).await.stall().await)
@@ -471,6 +509,7 @@ mistake::weakened! {
     notes_first: notice Note First,
     notes_later: notice Note Later,
     recall: accept Job All unsure,
+    recall_all: recall Job All,
     rewrite_first: rewrite Job First,
     rewrite_later: rewrite Job Later,
     stall_first: stall Job First,

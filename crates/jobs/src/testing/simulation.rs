@@ -10,6 +10,7 @@
 mod aftermath;
 mod answers;
 mod creators;
+mod damage;
 mod fleet;
 mod followers;
 mod history;

@@ -18,7 +18,8 @@ pub(crate) async fn run(jobs: Jobs, stop: CancellationToken, done: fn(&str)) {
         ..Options::default()
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(Maintenance::new(jobs.clone(), options).run(stop.clone()));
+    let maintenance = Maintenance::new(jobs.clone(), options).serve(mail());
+    tasks.spawn(maintenance.run(stop.clone()));
     let holder = Holder::new("processor").unwrap();
     let (acceptor, handle) = Acceptor::new(jobs.clone(), mail(), holder);
     tasks.spawn(acceptor.run(stop.clone()));

@@ -151,6 +151,7 @@ pub(crate) async fn many_silent_holders(mut queue: Queue) {
         .collect();
     for node in &nodes {
         let service = jobs::Maintenance::new(node.clone(), queue.options());
+        let service = service.serve(queue.ty.clone());
         let token = queue.token();
         queue.spawn(service.run(token));
     }
@@ -194,7 +195,7 @@ pub(crate) async fn a_dead_monitor_is_replaced(mut queue: Queue) {
     let options = queue.options();
     let jitter = Duration::from_millis(options.activity_monitor_max_jitter_msec);
     let within = (queue.timeout() + jitter.min(queue.timeout() / 6)) * 2;
-    let dies = jobs::Maintenance::new(queue.jobs.clone(), options);
+    let dies = jobs::Maintenance::new(queue.jobs.clone(), options).serve(queue.ty.clone());
     let dies = tokio::spawn(dies.run(queue.token()));
     sleep(queue.timeout()).await;
     queue.maintain();

@@ -55,7 +55,7 @@ scenarios! {
         resubmit_finished_with_data, resubmit_running_delivers_data_next, run_again_at_another_time,
         add_pending_replaces_data, add_finished_replaces_data, add_running_delivers_data_next,
         accept_up_to_a_horizon, accept_each_of_many_once, list_jobs, take_part_in_transactions, remove_running_job;
-    services: types_are_watched_over, a_broken_hook_is_survived, a_stopped_notifier_says_so, a_stopped_acceptor_says_so,
+    services: types_are_watched_over, only_served_types_are_watched_over, a_broken_hook_is_survived, a_stopped_notifier_says_so, a_stopped_acceptor_says_so,
         acceptors_block, acceptors_end_runs, silent_holders_lose_their_job, types_change_live, retention_forgets, history_is_bounded,
         hooks_decide, keep_alive_keeps_and_loses;
     subscriptions: subscribe_and_follow, removed_while_pending, removed_while_running, follow_several,

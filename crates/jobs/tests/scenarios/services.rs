@@ -36,6 +36,40 @@ pub(crate) async fn types_are_watched_over(mut queue: Queue) {
     assert_eq!(types.current().len(), 1);
 }
 
+/// A node takes no lease on a type that it was not told to serve, and each type has its own hook.
+pub(crate) async fn only_served_types_are_watched_over(mut queue: Queue) {
+    let other = JobType::new("t2").unwrap();
+    queue.jobs.set_type(&other, queue.config()).await.unwrap();
+    let add = Add::new(queue.id("j"), "");
+    queue.jobs.add(&other, add).await.unwrap();
+    queue.add("j", "", 0).await;
+    queue.accept_one().await;
+    let claimed = queue.jobs.accept(&other, &queue.me, 1).await.unwrap();
+    assert_eq!(claimed.jobs.len(), 1);
+    queue.maintain();
+    (queue.until(20, "the job is brought back", async || {
+        queue.state("j").await == Some(State::Pending)
+    }))
+    .await;
+    sleep(queue.timeout() * 4).await;
+    let counts = queue.jobs.counts(&other).await.unwrap();
+    assert_eq!((counts.running, counts.again_total), (1, 0));
+    let service = Maintenance::new(queue.jobs.clone(), queue.options());
+    let asked = Arc::new(AtomicU32::new(0));
+    let service = service
+        .serve(queue.ty.clone())
+        .serve_with(other.clone(), ByName(Arc::clone(&asked)));
+    let token = queue.token();
+    queue.spawn(service.run(token));
+    (queue.until(20, "the other is, too", async || {
+        queue.jobs.counts(&other).await.unwrap().running == 0
+    }))
+    .await;
+    assert!(asked.load(Ordering::Relaxed) >= 1);
+    queue.stop().await;
+    queue.check().await;
+}
+
 /// Breaks when it is asked first.
 struct Breaks(AtomicU32);
 
@@ -53,7 +87,8 @@ impl StallHook for Breaks {
 /// 14 to 16.
 pub(crate) async fn a_broken_hook_is_survived(mut queue: Queue) {
     let hook = Breaks(AtomicU32::new(0));
-    let service = Maintenance::with_hook(queue.jobs.clone(), queue.options(), hook);
+    let service = Maintenance::new(queue.jobs.clone(), queue.options());
+    let service = service.serve_with(queue.ty.clone(), hook);
     let token = queue.token();
     queue.spawn(service.run(token));
     queue.add("j", "", 0).await;
@@ -343,7 +378,8 @@ impl StallHook for ByName {
 pub(crate) async fn hooks_decide(mut queue: Queue) {
     let asked = Arc::new(AtomicU32::new(0));
     let hook = ByName(Arc::clone(&asked));
-    let service = Maintenance::with_hook(queue.jobs.clone(), queue.options(), hook);
+    let service = Maintenance::new(queue.jobs.clone(), queue.options());
+    let service = service.serve_with(queue.ty.clone(), hook);
     let token = queue.token();
     queue.spawn(service.run(token));
     for name in ["later", "never", "policy"] {

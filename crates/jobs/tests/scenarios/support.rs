@@ -162,6 +162,7 @@ impl Queue {
 
     pub(crate) fn maintain(&mut self) {
         let service = Maintenance::new(self.jobs.clone(), self.options());
+        let service = service.serve(self.ty.clone());
         let token = self.token();
         self.spawn(service.run(token));
     }

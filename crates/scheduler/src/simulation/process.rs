@@ -102,7 +102,8 @@ impl Node {
         // What others lean on ends last.
         let inner = CancellationToken::new();
         let (mut outer_tasks, mut inner_tasks) = (Vec::new(), Vec::new());
-        let maintenance = Maintenance::new(replications.jobs().clone(), jobs::Options::default());
+        let maintenance = Maintenance::new(replications.jobs().clone(), jobs::Options::default())
+            .serve(replications.job_type().clone());
         inner_tasks.push(spawn(maintenance.run(inner.clone())));
         let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         if self.does.replicates {

@@ -112,7 +112,8 @@ impl World {
             activity_monitor_max_jitter_msec: 100,
             ..jobs::Options::default()
         };
-        let maintenance = Maintenance::new(self.replications.jobs().clone(), options);
+        let maintenance = Maintenance::new(self.replications.jobs().clone(), options)
+            .serve(self.replications.job_type().clone());
         AbortOnDropHandle::new(tokio::spawn(maintenance.run(CancellationToken::new())))
     }
 

@@ -13,7 +13,7 @@ use crate::model::header::State;
 use crate::model::ids::{SHARDS, TIMED_BUCKETS};
 use crate::model::keys::{Position, since};
 use crate::testing::planted::Bug;
-use crate::{JobId, JobType, Jobs, Lane, Result};
+use crate::{JobId, JobType, Jobs, Lane, Result, telemetry};
 
 /// How many rows a claim reads: so many for each job it wants, but only so many more than it wants,
 /// because claims that begin at random shards seldom see the same rows; and at least so many.
@@ -28,7 +28,7 @@ const TIMED_WINDOW_MIN: usize = 32;
 const TIMED_FEW: usize = 256;
 
 /// A row at the head of a bucket.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) id: JobId,
     pub(super) position: Position,
@@ -125,9 +125,10 @@ impl Jobs {
     ) -> Result<Vec<Candidate>> {
         let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
         let rows = rows.collect().await?;
-        (rows.iter())
-            .map(|row| Candidate::of(self, &claim.ty, row))
-            .collect()
+        let candidates = rows
+            .iter()
+            .filter_map(|row| Candidate::of(self, &claim.ty, row));
+        Ok(candidates.collect())
     }
 
     /// Which of these scheduled jobs are due.
@@ -188,12 +189,15 @@ impl Scheduled {
 }
 
 impl Candidate {
-    fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Result<Self> {
-        let (position, id) = jobs.keys().position(ty, State::Pending, &row.key)?;
-        Ok(Self {
+    /// `None` if the key says nothing. Without a time the job has waited since it was due.
+    fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Option<Self> {
+        let position = jobs.keys().position(ty, State::Pending, &row.key);
+        let position = position.inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
+        let (position, id) = position.ok()?;
+        Some(Self {
             id,
             position,
-            since_ms: since(&row.value)?,
+            since_ms: since(&row.value).unwrap_or_default(),
         })
     }
 

@@ -64,7 +64,7 @@ async fn what_was_looked_at_in_vain_is_looked_at_again() {
     let keys = handle.jobs.keys();
     let notes = keys.notes(&handle.ty, handle.table.nonce);
     let cut_off = async {
-        while !handle.jobs.rows(notes.clone()).await.unwrap().is_empty() {
+        while !handle.jobs.rows(notes.clone()).await.is_empty() {
             yield_now().await;
         }
         control.set_outage(true);

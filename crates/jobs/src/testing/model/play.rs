@@ -349,7 +349,10 @@ impl Play {
             type_check_max_jitter_msec: 1,
             ..Options::default()
         };
-        let service = Maintenance::with_hook(self.tended.clone(), options, hook);
+        let mut service = Maintenance::new(self.tended.clone(), options);
+        for ty in &self.names.types {
+            service = service.serve_with(ty.clone(), hook.clone());
+        }
         let turns = || {
             let stats = self.tended.store().stats();
             stats.get("lease").map_or(0, |stats| stats.calls)
@@ -379,6 +382,7 @@ impl Play {
 }
 
 /// The owner of the types: says which holders are silent, and what becomes of their jobs.
+#[derive(Clone)]
 struct Hook {
     runs: Arc<Vec<(JobType, JobId, u32)>>,
     verdict: Verdict,

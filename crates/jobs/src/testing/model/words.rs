@@ -52,6 +52,7 @@ fn outcome(fate: CommitFate) -> &'static str {
         CommitFate::Conflict => " (conflicts once)",
         CommitFate::UnknownApplied => " (committed, the answer is lost)",
         CommitFate::UnknownLost => " (not committed, and no answer)",
+        CommitFate::UnknownLate => " (committed late, and no answer)",
     }
 }
 

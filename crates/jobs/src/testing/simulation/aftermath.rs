@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use store::KeyValue;
 use testkit::Report;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep};
@@ -133,7 +134,10 @@ impl Fleet {
             holder: Holder::new("the last one").unwrap(),
         };
         let options = self.world.plan.options.clone();
-        let service = Maintenance::with_hook(self.calm.clone(), options, Hook(node));
+        let mut service = Maintenance::new(self.calm.clone(), options);
+        for ty in &self.world.types {
+            service = service.serve_with(ty.clone(), Hook(node.clone()));
+        }
         let stop = CancellationToken::new();
         let running = tokio::spawn(service.run(stop.clone()));
         sleep(Duration::from_mins(25)).await;
@@ -167,10 +171,10 @@ impl Fleet {
                 keys.notifiers(ty),
                 keys.all(Table::Note, ty),
             ] {
-                orphans.extend(self.calm.rows(range).await.unwrap());
+                orphans.extend(self.calm.rows(range).await);
             }
             for runs in [Table::History, Table::Call].map(|table| keys.all(table, ty)) {
-                for row in self.calm.rows(runs.clone()).await.unwrap() {
+                for row in self.calm.rows(runs.clone()).await {
                     if !headers.contains_key(&Keys::first_id(&runs, &row.key).unwrap()) {
                         orphans.push(row);
                     }
@@ -184,8 +188,8 @@ impl Fleet {
 
     async fn headers(&self, ty: &crate::JobType) -> BTreeMap<JobId, Header> {
         let range = self.calm.keys().jobs(ty);
-        let rows = self.calm.rows(range.clone()).await.unwrap();
-        let header = |row: store::KeyValue| {
+        let rows = self.calm.rows(range.clone()).await;
+        let header = |row: KeyValue| {
             let id = Keys::id(&range, &row.key).unwrap();
             (id, Header::decode(row.value).unwrap())
         };

@@ -2,7 +2,7 @@
 
 use store::Weaken;
 
-use super::{campaign, leases, simulate, slow};
+use super::{campaign, damage, leases, simulate, slow};
 use crate::testing::mistake::{self, Mistake};
 
 /// How many seeds a mistake may survive.
@@ -17,9 +17,10 @@ fn is_found(what: &str, mistake: &Mistake) {
         if report.problems.is_empty() && seed <= leases::SEEDS {
             report.problems.extend(leases::simulate(seed, mistake));
         }
-        // What a slow store costs holders is not seen where it is quick.
+        // Nor is there damage, or a slow store, in which every fleet does well.
         if report.problems.is_empty() && seed <= slow::SEEDS {
             report.problems.extend(slow::simulate(seed, mistake));
+            report.problems.extend(damage::simulate(seed, mistake));
         }
         report
     };
@@ -50,6 +51,8 @@ mistake::planted! {
     keeps_first_pace: KeepsFirstPace,
     judged_by_type: JudgedByType,
     batch_never_splits: BatchNeverSplits,
+    duties_fail_together: DutiesFailTogether,
+    undecodable_fails_claim: UndecodableFailsClaim,
 }
 
 mistake::weakened! {

@@ -25,7 +25,10 @@ impl Process {
         let does = &plan.nodes[node.index];
         if does.maintains {
             let options = plan.options.clone();
-            let service = Maintenance::with_hook(services.clone(), options, Hook(node.clone()));
+            let mut service = Maintenance::new(services.clone(), options);
+            for ty in &node.world.types {
+                service = service.serve_with(ty.clone(), Hook(node.clone()));
+            }
             self.spawn(gate, followers::watch_types(node.clone(), service.types()));
             self.tasks.spawn(service.run(self.stop.child_token()));
         }

@@ -74,6 +74,7 @@ impl World {
     async fn maintain(&self, wait: Duration) {
         let stop = CancellationToken::new();
         let service = Maintenance::new(self.jobs.clone(), Options::default());
+        let service = service.serve(self.ty.clone());
         let running = tokio::spawn(service.run(stop.clone()));
         sleep(wait).await;
         stop.cancel();
