@@ -10,6 +10,7 @@ use store::{Call, Store, Transaction};
 use crate::model::header::Header;
 use crate::model::keys::{Keys, LABELS};
 use crate::model::turns::Turns;
+use crate::operations::deleted::Deleted;
 use crate::operations::heartbeats::Heartbeats;
 use crate::operations::types::KnownTypes;
 use crate::testing::planted::Planted;
@@ -32,6 +33,7 @@ struct Inner {
     planted: Planted,
     heartbeats: Heartbeats,
     turns: Turns,
+    deleted: Deleted,
     /// Shared by all handles of a process on the queue.
     known_types: Arc<KnownTypes>,
     labels: BTreeMap<JobType, Label>,
@@ -61,6 +63,7 @@ impl Jobs {
             planted,
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
+            deleted: Deleted::default(),
             known_types: Arc::default(),
             labels: BTreeMap::new(),
         }))
@@ -82,6 +85,7 @@ impl Jobs {
             planted: same.planted,
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
+            deleted: Deleted::default(),
             known_types: Arc::clone(&same.known_types),
             labels,
         }))
@@ -113,6 +117,10 @@ impl Jobs {
 
     pub(crate) fn known_types(&self) -> &KnownTypes {
         &self.0.known_types
+    }
+
+    pub(crate) fn deleted(&self) -> &Deleted {
+        &self.0.deleted
     }
 
     pub(crate) fn heartbeats(&self) -> &Heartbeats {

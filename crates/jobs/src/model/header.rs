@@ -186,6 +186,11 @@ impl Header {
         }
     }
 
+    /// Deleted when it finishes.
+    pub(crate) fn is_fleeting(&self) -> bool {
+        self.retention_ms == Some(0)
+    }
+
     /// True when the last run was this lock's, and its holder has ended it.
     pub(crate) fn was_ended_by(&self, lock: JobLock) -> bool {
         self.last.as_ref().is_some_and(|last| {

@@ -212,6 +212,8 @@ pub(crate) enum Change {
     None,
     Put(Arc<Header>),
     Delete,
+    /// Finished, and deleted with it.
+    FinishAndDelete,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -305,7 +307,12 @@ impl Step {
 
     /// A change that subscribers are told of, once.
     fn tell(mut new: Header, reply: Reply) -> Self {
-        let tell = std::mem::take(&mut new.watchers);
+        let tell = if new.is_fleeting() && new.state() != State::Finished {
+            // Its end waits for nobody, so they have to be there already.
+            new.watchers.clone()
+        } else {
+            std::mem::take(&mut new.watchers)
+        };
         Self {
             tell,
             ..Self::put(new, reply)

@@ -12,8 +12,9 @@ const FORMAT: u8 = 1;
 pub struct TypeConfig {
     /// A holder that is silent for longer loses its job. Holders send heartbeats at a third of it or sooner.
     pub timeout_ms: u64,
-    /// How long a job is kept after it has finished, unless it says otherwise; `None` for good.
-    /// Jobs keep what was set when they were added last.
+    /// How long a job is kept after it has finished, unless it says otherwise; `None` for good, and 0
+    /// not at all: it is deleted in the transaction that finishes it. If it has subscribers then,
+    /// or is given up, it is kept for a minute. Jobs keep what was set when they were added last.
     pub retention_ms: Option<u64>,
     /// What becomes of jobs whose holder went silent.
     pub stalls: StallPolicy,

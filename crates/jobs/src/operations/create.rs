@@ -39,7 +39,8 @@ pub enum Retention {
     OfType,
     /// Until it is removed.
     Forever,
-    /// So many milliseconds.
+    /// So many milliseconds; with 0 it is deleted in the transaction that finishes it, see
+    /// [`TypeConfig::retention_ms`](crate::TypeConfig::retention_ms).
     Ms(u64),
 }
 

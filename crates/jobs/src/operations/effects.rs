@@ -10,7 +10,7 @@ use store::Transaction;
 use crate::model::clock::millis;
 use crate::model::header::{Blob, Header, Order, State};
 use crate::model::ids::COUNT_ROWS;
-use crate::model::keys::{Position, edge, stamp_template};
+use crate::model::keys::{Kind, Position, edge, stamp_template};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
 use crate::model::run::Ended;
 use crate::testing::planted::Bug;
@@ -116,6 +116,10 @@ impl Effects<'_> {
                 tx.clear_range(keys.calls(ty, id, Some(oldest)));
             }
         }
+        let deleted = match change {
+            Change::FinishAndDelete => Some(State::Finished),
+            _ => None,
+        };
         match change {
             Change::None => {}
             Change::Put(mut new) => {
@@ -125,7 +129,7 @@ impl Effects<'_> {
                 (self.jobs).move_chunks(tx, ty, id, old.as_deref(), Some(&new));
                 *header = Some(new);
             }
-            Change::Delete => {
+            Change::Delete | Change::FinishAndDelete => {
                 tx.clear(&keys.job(ty, id));
                 self.move_index(ty, id, old.as_deref(), None);
                 self.jobs.move_chunks(tx, ty, id, old.as_deref(), None);
@@ -140,7 +144,14 @@ impl Effects<'_> {
             }
         }
         if counted {
-            self.count(ty, old.as_deref(), header.as_deref());
+            let kind = |header: &Header| (header.state(), header.label());
+            let from = old.as_deref().map(kind);
+            let by = deleted.map(|state| (state, from.map_or(0, |(_, label)| label)));
+            let to = header.as_deref().map(kind);
+            // One that is deleted when it finishes has finished all the same.
+            for (from, to) in [(from, by.or(to)), (by.or(to), to)] {
+                self.count(ty, from, to);
+            }
         }
         self.tell(ty, id, &tell);
         let held_by = old.as_ref().and_then(|old| old.lock());
@@ -184,9 +195,7 @@ impl Effects<'_> {
         }
     }
 
-    fn count(&mut self, ty: &JobType, old: Option<&Header>, new: Option<&Header>) {
-        let kind = |header: &Header| (header.state(), header.label());
-        let (old, new) = (old.map(kind), new.map(kind));
+    fn count(&mut self, ty: &JobType, old: Kind, new: Kind) {
         if old != new {
             let key = (ty.clone(), edge(old, new));
             *self.counts.entry(key).or_default() += 1;

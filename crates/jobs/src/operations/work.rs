@@ -199,10 +199,14 @@ impl Jobs {
                 finish: finish.clone(),
                 repeated: tx.maybe_committed() && self.has_ended(tx, job).await?,
             };
+            let there = header.is_some();
             answers.push(match effects.run(&job.ty, &job.id, header, event) {
                 Ok(reply) => {
                     if reply != Reply::Repeated {
                         effects.forget(job);
+                    }
+                    if there && header.is_none() {
+                        self.deleted().add(job.lock);
                     }
                     Ok(held(reply, header.as_deref(), job.lock))
                 }
@@ -227,8 +231,12 @@ impl Jobs {
         }
     }
 
-    /// True when the run of this lock is in the history, ended. That stays so: a snapshot read.
+    /// True when the run of this lock is in the history, ended. That stays so: a snapshot read. A job
+    /// that was deleted when it finished has no history: then this process remembers that it tried to.
     async fn has_ended(&self, tx: &Transaction, job: &Job) -> Result<bool> {
+        if self.deleted().contains(job.lock) {
+            return Ok(true);
+        }
         let key = self.keys().attempt(&job.ty, &job.id, job.attempt);
         let Some(row) = tx.snapshot().get(&key).await? else {
             return Ok(false);

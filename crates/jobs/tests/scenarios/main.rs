@@ -56,7 +56,8 @@ scenarios! {
         add_pending_replaces_data, add_finished_replaces_data, add_running_delivers_data_next,
         accept_up_to_a_horizon, accept_each_of_many_once, list_jobs, take_part_in_transactions, remove_running_job;
     services: types_are_watched_over, only_served_types_are_watched_over, a_broken_hook_is_survived, a_stopped_notifier_says_so, a_stopped_acceptor_says_so,
-        acceptors_block, acceptors_end_runs, silent_holders_lose_their_job, types_change_live, retention_forgets, history_is_bounded,
+        acceptors_block, acceptors_end_runs, silent_holders_lose_their_job, types_change_live, retention_forgets,
+        finished_jobs_can_be_deleted_at_once, history_is_bounded,
         hooks_decide, keep_alive_keeps_and_loses;
     subscriptions: subscribe_and_follow, removed_while_pending, removed_while_running, follow_several,
         a_cleared_type_ends_subscriptions, dropped_subscriptions_hear_nothing, waiting_has_a_deadline,

@@ -13,7 +13,7 @@ use jobs::{
     Acceptor, Add, Error, Finish, JobInfo, JobType, Maintenance, Notice, Notifier, Outcome,
     Retention, StallHook, StallPolicy, State, TypeConfig, TypeWatcher, Verdict,
 };
-use store::Transaction;
+use store::{CommitFate, Transaction};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -313,6 +313,62 @@ pub(crate) async fn retention_forgets(mut queue: Queue) {
     .await;
     assert_eq!(queue.state("kept").await, Some(State::Finished));
     assert_eq!(queue.state("longer").await, Some(State::Finished));
+    queue.stop().await;
+    queue.check().await;
+}
+
+/// A type can have its jobs deleted in the transaction that finishes them. Subscribers hear of the end,
+/// and an outcome that is unknown is recognised.
+pub(crate) async fn finished_jobs_can_be_deleted_at_once(mut queue: Queue) {
+    let config = TypeConfig {
+        retention_ms: Some(0),
+        ..queue.config()
+    };
+    queue.jobs.set_type(&queue.ty, config).await.unwrap();
+    let follow = queue.notifier();
+    for name in ["alone", "followed", "unsure", "again"] {
+        queue.add(name, "", 0).await;
+    }
+    let mut subscription = follow.subscribe(&queue.id("followed")).await.unwrap();
+    let mut held = queue
+        .jobs
+        .accept(&queue.ty, &queue.me, 4)
+        .await
+        .unwrap()
+        .jobs;
+    held.sort_by_key(|accepted| accepted.job.id.clone());
+    let [again, alone, followed, unsure] = <[_; 4]>::try_from(held).unwrap().map(|held| held.job);
+    // A change before the end, which a notifier need not have seen yet.
+    let data = Some("half".into());
+    assert!(!queue.jobs.update(&followed, data).await.unwrap().again);
+    for job in [&alone, &followed] {
+        assert!(!queue.jobs.finish(job, Finish::done()).await.unwrap().again);
+    }
+    assert_eq!(queue.state("alone").await, None);
+    let done = |notice: &Notice| notice.state() == Some(State::Finished);
+    let told = subscription.wait(queue.timeout() * 30, done).await.unwrap();
+    assert!(done(&told), "{told:?}");
+    let once_more = queue.jobs.finish(&alone, Finish::done()).await;
+    assert!(matches!(once_more, Err(Error::Halt)), "{once_more:?}");
+    // One that is to run again is not deleted.
+    queue.add("again", "newer", 0).await;
+    assert!(
+        queue
+            .jobs
+            .finish(&again, Finish::done())
+            .await
+            .unwrap()
+            .again
+    );
+    assert_eq!(queue.state("again").await, Some(State::Pending));
+    if let Some(faults) = &queue.faults {
+        faults.set_next_commit(CommitFate::UnknownApplied);
+    }
+    let ended = queue.jobs.finish(&unsure, Finish::done()).await.unwrap();
+    assert_eq!((ended.again, ended.repeated), (false, !queue.exact()));
+    let counts = queue.counts().await;
+    assert_eq!((counts.pending, counts.running, counts.finished), (1, 0, 1));
+    assert_eq!((counts.finished_total, counts.removed_total), (3, 2));
     queue.stop().await;
     queue.check().await;
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Context, Finish, Reply, Step};
+use super::{Change, Context, Finish, Reply, Step};
 use crate::model::header::{Header, Place};
 use crate::testing::planted::Bug;
 use crate::{Attempt, Error, Holder, JobLock, Outcome, Result, State};
@@ -80,14 +80,14 @@ pub(super) fn finish(
     let stolen = cx.planted.is(Bug::FinishWithoutLock) && held_by.is_some();
     let old = match old {
         Some(old) if held_by == Some(lock) || stolen => old,
-        Some(old) if !cx.planted.is(Bug::FinishNotIdempotent) => {
-            return if old.was_ended_by(lock) || repeated {
+        other => {
+            let done = repeated || other.is_some_and(|old| old.was_ended_by(lock));
+            return if done && !cx.planted.is(Bug::FinishNotIdempotent) {
                 Ok(Step::nothing(Reply::Repeated))
             } else {
                 Err(Error::Halt)
             };
         }
-        _ => return Err(Error::Halt),
     };
     let mut new = old.clone();
     new.stalls = if finish.failed && finish.again_ms.is_some() {
@@ -108,6 +108,12 @@ pub(super) fn finish(
     let again = next.is_some();
     match next {
         None => {
+            if new.is_fleeting() && new.watchers.is_empty() {
+                return Ok(Step {
+                    change: Change::FinishAndDelete,
+                    ..Step::nothing(Reply::Done { again: false })
+                });
+            }
             new.replace_data(finish.data);
             new.be_finished(cx);
         }

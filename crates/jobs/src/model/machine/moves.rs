@@ -6,6 +6,9 @@ use super::Context;
 use crate::model::header::{End, Header, Next, Place, shorten};
 use crate::{Outcome, State};
 
+/// How long a job is kept that is deleted when it finishes, if somebody follows it or it is given up.
+const FLEETING_MS: i64 = 60_000;
+
 impl Header {
     pub(super) fn be_pending(&mut self, due_ms: i64, cx: &Context) {
         if self.state() == State::Pending && self.due_ms == due_ms {
@@ -20,7 +23,11 @@ impl Header {
     }
 
     pub(super) fn be_finished(&mut self, cx: &Context) {
-        let kept_ms = self.retention_ms.and_then(|ms| i64::try_from(ms).ok());
+        let kept_ms = match self.retention_ms {
+            // Its subscribers, or those who look for what was given up, have so long.
+            Some(0) => Some(FLEETING_MS),
+            kept_ms => kept_ms.and_then(|ms| i64::try_from(ms).ok()),
+        };
         self.place = Place::Finished {
             at_ms: cx.now_ms,
             expires_ms: kept_ms.map_or(i64::MAX, |ms| cx.now_ms.saturating_add(ms)),

@@ -53,7 +53,7 @@ pub(super) fn key(key: &[u8]) -> String {
             let edge: usize = shown[2].parse().unwrap();
             shown[2] = format!("{}→{}", STATES[edge / 8], STATES[edge % 8]);
         }
-        "CALL" => shown[3] = "…".to_owned(),
+        "CALL" => shown[4] = "…".to_owned(),
         "FINISHED" if shown[2] == i64::MAX.to_string() => shown[2] = "never".to_owned(),
         _ => {}
     }

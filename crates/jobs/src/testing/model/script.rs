@@ -222,7 +222,7 @@ fn wish() -> impl Strategy<Value = Wish> {
     let kept = prop_oneof![
         4 => Just(Kept::AsType),
         1 => Just(Kept::Forever),
-        2 => (0..50_u64).prop_map(Kept::Ms),
+        2 => (1..50_u64).prop_map(Kept::Ms),
     ];
     (0..IDS, when(), token(), kept).prop_map(|(id, due, data, kept)| Wish {
         id,
@@ -268,7 +268,7 @@ fn word() -> impl Strategy<Value = Word> {
 
 fn rules() -> impl Strategy<Value = Rules> {
     let (few, pause, long) = (option::of(0..3_u32), 0..2_u64, 0..2_u64);
-    (option::of(0..60_u64), few, pause, long).prop_map(|(retention_ms, stalls_max, pause, long)| {
+    (option::of(1..60_u64), few, pause, long).prop_map(|(retention_ms, stalls_max, pause, long)| {
         Rules {
             retention_ms,
             stalls_max,
