@@ -211,7 +211,7 @@ impl Options {
         if Proxies::parse(&self.trusted_proxies).is_none() {
             return Err(InvalidOption {
                 name: "trusted_proxies",
-                problem: "8`/8`",
+                problem: "must be a list of addresses such as `10.0.0.7` and networks such as `10.0.0.0/8`",
             });
         }
         self.validate_origins()

@@ -37,7 +37,7 @@ async fn main() -> Result<(), jobs::Error> {
     }
 
     let stop = CancellationToken::new();
-    let maintenance = Maintenance::new(jobs.clone(), Options::default());
+    let maintenance = Maintenance::new(jobs.clone(), Options::default()).serve(mail.clone());
     let maintaining = tokio::spawn(maintenance.run(stop.clone()));
     let holder = Holder::new("node-1")?;
     let worker = Worker::new(jobs.clone(), mail.clone(), holder, WorkerOptions::default());

@@ -1,10 +1,10 @@
 //! Registering types.
 //!
-//! `add` needs the type of its jobs, and every node adds: so that not all of them read one row all
-//! the time, a process keeps what its [`TypeWatcher`](crate::TypeWatcher) has read, for as long as
-//! the watch on TYPES says nothing else. Only `add` may use that. What it takes from there is how long
-//! jobs are kept, and that the type is registered: both may change at that very moment anyway, and the
-//! jobs of a type that is cleared stay. Time-outs are read from the row by those who judge by them.
+//! Adding a job, claiming it and its heartbeats need its type, on every node. So that they do not all read one row all the
+//! time, a process caches what its [`TypeWatcher`](crate::TypeWatcher) has read, until the watch on TYPES fires.
+//! What is read from the cache may be outdated by a moment, and that does no harm: how long a job is kept and whether its
+//! type is registered may change right after any read, and a heartbeat states the timeout that its holder keeps to, by which
+//! monitors judge it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -138,7 +138,10 @@ impl Jobs {
     /// The timeout that a holder of a job of this type is to keep to. Without a registration nobody judges it.
     pub(crate) async fn timeout_in(&self, tx: &Transaction, ty: &JobType) -> Result<Duration> {
         const UNREGISTERED_MS: u64 = 60_000;
-        let config = self.type_config_in(tx, ty).await?;
+        let config = match self.known_types().get(ty) {
+            Some(config) => Some(config),
+            None => self.type_config_in(tx, ty).await?,
+        };
         let timeout_ms = config.map_or(UNREGISTERED_MS, |config| config.timeout_ms);
         Ok(Duration::from_millis(timeout_ms))
     }

@@ -83,7 +83,7 @@ async fn finished_jobs_expire_in_a_full_store() {
     let held = jobs.accept(&ty, &me, 1).await.unwrap().jobs;
     let _ = jobs.finish(&held[0].job, Finish::done()).await.unwrap();
     let stop = CancellationToken::new();
-    let maintenance = Maintenance::new(jobs.clone(), Options::default());
+    let maintenance = Maintenance::new(jobs.clone(), Options::default()).serve(ty.clone());
     let running = tokio::spawn(maintenance.run(stop.clone()));
     let until = async |what: &dyn Fn(usize, u64) -> bool| loop {
         let leases = jobs.rows(jobs.keys().leases(&ty)).await.len();
