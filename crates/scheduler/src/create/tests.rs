@@ -301,6 +301,7 @@ async fn a_summary_counts_all_and_looks_at_some() {
     let all = replications.summary(memory).await.unwrap();
     let jobs = json!({
         "pending": 211, "running": 0, "crashing": 0, "completed": 0, "failed": 0, "idle": 0, "paused": 1,
+        "unreachable": 0,
     });
     assert_eq!(
         (&all["exact"], &all["jobs"], &all["nodes"]),
@@ -362,6 +363,7 @@ async fn states_are_counted_as_they_are_listed() {
     let memory = &mut SummaryMemory::default();
     let jobs = json!({
         "pending": 2, "running": 2, "crashing": 1, "completed": 1, "failed": 1, "idle": 1, "paused": 1,
+        "unreachable": 0,
     });
     let all = replications.summary(memory).await.unwrap();
     assert_eq!((&all["jobs"], &all["sampled"]), (&jobs, &json!(false)));
@@ -527,9 +529,9 @@ fn a_transaction_reads_large_bodies_on_another_thread() {
 
 #[tokio::test]
 async fn what_a_writer_may_reach_stays_with_the_document() {
-    let store = Store::open("memory:").await.unwrap();
     let sealer = Sealer::new(vec![("k".into(), [1; 32])]).unwrap();
     for sealer in [Sealer::plain(), sealer] {
+        let store = Store::open("memory:").await.unwrap();
         let replications = open_with(&store, sealer.clone()).await;
         let name = format!(
             "{}/_replicator",
