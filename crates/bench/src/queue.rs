@@ -8,6 +8,7 @@ mod crowd;
 mod latency;
 mod load;
 mod meter;
+mod retention;
 mod scheduled;
 mod second;
 
@@ -58,6 +59,8 @@ pub(crate) enum Case {
     Crowd,
     /// From adding a job to its start, on an idle queue.
     Latency,
+    /// Finishing jobs that are forgotten a second later, and jobs that are deleted when they finish.
+    Retention,
     /// Claiming and finishing with few and with many jobs waiting; starting a process and listing with that many in the
     /// store.
     Backlog,
@@ -67,13 +70,14 @@ pub(crate) enum Case {
 
 impl Case {
     /// All cases, in the order in which they disturb each other least.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::OneByOne,
         Self::Batched,
         Self::Scheduled,
         Self::Crowd,
         Self::Latency,
         Self::Cancel,
+        Self::Retention,
         Self::Backlog,
     ];
 }
@@ -107,6 +111,9 @@ pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Res
             Case::Crowd => crowd::measure(&load, bench.jobs, &mut report).await?,
             Case::Latency => latency::measure(&load, &mut bench, &mut report).await?,
             Case::Cancel => cancel::measure(&load, &mut report).await?,
+            Case::Retention => {
+                retention::measure(&load, bench.jobs, bench.batch, &mut report).await?;
+            }
             Case::Backlog => backlog::measure(&load, &mut bench, &mut report).await?,
         }
     }

@@ -42,6 +42,7 @@ enum Part {
     Scheduled,
     Crowd,
     Latency,
+    Retention,
     Backlog,
     Cancel,
 }
@@ -54,6 +55,7 @@ impl From<Part> for Case {
             Part::Scheduled => Self::Scheduled,
             Part::Crowd => Self::Crowd,
             Part::Latency => Self::Latency,
+            Part::Retention => Self::Retention,
             Part::Backlog => Self::Backlog,
             Part::Cancel => Self::Cancel,
         }

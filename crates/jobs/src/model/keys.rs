@@ -17,7 +17,7 @@
 //!  8 FINISHED  type, bucket, expires_ms, id           = ""        retention: i64::MAX is never
 //!  9 HISTORY   type, bucket, id, attempt              = holder, lock, start, end, outcome, reason
 //! 10 COUNT     type, row, edge                        = 64-bit little endian, added to: transitions made
-//! 11 LEASE     type, partition                        = owner, generation, stamp
+//! 11 LEASE     type, partition                        = owner, generation, clock, stamp
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
 //!    NOTE      type, nonce, lock and signal           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes

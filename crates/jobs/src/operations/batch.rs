@@ -57,9 +57,10 @@ impl Batch {
                     waiting.push(rest);
                 }
                 let single = part.len() == 1;
-                let call = match splits {
-                    true => call.contention_max(if single { SINGLE_RETRIES } else { 0 }),
-                    false => call,
+                let call = if splits {
+                    call.contention_max(if single { SINGLE_RETRIES } else { 0 })
+                } else {
+                    call
                 };
                 let work = &work;
                 running.push(async move {

@@ -41,6 +41,7 @@ mod lanes;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -72,13 +73,13 @@ pub struct Claim {
     locks: Vec<JobLock>,
     drawn_at: Instant,
     turn: Turn,
-    /// What the last try chose, and whether an earlier call may have committed it.
+    /// What the tries chose that may be committed, and whether an earlier call may have committed it.
     memo: Mutex<Memo>,
 }
 
 #[derive(Debug, Default)]
 struct Memo {
-    chosen: Vec<(JobId, JobLock)>,
+    chosen: BTreeSet<(JobId, JobLock)>,
     unsure: bool,
 }
 
@@ -263,9 +264,15 @@ impl Jobs {
             timeout,
             jobs.iter().map(|a: &Accepted| &a.job.id),
         );
-        claim.memo().chosen = (jobs.iter())
-            .map(|accepted| (accepted.job.id.clone(), accepted.job.lock))
-            .collect();
+        {
+            let mut memo = claim.memo();
+            if !(memo.unsure || tx.maybe_committed()) {
+                memo.chosen.clear();
+            }
+            let chosen = jobs.iter().map(|accepted| &accepted.job);
+            memo.chosen
+                .extend(chosen.map(|job| (job.id.clone(), job.lock)));
+        }
         if left_over {
             effects.wake_another(&claim.ty);
         }

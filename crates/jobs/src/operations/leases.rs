@@ -1,9 +1,12 @@
 //! Leases on partitions: which node sweeps which buckets of a type, so that nodes do not meet.
 //!
-//! A lease is a row (owner, generation, versionstamp) that its owner rewrites at every turn. It has
+//! A lease is a row (owner, generation, clock, versionstamp) that its owner rewrites at every turn. It has
 //! expired for whoever has seen the same row for long enough by its own monotonic clock. A sweep
 //! reads the row in its transaction, and ends when somebody else is the owner. Two that sweep the same
 //! job all the same conflict over the job: a lease that was lost costs a retry, never a mistake.
+//!
+//! The owners' clocks are there for retention, which lasts for longer than any of them runs: its time is the median of
+//! the clocks, so that one that is fast forgets nothing early. Of two, that is the slower.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,6 +15,7 @@ use bytes::Bytes;
 use store::{RangeOptions, Transaction};
 use tokio::time::Instant;
 
+use crate::model::clock::millis;
 use crate::model::header::Order;
 use crate::model::ids::BUCKETS;
 use crate::model::keys::{Keys, after_stamp, stamp_template};
@@ -63,7 +67,7 @@ impl Leases {
         ty: &JobType,
         expiry: Duration,
     ) -> Result<Order> {
-        let now = Instant::now();
+        let (now, now_ms) = (Instant::now(), jobs.clock().now_ms());
         let (this, incarnation) = (&*self, jobs.store().incarnation());
         let (rows, held, version) = (jobs.store())
             .transact("lease", |tx| async move {
@@ -84,9 +88,10 @@ impl Leases {
                 }
                 let held = this.share(&leases, now, expiry)?;
                 for lease in &held {
-                    let mut rest = [0; 24];
+                    let mut rest = [0; 32];
                     rest[..16].copy_from_slice(&lease.owner.to_be_bytes());
-                    rest[16..].copy_from_slice(&lease.generation.to_be_bytes());
+                    rest[16..24].copy_from_slice(&lease.generation.to_be_bytes());
+                    rest[24..].copy_from_slice(&now_ms.to_be_bytes());
                     let key = jobs.keys().lease(ty, lease.partition);
                     tx.set_versionstamped_value(&key, &stamp_template(incarnation, &rest));
                 }
@@ -113,6 +118,18 @@ impl Leases {
             .collect();
     }
 
+    /// How far this node's clock is ahead of the median of the owners' clocks.
+    pub(crate) fn ahead_ms(&self, now_ms: i64) -> i64 {
+        let others = self.seen.values().filter_map(|(value, since)| {
+            let (owner, _, at_ms) = parse(value).ok()?;
+            (owner != self.owner).then(|| (owner, at_ms.saturating_add(millis(since.elapsed()))))
+        });
+        let clocks: BTreeMap<u128, i64> = others.chain([(self.owner, now_ms)]).collect();
+        let mut clocks: Vec<i64> = clocks.into_values().collect();
+        clocks.sort_unstable();
+        now_ms.saturating_sub(clocks[(clocks.len() - 1) / 2])
+    }
+
     /// The leases this node is to have now.
     fn share(
         &self,
@@ -127,7 +144,7 @@ impl Leases {
                 free.push((partition, 1));
                 continue;
             };
-            let (owner, generation) = parse(value)?;
+            let (owner, generation, _) = parse(value)?;
             let expired = (self.seen.get(&partition))
                 .is_some_and(|(same, since)| same == value && now - *since >= expiry);
             let lease = Lease {
@@ -168,16 +185,20 @@ impl Lease {
         let key = jobs.keys().lease(ty, self.partition);
         let value = tx.snapshot().get(&key).await?;
         let parsed = value.as_ref().map(parse).transpose()?;
+        let parsed = parsed.map(|(owner, generation, _)| (owner, generation));
         Ok(parsed == Some((self.owner, self.generation)))
     }
 }
 
-fn parse(value: &Bytes) -> Result<(u128, u64)> {
+/// Owner, generation and clock.
+fn parse(value: &Bytes) -> Result<(u128, u64, i64)> {
     let rest = after_stamp(value);
     let parts = rest.split_first_chunk().and_then(|(owner, rest)| {
+        let (generation, clock) = rest.split_first_chunk()?;
         Some((
             u128::from_be_bytes(*owner),
-            u64::from_be_bytes(rest.try_into().ok()?),
+            u64::from_be_bytes(*generation),
+            i64::from_be_bytes(clock.try_into().ok()?),
         ))
     });
     parts.ok_or_else(|| Error::corrupt("a lease cannot be decoded"))

@@ -65,6 +65,8 @@ pub(crate) async fn perform<D: Duty>(
 pub(crate) struct Held {
     pub(crate) leases: Vec<Lease>,
     pub(crate) order: Option<Order>,
+    /// How far its clock is ahead of what counts for retention.
+    pub(crate) ahead_ms: i64,
 }
 
 /// The leases as the other duties see them.

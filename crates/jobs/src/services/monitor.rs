@@ -113,6 +113,7 @@ impl<H: StallHook> Duty for TypeMonitor<'_, H> {
         self.held.send_replace(Held {
             leases: self.leases.held().to_vec(),
             order: Some(order),
+            ahead_ms: self.leases.ahead_ms(self.jobs.clock().now_ms()),
         });
         self.looked.push_back((Instant::now(), order));
         self.forget_looks(timeout);

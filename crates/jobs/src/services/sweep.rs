@@ -1,5 +1,8 @@
 //! Forgetting: finished jobs whose time is up, and the bells of services that are gone.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use futures::future::try_join_all;
@@ -55,21 +58,10 @@ impl Duty for Expiry<'_> {
     /// that finishes more than a slice in between is kept up with, too.
     async fn turn(&mut self, token: &CancellationToken) -> Result<Duration> {
         let leases = self.leased.borrow().leases.clone();
-        let (mut most, mut failed) = (0, None);
-        for lease in leases {
-            if token.is_cancelled() {
-                break;
-            }
-            match self.forget(&lease).await {
-                Ok(rows) => most = most.max(rows),
-                Err(error) => failed = Some(error),
-            }
-        }
-        match (failed, most) {
-            (Some(error), _) => Err(error),
-            (None, EXPIRED_ROWS..) => Ok(Duration::ZERO),
-            (None, 1..) => Ok(FORGET_AGAIN),
-            (None, 0) => {
+        match self.forget(&leases, token).await? {
+            EXPIRED_ROWS.. => Ok(Duration::ZERO),
+            1.. => Ok(FORGET_AGAIN),
+            0 => {
                 let config = self.jobs.type_config(self.ty).await?;
                 let timeout = config.map(|config| Duration::from_millis(config.timeout_ms));
                 Ok(timeout.unwrap_or(FORGET_EVERY).min(FORGET_EVERY))
@@ -79,29 +71,46 @@ impl Duty for Expiry<'_> {
 }
 
 impl Expiry<'_> {
-    /// Forgets a slice of the expired jobs of a partition; how many the largest bucket had.
-    pub(crate) async fn forget(&self, lease: &Lease) -> Result<usize> {
-        let op = &self.jobs.op();
-        let rows = (self.jobs)
+    /// Forgets a slice of the expired jobs of these partitions; how many the largest bucket had. What fails for one
+    /// partition does not keep the others from it.
+    pub(crate) async fn forget(
+        &self,
+        leases: &[Lease],
+        token: &CancellationToken,
+    ) -> Result<usize> {
+        let (mut op, ahead_ms) = (self.jobs.op(), self.leased.borrow().ahead_ms);
+        op.now_ms = op.now_ms.saturating_sub(ahead_ms);
+        let op = &op;
+        let expired = (self.jobs)
             .read(Call::batch("scan_expired"), |tx| async move {
-                let read = buckets(lease.partition).map(|bucket| {
-                    let range = self.jobs.keys().expired(self.ty, bucket, op.now_ms);
-                    let options = RangeOptions::limit(EXPIRED_ROWS);
-                    tx.snapshot().get_range(range, options).collect()
+                let read = leases.iter().map(|lease| {
+                    let buckets = buckets(lease.partition).map(|bucket| {
+                        let range = self.jobs.keys().expired(self.ty, bucket, op.now_ms);
+                        let options = RangeOptions::limit(EXPIRED_ROWS);
+                        tx.snapshot().get_range(range, options).collect()
+                    });
+                    try_join_all(buckets)
                 });
                 Ok(try_join_all(read).await?)
             })
             .await?;
-        let most = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let rows = rows.concat();
-        let mut failed = None;
-        let work =
-            |tx: Transaction, rows| async move { self.forget_in(&tx, lease, rows, op).await };
-        let done = |_: &[KeyValue], forgotten: Result<()>| {
-            failed = forgotten.err().or(failed.take());
-        };
-        let call = Call::batch("expire");
-        (self.batch).each(self.jobs, call, &rows, work, done).await;
+        let most = expired.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let (mut forgotten, mut failed) = (0, None);
+        for (lease, rows) in leases.iter().zip(expired) {
+            if token.is_cancelled() {
+                break;
+            }
+            let work =
+                |tx: Transaction, rows| async move { self.forget_in(&tx, lease, rows, op).await };
+            let done = |_: &[KeyValue], ended: Result<usize>| match ended {
+                Ok(jobs) => forgotten += jobs,
+                Err(error) => failed = Some(error),
+            };
+            let (call, rows) = (Call::batch("expire"), rows.concat());
+            (self.batch).each(self.jobs, call, &rows, work, done).await;
+        }
+        // Without the lease a full slice stays as full.
+        let most = if forgotten == 0 { most.min(1) } else { most };
         failed.map_or(Ok(most), Err)
     }
 
@@ -111,10 +120,10 @@ impl Expiry<'_> {
         lease: &Lease,
         rows: &[KeyValue],
         op: &Op,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let (jobs, ty) = (self.jobs, self.ty);
         if !lease.holds(jobs, tx, ty).await? {
-            return Ok(());
+            return Ok(0);
         }
         let expired = rows.iter().map(|row| async move {
             let Ok((_, id)) = (jobs.keys().position(ty, State::Finished, &row.key))
@@ -127,10 +136,12 @@ impl Expiry<'_> {
         });
         let expired = try_join_all(expired).await?;
         let mut effects = jobs.effects(tx, op.now_ms).await?;
+        let mut forgotten = 0;
         for (row, expired) in rows.iter().zip(expired) {
             let Some((id, header)) = expired else {
                 continue;
             };
+            forgotten += 1;
             let mut header = match header {
                 Ok(header) => header,
                 Err(error) => {
@@ -146,7 +157,8 @@ impl Expiry<'_> {
                 _ => tx.clear(&row.key),
             }
         }
-        effects.flush(op).await
+        effects.flush(op).await?;
+        Ok(forgotten)
     }
 }
 

@@ -173,12 +173,11 @@ impl World {
         };
         let (claimed, ()) = tokio::join!(self.jobs.accept_claim(&claim), fill);
         self.control.set_full(false);
-        let jobs = match claimed {
-            Ok(claimed) => claimed.jobs,
-            Err(_) => {
-                sleep(self.late * 3).await;
-                self.jobs.recall_claim(&claim).await.unwrap()
-            }
+        let jobs = if let Ok(claimed) = claimed {
+            claimed.jobs
+        } else {
+            sleep(self.late * 3).await;
+            self.jobs.recall_claim(&claim).await.unwrap()
         };
         sleep(CommitFate::LATE * 2).await;
         let running = self.calm.counts(&self.ty).await.unwrap().running;
@@ -190,7 +189,7 @@ impl World {
     async fn expire(&self) -> Option<String> {
         let ids = Self::neighbours();
         for id in &ids {
-            let add = Add::new(id.clone(), "").retention(Retention::Ms(0));
+            let add = Add::new(id.clone(), "").retention(Retention::Ms(1));
             self.calm.add(&self.ty, add).await.unwrap();
         }
         for job in self.accept_all().await {
@@ -201,12 +200,12 @@ impl World {
         let expiry = Expiry::new(&self.jobs, &self.ty, watch::channel(Held::default()).1);
         let (timeout, again) = (Duration::from_secs(20), &ids[self.either]);
         leases.turn(&self.jobs, &self.ty, timeout).await.unwrap();
-        let lease = leases.held()[0];
+        let (leases, token) = (leases.held(), CancellationToken::new());
         let add = async {
             sleep(self.late).await;
             self.add(again, "again").await;
         };
-        let forget = expiry.forget(&lease);
+        let forget = expiry.forget(&leases[..1], &token);
         let (forgotten, ()) = tokio::join!(forget, add);
         forgotten.unwrap();
         let info = self.calm.info(&self.ty, again).await.unwrap();
@@ -297,8 +296,11 @@ impl World {
             drop(following.drain(..2));
             sleep(self.late * 3).await;
             let again = &ids[self.either];
+            // At once, while the notifier still takes its time for what it has begun.
+            self.control.set_quiet(true);
             let mut again = notifier.subscribe(again).await.unwrap();
             self.add(again.id(), "3").await;
+            self.control.set_quiet(false);
             let newest =
                 |notice: &Notice| matches!(notice, Notice::Job(_, data) if **data == *b"3");
             let told = newest(again.now()) || {

@@ -93,7 +93,9 @@ impl World {
         let (rows, key) = (&rows, &whole);
         let damaged = self.jobs.store().transact("damage", |tx| async move {
             let whole = tx.get(key).await?;
-            rows.iter().for_each(|row| tx.set(row, GARBAGE));
+            for row in rows {
+                tx.set(row, GARBAGE);
+            }
             Ok::<_, Error>(whole)
         });
         let value = damaged.await.unwrap().unwrap().to_vec();
