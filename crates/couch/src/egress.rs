@@ -18,8 +18,7 @@
 //! reach. An address that wraps an IPv4 address (mapped, NAT64, 6to4, Teredo) is denied when either of the two is.
 
 mod address;
-mod blocked;
-mod policy;
+pub(crate) mod blocked;
 mod rule;
 
 use std::collections::HashSet;
@@ -32,7 +31,6 @@ use serde::Deserialize;
 use crate::error::Error;
 use address::Class;
 pub use blocked::Blocked;
-pub use policy::Policy;
 use rule::Rule;
 
 /// The section `[network.egress]`.
@@ -113,7 +111,7 @@ impl Egress {
     }
 
     /// Checks an address; true if it is allowed only because of the reach.
-    fn check_address(
+    pub(crate) fn check_address(
         &self,
         host: &str,
         ip: IpAddr,

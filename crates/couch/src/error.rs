@@ -5,7 +5,7 @@ use std::io;
 
 use url::Url;
 
-use crate::egress::Blocked;
+use crate::egress::blocked::Blocked;
 
 /// A failed exchange with a server. Nothing here holds credentials: addresses are shown without
 /// userinfo and query, and known secrets are redacted in the texts that servers send.

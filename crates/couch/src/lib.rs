@@ -84,6 +84,7 @@ mod network;
 mod options;
 mod payload;
 mod peer;
+mod policy;
 mod retry;
 mod rows;
 mod secret;
@@ -96,7 +97,7 @@ pub use database::{
     Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,
 };
 pub use document::{Attachment, Attachments, Document};
-pub use egress::{Blocked, EgressOptions, Policy, Reach};
+pub use egress::{Blocked, EgressOptions, Reach};
 pub use endpoint::{
     AuthMethod, ClientCredentials, DEFAULT_HEADERS, Endpoint, IamKey, InvalidEndpoint, NamedSecret,
     Proxy, ProxyScheme, Schemes, TlsOverrides, USER_AGENT,
@@ -107,6 +108,7 @@ pub use health::{ProbeTimes, Reachability};
 pub use net::{ConnectFn, ResolveFn, Resolver, Transport};
 pub use network::Network;
 pub use options::{NetworkOptions, RateLimitScope, RequestOptions};
+pub use policy::Policy;
 pub use secret::{Basic, Secret};
 pub use server::{DatabaseUpdate, DatabaseUpdates, ListedDatabase, Server};
 pub use traffic::Traffic;

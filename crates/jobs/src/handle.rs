@@ -12,7 +12,7 @@ use crate::model::keys::{Keys, LABELS};
 use crate::model::turns::Turns;
 use crate::operations::deleted::Deleted;
 use crate::operations::heartbeats::Heartbeats;
-use crate::operations::types::KnownTypes;
+use crate::operations::types::known::KnownTypes;
 use crate::testing::planted::Planted;
 use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
 

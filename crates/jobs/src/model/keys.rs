@@ -334,8 +334,8 @@ impl Keys {
 
     /// The id, slot and number of a chunk in the range of all chunks of a type.
     pub(crate) fn chunk_of(range: &KeyRange, key: &[u8]) -> Result<(JobId, u32, u32)> {
-        let rest = key.get(range.begin.len()..).unwrap_or_default();
         type Rest<'a> = (u16, TupleBytes<'a>, u32, u32);
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
         let (_, id, slot, n) = unpack::<Rest<'_>>(rest).map_err(|_| foreign(key))?;
         Ok((JobId::new(id.into_owned())?, slot, n))
     }

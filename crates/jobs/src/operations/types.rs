@@ -6,64 +6,15 @@
 //! type is registered may change right after any read, and a heartbeat states the timeout that its holder keeps to, by which
 //! monitors judge it.
 
+pub(crate) mod known;
+
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use store::{KeyRange, RangeOptions, Transaction};
-use tokio::time::Instant;
 
 use crate::model::keys::stamp_template;
 use crate::{Error, JobType, Jobs, Result, TypeConfig, telemetry};
-
-/// The types as this process has read them last.
-#[derive(Debug, Default)]
-pub(crate) struct KnownTypes(Mutex<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    /// How often they were forgotten.
-    changes: u64,
-    types: Option<(Arc<BTreeMap<JobType, TypeConfig>>, Instant)>,
-}
-
-impl KnownTypes {
-    /// The registration of a type, unless it may have changed.
-    pub(crate) fn get(&self, ty: &JobType) -> Option<TypeConfig> {
-        let known = self.lock();
-        let (types, until) = known.types.as_ref()?;
-        let config = types.get(ty).copied();
-        config.filter(|_| Instant::now() < *until)
-    }
-
-    /// To be called before the types are read that are to be known.
-    pub(crate) fn changes(&self) -> u64 {
-        self.lock().changes
-    }
-
-    /// These were the types, if none was changed since: they are to be read again before `until`.
-    pub(crate) fn set(
-        &self,
-        types: Arc<BTreeMap<JobType, TypeConfig>>,
-        changes: u64,
-        until: Instant,
-    ) {
-        let mut known = self.lock();
-        if known.changes == changes {
-            known.types = Some((types, until));
-        }
-    }
-
-    pub(crate) fn forget(&self) {
-        let mut known = self.lock();
-        known.changes += 1;
-        known.types = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Jobs {
     /// Registers a type, or changes its registration. Every node hears of it within seconds.

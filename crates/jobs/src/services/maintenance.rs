@@ -63,7 +63,9 @@ impl Maintenance {
         let watch = move |stop: CancellationToken| -> BoxFuture<'static, ()> {
             let (jobs, options, hook) = (jobs.clone(), options.clone(), Arc::clone(&hook));
             let ty = name.clone();
-            Box::pin(async move { watch_over(&jobs, &ty, &*hook, &options, &stop).await })
+            Box::pin(async move {
+                Box::pin(watch_over(&jobs, &ty, &*hook, &options, &stop)).await;
+            })
         };
         self.served.insert(ty, Arc::new(watch));
         self

@@ -397,14 +397,8 @@ impl<'a> Judge<'a> {
                 if model.state != Some(State::Running) {
                     return Err("nobody held it, and nobody can have been silent".into());
                 }
-                let plan = &self.plan.types[key.0];
-                let timeout_ms = plan.config.timeout_ms.min(plan.other_timeout_ms);
-                let timeout = Duration::from_millis(timeout_ms);
-                let heard = self.heard.get(key);
-                if let Some(heard) = heard.filter(|heard| entry.at < **heard + timeout) {
-                    return Err(format!("was taken from a holder heard of at {heard:?}"));
-                }
                 model.stall(verdict, &policy, false, None);
+                return self.check_silence(key, entry.at);
             }
             What::Look => {}
             What::Halt(lock) => {
@@ -414,6 +408,16 @@ impl<'a> Judge<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A job is only taken from a holder that was silent for the shorter of its type's timeouts.
+    fn check_silence(&self, key: &Key, at: Duration) -> Result<(), String> {
+        let plan = &self.plan.types[key.0];
+        let timeout = Duration::from_millis(plan.config.timeout_ms.min(plan.other_timeout_ms));
+        let heard = self.heard.get(key).filter(|heard| at < **heard + timeout);
+        heard.map_or(Ok(()), |heard| {
+            Err(format!("was taken from a holder heard of at {heard:?}"))
+        })
     }
 
     /// In the end everything is as it should be, and every run that anybody had is accounted for.

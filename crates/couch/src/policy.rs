@@ -1,9 +1,9 @@
-//! The policy as it can be asked without connecting: when a document is written.
+//! The egress policy as it can be asked without connecting: when a document is written.
 
 use url::Host;
 
-use super::{Egress, Reach};
 use crate::connect_to::ConnectTo;
+use crate::egress::{Egress, Reach};
 use crate::endpoint::{AuthMethod, Endpoint, Proxy};
 use crate::error::Error;
 use crate::options::NetworkOptions;
