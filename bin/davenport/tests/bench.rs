@@ -165,6 +165,6 @@ async fn interrupted_it_leaves_nothing_behind() {
 async fn a_case_that_takes_too_long_is_given_up() {
     let (peer, child) = stuck(&["--limit", "3"]).await;
     let said = failed(&peer, child).await;
-    assert!(said.contains("case small: not done after 3 s"), "{said}");
+    assert!(said.contains("case small: timed out after 3 s"), "{said}");
     assert!(said.contains("not measured: small"), "{said}");
 }

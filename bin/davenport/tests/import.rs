@@ -124,7 +124,7 @@ async fn who_cannot_see_credentials_imports_nothing() {
     cluster.add_user("anna", "a", &[]).unwrap();
     let (dir, url) = (directory.path(), cluster.url());
     for (user, told) in [
-        ("anna:a", "anna is no administrator of the cluster"),
+        ("anna:a", "anna is not an administrator of the cluster"),
         ("boss:guess", "Name or password is incorrect."),
     ] {
         let refused = import(dir, &url, user, &[]).await;

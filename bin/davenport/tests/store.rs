@@ -104,7 +104,7 @@ fn a_store_moves_through_a_pipe() {
     );
     let again = davenport(&["store", "export", "--store", &to], b"");
     // All but the incarnation and the checksum.
-    let rows = |stream: &[u8]| stream[23..stream.len() - 4].to_vec();
+    let rows = |stream: &[u8]| stream[27..stream.len() - 4].to_vec();
     assert!(rows(&again.stdout) == rows(&export.stdout));
     let output = davenport(&["store", "import", "--store", &to], &export.stdout);
     assert_eq!(output.status.code(), Some(1));

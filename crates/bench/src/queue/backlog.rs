@@ -67,7 +67,7 @@ async fn open(bench: &mut Bench, ty: &JobType, report: &mut Report<'_>) -> Resul
     let begun = Instant::now();
     let mut second = Second::start(process).await?;
     report.figure(&case, "open_s", begun.elapsed().as_secs_f64(), "s");
-    second.order(&format!("cannot list {ty}"))?;
+    second.order(&format!("list {ty}"))?;
     let (_, line) = second.line().await?;
     second.stop().await?;
     let numbers: Vec<u64> = line

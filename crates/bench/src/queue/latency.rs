@@ -64,7 +64,7 @@ async fn one_process(load: &Load, ty: &JobType) -> Result<Vec<Duration>> {
 }
 
 async fn two_processes(load: &Load, ty: &JobType, second: &mut Second) -> Result<Vec<Duration>> {
-    second.order(&format!("cannot work on {ty}"))?;
+    second.order(&format!("work {ty}"))?;
     second.line().await?;
     let mut times = Vec::new();
     for round in 0..ROUNDS {
