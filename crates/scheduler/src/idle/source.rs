@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 const POLL_PAUSE: Duration = Duration::from_secs(3);
 /// Between two looks where there is a feed.
 const CHECK_PAUSE: Duration = Duration::from_mins(1);
-/// New ears are looked at together.
+/// New listeners are checked together.
 const GATHER_PAUSE: Duration = Duration::from_millis(200);
 /// After a failure, and after many.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -48,7 +48,7 @@ pub(super) struct Source {
     listeners: Mutex<Listeners>,
     feed: watch::Sender<Told>,
     polls: watch::Sender<Told>,
-    /// There is a new ear.
+    /// A listener was added.
     listened: Notify,
 }
 
@@ -137,7 +137,7 @@ impl Source {
         &self.endpoint
     }
 
-    /// A new ear, unless listening has ended.
+    /// Adds a listener, unless the source has stopped.
     pub(super) fn listener(self: &Arc<Self>, database: &str) -> Option<ChangeListener> {
         let (armed, heard) = (CancellationToken::new(), CancellationToken::new());
         let mut listeners = self.listeners();
@@ -262,7 +262,7 @@ impl Source {
         Ok(())
     }
 
-    /// Asks for sequences: at once for new ears, and again and again.
+    /// Polls sequences: at once for new listeners, then periodically.
     async fn poll(&self, server: &Server) {
         let mut pause = RETRY_PAUSES.0;
         loop {
