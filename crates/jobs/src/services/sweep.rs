@@ -97,6 +97,10 @@ impl Expiry<'_> {
         let most = expired.iter().flatten().map(Vec::len).max().unwrap_or(0);
         let (mut forgotten, mut failed) = (0, None);
         for (lease, rows) in leases.iter().zip(expired) {
+            let rows = rows.concat();
+            if rows.is_empty() {
+                continue;
+            }
             if token.is_cancelled() {
                 break;
             }
@@ -106,7 +110,7 @@ impl Expiry<'_> {
                 Ok(jobs) => forgotten += jobs,
                 Err(error) => failed = Some(error),
             };
-            let (call, rows) = (Call::batch("expire"), rows.concat());
+            let call = Call::batch("expire");
             (self.batch).each(self.jobs, call, &rows, work, done).await;
         }
         // Without the lease a full slice stays as full.

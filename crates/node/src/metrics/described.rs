@@ -154,8 +154,16 @@ const LABELLED: &[(&str, &str)] = &[
         "Finished jobs that were run again, by type.",
     ),
     (
+        "davenport_jobs_duty_failures_total",
+        "Failures of this node's maintenance of a type, by duty.",
+    ),
+    (
         "davenport_jobs_stalled_total",
         "Jobs taken from nodes that went silent, by type and outcome.",
+    ),
+    (
+        "davenport_jobs_undecodable_total",
+        "Undecodable rows of a type that this node skipped.",
     ),
     (
         "davenport_store_attempts_total",
@@ -195,6 +203,10 @@ const GAUGES: &[(&str, &str)] = &[
     ("davenport_info", "The version."),
     ("davenport_jobs", "Jobs in the queue, by type and state."),
     ("davenport_jobs_due", "Jobs that are due, by type."),
+    (
+        "davenport_jobs_quarantined",
+        "Undecodable jobs of a type that are set aside, up to 1,000.",
+    ),
     (
         "davenport_jobs_oldest_due_seconds",
         "How long the job that has waited longest has been due.",
