@@ -12,7 +12,7 @@ use super::answers::Answers;
 use super::history::{Delivered, Entry, Followed, Glimpse, Record, Token, What};
 use super::plan::Plan;
 use crate::testing::rules::{self, Job, Told, token_of};
-use crate::{Counts, JobId, JobLock, State};
+use crate::{Added, Counts, JobId, JobLock, State};
 
 /// Which job: type and id.
 type Key = (usize, JobId);
@@ -342,7 +342,11 @@ impl<'a> Judge<'a> {
     }
 
     fn apply(&mut self, key: &Key, entry: &Entry) -> Result<(), String> {
-        let seen_only = matches!(entry.what, What::Look | What::Halt(_));
+        // What wrote nothing was true at its read version, which may be older than the entry.
+        let seen_only = matches!(
+            entry.what,
+            What::Look | What::Halt(_) | What::Ask(_, Added::Unchanged)
+        );
         if !seen_only {
             self.check_handed_back(key, entry.at)?;
         }
