@@ -4,72 +4,22 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test may fail, and says what it skips"
+    reason = "a test may fail, and says what it did"
 )]
 
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use store::{Call, Error, KeyRange, RangeOptions, Store, Transaction, Watch};
-use tempfile::TempDir;
+use testkit::FdbCluster;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 /// Longer than a cluster on a busy machine needs to come back.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-struct Cluster(TempDir);
-
-impl Cluster {
-    /// `None` when there is no FoundationDB on this machine.
-    fn start(processes: u32) -> Option<Self> {
-        if Command::new("fdbserver").arg("--version").output().is_err() {
-            assert!(
-                std::env::var_os("TEST_FDB_REQUIRED").is_none(),
-                "TEST_FDB_REQUIRED is set, but there is no fdbserver on the PATH"
-            );
-            println!("skipped: there is no fdbserver on the PATH");
-            return None;
-        }
-        let cluster = Self(TempDir::new().unwrap());
-        cluster.script("start", &["-n", &processes.to_string()]);
-        Some(cluster)
-    }
-
-    fn restart(&self) {
-        self.script("start", &[]);
-    }
-
-    fn kill(&self) {
-        self.script("stop", &["-k"]);
-    }
-
-    fn script(&self, name: &str, arguments: &[&str]) {
-        let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fdb-cluster");
-        let status = Command::new(format!("{scripts}/{name}"))
-            .args(arguments)
-            .arg(self.0.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(status.success(), "fdb-cluster/{name} {arguments:?}");
-    }
-
-    fn url(&self) -> String {
-        format!("fdb:{}", self.0.path().join("fdb.cluster").display())
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
 
 fn patient(name: &'static str) -> Call {
     Call::new(name).deadline(PATIENCE).retries_max(u32::MAX)
@@ -146,7 +96,7 @@ async fn work(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_when_the_cluster_is_killed() {
-    let Some(cluster) = Cluster::start(1) else {
+    let Some(cluster) = FdbCluster::start(1) else {
         return;
     };
     let store = Store::open(&cluster.url()).await.unwrap();
@@ -202,7 +152,7 @@ async fn nothing_is_lost_when_the_cluster_is_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_is_told_in_time() {
-    let Some(cluster) = Cluster::start(1) else {
+    let Some(cluster) = FdbCluster::start(1) else {
         return;
     };
     let store = Store::open(&cluster.url()).await.unwrap();
@@ -242,9 +192,13 @@ async fn an_outage_is_told_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_several_processes() {
-    let Some(cluster) = Cluster::start(3) else {
+    let Some(cluster) = FdbCluster::start(3) else {
         return;
     };
+    let configuration = cluster.ask("status");
+    let survives = configuration.contains("Redundancy mode        - double")
+        && configuration.contains("Coordinators           - 3");
+    assert!(survives, "{configuration}");
     let store = Store::open(&cluster.url()).await.unwrap();
     set(&store, b"a", b"1").await;
     tokio::task::block_in_place(|| {

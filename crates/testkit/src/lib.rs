@@ -15,12 +15,14 @@
 
 mod backend;
 mod child;
+mod cluster;
 mod fuzz;
 mod servers;
 mod simulation;
 
 pub use backend::{Backend, Place, fdb_cluster_file, fdb_url};
 pub use child::{Child, Signal, child_command, child_url, kill_cycles, pause, role, send_signal};
+pub use cluster::FdbCluster;
 pub use fuzz::{fuzz, fuzz_more};
 pub use servers::{CouchDb, PouchDb};
 pub use simulation::{Campaign, Fault, Report, Schedule, actor_rng, number, often, some_time};

@@ -5,11 +5,7 @@ use jobs::{Add, Added, JobId, Jobs};
 use crate::work::{expected_data, mail, number};
 
 pub(crate) async fn run(jobs: &Jobs) {
-    // No two processes make the same ids.
-    let name = format!("{:016x}", jobs.entropy().bits() >> 64);
-    for number in 0.. {
-        let first = number * 3;
-        let ids: Vec<String> = (first..first + 3).map(|n| format!("{name}-{n}")).collect();
+    for (number, ids) in batches(jobs).enumerate() {
         let adds: Vec<Add> = ids.iter().map(|id| add(jobs, id)).collect();
         let added = if number % 2 == 0 {
             jobs.add_many(&mail(), &adds).await.unwrap()
@@ -27,16 +23,34 @@ pub(crate) async fn run(jobs: &Jobs) {
             );
             println!("- added {id}");
         }
-        // Processors keep up.
-        let pending = jobs.counts(&mail()).await.unwrap().pending;
-        if pending > 200 {
-            tokio::time::sleep(std::time::Duration::from_millis(pending / 10)).await;
-        }
+        wait_for_processors(jobs).await;
+    }
+}
+
+/// The ids of one creator, of which no other has any.
+pub(crate) fn batches(jobs: &Jobs) -> impl Iterator<Item = Vec<String>> + Send + use<> {
+    let name = format!("{:016x}", jobs.entropy().bits() >> 64);
+    let batch = move |number| {
+        let first = number * 3;
+        let ids = first..first + 3;
+        ids.map(|n| format!("{name}-{n}")).collect()
+    };
+    (0_usize..).map(batch)
+}
+
+/// Waits for a while when they do not keep up.
+pub(crate) async fn wait_for_processors(jobs: &Jobs) {
+    let pending = jobs
+        .counts(&mail())
+        .await
+        .map_or(0, |counts| counts.pending);
+    if pending > 200 {
+        tokio::time::sleep(std::time::Duration::from_millis(pending / 10)).await;
     }
 }
 
 /// Every fourth job is due a little later.
-fn add(jobs: &Jobs, id: &str) -> Add {
+pub(crate) fn add(jobs: &Jobs, id: &str) -> Add {
     let data = expected_data(id);
     let later = number(id).is_multiple_of(4);
     let due_ms = if later { jobs.clock().now_ms() + 30 } else { 0 };

@@ -1,5 +1,5 @@
 //! The queue under real processes on one directory, which are killed again and again: creators,
-//! and processors with all their services.
+//! and processors with all their services. And on a `FoundationDB` whose own processes are killed.
 //!
 //! A child is this test binary again, told by an environment variable to run [`child`].
 
@@ -9,6 +9,7 @@
     reason = "a test may fail, and a child talks to its parent"
 )]
 
+mod cluster;
 mod creator;
 mod processor;
 mod work;

@@ -72,6 +72,8 @@ async fn work(jobs: &Jobs, accepted: &Accepted, done: fn(&str)) {
         Ok(true) => done(&id),
         // It runs again, or it was not ours any more: its next holder does it.
         Ok(false) | Err(Error::Halt) => {}
+        // Nor is it ours when the store could not be reached.
+        Err(error) if error.is_retryable() => {}
         Err(error) => panic!("finish {id}: {error}"),
     }
 }
