@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod claim;
 pub(crate) mod counts;
 pub(crate) mod create;
+pub(crate) mod dead;
 pub(crate) mod deleted;
 pub(crate) mod effects;
 pub(crate) mod heartbeats;

@@ -21,9 +21,11 @@ const CREATED: &str = "davenport_jobs_created_total";
 const ACCEPTED: &str = "davenport_jobs_accepted_total";
 /// Runs that finished their job, over all nodes.
 const FINISHED: &str = "davenport_jobs_finished_total";
+/// Runs that left their job dead, over all nodes.
+const DEAD: &str = "davenport_jobs_dead_total";
 /// Runs that left their job pending, over all nodes.
 const AGAIN: &str = "davenport_jobs_again_total";
-/// Finished jobs that became pending again, over all nodes.
+/// Finished and dead jobs that became pending again, over all nodes.
 const REVIVED: &str = "davenport_jobs_revived_total";
 /// Jobs that were removed or expired, over all nodes.
 const REMOVED: &str = "davenport_jobs_removed_total";
@@ -67,6 +69,7 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
         ("pending", counts.pending),
         ("running", counts.running),
         ("finished", counts.finished),
+        ("dead", counts.dead),
     ] {
         gauge!(JOBS, "type" => ty(), "state" => state).set(float(jobs));
     }
@@ -74,6 +77,7 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
         (CREATED, counts.created_total),
         (ACCEPTED, counts.accepted_total),
         (FINISHED, counts.finished_total),
+        (DEAD, counts.dead_total),
         (AGAIN, counts.again_total),
         (REVIVED, counts.revived_total),
         (REMOVED, counts.removed_total),
@@ -88,7 +92,7 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
 /// Another node tells how the jobs of a type stand from now on. What this one told last must not be
 /// taken for how they stand: of all nodes' gauges, the largest counts.
 pub(crate) fn not_observed(ty: &JobType) {
-    for state in ["pending", "running", "finished"] {
+    for state in ["pending", "running", "finished", "dead"] {
         gauge!(JOBS, "type" => ty.to_string(), "state" => state).set(0.0);
     }
     for name in [DUE, OLDEST_DUE] {

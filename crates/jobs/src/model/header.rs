@@ -36,10 +36,18 @@ pub enum State {
     Running,
     /// It waits for nothing any more but to be added again, or forgotten.
     Finished,
+    /// It could not be done: a dead letter, kept until it is [retried](crate::Jobs::retry), added again or removed.
+    Dead,
 }
 
 impl State {
-    pub(crate) const ALL: [Self; 3] = [Self::Pending, Self::Running, Self::Finished];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Running, Self::Finished, Self::Dead];
+
+    /// True when no run follows unless a creator asks for one.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Finished | Self::Dead)
+    }
 }
 
 /// How an attempt ended.
@@ -53,7 +61,7 @@ pub enum Outcome {
     Again,
     /// Its holder went silent and it was put back.
     Stalled,
-    /// Its holder went silent once too often and it was finished.
+    /// Its holder went silent once too often and it is dead.
     GaveUp,
 }
 
@@ -116,6 +124,9 @@ pub(crate) enum Place {
         at_ms: i64,
         expires_ms: i64,
     },
+    Dead {
+        at_ms: i64,
+    },
 }
 
 /// A job's data, or where it lies.
@@ -175,6 +186,7 @@ impl Header {
             Place::Ready(_) | Place::Timed => State::Pending,
             Place::Active => State::Running,
             Place::Finished { .. } => State::Finished,
+            Place::Dead { .. } => State::Dead,
         }
     }
 
@@ -255,6 +267,10 @@ impl Header {
                 to.int(at_ms);
                 to.int(expires_ms);
             }
+            Place::Dead { at_ms } => {
+                to.byte(4);
+                to.int(at_ms);
+            }
         }
         to.int(self.due_ms);
         to.int(self.created_ms);
@@ -295,6 +311,7 @@ impl Header {
                 at_ms: from.int()?,
                 expires_ms: from.int()?,
             },
+            4 => Place::Dead { at_ms: from.int()? },
             other => return Err(Error::corrupt(format!("a job in state {other}"))),
         };
         let mut header = Self {

@@ -21,6 +21,7 @@
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
 //!    NOTE      type, nonce, lock and signal           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
+//! 21 DEAD      type, bucket, died_ms, id              = ""        dead letters
 //! 23 QUARANTINE type, id                             = state, time: a job that cannot be decoded, out of the index
 //!                                                      of its state
 //! 25 CALL      type, bucket, id, attempt, op          = stamp     a holder's call that was done, and may be tried again
@@ -30,7 +31,7 @@
 //!   of the id, so that no table grows at one end only and no two acceptors are bound to meet. Ready
 //!   jobs are all due, so one range read from any shard on finds some, however few there are; of
 //!   scheduled jobs the head of each bucket may have to be looked at, so there are fewer of those.
-//!   Every job has exactly one row in PENDING, ACTIVITY or FINISHED, and that row follows from its
+//!   Every job has exactly one row in PENDING, ACTIVITY, FINISHED or DEAD, and that row follows from its
 //!   header ([`Place`]): there is no other state index, and a listing by state is in the order of these
 //!   keys. A listing by id merges the buckets of JOB.
 //! - Jobs of a lane have the lane's number behind the last shard, or bucket, in the place of their own:
@@ -49,8 +50,8 @@
 //!   however many jobs one moves, it adds once for each kind of transition.
 //! - No row is written by every operation: SLEEPER rows only exist while somebody sleeps, NOTE and
 //!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are many.
-//! - Numbers that are not used yet: tables 14, 15 and 19 to 22 are for tenants, limits and dead
-//!   letters, and classes of PENDING from 2 on for jobs behind a limit and other priorities.
+//! - Numbers that are not used yet: tables 14, 15, 19, 20 and 22 are for tenants and limits,
+//!   and classes of PENDING from 2 on for jobs behind a limit and other priorities.
 
 mod edges;
 #[cfg(test)]
@@ -88,6 +89,7 @@ pub(crate) enum Table {
     Lease = 11,
     Note = 12,
     Types = 13,
+    Dead = 21,
     Quarantine = 23,
     Call = 25,
 }
@@ -108,6 +110,7 @@ pub(crate) enum Position {
     Timed(Option<Lane>, i64),
     Active,
     Finished(i64),
+    Dead(i64),
 }
 
 impl Position {
@@ -117,6 +120,7 @@ impl Position {
             Place::Timed => Self::Timed(header.lane, header.due_ms),
             Place::Active => Self::Active,
             Place::Finished { expires_ms, .. } => Self::Finished(expires_ms),
+            Place::Dead { at_ms } => Self::Dead(at_ms),
         }
     }
 }
@@ -166,6 +170,7 @@ impl Keys {
             Position::Finished(expires_ms) => {
                 self.pack(Table::Finished, &(ty, bucket, expires_ms, id))
             }
+            Position::Dead(at_ms) => self.pack(Table::Dead, &(ty, bucket, at_ms, id)),
         }
     }
 
@@ -175,6 +180,7 @@ impl Keys {
             State::Pending => Table::Pending,
             State::Running => Table::Activity,
             State::Finished => Table::Finished,
+            State::Dead => Table::Dead,
         };
         self.range(table, &(ty.as_str(),))
     }
@@ -266,8 +272,14 @@ impl Keys {
             State::Running => {
                 (unpack::<(u16, Id<'_>)>(rest).ok()).map(|(_, id)| (Position::Active, id))
             }
-            State::Finished => (unpack::<(u16, i64, Id<'_>)>(rest).ok())
-                .map(|(_, expires_ms, id)| (Position::Finished(expires_ms), id)),
+            State::Finished | State::Dead => {
+                let position = match state {
+                    State::Dead => Position::Dead,
+                    _ => Position::Finished,
+                };
+                (unpack::<(u16, i64, Id<'_>)>(rest).ok())
+                    .map(|(_, at_ms, id)| (position(at_ms), id))
+            }
         };
         let (position, id) = parsed.ok_or_else(|| foreign(key))?;
         Ok((position, JobId::new(id.into_owned())?))
@@ -422,6 +434,7 @@ impl Keys {
             Table::Activity,
             Table::Data,
             Table::Finished,
+            Table::Dead,
             Table::History,
             Table::Count,
         ];

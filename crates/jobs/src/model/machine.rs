@@ -12,10 +12,17 @@
 //!    │  │       owed or `again_ms` is set       │          │ finished │
 //!    │  │       monitor: Stall, by its verdict  └─────────►│          │
 //!    │  │                          holder: Finish          └────┬─────┘
-//!    │  │                          monitor: Stall, given up     │
 //!    │  └────────── creator: Remove ◄── (from every state)      │ sweeper: Expire
 //!    │                       │                                  │
 //!    └── creator: Ask ── no job ◄───────────────────────────────┘
+//! ```
+//!
+//! A dead job is like a finished one that does not expire:
+//!
+//! ```text
+//!  running   holder: Finish, as dead, if no run is owed      ► dead
+//!            monitor: Stall, given up                        ► dead
+//!  dead      creator: Ask                                    ► pending
 //! ```
 //!
 //! Events that leave the state as it is:
@@ -126,6 +133,8 @@ pub struct Finish {
     /// The run failed. Recorded in the history; the job is finished all the same. With `again_ms` the run counts as one that
     /// ended badly, like that of a silent holder.
     pub failed: bool,
+    /// The job cannot be done, and is a [dead letter](State::Dead) instead of finished: unless it is to be run again.
+    pub dead: bool,
     /// Why it ended like this, for the history.
     pub reason: Option<String>,
 }
@@ -142,6 +151,14 @@ impl Finish {
             failed: true,
             reason: Some(reason.into()),
             ..Self::default()
+        }
+    }
+
+    /// The job has failed for this reason, and is kept as a [dead letter](State::Dead).
+    pub fn dead(reason: impl Into<String>) -> Self {
+        Self {
+            dead: true,
+            ..Self::failed(reason)
         }
     }
 
@@ -185,7 +202,7 @@ pub enum Verdict {
         /// With which data; `None` with what it has.
         data: Option<Bytes>,
     },
-    /// The job is finished, as [given up](crate::Outcome::GaveUp).
+    /// The job is [dead](State::Dead), as [given up](crate::Outcome::GaveUp).
     GiveUp {
         /// The data it is left with; `None` leaves it as it was.
         data: Option<Bytes>,
@@ -222,7 +239,7 @@ pub(crate) enum Reply {
     Replaced,
     /// To be delivered at the next run.
     Deferred,
-    /// A finished job is pending again.
+    /// A finished or dead job is pending again.
     Revived,
     Unchanged,
     /// This very call was done before.
@@ -278,7 +295,7 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
 
 fn watch(old: Option<&Header>, nonce: u64) -> Result<Step> {
     let old = old.ok_or(Error::NotFound)?;
-    if old.state() == State::Finished || old.watchers.contains(&nonce) {
+    if old.state().is_over() || old.watchers.contains(&nonce) {
         return Ok(Step::nothing(Reply::Unchanged));
     }
     let mut new = old.clone();
@@ -307,7 +324,7 @@ impl Step {
 
     /// A change that subscribers are told of, once.
     fn tell(mut new: Header, reply: Reply) -> Self {
-        let tell = if new.is_fleeting() && new.state() != State::Finished {
+        let tell = if new.is_fleeting() && !new.state().is_over() {
             // Its end waits for nobody, so they have to be there already.
             new.watchers.clone()
         } else {

@@ -13,8 +13,8 @@ pub struct TypeConfig {
     /// A holder that is silent for longer loses its job. Holders send heartbeats at a third of it or sooner.
     pub timeout_ms: u64,
     /// How long a job is kept after it has finished, unless it says otherwise; `None` for good, and 0
-    /// not at all: it is deleted in the transaction that finishes it. If it has subscribers then,
-    /// or is given up, it is kept for a minute. Jobs keep what was set when they were added last.
+    /// not at all: it is deleted in the transaction that finishes it. If it has subscribers then, it is kept for
+    /// a minute. Jobs keep what was set when they were added last. [Dead](crate::State::Dead) jobs are kept in any case.
     pub retention_ms: Option<u64>,
     /// What becomes of jobs whose holder went silent.
     pub stalls: StallPolicy,
@@ -23,7 +23,7 @@ pub struct TypeConfig {
 /// What becomes of a job whose holder went silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallPolicy {
-    /// After so many silent holders in a row the job is finished as [given
+    /// After so many silent holders in a row the job is [dead](crate::State::Dead), as [given
     /// up](crate::Outcome::GaveUp); `None` never.
     pub stalls_max: Option<u32>,
     /// How long it waits after its first stall, twice that after the second, and so on; 0 not at all.

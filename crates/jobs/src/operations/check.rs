@@ -102,6 +102,7 @@ impl Jobs {
             (State::Pending, counts.pending),
             (State::Running, counts.running),
             (State::Finished, counts.finished),
+            (State::Dead, counts.dead),
         ] {
             let of_state = found.jobs.iter().filter(|((of, _), _)| *of == state);
             let jobs: u64 = of_state.map(|(_, jobs)| jobs).sum();
@@ -342,7 +343,7 @@ fn problems_of(id: &JobId, header: &Header) -> Vec<String> {
     let ended = header.last.as_ref().map(|last| last.end.is_some());
     let running = header.state() == State::Running;
     let last_run = header.last.as_ref().map_or(0, |last| last.number);
-    let finished = header.state() == State::Finished;
+    let over = header.state().is_over();
     let rules = [
         (
             ended == Some(running) || (running && ended.is_none()),
@@ -357,8 +358,8 @@ fn problems_of(id: &JobId, header: &Header) -> Vec<String> {
             "its last run is not its last attempt",
         ),
         (
-            !header.watchers.is_empty() && finished,
-            "finished, and its subscribers were not told",
+            !header.watchers.is_empty() && over,
+            "finished or dead, and its subscribers were not told",
         ),
     ];
     let broken = rules.into_iter().filter(|(broken, _)| *broken);

@@ -8,7 +8,7 @@ use store::{Call, KeyRange, RangeOptions, Transaction};
 use crate::model::header::State;
 use crate::model::ids::{LANES, TIMED_BUCKETS};
 use crate::model::keys::{
-    Keys, Kind, Position, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states, since,
+    Keys, Position, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states, since,
 };
 use crate::{Error, JobType, Jobs, Result};
 
@@ -21,15 +21,19 @@ pub struct Counts {
     pub running: u64,
     /// Jobs that have finished and are not forgotten.
     pub finished: u64,
+    /// Dead letters.
+    pub dead: u64,
     /// Jobs that were made.
     pub created_total: u64,
     /// Runs that were started.
     pub accepted_total: u64,
     /// Runs after which the job was finished.
     pub finished_total: u64,
+    /// Runs after which the job was dead.
+    pub dead_total: u64,
     /// Runs after which the job was pending again, by its holder's will or for its silence.
     pub again_total: u64,
-    /// Finished jobs that were made pending again.
+    /// Finished and dead jobs that were made pending again.
     pub revived_total: u64,
     /// Jobs that were removed or forgotten.
     pub removed_total: u64,
@@ -67,21 +71,20 @@ impl Jobs {
             unsigned(sum.sum())
         };
         let times = |from, to| unsigned(edges[usize::from(edge(from, to))]);
-        let (pending, running, finished): (Kind, Kind, Kind) = (
-            Some((State::Pending, 0)),
-            Some((State::Running, 0)),
-            Some((State::Finished, 0)),
-        );
+        let [pending, running, finished, dead] = State::ALL.map(|state| Some((state, 0)));
+        let removed = [pending, running, finished, dead].map(|state| times(state, None));
         Ok(Counts {
             pending: jobs(State::Pending),
             running: jobs(State::Running),
             finished: jobs(State::Finished),
+            dead: jobs(State::Dead),
             created_total: times(None, pending),
             accepted_total: times(pending, running),
             finished_total: times(running, finished),
+            dead_total: times(running, dead),
             again_total: times(running, pending),
-            revived_total: times(finished, pending),
-            removed_total: times(pending, None) + times(running, None) + times(finished, None),
+            revived_total: times(finished, pending) + times(dead, pending),
+            removed_total: removed.iter().sum(),
         })
     }
 

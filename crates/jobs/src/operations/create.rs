@@ -53,7 +53,7 @@ pub enum Added {
     Replaced,
     /// It is running; it will run again, at this time, with this data.
     Deferred,
-    /// It was finished; now it is pending.
+    /// It was finished or dead; now it is pending.
     Revived,
     /// It was to run like this anyway. Nothing was written.
     Unchanged,
@@ -332,7 +332,7 @@ impl Jobs {
         };
         let blob = match header.state() {
             State::Running => header.next.as_ref().and_then(|next| next.data.as_ref()),
-            State::Pending | State::Finished => Some(&header.data),
+            State::Pending | State::Finished | State::Dead => Some(&header.data),
         };
         match blob {
             Some(blob) if blob.len as usize == data.len() => {

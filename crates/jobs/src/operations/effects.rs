@@ -178,7 +178,7 @@ impl Effects<'_> {
         match to {
             // ACTIVITY rows are written with the heartbeat, by [`Self::beat`].
             None | Some(Position::Active) => {}
-            Some(to @ Position::Finished(_)) => {
+            Some(to @ (Position::Finished(_) | Position::Dead(_))) => {
                 self.tx.set(&self.jobs.keys().index(ty, id, to), &[]);
             }
             Some(to) => {

@@ -25,7 +25,7 @@ pub struct JobInfo {
     pub stalls: u32,
     /// A running job will run again after this run, at this time.
     pub next_due_ms: Option<i64>,
-    /// When it finished, if it has.
+    /// When it finished or died, if it has.
     pub finished_ms: Option<i64>,
     /// When it will be forgotten, if it will.
     pub expires_ms: Option<i64>,
@@ -41,6 +41,7 @@ impl JobInfo {
             crate::model::header::Place::Finished { at_ms, expires_ms } => {
                 (Some(at_ms), (expires_ms != i64::MAX).then_some(expires_ms))
             }
+            crate::model::header::Place::Dead { at_ms } => (Some(at_ms), None),
             _ => (None, None),
         };
         Self {

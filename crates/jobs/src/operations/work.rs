@@ -251,7 +251,7 @@ fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {
         (Reply::Done { again }, _) => again,
         (_, Some(header)) => match header.state() {
             State::Running if header.lock() == Some(lock) => header.next.is_some(),
-            state => state != State::Finished,
+            state => !state.is_over(),
         },
         (_, None) => false,
     };

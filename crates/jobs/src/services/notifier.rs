@@ -29,7 +29,7 @@ use crate::services::subscription::{Notice, Subscription, Table};
 use crate::services::sweep::BELL_AGE_MAX;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
-use crate::{Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, State, telemetry};
+use crate::{Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, telemetry};
 
 /// How many notes one transaction takes, and about how much data it looks at.
 const NOTES: usize = 100;
@@ -335,7 +335,7 @@ async fn notice(
     let Some(found) = header.clone() else {
         return Ok(Notice::Removed);
     };
-    if let Some(nonce) = nonce.filter(|_| found.state() != State::Finished) {
+    if let Some(nonce) = nonce.filter(|_| !found.state().is_over()) {
         let mut effects = jobs.effects(tx, op.now_ms).await?;
         effects.run(ty, id, &mut header, Event::Watch { nonce })?;
     }

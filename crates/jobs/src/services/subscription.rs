@@ -13,7 +13,7 @@ use crate::{JobId, JobInfo, State};
 /// What a subscriber is told. Of changes that come close together only the last is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The job is in this state, with this data. The last notice if it is finished.
+    /// The job is in this state, with this data. The last notice if it is finished or dead.
     Job(Arc<JobInfo>, Bytes),
     /// The job was removed. The last notice.
     Removed,

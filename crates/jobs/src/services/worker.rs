@@ -40,7 +40,7 @@ pub struct WorkerOptions {
 /// When a job that has failed is run again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
-    /// A job that fails more often in a row is dead; `None` for no limit.
+    /// A job that fails more often in a row is a [dead letter](crate::State::Dead); `None` for no limit.
     pub retries_max: Option<u32>,
     /// The wait after the first failure, twice that after the second, and so on.
     pub delay: Duration,
@@ -66,7 +66,7 @@ pub struct Task<T> {
 pub enum Failure {
     /// Run the job again later.
     Retry(String),
-    /// The job cannot succeed: put it aside.
+    /// The job cannot succeed: keep it as a [dead letter](crate::State::Dead).
     Dead(String),
 }
 
@@ -327,7 +327,7 @@ impl<H> Shared<H> {
         let again_ms = wait.map(|wait| self.jobs.clock().now_ms().saturating_add(millis(wait)));
         Finish {
             again_ms,
-            ..Finish::failed(reason)
+            ..Finish::dead(reason)
         }
     }
 }

@@ -53,6 +53,7 @@ fn headers() -> Vec<Header> {
             at_ms: 5,
             expires_ms: i64::MAX,
         },
+        Place::Dead { at_ms: 5 },
     ];
     let lanes = [None, Some(Lane::of(b"anna"))];
     let header = |place, lane: Option<Lane>| Header {
@@ -129,7 +130,7 @@ fn an_attempt_and_a_type_of_any_bytes_are_read_or_refused() {
 #[test]
 fn keys_and_stamps_of_any_bytes_are_read_or_refused() {
     let (keys, ty) = (Keys::new(), JobType::new("a\0type").unwrap());
-    let states = [State::Pending, State::Running, State::Finished];
+    let states = State::ALL;
     let mut encoded: Vec<_> = states
         .iter()
         .map(|state| keys.state(&ty, *state).begin.to_vec())

@@ -162,6 +162,17 @@ impl Script {
                 let asked = (self.runtime).block_on(self.jobs.resubmit(&mail(), &id, due, data));
                 format!("{:?}", asked?)
             }
+            "retry" => {
+                let id = JobId::try_from(pos()?)?;
+                let retried = self.runtime.block_on(self.jobs.retry(&mail(), &id))?;
+                format!("retried={retried}")
+            }
+            "retry_all" => {
+                let all = self
+                    .runtime
+                    .block_on(self.jobs.retry_all(&mail(), |_| true));
+                format!("{} jobs", all?)
+            }
             "remove" => {
                 let id = JobId::try_from(pos()?)?;
                 self.runtime.block_on(self.jobs.remove(&mail(), &id))?;
@@ -188,6 +199,7 @@ impl Script {
                     data: args.take_key("data").map(show::read_data),
                     again_ms: args.take_key("again").map(str::parse).transpose()?,
                     failed: args.take_key("failed").is_some(),
+                    dead: args.take_key("dead").is_some(),
                     reason: args.take_key("reason").map(str::to_owned),
                 };
                 self.held(self.jobs.finish(job, finish))?

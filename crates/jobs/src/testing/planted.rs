@@ -54,6 +54,10 @@ pub(crate) enum Bug {
     BatchNeverSplits,
     /// A duty of a monitor that fails ends its other duties.
     DutiesFailTogether,
+    /// A dead letter is finished like any other job.
+    DeadIsFinished,
+    /// A dead job that is retried has as many failures as before.
+    RetryKeepsFailures,
     /// A header that cannot be decoded fails the claim.
     UndecodableFailsClaim,
 }

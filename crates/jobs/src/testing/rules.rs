@@ -119,7 +119,7 @@ impl Job {
                     Added::Deferred
                 });
             }
-            Some(State::Finished) => Added::Revived,
+            Some(State::Finished | State::Dead) => Added::Revived,
         };
         self.stalls = 0;
         self.due_ms = due_ms.or(self.due_ms);
@@ -165,13 +165,13 @@ impl Job {
         });
     }
 
-    /// The holder ends its run; true when another follows.
-    pub(crate) fn finish(&mut self, data: Option<Token>) -> bool {
+    /// The holder ends its run, and the job is dead or not; true when another follows.
+    pub(crate) fn finish(&mut self, data: Option<Token>, dead: bool) -> bool {
         self.stalls = 0;
         match self.next.take() {
             None => {
                 self.data = data.or(self.data);
-                self.become_state(Some(State::Finished));
+                self.become_state(Some(if dead { State::Dead } else { State::Finished }));
                 false
             }
             Some(next) => {
@@ -206,7 +206,7 @@ impl Job {
         let after = |wait_ms: u64| Some(now_ms? + i64::try_from(wait_ms).ok()?);
         let state = match verdict {
             Verdict::Policy => match policy.wait_ms(self.stalls) {
-                None => State::Finished,
+                None => State::Dead,
                 Some(0) => State::Pending,
                 Some(wait_ms) => {
                     self.due_ms = after(wait_ms);
@@ -226,7 +226,7 @@ impl Job {
             }
             Verdict::GiveUp { data, .. } => {
                 self.data = data.as_ref().map_or(self.data, token_of);
-                State::Finished
+                State::Dead
             }
         };
         self.become_state(Some(state));
@@ -268,14 +268,15 @@ pub(crate) fn counts<'a>(jobs: impl Iterator<Item = &'a Job>) -> Counts {
         }
     }
     let times = |from, to| changes.get(&(from, to)).copied().unwrap_or(0);
-    let [pending, running, finished] = [State::Pending, State::Running, State::Finished].map(Some);
+    let all @ [pending, running, finished, dead] = State::ALL.map(Some);
     let mut counts = Counts {
         created_total: times(None, pending),
         accepted_total: times(pending, running),
         finished_total: times(running, finished),
+        dead_total: times(running, dead),
         again_total: times(running, pending),
-        revived_total: times(finished, pending),
-        removed_total: times(pending, None) + times(running, None) + times(finished, None),
+        revived_total: times(finished, pending) + times(dead, pending),
+        removed_total: all.map(|state| times(state, None)).iter().sum(),
         ..Counts::default()
     };
     let came = |to| changes.iter().filter(move |((_, state), _)| *state == to);
@@ -284,7 +285,7 @@ pub(crate) fn counts<'a>(jobs: impl Iterator<Item = &'a Job>) -> Counts {
         let came: u64 = came(state).map(|(_, times)| times).sum();
         came - left(state).map(|(_, times)| times).sum::<u64>()
     };
-    (counts.pending, counts.running, counts.finished) = (now(pending), now(running), now(finished));
+    [counts.pending, counts.running, counts.finished, counts.dead] = all.map(now);
     counts
 }
 

@@ -285,7 +285,7 @@ pub(crate) async fn poison_is_given_up(mut queue: Queue) {
         assert_eq!((accepted[0].job.attempt, accepted[0].stalls), (n, n - 1));
     }
     (queue.until(20, "it is given up", async || {
-        queue.state("j").await == Some(State::Finished)
+        queue.state("j").await == Some(State::Dead)
     }))
     .await;
     let history = (queue.jobs.history(&queue.ty, &queue.id("j")))

@@ -71,7 +71,7 @@ scenarios! {
     limits: ids_of_any_bytes, data_of_every_size, times_of_every_size, ids_at_the_boundary_of_a_horizon,
         pages_follow_each_other, listings_stay_quick, pages_with_data_are_bounded,
         claims_are_bounded, counts_and_backlog, no_row_is_written_by_every_operation;
-    workers: failures_are_retried, runs_are_drained, removed_jobs_stop;
+    workers: failures_are_retried, dead_letters_are_retried, runs_are_drained, removed_jobs_stop;
     lanes: ready_jobs_of_owners_take_turns, scheduled_jobs_of_owners_take_turns, owners_take_turns_with_jobs_without_one;
     liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,
         a_dead_monitor_is_replaced,

@@ -450,7 +450,7 @@ pub(crate) async fn hooks_decide(mut queue: Queue) {
     assert_eq!(queue.due_ms("later").await, i64::MAX);
     assert_eq!(queue.data("later").await, "later");
     assert_eq!(queue.state("policy").await, Some(State::Pending));
-    assert_eq!(queue.state("never").await, Some(State::Finished));
+    assert_eq!(queue.state("never").await, Some(State::Dead));
     assert_eq!(queue.data("never").await, "never");
     let info = (queue.jobs.info(&queue.ty, &queue.id("never")))
         .await

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use jobs::{Failure, Finish, Outcome, Retry, State, Task, Worker, WorkerOptions, encode};
+use jobs::{
+    Error, Failure, Finish, Outcome, Query, Retry, State, Task, TypeConfig, Worker, WorkerOptions,
+    encode,
+};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -37,15 +40,15 @@ async fn until_over(queue: &Queue, id: &str) -> jobs::JobInfo {
     loop {
         let info = queue.jobs.info(&queue.ty, &queue.id(id)).await.unwrap();
         match info {
-            Some(info) if info.state == State::Finished => return info,
+            Some(info) if info.state.is_over() => return info,
             _ => sleep(Duration::from_millis(5)).await,
         }
     }
 }
 
-fn outcome(info: &jobs::JobInfo) -> (Outcome, u32) {
+fn outcome(info: &jobs::JobInfo) -> (State, Outcome, u32) {
     let end = info.last.as_ref().and_then(|last| last.end.clone());
-    (end.unwrap().outcome, info.attempts)
+    (info.state, end.unwrap().outcome, info.attempts)
 }
 
 /// What fails is retried as often as it may be, what cannot succeed is not, and data that nobody can read is neither.
@@ -66,20 +69,72 @@ pub(crate) async fn failures_are_retried(queue: Queue) {
     };
     let working = tokio::spawn(worker(&queue).run(stop.clone(), handler));
     for (id, expected) in [
-        ("well", (Outcome::Done, 1)),
-        ("late", (Outcome::Done, 3)),
-        ("never", (Outcome::Failed, 3)),
-        ("dead", (Outcome::Failed, 1)),
-        ("panic", (Outcome::Done, 2)),
-        ("unreadable", (Outcome::Failed, 1)),
+        ("well", (State::Finished, Outcome::Done, 1)),
+        ("late", (State::Finished, Outcome::Done, 3)),
+        ("never", (State::Dead, Outcome::Failed, 3)),
+        ("dead", (State::Dead, Outcome::Failed, 1)),
+        ("panic", (State::Finished, Outcome::Done, 2)),
+        ("unreadable", (State::Dead, Outcome::Failed, 1)),
     ] {
         // A claim whose answer was lost is no run that failed, but it is one.
         let seen = outcome(&until_over(&queue, id).await);
-        assert_eq!(seen.0, expected.0, "{id}");
-        assert!(seen.1 >= expected.1, "{id}: {seen:?}");
+        assert_eq!((seen.0, seen.1), (expected.0, expected.1), "{id}");
+        assert!(seen.2 >= expected.2, "{id}: {seen:?}");
     }
     stop.cancel();
     working.await.unwrap();
+    queue.check().await;
+}
+
+/// Dead letters are kept and counted however long finished jobs are, until they are retried or removed.
+pub(crate) async fn dead_letters_are_retried(queue: Queue) {
+    let (jobs, ty) = (&queue.jobs, &queue.ty);
+    let config = TypeConfig {
+        retention_ms: Some(0),
+        ..queue.config()
+    };
+    jobs.set_type(ty, config).await.unwrap();
+    let ids = (0..250).map(|n| n.to_string());
+    for id in ids.clone() {
+        queue.add(&id, "kept", 0).await;
+    }
+    let mut left = 250;
+    while left > 0 {
+        for accepted in jobs.accept(ty, &queue.me, 100).await.unwrap().jobs {
+            let reason = if accepted.job.id.to_string().len() < 3 {
+                "short"
+            } else {
+                "long"
+            };
+            let held = jobs.finish(&accepted.job, Finish::dead(reason)).await;
+            assert!(!held.unwrap().again);
+            left -= 1;
+        }
+    }
+    queue.check().await;
+    let counts = jobs.counts(ty).await.unwrap();
+    assert_eq!((counts.dead, counts.dead_total), (250, 250));
+    let short = |info: &jobs::JobInfo| {
+        let end = info.last.as_ref().and_then(|last| last.end.as_ref());
+        end.is_some_and(|end| end.reason.as_deref() == Some("short"))
+    };
+    assert_eq!(jobs.retry_all(ty, short).await.unwrap(), 100);
+    assert_eq!(queue.state("7").await, Some(State::Pending));
+    assert_eq!(queue.data("7").await, "kept");
+    assert!(!jobs.retry(ty, &queue.id("7")).await.unwrap());
+    assert!(jobs.retry(ty, &queue.id("123")).await.unwrap());
+    jobs.remove(ty, &queue.id("124")).await.unwrap();
+    let absent = jobs.retry(ty, &queue.id("124")).await;
+    assert!(matches!(absent, Err(Error::NotFound)), "{absent:?}");
+    assert_eq!(jobs.retry_all(ty, |_| true).await.unwrap(), 148);
+    let counts = jobs.counts(ty).await.unwrap();
+    assert_eq!((counts.pending, counts.dead), (249, 0));
+    assert_eq!((counts.revived_total, counts.removed_total), (249, 1));
+    let dead = Query {
+        state: Some(State::Dead),
+        ..Query::default()
+    };
+    assert_eq!(jobs.list(ty, &dead, None, 10).await.unwrap().jobs, []);
     queue.check().await;
 }
 

@@ -147,11 +147,15 @@ const LABELLED: &[(&str, &str)] = &[
         "Runs that gave their job back to the queue, by type.",
     ),
     ("davenport_jobs_created_total", "Jobs created, by type."),
+    (
+        "davenport_jobs_dead_total",
+        "Jobs that became dead letters, by type.",
+    ),
     ("davenport_jobs_finished_total", "Jobs finished, by type."),
     ("davenport_jobs_removed_total", "Jobs removed, by type."),
     (
         "davenport_jobs_revived_total",
-        "Finished jobs that were run again, by type.",
+        "Finished and dead jobs that were run again, by type.",
     ),
     (
         "davenport_jobs_duty_failures_total",

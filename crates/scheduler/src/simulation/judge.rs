@@ -144,7 +144,7 @@ fn agree(queue: State, own: JobState) -> bool {
     match queue {
         // A run may not have started yet, and the state written by a stopped node stays.
         State::Pending | State::Running => !own.is_terminal(),
-        State::Finished => own.is_terminal(),
+        State::Finished | State::Dead => own.is_terminal(),
     }
 }
 

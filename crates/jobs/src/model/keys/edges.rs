@@ -8,7 +8,7 @@ const ABSENT: u16 = 0;
 /// Labels there are: 0 is none.
 pub(crate) const LABELS: u8 = 16;
 
-/// Room for states in an edge; four are used.
+/// Room for states in an edge; five are used.
 const STATES: u16 = 8;
 /// How many transitions there are between states, whatever the labels are.
 pub(crate) const STATE_EDGES: usize = 64;
@@ -43,6 +43,7 @@ pub(crate) fn edge_ends(edge: u16) -> [Kind; 2] {
             1 => State::Pending,
             2 => State::Running,
             3 => State::Finished,
+            4 => State::Dead,
             _ => return None,
         };
         Some((state, label))
@@ -59,5 +60,6 @@ fn state_number(kind: Kind) -> u16 {
         Some((State::Pending, _)) => 1,
         Some((State::Running, _)) => 2,
         Some((State::Finished, _)) => 3,
+        Some((State::Dead, _)) => 4,
     }
 }

@@ -15,6 +15,7 @@ fn state_of(position: Position) -> State {
         Position::Ready(..) | Position::Timed(..) => State::Pending,
         Position::Active => State::Running,
         Position::Finished(_) => State::Finished,
+        Position::Dead(_) => State::Dead,
     }
 }
 
@@ -31,6 +32,7 @@ fn position() -> impl Strategy<Value = Position> {
         (lane(), any::<i64>()).prop_map(|(lane, due_ms)| Position::Timed(lane, due_ms)),
         Just(Position::Active),
         any::<i64>().prop_map(Position::Finished),
+        any::<i64>().prop_map(Position::Dead),
     ]
 }
 
@@ -55,7 +57,7 @@ fn place(position: Position, id: &JobId) -> (u16, u32, u64, i64, Vec<u8>) {
             (bucket, 0, 0, due_ms)
         }
         Position::Active => (id.bucket(), 0, 0, 0),
-        Position::Finished(expires_ms) => (id.bucket(), 0, 0, expires_ms),
+        Position::Finished(at_ms) | Position::Dead(at_ms) => (id.bucket(), 0, 0, at_ms),
     };
     (first, incarnation, version, time, id.as_bytes().to_vec())
 }
@@ -79,7 +81,9 @@ proptest! {
         let (keys, ty) = (Keys::new(), ty("mail"));
         let (a, b) = ((positions.0, id(&ids.0)), (positions.1, id(&ids.1)));
         // Two rows of one kind: rows of different kinds are never compared.
-        prop_assume!(std::mem::discriminant(&a.0) == std::mem::discriminant(&b.0));
+        if std::mem::discriminant(&a.0) != std::mem::discriminant(&b.0) {
+            return Ok(());
+        }
         let key = |row: &(Position, JobId)| keys.index(&ty, &row.1, row.0);
         prop_assert_eq!(key(&a).cmp(&key(&b)), place(a.0, &a.1).cmp(&place(b.0, &b.1)));
     }
@@ -147,7 +151,7 @@ proptest! {
     #[test]
     fn rubbish_is_refused_not_fatal(rest: Vec<u8>) {
         let (keys, ty) = (Keys::new(), ty("mail"));
-        for state in [State::Pending, State::Running, State::Finished] {
+        for state in State::ALL {
             let key = [&*keys.state(&ty, state).begin, &*rest].concat();
             let _ = keys.position(&ty, state, &key);
             prop_assert!(keys.position(&ty, state, &rest).is_err());
@@ -182,6 +186,7 @@ fn keys_are_pinned() {
         keys.lease(&ty, 5),
         keys.note(&ty, 7, &id),
         keys.types(),
+        keys.index(&ty, &id, Position::Dead(1_000)),
     ];
     let shown: Vec<_> = rows
         .iter()
@@ -190,7 +195,7 @@ fn keys_are_pinned() {
     assert_eq!(shown, PINNED);
 }
 
-const PINNED: [&str; 14] = [
+const PINNED: [&str; 15] = [
     r"\x153\x15\x01\x02mail\x00\x15\x10\x01a\x00\xffb\x00",
     r"\x153\x15\x02\x02mail\x00\x14\x16\x02\x0e\x15\x01\x16\x01,\x01a\x00\xffb\x00",
     r"\x153\x15\x02\x02mail\x00\x15\x01\x15\x83\x16\x03\xe8\x01a\x00\xffb\x00",
@@ -205,11 +210,12 @@ const PINNED: [&str; 14] = [
     r"\x153\x15\x0b\x02mail\x00\x15\x05",
     r"\x153\x15\x0c\x02mail\x00\x15\x07\x01a\x00\xffb\x00",
     r"\x153\x15\r",
+    r"\x153\x15\x15\x02mail\x00\x15\x10\x16\x03\xe8\x01a\x00\xffb\x00",
 ];
 
 #[test]
 fn transitions_tell_their_ends() {
-    let states = [State::Pending, State::Running, State::Finished];
+    let states = State::ALL;
     let labels = [0, 1, LABELS - 1];
     let kinds = states
         .iter()

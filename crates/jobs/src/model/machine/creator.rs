@@ -68,8 +68,10 @@ pub(super) fn ask(
                 ..Step::put(new, Reply::Deferred)
             });
         }
-        State::Finished => {
-            new.stalls = 0;
+        State::Finished | State::Dead => {
+            if !cx.planted.is(Bug::RetryKeepsFailures) {
+                new.stalls = 0;
+            }
             let due_ms = due_ms.unwrap_or(old.due_ms);
             new.be_pending(due_ms, cx);
             Reply::Revived

@@ -100,7 +100,7 @@ pub(super) fn finish(
             new.ask_again(due_ms, None);
             Outcome::Again
         }
-        None if finish.failed => Outcome::Failed,
+        None if finish.failed || finish.dead => Outcome::Failed,
         None => Outcome::Done,
     };
     new.end_attempt(outcome, finish.reason, cx);
@@ -108,14 +108,19 @@ pub(super) fn finish(
     let again = next.is_some();
     match next {
         None => {
-            if new.is_fleeting() && new.watchers.is_empty() {
+            let dead = finish.dead && !cx.planted.is(Bug::DeadIsFinished);
+            if new.is_fleeting() && new.watchers.is_empty() && !dead {
                 return Ok(Step {
                     change: Change::FinishAndDelete,
                     ..Step::nothing(Reply::Done { again: false })
                 });
             }
             new.replace_data(finish.data);
-            new.be_finished(cx);
+            if dead {
+                new.be_dead(cx);
+            } else {
+                new.be_finished(cx);
+            }
         }
         Some(next) => {
             match next.data {

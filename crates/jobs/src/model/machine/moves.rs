@@ -6,7 +6,7 @@ use super::Context;
 use crate::model::header::{End, Header, Next, Place, shorten};
 use crate::{Outcome, State};
 
-/// How long a job is kept that is deleted when it finishes, if somebody follows it or it is given up.
+/// How long a job is kept that is deleted when it finishes, if it has subscribers.
 const FLEETING_MS: i64 = 60_000;
 
 impl Header {
@@ -24,7 +24,7 @@ impl Header {
 
     pub(super) fn be_finished(&mut self, cx: &Context) {
         let kept_ms = match self.retention_ms {
-            // Its subscribers, or those who look for what was given up, have so long.
+            // Its subscribers have so long.
             Some(0) => Some(FLEETING_MS),
             kept_ms => kept_ms.and_then(|ms| i64::try_from(ms).ok()),
         };
@@ -32,6 +32,11 @@ impl Header {
             at_ms: cx.now_ms,
             expires_ms: kept_ms.map_or(i64::MAX, |ms| cx.now_ms.saturating_add(ms)),
         };
+    }
+
+    /// Kept however long finished jobs are: somebody has to look at it.
+    pub(super) fn be_dead(&mut self, cx: &Context) {
+        self.place = Place::Dead { at_ms: cx.now_ms };
     }
 
     pub(super) fn end_attempt(&mut self, outcome: Outcome, reason: Option<String>, cx: &Context) {

@@ -67,7 +67,7 @@ pub(super) fn stall(
         new.be_pending(due_ms.max(0), cx);
     } else {
         new.end_attempt(Outcome::GaveUp, Some(reason), cx);
-        new.be_finished(cx);
+        new.be_dead(cx);
     }
     Ok(Step::tell(new, Reply::Done { again }))
 }

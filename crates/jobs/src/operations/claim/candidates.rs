@@ -213,7 +213,7 @@ impl Candidate {
     pub(super) fn lane(&self) -> Option<u16> {
         match self.position {
             Position::Ready(lane, _) | Position::Timed(lane, _) => lane.map(Lane::number),
-            Position::Active | Position::Finished(_) => None,
+            Position::Active | Position::Finished(_) | Position::Dead(_) => None,
         }
     }
 }

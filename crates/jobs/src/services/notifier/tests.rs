@@ -3,7 +3,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::*;
-use crate::{Add, Clock, Entropy, Finish, Holder, TypeConfig};
+use crate::{Add, Clock, Entropy, Finish, Holder, State, TypeConfig};
 
 /// A notifier whose store has faults, and who else uses its table with a store that has none.
 struct Scene {

@@ -20,10 +20,13 @@ add later due=5000
 add large data=95000bytes
 add done
 add again
+add letter
 accept node-1 count=10
 finish done data=result
+finish letter dead=yes reason=unreadable
 finish again reason=later again=1
 accept node-1 count=10
+update ready data=progress
 add ready data=newer due=9000
 add bell
 watch bell 7
@@ -89,9 +92,10 @@ fn two_versions_work_on_the_rows_of_this_format() {
             show::row(&row.key, &row.value);
             tables.insert(row.key.get(3).copied().unwrap_or(Table::Types as u8));
         }
-        assert_eq!(tables, (1..=Table::Types as u8).collect());
+        let all = (1..=Table::Types as u8).chain([Table::Dead as u8, Table::Call as u8]);
+        assert_eq!(tables, all.collect());
         let check = new.check(&ty).await.unwrap();
-        assert_eq!((check.jobs, check.problems), (7, Vec::new()));
+        assert_eq!((check.jobs, check.problems), (8, Vec::new()));
         for (one, other) in [(&old, &new), (&new, &old)] {
             let id = JobId::try_from("large").unwrap();
             assert_eq!(one.get(&ty, &id).await.unwrap().unwrap().1.len(), 95_000);

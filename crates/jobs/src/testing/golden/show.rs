@@ -11,7 +11,7 @@ const TABLES: [&str; 13] = [
     "JOB", "PENDING", "SLEEPER", "NOTIFIER", "TYPE", "ACTIVITY", "DATA", "FINISHED", "HISTORY",
     "COUNT", "LEASE", "NOTE", "TYPES",
 ];
-const STATES: [&str; 4] = ["absent", "pending", "running", "finished"];
+const STATES: [&str; 5] = ["absent", "pending", "running", "finished", "dead"];
 
 /// Data that a script names by its length is so many dots.
 pub(super) fn read_data(text: &str) -> Bytes {
@@ -64,6 +64,7 @@ pub(super) fn key(key: &[u8]) -> String {
 fn table(key: &[u8]) -> Option<&'static str> {
     let elements: Vec<Element<'_>> = unpack(key).ok()?;
     match elements[..] {
+        [Element::Int(51), Element::Int(21), ..] => Some("DEAD"),
         [Element::Int(51), Element::Int(25), ..] => Some("CALL"),
         [Element::Int(51), Element::Int(table), ..] => {
             TABLES.get(usize::try_from(table).ok()? - 1).copied()
@@ -117,6 +118,7 @@ fn header(header: &Header) -> String {
             i64::MAX => format!("finished at {at_ms}"),
             expires_ms => format!("finished at {at_ms}, expires {expires_ms}"),
         },
+        Place::Dead { at_ms } => format!("dead since {at_ms}"),
     }];
     parts.push(format!("data {}", blob(&header.data)));
     if let Some(next) = &header.next {

@@ -35,6 +35,7 @@ pub(super) enum Call {
         due_ms: Option<i64>,
         data: Option<Token>,
     },
+    Retry(At),
     Remove(At),
     Accept(Wanted),
     Update(Run, Option<Token>),
@@ -61,6 +62,7 @@ pub(super) struct Wanted {
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) failed: bool,
+    pub(super) dead: bool,
     pub(super) again_ms: Option<i64>,
     pub(super) data: Option<Token>,
 }
@@ -68,6 +70,7 @@ pub(super) struct Ended {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
     Added(Vec<Added>),
+    Retried(bool),
     Removed,
     Claimed(Vec<(At, Accepted, Token)>, Option<i64>),
     Held(Held),
@@ -127,6 +130,7 @@ impl Call {
                 due_ms: due.map(|due| due.ms(now_ms)),
                 data: *data,
             },
+            Act::Retry(at) => Self::Retry(*at),
             Act::Remove(at) => Self::Remove(*at),
             Act::Accept {
                 ty,
@@ -147,6 +151,7 @@ impl Call {
                 let ends = ends.iter().map(|(number, end)| {
                     let ended = Ended {
                         failed: end.failed,
+                        dead: end.dead,
                         again_ms: end.again.map(|when| when.ms(now_ms)),
                         data: end.data,
                     };
@@ -162,6 +167,7 @@ impl Call {
         match self {
             Self::Add { .. } => "add",
             Self::Resubmit { .. } => "resubmit",
+            Self::Retry(_) => "retry",
             Self::Remove(_) => "remove",
             Self::Accept(_) => "accept",
             Self::Update(..) => "update",
@@ -231,6 +237,9 @@ impl Names {
                     jobs.resubmit(ty, id, *due_ms, data.map(data_of)).await?,
                 ])
             }
+            Call::Retry(at) => {
+                Reply::Retried(jobs.retry(&self.types[at.ty], &self.ids[at.id]).await?)
+            }
             Call::Remove(at) => {
                 (jobs.remove(&self.types[at.ty], &self.ids[at.id])).await?;
                 Reply::Removed
@@ -275,6 +284,10 @@ impl Names {
                 let (ty, id, data) = (&self.types[at.ty], &self.ids[at.id], data.map(data_of));
                 let added = jobs.resubmit_in(tx, &drawn.op, ty, id, *due_ms, data);
                 Reply::Added(vec![added.await?])
+            }
+            Call::Retry(at) => {
+                let (ty, id) = (&self.types[at.ty], &self.ids[at.id]);
+                Reply::Retried(jobs.retry_in(tx, &drawn.op, ty, id).await?)
             }
             Call::Remove(at) => {
                 let (ty, id) = (&self.types[at.ty], &self.ids[at.id]);
@@ -379,6 +392,7 @@ impl Ended {
             data: self.data.map(data_of),
             again_ms: self.again_ms,
             failed: self.failed,
+            dead: self.dead,
             reason: None,
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct ExpectedJob {
     pub(super) job: rules::Job,
     pub(super) created_ms: i64,
     pub(super) runs: Vec<Run>,
-    /// When it finished and when it expires.
+    /// When it finished or died, and when it expires.
     pub(super) finished: Option<(i64, Option<i64>)>,
 }
 
@@ -51,8 +51,11 @@ impl ExpectedJob {
             run.end = Some((now_ms, outcome));
         }
         let kept_ms = self.job.kept_ms.and_then(|ms| i64::try_from(ms).ok());
-        let finished = self.job.state == Some(State::Finished);
-        self.finished = finished.then(|| (now_ms, kept_ms.map(|ms| now_ms + ms)));
+        self.finished = match self.job.state {
+            Some(State::Finished) => Some((now_ms, kept_ms.map(|ms| now_ms + ms))),
+            Some(State::Dead) => Some((now_ms, None)),
+            _ => None,
+        };
     }
 }
 
@@ -83,6 +86,19 @@ impl Expected {
                     None => Reply::Refused(Refusal::NotFound),
                 }
             }
+            (Call::Retry(at), _) => match self.present(*at).map(|job| job.job.state) {
+                Some(Some(State::Dead)) => {
+                    let ask = Ask {
+                        create: None,
+                        due_ms: Some(0),
+                        data: None,
+                    };
+                    self.ask(*at, &ask);
+                    Reply::Retried(true)
+                }
+                Some(_) => Reply::Retried(false),
+                None => Reply::Refused(Refusal::NotFound),
+            },
             (Call::Remove(at), _) => match self.present(*at) {
                 Some(job) => {
                     job.job.remove();
@@ -262,7 +278,7 @@ impl Expected {
             let last = known.next().is_some_and(|run| run.was_ended_by(held.lock));
             // A caller that is not sure of an answer cannot tell this end from an earlier one of its own.
             let ended = last || how.unsure && known.take(10).any(|run| run.was_ended_by(held.lock));
-            let again = job.job.state != Some(State::Finished);
+            let again = !job.job.state.is_some_and(State::is_over);
             let repeated = true;
             return (ended.then_some(Held { again, repeated })).ok_or(Refusal::Halt);
         }
@@ -271,11 +287,11 @@ impl Expected {
                 job.job.run_again(Some(due_ms), None);
                 Outcome::Again
             }
-            None if end.failed => Outcome::Failed,
+            None if end.failed || end.dead => Outcome::Failed,
             None => Outcome::Done,
         };
         let stalls = job.job.stalls + 1;
-        let again = job.job.finish(end.data);
+        let again = job.job.finish(end.data, end.dead);
         if end.failed && end.again_ms.is_some() {
             job.job.stalls = stalls;
         }
@@ -303,7 +319,7 @@ impl Expected {
             let healthy = healthy_ms > 0 && lasted_ms > healthy_ms;
             job.job
                 .stall(verdict, &config.stalls, healthy, Some(now_ms));
-            let gave_up = job.job.state == Some(State::Finished);
+            let gave_up = job.job.state == Some(State::Dead);
             job.end_run(
                 now_ms,
                 if gave_up {

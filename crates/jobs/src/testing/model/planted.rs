@@ -13,7 +13,7 @@ use crate::testing::mistake::{self, Mistake};
 const SCRIPTS: u32 = 1_500;
 const STEPS: usize = 20;
 /// How many scripts it takes to see every read.
-const LOGGED: u32 = 60;
+const LOGGED: u32 = 400;
 
 /// Plays scripts until one finds the mistake; how many were played.
 fn search(scripts: u32, mistake: &Mistake) -> (u128, Result<(), TestError<Script>>) {
@@ -54,6 +54,8 @@ mistake::planted! {
     claim_forgets: ClaimForgets,
     revive_keeps_finished_row: ReviveKeepsFinishedRow,
     ignores_schedule: IgnoresSchedule,
+    dead_is_finished: DeadIsFinished,
+    retry_keeps_failures: RetryKeepsFailures,
 }
 
 mistake::weakened! {
@@ -65,6 +67,7 @@ mistake::weakened! {
     finish_later: finish Job Later,
     remove: remove Job All,
     resubmit: resubmit Job All,
+    retry: retry Job All,
     run_again: run_again Job All,
     update: update Job All,
 }

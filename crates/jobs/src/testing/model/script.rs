@@ -62,6 +62,7 @@ pub(super) enum Act {
         due: Option<When>,
         data: Option<Token>,
     },
+    Retry(At),
     Remove(At),
     Accept {
         ty: usize,
@@ -106,6 +107,7 @@ pub(super) struct End {
     /// It is to be run again; otherwise it is finished.
     pub(super) again: Option<When>,
     pub(super) failed: bool,
+    pub(super) dead: bool,
     pub(super) data: Option<Token>,
 }
 
@@ -150,7 +152,7 @@ impl Step {
                 asked.append(&mut of_act);
                 new
             }
-            Act::Resubmit { at, .. } => {
+            Act::Resubmit { at, .. } | Act::Retry(at) => {
                 let new = !asked.contains(&(at.ty, at.id));
                 asked.push((at.ty, at.id));
                 new
@@ -198,6 +200,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (0..TYPES, vec(wish(), 3..9)).prop_map(|(ty, wishes)| Act::Add { ty, wishes }),
         2 => (at(), option::of(when()), option::of(token()))
             .prop_map(|(at, due, data)| Act::Resubmit { at, due, data }),
+        1 => at().prop_map(Act::Retry),
         1 => at().prop_map(Act::Remove),
         5 => (0..TYPES, 0..HOLDERS, 1..4_usize, option::weighted(0.2, -20..60_i64)).prop_map(
             |(ty, holder, count, horizon)| Act::Accept { ty, holder, count, horizon }
@@ -247,13 +250,15 @@ fn token() -> impl Strategy<Value = Token> {
 
 fn end() -> impl Strategy<Value = End> {
     let how = prop_oneof![
-        3 => Just((None, false)),
-        1 => Just((None, true)),
-        2 => when().prop_map(|when| (Some(when), false)),
+        3 => Just((None, false, false)),
+        1 => Just((None, true, false)),
+        1 => Just((None, false, true)),
+        2 => when().prop_map(|when| (Some(when), false, false)),
     ];
-    (how, option::of(token())).prop_map(|((again, failed), data)| End {
+    (how, option::of(token())).prop_map(|((again, failed, dead), data)| End {
         again,
         failed,
+        dead,
         data,
     })
 }

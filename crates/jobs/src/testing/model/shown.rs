@@ -91,7 +91,7 @@ impl Shown {
             }
             let backlog = jobs.backlog(ty, now_ms, 1_000).await?;
             let mut listed = BTreeMap::new();
-            for state in [State::Pending, State::Running, State::Finished] {
+            for state in State::ALL {
                 let query = Query {
                     state: Some(state),
                     ..Query::default()
@@ -126,7 +126,7 @@ impl Shown {
             if look == Look::Short {
                 continue;
             }
-            for state in [State::Pending, State::Running, State::Finished] {
+            for state in State::ALL {
                 let there = of_type().filter(|(_, job)| job.job.state == Some(state));
                 shown
                     .listed

@@ -70,6 +70,7 @@ impl fmt::Debug for Act {
                 }
                 write!(f, "{:?}", Data(*data))
             }
+            Self::Retry(at) => write!(f, "retry {at:?}"),
             Self::Remove(at) => write!(f, "remove {at:?}"),
             Self::Accept {
                 ty,
@@ -128,6 +129,7 @@ impl fmt::Debug for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.again {
             Some(when) => write!(f, "to run again {when:?}")?,
+            None if self.dead => write!(f, "as dead")?,
             None if self.failed => write!(f, "as failed")?,
             None => write!(f, "as done")?,
         }

@@ -17,7 +17,7 @@ use super::node::{Hook, Node};
 use crate::model::header::Header;
 use crate::model::keys::{Keys, Table};
 use crate::testing::rules::{Told, token_of};
-use crate::{Holder, JobId, Maintenance, State};
+use crate::{Holder, JobId, Maintenance};
 
 impl Fleet {
     /// Whether any job of a type is held, or due and not held.
@@ -83,7 +83,7 @@ impl Fleet {
         let mut late = BTreeMap::new();
         for (follower, ty, id, told) in open {
             let ended = match &told {
-                Some(Told::Job { state, .. }) => *state == State::Finished,
+                Some(Told::Job { state, .. }) => state.is_over(),
                 _ => true,
             };
             if ended {

@@ -105,6 +105,7 @@ pub(super) enum What {
         lock: JobLock,
         again_ms: Option<i64>,
         data: Option<u64>,
+        dead: bool,
         again: bool,
     },
     Stall(Verdict),

@@ -269,7 +269,8 @@ impl<'a> Judge<'a> {
                         if let Some(due_ms) = back.finish.again_ms {
                             model.run_again(Some(due_ms), None);
                         }
-                        model.finish(back.finish.data.as_ref().and_then(token_of));
+                        let data = back.finish.data.as_ref().and_then(token_of);
+                        model.finish(data, back.finish.dead);
                         continue;
                     }
                     let held_by = (model.lock).and_then(|lock| self.delivered.get(&lock));
@@ -281,7 +282,7 @@ impl<'a> Judge<'a> {
                     }
                     let due_ms = model.due_ms;
                     model.run_again(due_ms, None);
-                    model.finish(None);
+                    model.finish(None, false);
                 }
                 Some(State::Finished) if seen.state.is_none() && model.kept_ms.is_some() => {
                     model.remove();
@@ -387,13 +388,14 @@ impl<'a> Judge<'a> {
                 lock,
                 again_ms,
                 data,
+                dead,
                 again,
             } => {
                 holds(*lock)?;
                 if let Some(due_ms) = again_ms {
                     model.run_again(Some(*due_ms), None);
                 }
-                if model.finish(*data) != *again {
+                if model.finish(*data, *dead) != *again {
                     return Err("its holder was told wrong about another run".into());
                 }
             }

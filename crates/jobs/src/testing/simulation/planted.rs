@@ -52,6 +52,8 @@ mistake::planted! {
     judged_by_type: JudgedByType,
     batch_never_splits: BatchNeverSplits,
     duties_fail_together: DutiesFailTogether,
+    dead_is_finished: DeadIsFinished,
+    retry_keeps_failures: RetryKeepsFailures,
     undecodable_fails_claim: UndecodableFailsClaim,
 }
 

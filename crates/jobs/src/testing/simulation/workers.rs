@@ -194,7 +194,8 @@ impl Run<'_> {
                 };
                 Finish::again(due_ms)
             }
-            12..20 => Finish::failed("it did not work"),
+            12..16 => Finish::failed("it did not work"),
+            16..20 => Finish::dead("it cannot work"),
             20..26 => {
                 let due_ms = self.rng.random_range(0..2) * 1_000;
                 return self.again_and_finish(due_ms, data, false).await;
@@ -319,6 +320,7 @@ impl Run<'_> {
                         lock: job.lock,
                         again_ms: finish.again_ms,
                         data: finish.data.as_ref().and_then(token_of),
+                        dead: finish.dead,
                         again: held.again,
                     };
                     history.done(&tx, self.entry(call, Some(before), what));
@@ -368,6 +370,7 @@ impl Run<'_> {
                         lock,
                         again_ms: None,
                         data: None,
+                        dead: false,
                         again: held.again,
                     };
                     history.done(&tx, self.entry(call, None, finish));
