@@ -2,7 +2,8 @@
 //!
 //! A listing by id is in the order of ids: it merges the buckets that JOB is divided into. A listing by state follows the index of the state, whose
 //! order is that of a hash: the same on every page, and of no other meaning. Each page is a
-//! transaction of its own, so jobs that change between two pages may be missed or seen twice.
+//! transaction of its own, so jobs that change between two pages may be missed or seen twice. Jobs that cannot be decoded are
+//! reported and left out.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 use crate::model::header::Header;
 use crate::model::ids::BUCKETS;
 use crate::model::keys::{Keys, after_stamp};
-use crate::{Error, JobId, JobInfo, JobType, Jobs, Result, State};
+use crate::{Error, JobId, JobInfo, JobType, Jobs, Result, State, telemetry};
 
 /// The largest page.
 pub const PAGE_JOBS_MAX: usize = 1_000;
@@ -127,7 +128,7 @@ impl Jobs {
             };
             found.push(Found {
                 cursor: Cursor(Bytes::copy_from_slice(id.as_bytes())),
-                job: Some((id, Header::decode(value)?, None)),
+                job: (self.listed(ty, &id, value)).map(|header| (id, header, None)),
             });
         }
         let last = found.last().filter(|_| found.len() == limit);
@@ -147,15 +148,20 @@ impl Jobs {
         let all = &self.keys().state(ty, state);
         let (rows, cursor) = page(tx, all, query, cursor, limit).await?;
         let found = rows.into_iter().map(|row| async move {
-            let (_, id) = self.keys().position(ty, state, &row.key)?;
+            let cursor = Cursor::after(&row.key, all);
+            let position = self.keys().position(ty, state, &row.key);
+            let position =
+                position.inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
+            let Ok((_, id)) = position else {
+                return Ok(Found { cursor, job: None });
+            };
             let beat_ms = match state {
                 State::Running => after_stamp(&row.value).first_chunk().copied(),
                 _ => None,
             };
             let value = tx.snapshot().get(&self.keys().job(ty, &id)).await?;
-            let header = value.map(Header::decode).transpose()?;
+            let header = value.and_then(|value| self.listed(ty, &id, value));
             let job = header.map(|header| (id, header, beat_ms.map(i64::from_be_bytes)));
-            let cursor = Cursor::after(&row.key, all);
             Ok::<_, Error>(Found { cursor, job })
         });
         let found = try_join_all(found).await?;
@@ -188,18 +194,30 @@ impl Jobs {
         let jobs = found.into_iter().filter_map(|found| found.job);
         let jobs = jobs.map(|(id, header, beat_ms)| async move {
             let data = if query.data {
-                Some(self.read_blob(tx, ty, &id, &header.data).await?)
+                match self.try_blob(tx, ty, &id, &header.data).await? {
+                    Ok(data) => Some(data),
+                    Err(error) => {
+                        telemetry::undecodable(ty, &self.keys().job(ty, &id), &error);
+                        return Ok(None);
+                    }
+                }
             } else {
                 None
             };
-            Ok::<_, Error>(Listed {
+            Ok::<_, Error>(Some(Listed {
                 info: JobInfo::of(id, &header),
                 data,
                 beat_ms,
-            })
+            }))
         });
-        let jobs = try_join_all(jobs).await?;
+        let jobs = try_join_all(jobs).await?.into_iter().flatten().collect();
         Ok(Page { jobs, cursor })
+    }
+
+    /// The header of a job, unless it cannot be decoded.
+    pub(crate) fn listed(&self, ty: &JobType, id: &JobId, value: Bytes) -> Option<Header> {
+        let report = |error: &Error| telemetry::undecodable(ty, &self.keys().job(ty, id), error);
+        Header::decode(value).inspect_err(report).ok()
     }
 }
 

@@ -84,7 +84,12 @@ impl Jobs {
         let mut bytes = 0;
         for row in rows {
             let id = Keys::id(&all, &row.key)?;
-            let mut header = Arc::new(Header::decode(row.value)?);
+            // One that cannot be decoded does not keep the others from it.
+            let Some(header) = self.listed(ty, &id, row.value) else {
+                page.after = Some(id);
+                continue;
+            };
+            let mut header = Arc::new(header);
             for part in [Part::Now, Part::Next] {
                 let Some(blob) = part.of(&header) else {
                     continue;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::model::keys::Position;
 use crate::testing::mistake::{self, Mistake};
 use crate::{
-    Add, Clock, Entropy, Error, Finish, Holder, JobId, JobType, Jobs, Maintenance, Options,
+    Add, Clock, Entropy, Error, Finish, Holder, JobId, JobType, Jobs, Maintenance, Options, Query,
     Retention, State, TypeConfig,
 };
 
@@ -111,9 +111,28 @@ impl World {
         Ok(claimed)
     }
 
+    /// Listings show all other jobs.
+    async fn lists(&self) -> Result<(), String> {
+        let good = 3 * (JOBS - 1);
+        let mut listed = 0;
+        for state in State::ALL.into_iter().map(Some).chain([None]) {
+            let query = Query {
+                state,
+                data: true,
+                ..Query::default()
+            };
+            let page = self.jobs.list(&self.ty, &query, None, 1_000).await;
+            listed += page.map_err(|error| error.chain().to_string())?.jobs.len();
+        }
+        (listed == 2 * good)
+            .then_some(())
+            .ok_or_else(|| format!("{listed} jobs were listed and not {good}, twice"))
+    }
+
     async fn run(&self) -> Result<(), String> {
         let failed = |error: Error| error.chain().to_string();
         let (whole, value) = self.damage().await;
+        self.lists().await?;
         let service = Maintenance::new(self.jobs.clone(), Options::default());
         let stop = CancellationToken::new();
         let running = tokio::spawn(service.serve(self.ty.clone()).run(stop.clone()));
