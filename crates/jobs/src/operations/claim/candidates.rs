@@ -21,7 +21,7 @@ const WINDOW_PER_JOB: usize = 8;
 const WINDOW_MORE_MAX: usize = 64;
 const WINDOW_MIN: usize = 16;
 /// The same for scheduled jobs: claims begin in fewer places, and spread over what they see there.
-const TIMED_WINDOW_PER_JOB: usize = 24;
+const TIMED_WINDOW_PER_JOB: usize = 32;
 const TIMED_WINDOW_MORE_MAX: usize = 256;
 const TIMED_WINDOW_MIN: usize = 32;
 /// Up to so many scheduled jobs are read in one range; if there are more, each bucket is read by itself.
