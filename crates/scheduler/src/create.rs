@@ -1,17 +1,17 @@
 //! Creating jobs from documents and requests.
 //!
-//! A document and its job are written in one transaction: [`Replications::prepare`](crate::Replications::prepare)
-//! validates and completes an edit before it, and the hook takes part in it. The winning revision decides: an equal
-//! replication changes nothing, a different one replaces the job, a deletion removes it, and a document whose terminal
-//! state was removed runs again.
+//! A document and its job are written in one transaction. [`Replications::prepare`](crate::Replications::prepare)
+//! validates and completes an edit before it; the hook runs in it. The job follows the winning revision: an equal
+//! replication changes nothing, a different one replaces the job, a deletion removes it, and removing a terminal state
+//! runs the job again.
 
+mod control;
 mod hook;
 mod meaning;
 mod owner;
 mod request;
 mod reseal;
 mod scan;
-mod steer;
 
 pub use hook::DocumentHook;
 pub use meaning::{Meaning, Prepared};

@@ -1,7 +1,7 @@
-//! What a job knows: the data of its row in the queue, as JSON. Its progress, which changes often, has a row of its own.
+//! The data of a job's row in the queue, as JSON. Its progress, which changes often, has its own row.
 
-mod asked;
 mod label;
+mod spec;
 
 use docstore::{Db, InstanceId};
 use document::json::Json;
@@ -14,26 +14,24 @@ use sha2::{Digest as _, Sha256};
 use crate::fault::ServiceError;
 use crate::seal::{Sealer, Unreadable};
 use crate::traces;
-pub(crate) use asked::{Shown, Spec};
 pub(crate) use label::{Census, counted, label};
 use replication::params::{Defaults, Grant, Invalid, Replication};
+pub(crate) use spec::{Shown, Spec};
 
-/// How much of a document's id a job id holds; longer ones end with a hash.
+/// Maximum bytes of a document id in a job id; longer ones are cut and end with a hash.
 const DOC_ID_BYTES_MAX: usize = 150;
 
-/// What a job is doing, as its user sees it.
+/// The state of a job, as users see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// It waits for its turn.
+    /// It waits to run.
     Pending,
-    /// It runs.
     Running,
-    /// It failed, and waits until it is tried again.
+    /// It failed, and waits to be retried.
     Crashing,
-    /// It is done.
     Completed,
-    /// It cannot be done.
+    /// It failed, and will not be retried.
     Failed,
 }
 
@@ -49,7 +47,7 @@ impl JobState {
         }
     }
 
-    /// Nothing more will happen by itself.
+    /// Whether the state stays until a user acts.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
@@ -71,7 +69,7 @@ pub(crate) enum Origin {
 
 /// An event of a job's history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Happened {
+pub(crate) struct Event {
     #[serde(rename = "type")]
     pub(crate) kind: Kind,
     pub(crate) timestamp: i64,
@@ -148,12 +146,12 @@ pub(crate) struct JobData {
     pub(crate) node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) pid: Option<String>,
-    /// The span that asked for it, until it has been run.
+    /// The span of the request that created it, until its first run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) trace: Option<String>,
     /// Newest first.
-    pub(crate) history: Vec<Happened>,
-    /// What `POST /_replicate` answers.
+    pub(crate) history: Vec<Event>,
+    /// The response to `POST /_replicate`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) result: Option<Map<String, Value>>,
 }
@@ -163,9 +161,9 @@ pub(crate) fn is_false(truth: &bool) -> bool {
     !truth
 }
 
-/// The job of a document: computed without asking anybody, and another one after the database was made anew.
+/// The job id of a document, computed without reading the store. Differs once the database is recreated.
 pub(crate) fn document_job_id(instance: InstanceId, doc_id: &str) -> JobId {
-    // Clients name jobs in URLs, where a blank is taken for a plus.
+    // Clients put job ids into URLs, where `+` decodes to a space.
     let doc_id = &doc_id.replace('%', "%25").replace(' ', "%20");
     let id = if doc_id.len() <= DOC_ID_BYTES_MAX {
         format!("{instance}|{doc_id}")
@@ -222,7 +220,7 @@ impl JobData {
             node: None,
             pid: None,
             trace: traces::current(),
-            history: vec![Happened {
+            history: vec![Event {
                 kind: Kind::Added,
                 timestamp: now,
                 reason: None,
@@ -240,7 +238,7 @@ impl JobData {
         serde_json::to_vec(self).expect("job data is JSON")
     }
 
-    /// What the user asked for, with the service's defaults of now.
+    /// The user's parameters with the service's current defaults.
     pub(crate) fn replication(
         &self,
         sealer: &Sealer,
@@ -253,11 +251,11 @@ impl JobData {
         };
         let body = Json::parse(&text)
             .map_err(|_| ServiceError::corrupt("the replication of a job cannot be decoded"))?;
-        let grant = body.get(asked::GRANT).and_then(Grant::from_json);
+        let grant = body.get(spec::GRANT).and_then(Grant::from_json);
         Ok(Replication::granted(&body, grant.as_ref(), defaults))
     }
 
-    /// What the user asked for, if it is sealed.
+    /// The user's parameters, if they are sealed.
     pub(crate) fn sealed(&self) -> Option<&str> {
         match &self.spec {
             Some(Spec::Sealed(sealed)) => Some(sealed),
@@ -265,7 +263,7 @@ impl JobData {
         }
     }
 
-    /// Seals it anew if that would be with another key now. Whether it was.
+    /// Reseals the parameters if the sealing key has changed, and returns whether it did.
     pub(crate) fn reseal(&mut self, sealer: &Sealer, job: &JobId) -> Result<bool, Unreadable> {
         match &mut self.spec {
             Some(spec) => spec.reseal(sealer, job),
@@ -282,12 +280,12 @@ impl JobData {
         matches!(self.origin, Origin::Request { .. })
     }
 
-    /// Notes events, the newest last, and forgets the oldest beyond `max`.
+    /// Adds events to the history, the last one newest, and drops the oldest beyond `max`.
     pub(crate) fn note(&mut self, now: i64, kinds: &[(Kind, Option<&str>)], max: usize) {
         for (kind, reason) in kinds {
             self.history.insert(
                 0,
-                Happened {
+                Event {
                     kind: *kind,
                     timestamp: now,
                     reason: reason.map(str::to_owned),
@@ -334,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn job_ids_are_short_and_their_own() {
+    fn job_ids_are_short_and_unique() {
         let instance = InstanceId([0xab; 16]);
         let id = document_job_id(instance, "my doc");
         assert_eq!(job_text(&id), format!("{}|my%20doc", "ab".repeat(16)));
@@ -347,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_comes_back() {
+    fn parameters_round_trip() {
         let sealer = Sealer::new(vec![("k".into(), [1; 32])]).unwrap();
         let body = Json::parse(
             r#"{"source":"http://u:secret@a/x","target":"http://b/y","junk":1,"since_seq":1.0,"_id":"z","paused":true,"continuous":true}"#,

@@ -1,11 +1,11 @@
-//! Why the service did not do what was asked, by what the caller does next.
+//! Errors of the service, by what the caller does next.
 
 use store::AsStoreError;
 
 use crate::seal::Unreadable;
 use replication::params::Invalid;
 
-/// What whoever serves HTTP has to tell apart. Texts are CouchDB's `reason`s where it has one; none holds credentials.
+/// The cases that an HTTP server must tell apart. Texts are CouchDB's `reason`s if it has one; none holds credentials.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The body describes no replication: 403 `forbidden` for a document, 400 `bad_request` for a request.
@@ -20,22 +20,20 @@ pub enum ServiceError {
     /// 401 `unauthorized`.
     #[error("{0}")]
     Unauthorized(&'static str),
-    /// There is no such job: 404 `not_found`.
+    /// No such job: 404 `not_found`.
     #[error("missing")]
     Missing,
-    /// The process stops, or does not follow jobs: 503.
+    /// The process is stopping, or does not follow jobs: 503.
     #[error("the service was stopped")]
     Stopped,
-    /// Credentials cannot be read: a key is missing, or somebody changed what was stored. For the operator: 500.
+    /// Credentials cannot be opened: a key is missing, or the stored text was altered. For the operator: 500.
     #[error("read what was sealed")]
     Unreadable(#[from] Unreadable),
-    /// The database's answer.
     #[error(transparent)]
     Docs(#[from] docstore::Error),
-    /// The queue's answer.
     #[error(transparent)]
     Jobs(#[from] jobs::Error),
-    /// The store would not; retryable errors were retried in vain.
+    /// The store failed, after retries of retryable errors.
     #[error("use the store")]
     Store(#[from] store::Error),
 }

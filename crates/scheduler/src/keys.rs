@@ -1,23 +1,23 @@
-//! The data model beside queue and documents, and the only place that knows bytes of keys.
+//! The data model of this crate, and the only place that knows bytes of keys.
 //!
 //! ```text
-//! (52, 1, replication id)               = job id         whose run may copy for this id
-//! (52, 2, replication id, job id)       = ""             jobs that failed because another one has the id
+//! (52, 1, replication id)               = job id         the job that may copy for this id
+//! (52, 2, replication id, job id)       = ""             jobs that failed as duplicates of the owner
 //! (52, 3)                               = uuid           of the service: part of every replication id
-//! (52, 4, instance)                     = name, last id  a database whose documents are still to be looked at
-//! (52, 5, job id)                       = JSON           progress: what changes often, apart from the job's data
-//! (52, 6, 0, replication id, job id)    = ""             jobs that are not finished and have an id, for listings
-//! (52, 6, 1, "", job id)                = ""             those that have none yet
-//! (52, 7)                                                 was used before
-//! (52, 8)                               = name           of the key that credentials are sealed with
+//! (52, 4, instance)                     = name, last id  a database to scan, and how far it is scanned
+//! (52, 5, job id)                       = JSON           progress, which changes more often than the job's data
+//! (52, 6, 0, replication id, job id)    = ""             unfinished jobs with an id, for listings
+//! (52, 6, 1, "", job id)                = ""             unfinished jobs without one
+//! (52, 7)                                                 retired
+//! (52, 8)                               = name           of the key that seals credentials
 //! (52, 9, name of a key)                = 1 or 0         something may be sealed with it; 0 since a pass began
-//! (52, 10)                              = JSON           the last pass that seals everything anew
-//! (52, 11, name of a key)               = 16 bytes       which key has this name: a hash of it
-//! (52, 12, job id)                      = JSON           it is being started although its last node stopped
-//! (52, 15, time, job id)                = replication id of a transient job that ended then
+//! (52, 10)                              = JSON           the last pass that resealed everything
+//! (52, 11, name of a key)               = 16 bytes       check value: a hash of the key of this name
+//! (52, 12, job id)                      = JSON           a suspect that a node is starting
+//! (52, 15, time, job id)                = replication id of a transient job that ended at this time
 //! ```
 //!
-//! Table numbers are never used again for something else. A row of 1 may outlive its job; whoever meets it takes it over.
+//! Table numbers are never reused. A row of table 1 may outlive its job; the next job with that replication id overwrites it.
 
 use docstore::InstanceId;
 use jobs::JobId;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_what_is_below() {
+    fn ranges_contain_only_their_table() {
         let one = duplicate("ab", &job("j"));
         assert!(duplicates("ab").contains(&one));
         assert!(!duplicates("a").contains(&one));

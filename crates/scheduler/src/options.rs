@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_checked() {
+    fn invalid_values_are_rejected() {
         assert_eq!(Options::default().validate(), Ok(()));
         let parse = |json| serde_json::from_str::<Options>(json).unwrap();
         for (json, name) in [

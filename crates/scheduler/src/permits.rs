@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_went_away_takes_no_permit() {
+    async fn a_dropped_waiter_takes_no_permit() {
         let permits = Permits::new(1);
         let first = permits.take();
         let mut gone = Box::pin(permits.wait());
@@ -154,7 +154,7 @@ mod tests {
         let mut waiting = Box::pin(permits.wait());
         assert!((&mut waiting).now_or_never().is_none());
         drop(first);
-        // It got its permit, and is dropped before taking it.
+        // It was granted its permit, and is dropped before it takes it.
         drop(waiting);
         assert_eq!((permits.taken(), free(&permits)), (0, 1));
     }

@@ -1,7 +1,7 @@
-//! A job and its rows, which change together.
+//! A job and its rows in this crate's tables, which change together.
 //!
-//! A job has a row in the listing of active jobs exactly while it is not finished. The row that says which job owns a
-//! replication id goes when its job goes, and then the first job that failed as a duplicate of it runs again.
+//! A job is in the listing of active jobs exactly while it is not finished. The row that maps a replication id to its
+//! owner is removed with the owner; the first job that failed as a duplicate then runs again.
 
 use docstore::{Db, Document};
 use document::json::Json;
@@ -19,7 +19,7 @@ use crate::strip;
 use crate::testing::{self, Bug};
 use replication::params::Grant;
 
-/// How many duplicates are looked at when the owner of their replication id goes.
+/// Maximum duplicates read when the owner of their replication id goes.
 const RELEASED_MAX: usize = 16;
 
 impl Replications {
@@ -36,7 +36,7 @@ impl Replications {
         Ok(Some((info, data)))
     }
 
-    /// Adds a job that is not there. Jobs of different owners take turns.
+    /// Adds a job that does not exist yet. Jobs of different owners take turns.
     pub(crate) async fn put_job_in(
         &self,
         tx: &Transaction,
@@ -46,8 +46,8 @@ impl Replications {
         owner: Option<&str>,
     ) -> Result<(), ServiceError> {
         let retention = if data.is_transient() {
-            // The service removes it with all its rows in time; if there is none, the queue removes the job, and a later
-            // service the rows.
+            // The service removes it in time, with all its rows. If no service runs, the queue removes the job, and a
+            // later service removes the rows.
             let age_s = self.options().transient_job_max_age_sec;
             Retention::Ms(age_s.saturating_add(3600).saturating_mul(1000))
         } else {
@@ -64,7 +64,7 @@ impl Replications {
         Ok(())
     }
 
-    /// Removes a job with all its rows; its data, if there was one.
+    /// Removes a job with all its rows and returns its data, if it existed.
     pub(crate) async fn drop_job_in(
         &self,
         tx: &Transaction,
@@ -82,7 +82,7 @@ impl Replications {
         Ok(Some(data))
     }
 
-    /// Removes the rows of a job that is removed, or was.
+    /// Removes the rows of a job that is being removed, or already was.
     pub(crate) async fn drop_rows_in(
         &self,
         tx: &Transaction,
@@ -100,7 +100,7 @@ impl Replications {
         Ok(())
     }
 
-    /// The job whose run may copy for a replication id.
+    /// The job that may copy for a replication id.
     pub(crate) async fn owner_in(
         &self,
         tx: &Transaction,
@@ -110,7 +110,7 @@ impl Replications {
         Ok(row.map(JobId::new).transpose()?)
     }
 
-    /// Gives a replication id up, if the job has it, and lets whoever waits for it try.
+    /// Gives up a replication id if the job owns it, and lets a duplicate run.
     pub(crate) async fn disown_in(
         &self,
         tx: &Transaction,
@@ -125,14 +125,14 @@ impl Replications {
         self.release_in(tx, op, replication_id).await
     }
 
-    /// Runs the first of the jobs again that failed because the id was another's. The others go on waiting, for this one.
+    /// Reruns the first job that failed as a duplicate. The others then wait for that one.
     pub(crate) async fn release_in(
         &self,
         tx: &Transaction,
         op: &Op,
         replication_id: &str,
     ) -> Result<(), ServiceError> {
-        if testing::has(Bug::ReleasesNobody) {
+        if testing::has(Bug::ReleasesNoDuplicate) {
             return Ok(());
         }
         let range = keys::duplicates(replication_id);
@@ -162,7 +162,7 @@ impl Replications {
         Ok(())
     }
 
-    /// Opens a stored body, a large one on another thread: a transaction must not hold up the runtime.
+    /// Opens a stored body, a large one on another thread: a transaction must not block the runtime.
     pub(crate) async fn open_body<T: Send + 'static>(
         &self,
         db: &Db,
@@ -179,7 +179,7 @@ impl Replications {
         .await
     }
 
-    /// To be called in each transaction that writes the data of a job that was not read in it.
+    /// Must be called in each transaction that writes job data that it did not read.
     pub(crate) async fn seals_job_in(
         &self,
         tx: &Transaction,
@@ -188,7 +188,7 @@ impl Replications {
         self.seals_in(tx, data.sealed().and_then(key_of)).await
     }
 
-    /// To be called in each transaction that writes this body.
+    /// Must be called in each transaction that writes this body.
     pub(crate) async fn seals_body_in(
         &self,
         tx: &Transaction,
@@ -202,7 +202,7 @@ impl Replications {
         self.seals_in(tx, sealed.as_deref().and_then(key_of)).await
     }
 
-    /// To be called in each transaction that writes what is sealed with this key.
+    /// Must be called in each transaction that writes a value sealed with this key.
     pub(crate) async fn seals_in(
         &self,
         tx: &Transaction,

@@ -1,8 +1,8 @@
-//! One run of one job, from being accepted to being put back or finished.
+//! One run of one job, from the moment it is claimed until it is put back or finished.
 //!
-//! While it works, heartbeats go out on a timer of their own, and every checkpoint asks the queue first. When the lock is
-//! lost, or no heartbeat gets through for three quarters of the timeout, the engine is dropped where it is, long before
-//! anybody else may begin. Every end is one transaction: queue, document, and the rows of the replication id together.
+//! Heartbeats have their own timer, and every checkpoint first checks the lock. If the lock is lost, or no heartbeat
+//! succeeds for three quarters of the timeout, the engine is dropped at once, long before another node may start the
+//! job. Every end is one transaction over queue, document, and the rows of the replication id.
 
 mod end;
 mod outage;
@@ -46,10 +46,10 @@ pub(crate) use outcome::Outcome;
 pub(crate) use shown::{STUCK, Shown, watched};
 use start::Begun;
 
-/// How long a run may take to stop when the node does.
+/// How long a run may take to stop when its node stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// What all runs of a node share.
+/// State shared by all runs of a node.
 pub(crate) struct Runner {
     pub(crate) replications: Replications,
     pub(crate) network: Network,
@@ -59,31 +59,31 @@ pub(crate) struct Runner {
     pub(crate) starts: Starts,
     pub(crate) quarantine: Quarantine,
     pub(crate) node: Holder,
-    /// Tells this process from those of the same name before.
+    /// Distinguishes this process from earlier ones of the same node.
     pub(crate) process: String,
     pub(crate) serial: AtomicU64,
-    /// How many wait for changes and take no seat.
+    /// Runs that wait for changes without a permit.
     pub(crate) parked: AtomicUsize,
 }
 
-/// How a run is told to stop.
+/// Signals that stop a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Stops {
-    /// Others want to run, too.
+    /// Other jobs need the permit.
     pub(crate) rotate: CancellationToken,
-    /// The node stops.
+    /// The node is stopping.
     pub(crate) shutdown: CancellationToken,
-    /// A creator wants another run: this one is to stop.
+    /// A creator requested another run.
     pub(crate) again: CancellationToken,
-    /// The job is somebody else's: nothing more may be written.
+    /// The job has another holder: nothing more may be written.
     pub(crate) lost: CancellationToken,
     pub(crate) shown: Arc<Shown>,
 }
 
-/// What became of a run of the engine.
+/// The result of running the engine.
 enum Driven {
     Ended(End),
-    /// It has caught up and was stopped; changes will be heard.
+    /// It caught up and was stopped; the listener reports the next change.
     Idle(Box<Progress>, ChangeListener),
 }
 
@@ -91,12 +91,12 @@ struct Work<'a> {
     runner: &'a Runner,
     accepted: &'a Accepted,
     stops: &'a Stops,
-    /// While the run has still to show that it does no harm.
+    /// Set until the run has shown that it does not stop its node.
     suspect: Mutex<Option<Suspect>>,
 }
 
 impl Runner {
-    /// Runs an accepted job until it has ended in whatever way.
+    /// Runs a claimed job until it has ended in any way.
     pub(crate) async fn run(
         self: Arc<Self>,
         accepted: Accepted,
@@ -114,7 +114,7 @@ impl Runner {
         let ended = if let Ok(ended) = run.await {
             ended
         } else {
-            // What it says is on standard error, and may be about data.
+            // The panic message is on standard error, because it may contain data.
             tracing::error!(job.id = %accepted.job.id, "a run panicked");
             work.end_panicked().await
         };
@@ -149,8 +149,8 @@ impl Work<'_> {
         permit: Permit,
     ) -> Result<Outcome, ServiceError> {
         let mut data = data?;
-        // A run may last long, and must not write back what another node has sealed anew meanwhile. Credentials that cannot
-        // be opened fail the run below.
+        // A run may last long, and must not write back parameters that another node has resealed since. Credentials
+        // that cannot be opened fail the run below.
         let job = &self.accepted.job.id;
         drop(data.reseal(&self.runner.replications.0.sealer, job));
         let jobs = &self.runner.replications.0.jobs;
@@ -164,14 +164,14 @@ impl Work<'_> {
         if matches!(end, End::Halted) {
             return Ok(Outcome::Halted);
         }
-        // Nothing is written elsewhere any more: if the lock is lost from here on, this transaction says so.
+        // Nothing is written elsewhere any more: if the lock is lost from here on, this transaction fails.
         match Box::pin(self.end(data, end)).await {
             Err(error) if error.is_halt() => Ok(Outcome::Halted),
             ended => ended,
         }
     }
 
-    /// Everything that may take long. What is over soon is boxed, so that a job that waits for changes keeps no room for it.
+    /// The part of a run that takes long. Short steps are boxed, so that an idle job keeps no memory for them.
     async fn work(&self, data: &mut JobData, permit: Permit) -> Result<End, ServiceError> {
         if let Some(end) = Box::pin(self.suspected()).await? {
             return Ok(end);
@@ -180,7 +180,7 @@ impl Work<'_> {
             Ok(replication) => replication,
             Err(end) => return Ok(end),
         };
-        // The first run goes with what asked for the job; those that come later would only bury it.
+        // Only the first run belongs to the trace of the request that created the job; later runs would bury it.
         let asked = data.trace.take();
         let start_permit = tokio::select! {
             biased;
@@ -226,7 +226,7 @@ impl Work<'_> {
             .await)
     }
 
-    /// What the user asked for, ready to run.
+    /// The user's parameters, ready to run.
     fn replication(&self, data: &JobData) -> Result<Result<Replication, End>, ServiceError> {
         let replications = &self.runner.replications;
         let job = &self.accepted.job.id;
@@ -269,13 +269,13 @@ impl Work<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Waits until it may begin at its servers.
+    /// Waits until the run may start at its servers.
     async fn start_permit(&self, replication: &Replication) -> StartPermit {
         let max = self.runner.replications.options().max_starts_per_server;
         self.runner.starts.permit(replication, max).await
     }
 
-    /// Runs the engine until it has ended, or has nothing to do and somebody else listens for changes.
+    /// Runs the engine until it has ended, or has caught up and a listener watches its source.
     async fn drive(&self, run: Run, data: &mut JobData, start_permit: StartPermit) -> Driven {
         let (control, handles) = Handles::new(self.gate());
         let _copying = testing::copying(run.identity.replication.as_str(), self.accepted);
@@ -310,11 +310,11 @@ impl Work<'_> {
                 () = self.stopped() => {
                     listener = None;
                     control.stop();
-                    // A stop waits for batches in work, and one checkpoint.
+                    // A stop waits for current batches and one checkpoint.
                     break tokio::time::timeout(STOP_MAX, &mut engine).await.ok();
                 }
-                heard = &mut settled, if listener.is_none() => {
-                    listener = Some(heard);
+                armed = &mut settled, if listener.is_none() => {
+                    listener = Some(armed);
                     control.stop();
                 }
             }
@@ -345,14 +345,14 @@ impl Work<'_> {
         })
     }
 
-    /// The replication has another id now.
+    /// The filter has changed, and the replication id with it.
     fn another_filter(&self) -> End {
         let wait = self.runner.replications.options().interval();
         let due_ms = self.runner.now_ms().saturating_add(millis(wait));
         End::Reschedule { due_ms }
     }
 
-    /// Somebody wants the run to stop.
+    /// Waits until the run has to stop.
     async fn stopped(&self) {
         tokio::select! {
             biased;
@@ -362,7 +362,7 @@ impl Work<'_> {
         }
     }
 
-    /// Where a job goes that was stopped: back at once if it is not for others that it was.
+    /// When a stopped job may run again: at once, unless it was stopped to make room.
     fn stop_end(&self) -> End {
         if self.stops.shutdown.is_cancelled() || self.stops.again.is_cancelled() {
             return End::Reschedule { due_ms: 0 };
@@ -378,7 +378,7 @@ impl Work<'_> {
         format!("{}.{serial}", self.runner.process)
     }
 
-    /// What earlier runs of this replication counted.
+    /// Statistics of earlier runs of this replication.
     async fn seed_in(
         &self,
         tx: &store::Transaction,

@@ -2,8 +2,8 @@
 //!
 //! A sealed text is `v1.KEY.BYTES`: the name of the key, and nonce, ciphertext and tag of AES-256-GCM-SIV in base64url.
 //! The nonce is a keyed hash of context and text, so that sealing is deterministic and may happen in a transaction;
-//! equal texts in the same context are equal when sealed, and nothing else can be learnt. The context (which job, which
-//! document) is authenticated: a sealed text that is moved elsewhere does not open.
+//! equal texts in the same context are equal when sealed, and nothing else can be learnt. The context (job or document)
+//! is authenticated: a sealed text that is moved elsewhere does not open.
 
 use std::fmt;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Sealer {
         keys.map(|key| (&*key.name, key.check))
     }
 
-    /// Seals a text for a context; `None` if nothing is sealed here.
+    /// Seals a text for a context; `None` without a key.
     pub fn seal(&self, context: &str, text: &str) -> Option<String> {
         Some(self.0.as_ref()?.first()?.seal(context, text))
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_in_its_place_only() {
+    fn sealed_text_opens_only_in_its_context() {
         let sealer = ring(&["a"]);
         let sealed = sealer.seal("job/1", "hunter2").unwrap();
         assert!(sealed.starts_with("v1.a."), "{sealed}");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_plain_and_different() {
+    fn key_names_are_valid_and_unique() {
         let new =
             |names: &[&str]| Sealer::new(names.iter().map(|n| ((*n).into(), [0; 32])).collect());
         assert!(matches!(new(&["a.b"]), Err(InvalidRing::Name(_))));

@@ -1,8 +1,8 @@
-//! The jobs of a node: which are accepted, which have to make room, and what is tidied up.
+//! The jobs of a node: which to claim, which to stop for others, and background work.
 //!
-//! As many jobs as there is room for are accepted as they fall due. In each cycle of the scheduler the continuous jobs that
-//! have run longest make room if there are more than `max_jobs`, and then some more may be accepted than there is room for,
-//! if others wait: the next cycle trims again, and so all of them run. One-shot jobs are never stopped for others.
+//! The node claims jobs as they fall due, as far as permits allow. If more than `max_jobs` run, each scheduler cycle
+//! stops the continuous jobs that have run longest. If jobs are waiting, it may then claim some more than `max_jobs`;
+//! the next cycle trims again, so all of them get to run. One-shot jobs are never stopped for others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,45 +31,45 @@ use crate::starts::Starts;
 use crate::testing::{self, Bug};
 use replication::engine::Budget;
 
-/// Jobs that are asked for at a time.
+/// Jobs per claim.
 const ACCEPT_MAX: usize = 64;
-/// How long one request for jobs stands.
+/// How long one claim waits for jobs.
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
-/// How long a stop takes at most: runs stop within half of it.
+/// Time limit for stopping; runs stop within half of it.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// Background work is looked for so often.
+/// Between two rounds of background work.
 const TIDY_PAUSE: Duration = Duration::from_secs(5);
-/// Results that one transaction forgets.
+/// Expired results per transaction.
 const EXPIRED: usize = 50;
 
-/// What a server needs besides the service.
+/// Arguments of [`Server::new`] besides the service.
 pub struct ServerSetup {
     /// The node's name, as users see it.
     pub node: Holder,
     /// How endpoints are reached.
     pub network: Network,
-    /// Memory of all runs.
+    /// Memory shared by all runs.
     pub budget: Budget,
 }
 
-/// How many jobs a server runs.
+/// The jobs that a server runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Jobs that were accepted and have not ended.
+    /// Jobs that were claimed and have not ended.
     pub running: usize,
-    /// Those of them that never end by themselves.
+    /// The continuous ones.
     pub continuous: usize,
-    /// Those of these that wait for changes, and take no place.
+    /// The continuous ones that are idle and hold no permit.
     pub parked: usize,
 }
 
-/// Runs jobs.
+/// Runs the jobs of a node.
 pub struct Server {
     runner: Arc<Runner>,
     acceptor: AcceptorHandle,
     load: watch::Sender<Load>,
     workers: HashMap<Id, Worker>,
-    /// Those of them that never end by themselves.
+    /// The number of continuous workers.
     continuous: usize,
     tasks: JoinSet<Outcome>,
     shutdown: CancellationToken,
@@ -87,7 +87,7 @@ struct Worker {
 }
 
 impl Server {
-    /// A server that accepts by `acceptor`, which has to be made for [`Replications::job_type`]; and its load.
+    /// `acceptor` must claim jobs of [`Replications::job_type`]. Also returns the server's load.
     pub fn new(
         replications: Replications,
         acceptor: AcceptorHandle,
@@ -122,7 +122,7 @@ impl Server {
         (server, loaded)
     }
 
-    /// Works until the token is cancelled; then every run writes a checkpoint and hands its job back.
+    /// Works until the token is cancelled; then every run writes a checkpoint and puts its job back.
     pub async fn run(mut self, token: CancellationToken) {
         let tidying: BoxFuture<'static, ()> = Box::pin(tidy(self.runner.replications.clone()));
         tokio::select! {
@@ -157,7 +157,7 @@ impl Server {
                     match accepted {
                         Ok(accepted) => self.start(accepted),
                         Err(jobs::Error::Stopped) => {
-                            // Whoever stopped the acceptor stops this, too.
+                            // The process that stopped the acceptor also stops this server.
                             token.cancelled().await;
                             return;
                         }
@@ -168,13 +168,13 @@ impl Server {
                     }
                 }
                 () = sleep_until(cycle) => {
-                    // Another number may be wanted now. Jobs that are on their way go back.
+                    // The number to claim may have changed. Jobs already claimed go back.
                     waits = false;
                     accepting = None.into();
                     self.cycle().await;
                     cycle = self.next_cycle();
                 }
-                // Somebody waits for changes now, or does not any more.
+                // A job became idle, or needs a permit again.
                 Ok(()) = free.changed() => self.show_load(),
                 Ok(()) = options.changed() => {
                     self.runner.permits.set_max(self.runner.replications.options().max_jobs);
@@ -189,7 +189,7 @@ impl Server {
         Instant::now() + interval + self.runner.replications.entropy().up_to(interval / 3)
     }
 
-    /// How many jobs to ask for.
+    /// The number of jobs to claim.
     fn wanted(&self) -> usize {
         let free = *self.runner.permits.free().borrow();
         free.max(self.excess).min(ACCEPT_MAX)
@@ -231,7 +231,7 @@ impl Server {
         let id = match done {
             Ok((id, _)) => id,
             Err(error) => {
-                // A bug. Its job comes back when its heartbeats are missed.
+                // A bug. The activity monitor recovers the job when its heartbeats are missed.
                 tracing::error!(error = %error, "a run ended badly");
                 error.id()
             }
@@ -256,7 +256,7 @@ impl Server {
     /// One cycle of the scheduler.
     async fn cycle(&mut self) {
         for worker in self.workers.values() {
-            if worker.stops.shown.gets_stuck() {
+            if worker.stops.shown.is_newly_stuck() {
                 self.runner
                     .replications
                     .mark_stuck(&worker.job, STUCK)
@@ -287,7 +287,7 @@ impl Server {
         self.churn = 0;
     }
 
-    /// Stops the continuous jobs that have run longest, up to `surplus` of those that have had their time.
+    /// Stops the continuous jobs that have run longest, at most `surplus`, and none before `min_run_time`.
     fn trim(&mut self, surplus: usize, min_run_time: Duration) -> usize {
         let mut workers: Vec<&Worker> = (self.workers.values())
             .filter(|worker| worker.continuous && !worker.stops.shown.is_parked())
@@ -305,7 +305,7 @@ impl Server {
         stopped
     }
 
-    /// A node that is to run nothing gives back what waits for changes, too.
+    /// With `max_jobs` 0, a node also gives back its idle jobs.
     fn trim_parked(&self) -> usize {
         let parked = (self.workers.values())
             .filter(|worker| worker.stops.shown.is_parked())
@@ -313,7 +313,7 @@ impl Server {
         parked.map(|worker| worker.stops.rotate.cancel()).count()
     }
 
-    /// Jobs that are due, counting no more than needed.
+    /// Jobs that are due, counted up to `limit`.
     async fn waiting(&self, limit: usize) -> jobs::Result<usize> {
         let replications = &self.runner.replications.0;
         let now_ms = replications.jobs.clock().now_ms();
@@ -336,7 +336,7 @@ impl Server {
         Ok(usize::try_from(backlog.due).unwrap_or(usize::MAX))
     }
 
-    /// Every run stops in order, or is dropped when that takes too long.
+    /// Stops every run; those that take too long are dropped.
     async fn stop(mut self) {
         self.shutdown.cancel();
         let all = async { while self.tasks.join_next().await.is_some() {} };
@@ -352,7 +352,7 @@ impl Server {
     }
 }
 
-/// Background work that any node does: results of transient jobs that nobody asks for any more, databases to be looked at.
+/// Background work that any node does: removes expired results of transient jobs, and scans databases.
 async fn tidy(replications: Replications) {
     loop {
         let done = async {
@@ -373,7 +373,7 @@ async fn tidy(replications: Replications) {
 }
 
 impl Replications {
-    /// Removes some of the transient jobs whose results were kept for long enough, the oldest first. How many it were.
+    /// Removes some transient jobs whose results have expired, oldest first, and returns how many.
     pub async fn forget_transient(&self) -> Result<usize, ServiceError> {
         let age_s = self.options().transient_job_max_age_sec;
         let age_ms = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
@@ -389,9 +389,9 @@ impl Replications {
                         Some(info) if info.finished_ms == Some(at_ms) => {
                             self.drop_job_in(&tx, &op, &job).await?;
                         }
-                        // It was started again.
+                        // It was restarted.
                         Some(_) => {}
-                        // The queue has forgotten it, because no node did this for long.
+                        // The queue has removed it, because no node did this for long.
                         None => {
                             let id = String::from_utf8_lossy(&row.value);
                             let id = Some(&*id).filter(|id| !id.is_empty());

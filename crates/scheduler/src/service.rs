@@ -1,4 +1,4 @@
-//! The service of replications: what it is opened with and what everything else here shares.
+//! The replication service: its setup, and what the rest of this crate shares.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,34 +21,34 @@ use replication::params::Defaults;
 
 /// The type of replication jobs, as CouchDB names it.
 pub const JOB_TYPE: &str = "rep_jobs";
-/// How long a node may be silent before its jobs are given to others, when nobody says.
+/// Default time that a node may be silent before its jobs are given to others.
 pub const JOB_TIMEOUT: Duration = Duration::from_secs(61);
-/// Due time of jobs that wait for nobody: the end of the year 9999.
+/// Due time of paused jobs: the end of the year 9999.
 pub(crate) const PARKED_MS: i64 = 253_402_300_799_000;
 /// The secrets of the configuration by the names that `auth.secret_ref` uses.
 pub type Secrets = HashMap<String, couch::NamedSecret>;
 
-/// What [`Replications::open`] needs to know.
+/// Arguments of [`Replications::open`].
 #[derive(Debug, Default)]
 pub struct Setup {
     /// Keys for credentials at rest.
     pub sealer: Sealer,
-    /// What `auth.secret_ref` names.
+    /// Secrets for `auth.secret_ref`.
     pub secrets: Secrets,
     /// The section `[replicator]`.
     pub options: Options,
-    /// The UUID that replication ids are made of, as of a CouchDB that is replaced; else the stored one, or a new one.
+    /// The UUID in replication ids, such as that of a CouchDB being replaced. By default the stored one, or a new one.
     pub uuid: Option<String>,
     /// See [`Service::legacy_host`].
     pub legacy_host: Option<(String, u16)>,
-    /// Which literal addresses are refused when they are written; `None` for none.
+    /// Rejects literal addresses when they are written; `None` allows all.
     pub policy: Option<couch::Policy>,
     /// How long a node may be silent before its jobs are given to others; [`JOB_TIMEOUT`] if `None`. The value of the node
     /// that started last applies to all nodes of the store.
     pub job_timeout: Option<Duration>,
 }
 
-/// What a piece of background work came to.
+/// The result of a piece of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanned {
     /// There is nothing to do.
@@ -57,7 +57,7 @@ pub enum Scanned {
     Some,
 }
 
-/// Everything about replications but running them. Cheap to clone.
+/// Everything about replications except running them. Cheap to clone.
 #[derive(Clone)]
 pub struct Replications(pub(crate) Arc<Shared>);
 
@@ -79,8 +79,8 @@ impl fmt::Debug for Replications {
 }
 
 impl Replications {
-    /// Registers the type of jobs, and finds or makes the service's UUID. [`ServiceError::Unreadable`] when something in
-    /// the store may be sealed with a key that is not among these.
+    /// Registers the job type, and reads or creates the service's UUID. [`ServiceError::Unreadable`] if something in
+    /// the store may be sealed with a key that the setup lacks.
     pub async fn open(jobs: Jobs, docs: DocStore, setup: Setup) -> Result<Self, ServiceError> {
         setup.options.validate()?;
         let ty = JobType::new(JOB_TYPE)?;
@@ -130,37 +130,34 @@ impl Replications {
         })))
     }
 
-    /// The queue.
     pub fn jobs(&self) -> &Jobs {
         &self.0.jobs
     }
 
-    /// The databases.
     pub fn docs(&self) -> &DocStore {
         &self.0.docs
     }
 
-    /// The type of the jobs: what a [`jobs::Notifier`] and a [`jobs::Acceptor`] have to be made for.
+    /// The type of the jobs, for a [`jobs::Notifier`] and a [`jobs::Acceptor`].
     pub fn job_type(&self) -> &JobType {
         &self.0.ty
     }
 
-    /// What ids are made of.
+    /// The service's part of replication ids.
     pub fn service(&self) -> &Service {
         &self.0.service
     }
 
-    /// Seals and opens documents.
     pub fn sealer(&self) -> &Sealer {
         &self.0.sealer
     }
 
-    /// The settings of now.
+    /// The current settings.
     pub fn options(&self) -> Arc<Options> {
         self.0.options.borrow().clone()
     }
 
-    /// Changes the settings, from the next transaction or turn on.
+    /// Changes the settings from the next transaction or scheduler cycle on.
     pub fn set_options(&self, options: Options) -> Result<(), ServiceError> {
         options.validate()?;
         self.0.options.send_replace(Arc::new(options));

@@ -42,7 +42,7 @@ fn campaign(bug: Option<Bug>) -> Campaign<impl Fn(u64) -> Report + Sync, fn(u64)
     }
 }
 
-/// Whatever fails around them, replications end as they should, and two runs never copy for the same job.
+/// Replications end as they should whatever fails, and two runs never copy for the same job at once.
 #[test]
 fn replications_end_as_they_should() {
     campaign(None).run();

@@ -1,8 +1,7 @@
 //! Limits concurrent starts of runs per server.
 //!
 //! A server that is asked for a thousand databases at once does little but open and close files. So a run counts as
-//! starting until it has caught up, or for some seconds: after that it is a regular run, and no reason for others to
-//! wait.
+//! starting until it has caught up, but only for a few seconds: after that it no longer keeps others waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn few_runs_begin_at_a_server_at_a_time() {
+    fn concurrent_starts_are_limited_per_server() {
         let starts = Starts::default();
         let (a, b, c) = (
             endpoint("http://a:1/x"),
@@ -85,7 +84,7 @@ mod tests {
         );
         let now = |from, to, max| starts.at([from, to], max).now_or_never();
         let first = now(&a, &b, 2).unwrap();
-        // Within one server it takes one permit.
+        // A run within one server takes one permit.
         let second = now(&b, &b, 2).unwrap();
         assert!(now(&b, &c, 2).is_none());
         assert!(now(&c, &b, 2).is_none());

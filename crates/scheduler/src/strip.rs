@@ -1,9 +1,9 @@
 //! Documents without credentials: for readers who are neither owner nor administrator, and for the store.
 //!
-//! Both take the same members away. What a reader gets has a made-up revision, so that it cannot be written back over the
-//! credentials. What is stored keeps them sealed in a member of its own, `_sealed`, which no client can write; the rest
-//! stays readable for filters and queries. What the service has added, a [`Grant`], is shown to nobody: it is
-//! sealed there as well, or, without rights or without a key to seal with, in a member `_grant`.
+//! Both remove the same members. A reader gets a made-up revision, so that the document cannot be written back over the
+//! credentials. The store keeps them sealed in the member `_sealed`, which no client can write; the rest stays readable
+//! for filters and queries. A [`Grant`], which the service adds, is never shown: it is also sealed, or, if it has no
+//! rights or there is no key, stored in the member `_grant`.
 
 use docstore::{Db, Document, RevId};
 use document::json::Json;
@@ -15,23 +15,23 @@ use replication::params::Grant;
 const SEALED: &str = "_sealed";
 const GRANT: &str = "_grant";
 const PROXIES: [&str; 3] = ["proxy", "source_proxy", "target_proxy"];
-/// Members of an endpoint that hold credentials, or may.
+/// Members of an endpoint that may hold credentials.
 const SECRET_MEMBERS: [&str; 3] = ["headers", "auth", "tls"];
 
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
-    /// The name, if there is one.
+    /// `None` for an anonymous reader.
     pub name: Option<&'a str>,
     /// An administrator of the database, or of the server.
     pub is_admin: bool,
 }
 
-/// Where a document's credentials belong.
+/// The context that a document's credentials are sealed for.
 fn context(db: &Db, id: &str) -> String {
     format!("doc/{}/{id}", db.instance())
 }
 
-/// The body as it is stored: `None` when that is as it was sent.
+/// The body to store; `None` if it is stored as sent.
 pub fn seal_body(
     sealer: &Sealer,
     db: &Db,
@@ -47,7 +47,7 @@ pub fn seal_body(
     let before = members.len();
     if let Some(grant) = grant {
         let (name, json) = (GRANT.to_owned(), grant.to_json());
-        // What holds no rights is no secret.
+        // A grant without rights is no secret.
         if sealer.seals() && grant.has_rights() {
             hidden.push(Json::Array(vec![Json::String(name), json]));
         } else {
@@ -66,7 +66,7 @@ pub fn open_body(sealer: &Sealer, db: &Db, id: &str, stored: &str) -> Result<Jso
     open_granted(sealer, db, id, stored).map(|(body, _)| body)
 }
 
-/// The body as it was sent, and what the service has added to its plain names.
+/// The body as sent, and the grant that the service added.
 pub(crate) fn open_granted(
     sealer: &Sealer,
     db: &Db,
@@ -105,12 +105,12 @@ fn take(members: &mut Members, name: &str) -> Option<Json> {
     Some(members.remove(at).1)
 }
 
-/// Whether something may be sealed in a stored body. Cheap to ask, and false for most documents.
+/// Whether a stored body may hold sealed values. Cheap, and false for most documents.
 pub(crate) fn is_sealed(stored: &str) -> bool {
     stored.contains("\"_sealed\"")
 }
 
-/// What is sealed in a stored body.
+/// The sealed value of a stored body.
 pub(crate) fn sealed(stored: &str) -> Option<String> {
     if !is_sealed(stored) {
         return None;
@@ -119,7 +119,7 @@ pub(crate) fn sealed(stored: &str) -> Option<String> {
     json.get(SEALED)?.as_str().map(str::to_owned)
 }
 
-/// The body with its credentials sealed anew; `None` when they would be sealed with the same key now.
+/// The body with its credentials resealed; `None` if they are sealed with the current key already.
 pub(crate) fn reseal_body(
     sealer: &Sealer,
     db: &Db,
@@ -143,8 +143,8 @@ pub(crate) fn reseal_body(
     Ok(Some(Json::Object(members).to_string()))
 }
 
-/// The document as this reader may see it. Credentials that somebody wrote into it are there for its owner and for
-/// administrators; everybody else gets a document without them, under a made-up revision if something is missing.
+/// The document as this reader may see it. Owners and administrators see its credentials; other readers get it without
+/// them, under a made-up revision if something was removed.
 pub fn for_reader(
     sealer: &Sealer,
     db: &Db,
@@ -203,7 +203,7 @@ pub fn for_reader(
     Ok(shown)
 }
 
-/// Cheap to ask: most documents of a listing have none.
+/// A cheap test: most documents have none.
 fn may_hold_secrets(body: &str) -> bool {
     const SIGNS: [&str; 9] = [
         "@",
@@ -229,7 +229,7 @@ fn made_up(id: &RevId, body: &str) -> RevId {
 
 type Members = Vec<(String, Json)>;
 
-/// The members without credentials, and pairs of name and value of those that were changed.
+/// The members without credentials, and the original names and values of those that were changed.
 fn strip(json: Json) -> Option<(Members, Vec<Json>)> {
     let Json::Object(mut members) = json else {
         return None;
@@ -280,7 +280,7 @@ pub(crate) fn without_credentials(text: &str) -> String {
     text
 }
 
-/// A URL without userinfo. What is no usable URL loses everything before the last `@`: who knows what that is.
+/// A URL without userinfo. A malformed one loses everything before its last `@`, in case that is a password.
 fn without_userinfo(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text

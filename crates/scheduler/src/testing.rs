@@ -1,12 +1,12 @@
-//! Hooks for simulations of whole fleets: pausing processes, a journal of runs, and planted bugs. Outside of tests they
-//! do nothing, and cost nothing.
+//! Hooks for the fleet simulation: pausing processes, a journal of runs, and planted bugs. Outside of tests they do
+//! nothing and cost nothing.
 
 #[cfg(not(test))]
 pub(crate) use absent::*;
 #[cfg(test)]
 pub(crate) use present::*;
 
-/// A deliberate mistake.
+/// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// A run that lost its lock continues, and does not check it before a checkpoint.
@@ -17,18 +17,18 @@ pub(crate) enum Bug {
     /// [`Mistake::ForgetsRevisions`](replication::engine::Mistake::ForgetsRevisions)
     #[cfg(test)]
     ForgetsRevisions,
-    /// An idle job is not told of changes.
-    DeafWhenParked,
+    /// An idle job ignores changes of its source.
+    MissesChangesWhenIdle,
     /// The end of a run is not written to its document.
     EndWithoutDocument,
     /// A finished job stays in the listing of unfinished ones.
-    DoneStaysListed,
-    /// A job that waits for a replication id is not told that it is free.
-    ReleasesNobody,
+    FinishedStaysListed,
+    /// A job that failed as a duplicate stays failed when the replication id is free again.
+    ReleasesNoDuplicate,
     /// A deleted document leaves its job behind.
     DeletedKeepsJob,
-    /// A failed job waits for ever.
-    CrashWithoutRetry,
+    /// A failed job is never retried.
+    NeverRetries,
     /// Background work is polled without a pause.
     BusyTidying,
 }

@@ -1,7 +1,7 @@
-//! What `_scheduler/jobs`, `_scheduler/docs` and `_active_tasks` show, as JSON and without credentials.
+//! The contents of `_scheduler/jobs`, `_scheduler/docs` and `_active_tasks`, as JSON and without credentials.
 //!
-//! Every listing walks an index, some rows in a transaction: jobs that are not finished by replication id, documents by
-//! their id. Nothing is read that is not shown, skipped or filtered, and one call looks at [`VISITS_MAX`] rows at most.
+//! Every listing walks an index, some rows per transaction: unfinished jobs by replication id, documents by document
+//! id. Rows are only read if they are shown or filtered, and one call visits at most [`VISITS_MAX`] rows.
 
 mod docs;
 mod summary;
@@ -26,43 +26,42 @@ use crate::live::Live;
 use crate::service::Replications;
 use replication::id::ReplicationId;
 
-/// How many rows one call looks at.
+/// Maximum rows that one call visits.
 pub const VISITS_MAX: u64 = 10_000;
-/// How many jobs one transaction reads.
+/// Jobs per transaction.
 const ROWS: usize = 100;
-/// How many rows one transaction skips.
+/// Skipped rows per transaction.
 const SKIPS: u64 = 2_000;
 
-/// What to list of the jobs that are not finished.
+/// A query for unfinished jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobsQuery {
-    /// Only jobs in these states; none is all.
+    /// Only jobs in these states; empty for all.
     pub states: Vec<JobState>,
     /// Only jobs of documents of this database.
     pub database: Option<String>,
     /// Only jobs whose source or target contains this.
     pub endpoint: Option<String>,
-    /// How many to leave out.
+    /// Rows to skip.
     pub skip: u64,
-    /// How many to list.
+    /// Maximum rows to return.
     pub limit: u64,
-    /// Where the last page ended.
+    /// The end of the previous page.
     pub bookmark: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobsPage {
-    /// How many there are, without filters.
+    /// The number of jobs without filters.
     pub total_rows: u64,
-    /// How many were left out.
+    /// The number of rows skipped.
     pub offset: u64,
-    /// The rows.
     pub jobs: Vec<Value>,
-    /// Where to go on; `None` at the end.
+    /// The start of the next page; `None` at the end.
     pub bookmark: Option<String>,
 }
 
-/// A job as all views see it.
+/// A job, as read by all views.
 pub(crate) struct Seen {
     pub(crate) job: JobId,
     pub(crate) info: JobInfo,
@@ -125,7 +124,7 @@ impl Replications {
         Ok(page)
     }
 
-    /// Keys of the listing, and their jobs.
+    /// A page of keys of the listing, and their jobs.
     async fn active_page(
         &self,
         after: Option<&Bytes>,
@@ -161,7 +160,7 @@ impl Replications {
         Ok(self.see(id).await?.scheduler_job())
     }
 
-    /// The last documents that a job could not write, oldest first, each with `id`, `rev`, `error`, `reason` and `time`.
+    /// The most recent rejected documents of a job, oldest first, each with `id`, `rev`, `error`, `reason` and `time`.
     pub async fn job_failures(&self, id: &ReplicationId) -> Result<Vec<Value>, ServiceError> {
         Ok(self.see(id).await?.live.failures)
     }
@@ -194,7 +193,7 @@ impl Replications {
         }))
     }
 
-    /// `GET /_active_tasks`: a page of it, and where to go on.
+    /// A page of `GET /_active_tasks`, and the cursor of the next one.
     pub async fn active_tasks(
         &self,
         cursor: Option<&Cursor>,
@@ -203,7 +202,7 @@ impl Replications {
         Ok((seen.iter().filter_map(Seen::active_task).collect(), cursor))
     }
 
-    /// A page of the jobs that are in a state of the queue.
+    /// A page of the jobs in one of the queue's states.
     async fn state_page(
         &self,
         state: State,
@@ -261,7 +260,7 @@ impl JobsQuery {
 }
 
 impl Seen {
-    /// A job whose node died says that it runs until it is accepted again; the queue knows better.
+    /// The data of a job whose node died says `running` until it is claimed again; the queue knows better.
     pub(crate) fn state(&self) -> JobState {
         match (self.info.state, self.data.state) {
             (State::Pending, JobState::Running) => JobState::Pending,
@@ -269,12 +268,12 @@ impl Seen {
         }
     }
 
-    /// It has caught up and waits for changes.
+    /// Whether it has caught up and waits for changes.
     fn is_idle(&self) -> bool {
         self.data.idle && self.state() == JobState::Running && self.data.unreachable.is_none()
     }
 
-    /// It runs, and one of its servers gives no response.
+    /// The outage of one of its servers, while it runs.
     fn outage(&self) -> Option<&Outage> {
         let outage = self.data.unreachable.as_ref();
         outage.filter(|_| self.state() == JobState::Running)
@@ -345,7 +344,7 @@ impl Seen {
     }
 
     fn history(&self) -> Vec<Value> {
-        let event = |event: &crate::data::Happened| {
+        let event = |event: &crate::data::Event| {
             let mut shown = json!({"timestamp": iso(event.timestamp), "type": event.kind.as_str()});
             if let Some(reason) = &event.reason {
                 shown["reason"] = reason.as_str().into();
@@ -396,7 +395,7 @@ impl Seen {
         })
     }
 
-    /// `None` for a job that has been accepted and does not run yet.
+    /// `None` for a claimed job that has not started yet.
     fn active_task(&self) -> Option<Value> {
         if self.info.state != State::Running || self.data.state != JobState::Running {
             return None;

@@ -1,4 +1,4 @@
-//! Writes final states into documents: that a replication has completed or failed, and nothing before.
+//! Writes final states into documents: whether a replication completed or failed, and nothing earlier.
 
 use docstore::{Db, Document, Edit, EditMode, NewAttachment, NoHook, ReadOptions, Revisions};
 use document::json::Json;
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_say_how_it_ended() {
+    fn documents_show_the_final_state() {
         let stats = json!({"docs_read": 1}).as_object().unwrap().clone();
         let completed = Patch::Completed {
             stats,

@@ -9,9 +9,9 @@ use jobs::{Op, State};
 use md5::{Digest as _, Md5};
 use store::Transaction;
 
+use super::control::is_paused;
 use super::meaning::Meaning;
 use super::owner::{Writer, check_owner};
-use super::steer::is_paused;
 use crate::data::{self, JobData, Origin, document_job_id};
 use crate::fault::ServiceError;
 use crate::service::Replications;
@@ -19,7 +19,7 @@ use crate::strip;
 use crate::testing::{self, Bug};
 
 impl Replications {
-    /// Takes part in writes of documents by `writer`. One hook serves one call of the document store.
+    /// The hook for writes by `writer`. One hook serves one call of the document store.
     pub fn hook(&self, writer: Writer) -> DocumentHook<'_> {
         DocumentHook {
             replications: self,
@@ -37,9 +37,7 @@ impl Replications {
         }
     }
 
-    /// Updates the job of a document to its winning revision. `known` is the meaning of that revision, if it was parsed
-    /// before.
-    /// was read before.
+    /// Updates the job of a document to its winning revision. `known` is the revision's parsed body, if there is one.
     pub(crate) async fn document_in(
         &self,
         tx: &Transaction,
@@ -99,7 +97,7 @@ pub struct DocumentHook<'a> {
     replications: &'a Replications,
     writer: Writer,
     op: Op,
-    /// By document id: the stored bodies, and their meaning.
+    /// Parsed bodies by document id, each next to its stored text.
     known: HashMap<&'a str, Vec<(&'a str, &'a Meaning)>>,
 }
 
@@ -119,14 +117,14 @@ impl<'a> DocumentHook<'a> {
         self
     }
 
-    /// Bodies and not revisions are compared, because the new revisions are not known yet.
+    /// Compares bodies, because the new revisions are not known yet.
     fn meaning(&self, document: &Document) -> Option<&'a Meaning> {
         let known = self.known.get(document.id.as_str())?;
         let same = known.iter().find(|(stored, _)| *stored == document.body);
         same.map(|(_, meaning)| *meaning)
     }
 
-    /// Two writes of one call are two operations on the queue.
+    /// Each write of a call is its own operation on the queue.
     pub(super) fn op(&self, db: &Db, doc: &str, rev: &str) -> Op {
         let mut hash = Md5::new();
         hash.update(db.instance().0);
@@ -167,7 +165,7 @@ impl WriteHook for DocumentHook<'_> {
         let replications = self.replications;
         let stored = &change.written.body;
         match self.meaning(change.written) {
-            // This process has just sealed it.
+            // Sealed by this process.
             Some(_) if strip::is_sealed(stored) => {
                 (replications.seals_in(tx, replications.sealer().newest())).await?;
             }

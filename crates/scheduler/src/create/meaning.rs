@@ -1,4 +1,4 @@
-//! The meaning of a document's body, parsed once: before the transaction that writes it, if a client sent it.
+//! The parsed body of a document. If a client sent it, it is parsed before the transaction that writes it.
 
 use docstore::{Db, Document, Edit};
 use document::json::Json;
@@ -21,7 +21,7 @@ pub struct Meaning {
 #[derive(Debug)]
 pub struct Prepared {
     pub edit: Edit,
-    /// For [`DocumentHook::knowing`](super::DocumentHook::knowing); `None` if the hook needs none, or has to parse it.
+    /// For [`DocumentHook::knowing`](super::DocumentHook::knowing); `None` if the hook needs none, or must parse it.
     pub meaning: Option<Meaning>,
 }
 

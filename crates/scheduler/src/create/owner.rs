@@ -1,4 +1,4 @@
-//! Whose document it is.
+//! Who may write a document.
 
 use docstore::{Db, Edit};
 use document::json::Json;
@@ -23,19 +23,19 @@ pub(super) const OUTLIVED: &str = "A session, a token that expires or the word o
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// Somebody who asked for it.
+    /// A client.
     User {
-        /// The name; nobody in particular has none.
+        /// `None` for an anonymous client.
         name: Option<String>,
-        /// What else the user may.
+        /// The user's rights beyond its own documents.
         rank: Rank,
     },
-    /// The replicator itself. No client can be it, whatever its roles.
+    /// The replicator itself. No client can become it, whatever its roles.
     Replicator,
 }
 
 impl Writer {
-    /// Whether it may write its own documents only.
+    /// Whether it may write only its own documents.
     pub(super) fn is_member(&self) -> bool {
         matches!(
             self,
@@ -47,14 +47,14 @@ impl Writer {
     }
 }
 
-/// What a user may beside writing documents of their own.
+/// A user's rights beyond writing its own documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// Nothing.
     Member,
-    /// Write documents of others, in this database.
+    /// May write other users' documents in this database.
     DatabaseAdmin,
-    /// Everything: also use what is the server's, as its files and secrets.
+    /// May do everything, including use the server's files and secrets.
     ServerAdmin,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn check_owner(owner: Option<&str>, writer: &Writer) -> Result<(), Se
     }
 }
 
-/// The body with its owner filled in: `None` when it stays as it is.
+/// The body with its owner filled in; `None` if unchanged.
 fn fill_owner(body: &Json, writer: &Writer) -> Result<Option<Json>, ServiceError> {
     let Writer::User { name, rank } = writer else {
         return Ok(None);
@@ -101,10 +101,10 @@ impl Replications {
         Ok(self.prepare_granted(db, edit, writer, None)?.edit)
     }
 
-    /// Checks an edit, fills its owner in and seals its credentials; to be called before the transaction that writes it
-    /// with [`hook`](Replications::hook), and for a large body on a thread where blocking is allowed. Plain names of
-    /// databases mean what is granted to the writer, if it is the writer's own document; an import by the replicator is
-    /// granted as it is. Design and `_local` documents stay as they are.
+    /// Checks an edit, fills in its owner and seals its credentials. Call it before the transaction that writes the
+    /// edit with [`hook`](Replications::hook); for a large body, on a thread that may block. Plain database names use
+    /// the writer's `grant`, if the document is the writer's own; an import by the replicator keeps its grant as it is.
+    /// Design and `_local` documents are not changed.
     pub fn prepare_granted(
         &self,
         db: &Db,
@@ -135,7 +135,7 @@ impl Replications {
         if let Writer::User { name, rank } = writer
             && !edit.deleted
         {
-            // Whatever state it claims to be in: another user may take the state out later, and need not answer for the rest.
+            // In any state: another user may remove the state later, and is not checked for the rest.
             let wanted = wanted.as_ref().map_err(Clone::clone)?;
             check_paused(&body)?;
             check_user_ctx(&body, name.as_deref(), *rank)?;
@@ -157,8 +157,8 @@ impl Replications {
         })
     }
 
-    /// Whether somebody of this rank may have such a replication, its literal addresses may be reached, and the secrets it names may
-    /// go where it sends them.
+    /// Checks that a user of this rank may have this replication, that its literal addresses are allowed, and that the
+    /// secrets it names may be sent to its endpoints.
     pub(super) fn check_privileges(
         &self,
         wanted: &Replication,
@@ -173,7 +173,7 @@ impl Replications {
                     .map_err(|error| ServiceError::Egress(error.to_string()))?;
             }
             let secret = endpoint.secret_ref();
-            // Another node may know it.
+            // An unknown secret may exist on another node.
             if let Some(secret) = secret.and_then(|name| self.0.secrets.get(name)) {
                 endpoint.with_secret(secret).map_err(Invalid::from)?;
             }
@@ -193,7 +193,7 @@ fn check_lent(body: &Json, name: Option<&str>, grant: &Grant) -> Result<(), Serv
     Ok(())
 }
 
-/// Replicators of old ran documents with the roles in their `user_ctx`, and documents are copied between systems.
+/// Old replicators ran documents with the roles in their `user_ctx`, and documents are copied between systems.
 fn check_user_ctx(body: &Json, name: Option<&str>, rank: Rank) -> Result<(), ServiceError> {
     let Some(given) = body.get("user_ctx").filter(|_| rank < Rank::ServerAdmin) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `POST /_replicate`: starting, cancelling, waiting.
+//! `POST /_replicate`: starts, cancels and waits for transient replications.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,33 +17,32 @@ use replication::params::{Grant, Invalid, Replication, Request};
 const COLLISION: &str = "Persistent replication collision";
 const NOT_ADMIN: &str = "You are not a server admin.";
 
-/// Who asks.
+/// The client that sends a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The name; an anonymous administrator has none.
+    /// `None` for an anonymous administrator.
     pub name: Option<String>,
-    /// An administrator of the server.
     pub is_admin: bool,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Started {
     /// The job runs or will run; [`Replications::wait`] waits for it.
     Job {
         /// Its id, for `X-Couch-Replication-Job`.
         job: String,
-        /// Whether it is answered as soon as it runs.
+        /// Whether the client gets its answer as soon as the job runs.
         continuous: bool,
     },
     /// The job is gone: `{"ok":true,"_local_id":…}`.
     Cancelled {
-        /// The replication id, or the job's if it never got one.
+        /// The replication id, or the job id if it never had one.
         local_id: String,
     },
 }
 
-/// What a waiting client is told.
+/// The response to a waiting client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// 202: the continuous replication runs.
@@ -56,17 +55,15 @@ pub enum Answer {
         result: Map<String, Value>,
     },
     Failed(Failure),
-    /// Somebody cancelled it: 404.
+    /// 404: the job was cancelled.
     Removed,
 }
 
-/// A failed replication, as an HTTP answer has it.
+/// A failed replication, as in an HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub status: u16,
-    /// The value of `error`.
     pub error: String,
-    /// The value of `reason`.
     pub reason: String,
 }
 
@@ -99,8 +96,8 @@ impl Replications {
         self.request_granted(body, caller, None).await
     }
 
-    /// Does what the body of a `POST /_replicate` says, without waiting for it. The same request again is the same job. Plain
-    /// names of databases mean what is granted to the caller.
+    /// Executes the body of a `POST /_replicate` without waiting for the job. An equal request returns the same job.
+    /// Plain database names use the caller's `grant`.
     pub async fn request_granted(
         &self,
         body: &Json,
@@ -174,14 +171,14 @@ impl Replications {
         Ok(job)
     }
 
-    /// Removes the transient job of this replication id or job id. Its run stops.
+    /// Removes the transient job of this replication id or job id, and stops its run.
     pub async fn cancel(
         &self,
         id: &ReplicationId,
         caller: &Caller,
     ) -> Result<Started, ServiceError> {
         let op = self.0.jobs.op();
-        // What an earlier try of this very transaction may have removed.
+        // The id of a job that an earlier try of this transaction may have removed.
         let before: &Mutex<Option<String>> = &Mutex::new(None);
         let local_id = (self.0.jobs.store())
             .transact("cancel", |tx| async move {
@@ -201,7 +198,7 @@ impl Replications {
         Ok(Started::Cancelled { local_id })
     }
 
-    /// The job of a replication id or job id as clients name it.
+    /// Resolves a replication id or job id from a client.
     pub async fn find(&self, id: &ReplicationId) -> Result<JobId, ServiceError> {
         (self.0.jobs.store())
             .transact("find_job", |tx| async move {
@@ -210,7 +207,7 @@ impl Replications {
             .await
     }
 
-    /// The job that has this replication id, or else the one of this job id, whether there is one or not.
+    /// The job that owns this replication id, else the job of this id, which may not exist.
     pub(crate) async fn find_in(&self, tx: &Transaction, id: &str) -> Result<JobId, ServiceError> {
         let too_long = id.len() > jobs::ID_BYTES_MAX;
         if too_long {
@@ -222,7 +219,7 @@ impl Replications {
         }
     }
 
-    /// Waits until a continuous job runs, or any other has ended. Takes as long as it takes; dropping it stops nothing.
+    /// Waits until a continuous job runs, or any other has ended. Has no time limit; dropping the future stops no job.
     pub async fn wait(&self, follow: &NotifierHandle, job: &str) -> Result<Answer, ServiceError> {
         let job = JobId::new(job.to_owned())?;
         let mut followed = match follow.subscribe(&job).await {
@@ -259,10 +256,10 @@ fn authorize(data: &JobData, caller: &Caller) -> Result<(), ServiceError> {
     }
 }
 
-/// What a job's state means for whoever waits; `None` to wait on.
+/// The response for a job in this state; `None` to keep waiting.
 fn answer(state: State, data: JobData) -> Option<Answer> {
     match (state, data.state) {
-        // An accepted job whose data still says something else has not begun.
+        // A claimed job whose data has another state has not started yet.
         (State::Running, JobState::Running) if data.shown.continuous => Some(Answer::Running {
             local_id: data.rep_id.unwrap_or_default(),
         }),

@@ -34,7 +34,7 @@ impl Replications {
     }
 
     /// Does a bounded piece of background work: scans a database, removes jobs of a deleted one, or reseals. Every node
-    /// calls it until there is nothing to do, and again after a while.
+    /// calls this until there is nothing to do, and periodically after that.
     pub async fn work_a_little(&self) -> Result<Scanned, ServiceError> {
         let op = self.0.jobs.op();
         let scanned = (self.0.jobs.store())
@@ -103,7 +103,7 @@ impl Replications {
         Ok(self.0.docs.create(&name, instance).await?)
     }
 
-    /// Deletes a database at once. [`Self::work_a_little`] removes its jobs; holders of those are told then.
+    /// Deletes a database at once. [`Self::work_a_little`] removes its jobs later, and notifies their holders.
     pub async fn delete_database(&self, db: &Db) -> Result<(), ServiceError> {
         Ok(self.0.docs.delete_database(db).await?)
     }

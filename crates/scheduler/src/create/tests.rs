@@ -1,4 +1,4 @@
-//! Documents, requests and jobs in one store, whatever becomes of commits.
+//! Documents, requests and jobs in one store, while commits fail or have unknown outcomes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -85,7 +85,7 @@ async fn job(replications: &Replications, db: &Db, id: &str) -> Option<(JobInfo,
         .unwrap()
 }
 
-/// Rows of the index of active jobs are those of jobs that are not finished.
+/// The index of active jobs has exactly the jobs that are not finished.
 async fn check(replications: &Replications) -> usize {
     let listed = replications
         .scheduler_jobs(&crate::JobsQuery {
@@ -99,7 +99,7 @@ async fn check(replications: &Replications) -> usize {
 }
 
 #[tokio::test]
-async fn documents_make_replace_and_remove_jobs_on_a_bad_store() {
+async fn documents_create_replace_and_remove_jobs_on_a_faulty_store() {
     let quiet = Store::open("memory:").await.unwrap();
     for seed in 0..8 {
         let faults = Faults {
@@ -124,7 +124,7 @@ async fn documents_make_replace_and_remove_jobs_on_a_bad_store() {
             (State::Pending, JobState::Pending)
         );
         assert_eq!(data.shown.source.as_deref(), Some("http://a/x/"));
-        // The same again, with another unknown member, changes nothing.
+        // The same replication with another unknown member changes nothing.
         let mut same = body("d", "a");
         (same["_rev"], same["note"]) = (json!(rev.to_string()), json!(1));
         let rev = write(&replications, &db, joe(), &same).await.unwrap();
@@ -169,7 +169,7 @@ async fn documents_make_replace_and_remove_jobs_on_a_bad_store() {
 }
 
 #[tokio::test]
-async fn nobody_takes_a_document_over() {
+async fn other_users_cannot_take_over_a_document() {
     let store = Store::open("memory:").await.unwrap();
     let replications = open(&store).await;
     let db = replications.create_database("_replicator").await.unwrap();
@@ -179,7 +179,7 @@ async fn nobody_takes_a_document_over() {
     let mut hijack = body("d", "evil");
     hijack["_rev"] = json!(rev.to_string());
     let refused = |result: Result<docstore::Rev, ServiceError>| matches!(result, Err(ServiceError::Forbidden(text)) if text == "Can't update replication documents from other users.");
-    // With no owner, his own, and joe's; by deletion, and as another branch.
+    // With no owner, with eve's, and with joe's; by deletion, and as another branch.
     assert!(refused(
         write(&replications, &db, user("eve", false), &hijack).await
     ));
@@ -222,7 +222,7 @@ async fn nobody_takes_a_document_over() {
 }
 
 #[tokio::test]
-async fn invalid_documents_are_refused_in_couchdbs_words() {
+async fn invalid_documents_are_rejected_with_couchdbs_reasons() {
     let store = Store::open("memory:").await.unwrap();
     let replications = open(&store).await;
     let db = replications.create_database("_replicator").await.unwrap();
@@ -247,7 +247,7 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
             "{refused}"
         );
     }
-    // One that says that it failed makes no job, and is looked at all the same.
+    // A document that claims to have failed creates no job, but is still validated.
     let refused = json!({"_id": "f", "foo": 1, "_replication_state": "failed"});
     assert!(write(&replications, &db, joe(), &refused).await.is_err());
     let failed = json!({"_id": "f", "source": "http://a/x", "target": "http://t/y", "_replication_state": "failed", "_replication_state_reason": "r"});
@@ -286,7 +286,7 @@ async fn invalid_documents_are_refused_in_couchdbs_words() {
 }
 
 #[tokio::test]
-async fn a_summary_counts_all_and_looks_at_some() {
+async fn a_summary_counts_all_jobs_and_samples_some() {
     let store = Store::open("memory:").await.unwrap();
     let replications = open(&store).await;
     let db = replications.create_database("_replicator").await.unwrap();
@@ -311,7 +311,7 @@ async fn a_summary_counts_all_and_looks_at_some() {
         (&all["docs_per_second"], &all["lag_seconds_max"]),
         (&json!(0.0), &json!(0))
     );
-    // Looking at a part of them, it knows how many there are all the same.
+    // A sample still counts every job.
     let some = replications.summary_of(memory, 1).await.unwrap();
     assert_eq!(
         (&some["exact"], &some["sampled"]),
@@ -320,9 +320,9 @@ async fn a_summary_counts_all_and_looks_at_some() {
     assert_eq!(some["jobs"], jobs);
 }
 
-/// Every state, as listings and counters have it, and none left when the jobs are gone.
+/// Listings and counters agree on every state, and counters are zero once the jobs are gone.
 #[tokio::test]
-async fn states_are_counted_as_they_are_listed() {
+async fn counters_agree_with_listings() {
     let store = Store::open("memory:").await.unwrap();
     let replications = open(&store).await;
     let db = replications.create_database("_replicator").await.unwrap();
@@ -369,7 +369,7 @@ async fn states_are_counted_as_they_are_listed() {
     assert_eq!((&all["jobs"], &all["sampled"]), (&jobs, &json!(false)));
     let problems = queue.check(ty).await.unwrap().problems;
     assert!(problems.is_empty(), "{problems:?}");
-    // What a node that died has left waits, whatever its data says.
+    // A job whose node died is pending, whatever its data says.
     let labels = queue.counts_by_label(ty).await.unwrap();
     let died = labels
         .into_iter()
@@ -385,7 +385,7 @@ async fn states_are_counted_as_they_are_listed() {
 }
 
 #[tokio::test]
-async fn a_deleted_database_takes_its_jobs_with_it() {
+async fn deleting_a_database_removes_its_jobs() {
     let quiet = Store::open("memory:").await.unwrap();
     let faults = Faults {
         seed: 5,
@@ -408,7 +408,7 @@ async fn a_deleted_database_takes_its_jobs_with_it() {
         .await;
     assert!(written.unwrap().iter().all(Result::is_ok));
     assert_eq!(check(&replications).await, 250);
-    // Looking at all documents again changes nothing, and brings back what is missing.
+    // A scan changes no job, and recreates missing ones.
     let lost = document_job_id(db.instance(), "d200");
     let (op, lost) = (replications.jobs().op(), &lost);
     let of_ref = &replications;
@@ -434,7 +434,7 @@ async fn a_deleted_database_takes_its_jobs_with_it() {
 }
 
 #[tokio::test]
-async fn the_services_uuid_stays_unless_it_is_set() {
+async fn the_uuid_is_kept_unless_it_is_configured() {
     let store = Store::open("memory:").await.unwrap();
     let drawn = open(&store).await.service().uuid.clone();
     assert_eq!(drawn.len(), 32);
@@ -450,7 +450,7 @@ async fn the_services_uuid_stays_unless_it_is_set() {
 }
 
 #[tokio::test]
-async fn the_result_of_a_run_makes_no_job() {
+async fn writing_a_result_creates_no_job() {
     let store = Store::open("memory:").await.unwrap();
     let replications = &open(&store).await;
     let db = &replications.create_database("_replicator").await.unwrap();
@@ -473,9 +473,9 @@ async fn the_result_of_a_run_makes_no_job() {
 }
 
 #[tokio::test]
-async fn a_body_that_was_read_is_not_read_again_in_the_transaction() {
+async fn a_parsed_body_is_not_parsed_again_in_the_transaction() {
     let store = Store::open("memory:").await.unwrap();
-    // This one cannot open what the other one seals.
+    // `plain` cannot open what `sealing` seals.
     let (plain, sealing) = (
         open(&store).await,
         Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap(),
@@ -499,7 +499,7 @@ async fn a_body_that_was_read_is_not_read_again_in_the_transaction() {
 }
 
 #[test]
-fn a_transaction_reads_large_bodies_on_another_thread() {
+fn large_bodies_are_parsed_on_another_thread() {
     let threads = |bytes: usize| {
         let started = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&started);
@@ -528,7 +528,7 @@ fn a_transaction_reads_large_bodies_on_another_thread() {
 }
 
 #[tokio::test]
-async fn what_a_writer_may_reach_stays_with_the_document() {
+async fn the_writers_reach_is_kept_with_the_document() {
     let sealer = Sealer::new(vec![("k".into(), [1; 32])]).unwrap();
     for sealer in [Sealer::plain(), sealer] {
         let store = Store::open("memory:").await.unwrap();

@@ -1,4 +1,4 @@
-//! What jobs are counted as: their state as users see it, in the queue's own counters.
+//! Labels by which the queue counts jobs: their state as users see it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 
 use super::JobState;
 
-/// Labels are in the store: never change a number, never use one again.
+/// Stored: never change or reuse a number.
 const PENDING: u8 = 1;
 const PAUSED: u8 = 2;
 const RUNNING: u8 = 3;
@@ -17,10 +17,10 @@ const CRASHING: u8 = 5;
 const COMPLETED: u8 = 6;
 const FAILED: u8 = 7;
 const UNREACHABLE: u8 = 8;
-/// Data that cannot be read, which no job has.
+/// Undecodable data, which no job should have.
 const UNKNOWN: u8 = 15;
 
-/// The part of a job's data that its label follows from.
+/// The members of a job's data that decide its label.
 #[derive(Deserialize)]
 struct Labelled {
     state: JobState,
@@ -49,7 +49,7 @@ pub(crate) fn label(data: &[u8]) -> u8 {
     }
 }
 
-/// How many jobs the queue has counted in one of its states.
+/// The number of jobs in one of the queue's states.
 pub(crate) fn counted(counts: &BTreeMap<(State, u8), u64>, state: State) -> u64 {
     let of_state = counts
         .iter()
@@ -57,7 +57,7 @@ pub(crate) fn counted(counts: &BTreeMap<(State, u8), u64>, state: State) -> u64 
     of_state.map(|(_, count)| count).sum()
 }
 
-/// How many jobs there are, as users see them.
+/// The number of jobs by state, as users see it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) pending: u64,
@@ -65,16 +65,16 @@ pub(crate) struct Census {
     pub(crate) crashing: u64,
     pub(crate) completed: u64,
     pub(crate) failed: u64,
-    /// Of those that run.
+    /// Of the running ones.
     pub(crate) idle: u64,
-    /// Of those that run.
+    /// Of the running ones.
     pub(crate) unreachable: u64,
-    /// Of those that are pending.
+    /// Of the pending ones.
     pub(crate) paused: u64,
 }
 
 impl Census {
-    /// What the queue has counted; `None` if it has not counted all of it by label.
+    /// `None` if some jobs have no label yet.
     pub(crate) fn of(counts: &BTreeMap<(State, u8), u64>) -> Option<Self> {
         let mut all = Self::default();
         for ((state, label), count) in counts {

@@ -1,4 +1,4 @@
-//! One server that is listened to.
+//! Watches one server for changes of its databases.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,46 +10,45 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at `_dbs_info` where nothing else tells.
+/// Between two polls of `_dbs_info` without a feed.
 const POLL_PAUSE: Duration = Duration::from_secs(3);
-/// Between two looks where there is a feed.
+/// Between two polls with a feed.
 const CHECK_PAUSE: Duration = Duration::from_mins(1);
-/// New listeners are checked together.
+/// New listeners are polled together.
 const GATHER_PAUSE: Duration = Duration::from_millis(200);
-/// After a failure, and after many.
+/// After one failure, and the maximum after many.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// A server that does not know or allow something is asked again after so long.
+/// Before a request that the server refused or does not know is tried again.
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
-/// Databases in one `_dbs_info`: as many as CouchDB takes.
+/// Databases per `_dbs_info` request: CouchDB's limit.
 const NAMES_MAX: usize = 100;
-/// A feed may tell of a change so much later than the database.
+/// How much later than `_dbs_info` a feed may report a change.
 const FEED_DELAY: Duration = Duration::from_secs(5);
-/// Nobody listens to a server any more that nobody has listened to for so long.
-const DESERTED_PAUSE: Duration = Duration::from_mins(5);
-/// A feed that has not told so many changes is not believed any more.
+/// A server without listeners is no longer watched after this time.
+const UNUSED_MAX: Duration = Duration::from_mins(5);
+/// A feed that missed this many changes is not trusted any more.
 const MISSES_MAX: u32 = 3;
-/// A feed without a sign of life for three of these is given up, and its server looked after.
+/// A feed that is silent for three of these is dropped, and its server probed.
 const HEARTBEAT_MS: u64 = 10_000;
 
-/// Whether something tells of changes.
+/// Whether the server currently reports changes in one of the two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    /// Not known yet, or not at the moment.
-    Not,
-    /// From now on.
+enum Support {
+    /// Unknown, or interrupted.
+    Unknown,
     Live,
-    /// The server does not.
-    Never,
+    /// The server does not support or allow it.
+    Refused,
 }
 
-/// A server, and who listens to it.
+/// A server and its listeners.
 pub(super) struct Source {
     endpoint: Endpoint,
     listeners: Mutex<Listeners>,
-    feed: watch::Sender<Told>,
-    polls: watch::Sender<Told>,
-    /// A listener was added.
-    listened: Notify,
+    feed: watch::Sender<Support>,
+    polls: watch::Sender<Support>,
+    /// Notified when a listener is added.
+    added: Notify,
 }
 
 #[derive(Default)]
@@ -57,42 +56,46 @@ struct Listeners {
     next: u64,
     /// By the name of the database.
     by_database: BTreeMap<String, Vec<Entry>>,
-    /// Changes that the feed has not told.
+    /// Changes that the feed missed.
     misses: u32,
-    /// There will be no more.
+    /// Set when the task ends; no listener can be added any more.
     closed: bool,
 }
 
 struct Entry {
     id: u64,
-    /// The sequence that the server named first.
+    /// The first sequence that the server reported.
     seen: Option<Seq>,
     armed: CancellationToken,
-    heard: CancellationToken,
+    changed: CancellationToken,
 }
 
-/// Hears of changes of one database, from when it is armed until it has heard of one.
+/// Watches one database from the moment it is armed until the first change.
 pub(crate) struct ChangeListener {
     id: u64,
     database: String,
     source: Weak<Source>,
-    feed: watch::Receiver<Told>,
-    polls: watch::Receiver<Told>,
+    feed: watch::Receiver<Support>,
+    polls: watch::Receiver<Support>,
     armed: CancellationToken,
-    heard: CancellationToken,
+    changed: CancellationToken,
 }
 
 impl ChangeListener {
-    /// Waits until changes will be heard; false when they will not.
+    /// Waits until changes will be noticed; false if the server supports neither way.
     pub(super) async fn armed(&self) -> bool {
         let (mut feed, mut polls) = (self.feed.clone(), self.polls.clone());
         let never = async {
-            let refused = |told: &Told| *told == Told::Never;
+            let refused = |support: &Support| *support == Support::Refused;
             drop(feed.wait_for(refused).await);
             drop(polls.wait_for(refused).await);
         };
         let mut feed = self.feed.clone();
-        let live = async { feed.wait_for(|told| *told == Told::Live).await.is_ok() };
+        let live = async {
+            feed.wait_for(|support| *support == Support::Live)
+                .await
+                .is_ok()
+        };
         tokio::select! {
             biased;
             true = live => true,
@@ -102,8 +105,8 @@ impl ChangeListener {
     }
 
     /// Waits until the database may have changed.
-    pub(crate) async fn heard(&self) {
-        self.heard.cancelled().await;
+    pub(crate) async fn changed(&self) {
+        self.changed.cancelled().await;
     }
 }
 
@@ -127,9 +130,9 @@ impl Source {
         Self {
             endpoint,
             listeners: Mutex::default(),
-            feed: watch::Sender::new(Told::Not),
-            polls: watch::Sender::new(Told::Not),
-            listened: Notify::new(),
+            feed: watch::Sender::new(Support::Unknown),
+            polls: watch::Sender::new(Support::Unknown),
+            added: Notify::new(),
         }
     }
 
@@ -139,7 +142,7 @@ impl Source {
 
     /// Adds a listener, unless the source has stopped.
     pub(super) fn listener(self: &Arc<Self>, database: &str) -> Option<ChangeListener> {
-        let (armed, heard) = (CancellationToken::new(), CancellationToken::new());
+        let (armed, changed) = (CancellationToken::new(), CancellationToken::new());
         let mut listeners = self.listeners();
         if listeners.closed {
             return None;
@@ -154,10 +157,10 @@ impl Source {
                 id,
                 seen: None,
                 armed: armed.clone(),
-                heard: heard.clone(),
+                changed: changed.clone(),
             });
         drop(listeners);
-        self.listened.notify_one();
+        self.added.notify_one();
         Some(ChangeListener {
             id,
             database: database.to_owned(),
@@ -165,23 +168,23 @@ impl Source {
             feed: self.feed.subscribe(),
             polls: self.polls.subscribe(),
             armed,
-            heard,
+            changed,
         })
     }
 
-    /// Listens until nobody wants to know any more.
+    /// Watches the server until it has had no listeners for a while.
     pub(super) async fn serve(self: Arc<Self>, network: Network) {
         tokio::select! {
             biased;
             () = self.listen(&network) => {}
-            () = self.deserted() => {}
+            () = self.unused() => {}
         }
     }
 
-    async fn deserted(&self) {
+    async fn unused(&self) {
         let mut was_empty = false;
         loop {
-            sleep(DESERTED_PAUSE).await;
+            sleep(UNUSED_MAX).await;
             let mut listeners = self.listeners();
             if was_empty && listeners.by_database.is_empty() {
                 listeners.closed = true;
@@ -210,7 +213,7 @@ impl Source {
         join(self.follow(&server), self.poll(&server)).await;
     }
 
-    /// Follows the feed of updates.
+    /// Follows `_db_updates`.
     async fn follow(&self, server: &Server) {
         let mut since = None;
         let mut pause = RETRY_PAUSES.0;
@@ -223,15 +226,15 @@ impl Source {
                 Err(error) => error,
             };
             tracing::debug!(server = %self.endpoint, %error, "follow updates of databases");
-            self.feed.send_replace(Told::Not);
+            self.feed.send_replace(Support::Unknown);
             if !is_refusal(&error) {
                 sleep(pause).await;
                 pause = (pause * 2).min(RETRY_PAUSES.1);
             } else if since.take().is_some() {
-                // It does not know that sequence any more, so nobody knows what happened meanwhile.
-                self.all_heard();
+                // The server does not know this sequence any more: any database may have changed.
+                self.notify_all();
             } else {
-                self.feed.send_replace(Told::Never);
+                self.feed.send_replace(Support::Refused);
                 sleep(REFUSED_PAUSE).await;
             }
         }
@@ -251,10 +254,10 @@ impl Source {
         let mut updates = server.db_updates(FeedKind::Continuous, &from, idle).await?;
         *since = Some(from);
         if self.listeners().misses < MISSES_MAX {
-            self.feed.send_replace(Told::Live);
+            self.feed.send_replace(Support::Live);
         }
         while let Some(update) = updates.next().await? {
-            self.heard(&update.db_name);
+            self.notify(&update.db_name);
             if !update.seq.is_null() {
                 *since = Some(update.seq);
             }
@@ -269,20 +272,20 @@ impl Source {
             match self.poll_once(server).await {
                 Ok(()) => {
                     pause = RETRY_PAUSES.0;
-                    self.polls.send_replace(Told::Live);
-                    let again = if *self.feed.borrow() == Told::Live {
+                    self.polls.send_replace(Support::Live);
+                    let again = if *self.feed.borrow() == Support::Live {
                         CHECK_PAUSE
                     } else {
                         POLL_PAUSE
                     };
-                    if timeout(again, self.listened.notified()).await.is_ok() {
+                    if timeout(again, self.added.notified()).await.is_ok() {
                         sleep(GATHER_PAUSE).await;
                     }
                 }
                 Err(error) => {
                     tracing::debug!(server = %self.endpoint, %error, "ask for sequences of databases");
                     if is_refusal(&error) {
-                        self.polls.send_replace(Told::Never);
+                        self.polls.send_replace(Support::Refused);
                         sleep(REFUSED_PAUSE).await;
                     } else {
                         sleep(pause).await;
@@ -301,19 +304,19 @@ impl Source {
                 changed.extend(self.changed(&listed));
             }
         }
-        if *self.feed.borrow() == Told::Live && !changed.is_empty() {
+        if *self.feed.borrow() == Support::Live && !changed.is_empty() {
             sleep(FEED_DELAY).await;
-            if changed.iter().any(|heard| !heard.is_cancelled()) {
+            if changed.iter().any(|token| !token.is_cancelled()) {
                 self.missed();
             }
         }
-        for heard in changed {
-            heard.cancel();
+        for token in changed {
+            token.cancel();
         }
         Ok(())
     }
 
-    /// Those who ought to hear about what a server says of a database, or to have heard.
+    /// Tokens of the listeners whose database has another sequence than the one they first saw.
     fn changed(&self, listed: &ListedDatabase) -> Vec<CancellationToken> {
         let mut listeners = self.listeners();
         let entries = listeners
@@ -328,23 +331,23 @@ impl Source {
                 None
             }
             (Some(seen), Some(seq)) if is_same(seen, seq) => None,
-            // Also when it is gone: whoever runs next says so.
-            _ => Some(listener.heard.clone()),
+            // A missing database counts as changed; the next run reports the error.
+            _ => Some(listener.changed.clone()),
         });
         changed.collect()
     }
 
-    /// The feed has not told of a change.
+    /// Counts a change that the feed did not report.
     fn missed(&self) {
         let mut listeners = self.listeners();
         listeners.misses += 1;
         if listeners.misses == MISSES_MAX {
             tracing::warn!(server = %self.endpoint, "_db_updates does not tell of all updates: _dbs_info is asked often");
-            self.feed.send_replace(Told::Not);
+            self.feed.send_replace(Support::Unknown);
         }
     }
 
-    fn heard(&self, database: &str) {
+    fn notify(&self, database: &str) {
         for listener in self
             .listeners()
             .by_database
@@ -352,13 +355,13 @@ impl Source {
             .into_iter()
             .flatten()
         {
-            listener.heard.cancel();
+            listener.changed.cancel();
         }
     }
 
-    fn all_heard(&self) {
+    fn notify_all(&self) {
         for listener in self.listeners().by_database.values().flatten() {
-            listener.heard.cancel();
+            listener.changed.cancel();
         }
     }
 
@@ -369,7 +372,7 @@ impl Source {
     }
 }
 
-/// Where the feed of updates stands.
+/// The current sequence of the feed.
 async fn now(server: &Server) -> Result<Seq, couch::Error> {
     let from_now = Seq::from_value(&"now".into());
     let mut updates = server
@@ -379,7 +382,7 @@ async fn now(server: &Server) -> Result<Seq, couch::Error> {
     Ok(updates.last_seq().cloned().unwrap_or(from_now))
 }
 
-/// A cluster spells one sequence in many ways, but the number in front of it is the same.
+/// A cluster encodes one sequence in many ways, always with the same number in front.
 fn is_same(one: &Seq, other: &Seq) -> bool {
     fn number(seq: &Seq) -> Option<String> {
         let text = seq.to_query();

@@ -15,36 +15,36 @@ use replication::Error;
 use replication::engine::{Phase, Progress};
 use replication::id::Identity;
 
-/// Figures of the moment, which say nothing about what is done.
-const OF_THE_MOMENT: [&str; 4] = [
+/// Figures that mean nothing after the run.
+const MOMENTARY: [&str; 4] = [
     "lag_seconds",
     "last_progress_time",
     "docs_per_second",
     "bytes_per_second",
 ];
 
-/// Why a run is over.
+/// Why a run ended.
 #[derive(Clone, Debug)]
 pub(super) enum End {
     /// The lock was lost.
     Halted,
-    /// Everything is copied.
+    /// Everything was copied.
     Complete {
         result: Map<String, Value>,
         progress: Box<Progress>,
     },
-    /// To be run again, for no fault of its own.
+    /// To be run again; not a failure.
     Reschedule {
         due_ms: i64,
     },
-    /// It failed, and may succeed later.
+    /// It failed, and is retried later.
     Crash(Value),
     Fail(Value),
-    /// Another job does the same.
+    /// Another job has the same replication id.
     Duplicate {
         identity: Box<Identity>,
     },
-    /// One of the others, after a run that came so far.
+    /// One of the others, with the last progress of the run.
     After(Box<End>, Box<Progress>),
 }
 
@@ -53,13 +53,13 @@ impl End {
         match error {
             Error::Halted => Self::Halted,
             error if error.is_max_backoff() => Self::Crash(text_info("max_backoff")),
-            // It would fail on any node, and keep each from other work.
+            // It would fail on any node, and block each in turn.
             error @ Error::FilterTooExpensive { .. } => Self::Fail(error.to_info()),
             error => Self::Crash(error.to_info()),
         }
     }
 
-    /// The same end, with the last news of the run.
+    /// The same end, with the last progress of the run.
     pub(super) fn with(self, last: Progress) -> Self {
         if last.phase == Phase::Starting || matches!(self, Self::Halted) {
             return self;
@@ -68,12 +68,12 @@ impl End {
     }
 }
 
-/// What an end means for queue and document.
+/// An end, as written to queue and document.
 struct Plan {
     data: JobData,
     finish: Finish,
     patch: Option<Patch>,
-    /// It failed because another job has this id.
+    /// The replication id, if another job owns it.
     duplicate_of: Option<String>,
     outcome: Outcome,
 }
@@ -120,7 +120,7 @@ impl Work<'_> {
         };
         let (source, target) = (&data.shown.source, &data.shown.target);
         if let Some(outage) = self.outage(data) {
-            // The server's outage was logged, once for all.
+            // The outage was logged once for the server.
             tracing::info!(job.id = %id, ended = ?outcome, server = outage.server, reason, "run ended by an outage");
             return;
         }
@@ -141,7 +141,7 @@ impl Work<'_> {
         let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         let next_due_ms = info.and_then(|info| info.next_due_ms);
         let plan = match (end, next_due_ms) {
-            // Whatever came of this run, a creator wants another one, and says when: never, if the job is to be parked.
+            // A creator requested another run and decides when, whatever the result; never, if the job is to be paused.
             (_, Some(due_ms)) => self.reschedule(data, due_ms, op),
             (End::Duplicate { identity }, None) => {
                 self.duplicate_in(tx, op, random, data, identity).await?
@@ -160,10 +160,10 @@ impl Work<'_> {
             tx.clear(&keys::suspect(&job.id));
         }
         if let Some(last) = last {
-            self.tell_in(tx, op, last);
+            self.save_progress_in(tx, op, last);
         }
         if finished {
-            if !testing::has(Bug::DoneStaysListed) {
+            if !testing::has(Bug::FinishedStaysListed) {
                 tx.clear(&keys::active(old_id, &job.id));
             }
         } else if plan.data.rep_id.as_deref() != old_id {
@@ -180,7 +180,7 @@ impl Work<'_> {
         if finished && let Some(id) = &plan.data.rep_id {
             let owner = replications.owner_in(tx, id).await?;
             if owner.as_ref() == Some(&job.id) {
-                // The row stays, so that the job is found by its id: whoever comes takes it over.
+                // The row stays, so that the job is found by its replication id; the next owner overwrites it.
                 replications.release_in(tx, op, id).await?;
             }
         }
@@ -198,7 +198,7 @@ impl Work<'_> {
             End::Reschedule { due_ms } => self.reschedule(data, *due_ms, op),
             End::Crash(info) => self.crash(data, op, random, info.clone()),
             End::Fail(info) => self.fail(data, op, info.clone()),
-            // Unwrapped or answered before.
+            // Unwrapped or handled before.
             End::After(end, _) => self.plan(op, random, data, end),
             End::Halted | End::Duplicate { .. } => self.reschedule(data, 0, op),
         }
@@ -211,9 +211,9 @@ impl Work<'_> {
         result: &Map<String, Value>,
         progress: &Progress,
     ) -> Plan {
-        let mut data = Self::left(data, op);
+        let mut data = Self::released(data, op);
         let mut stats = progress.to_info(super::timestamp(op.now_ms));
-        for name in OF_THE_MOMENT {
+        for name in MOMENTARY {
             stats.remove(name);
         }
         if progress.stats.doc_write_failures > 0 {
@@ -235,7 +235,7 @@ impl Work<'_> {
     }
 
     fn reschedule(&self, data: &JobData, due_ms: i64, op: &Op) -> Plan {
-        let mut data = Self::left(data, op);
+        let mut data = Self::released(data, op);
         data.state = JobState::Pending;
         (data.info, data.last_error) = (None, None);
         self.note(
@@ -261,7 +261,7 @@ impl Work<'_> {
         if data.is_transient() && tag != "max_backoff" {
             return self.fail(data, op, info);
         }
-        let mut data = Self::left(data, op);
+        let mut data = Self::released(data, op);
         if data.state == JobState::Running {
             self.heal(&mut data);
         }
@@ -280,7 +280,7 @@ impl Work<'_> {
             .replications
             .options()
             .backoff_s(data.error_count, random);
-        let due_ms = if testing::has(Bug::CrashWithoutRetry) {
+        let due_ms = if testing::has(Bug::NeverRetries) {
             PARKED_MS
         } else {
             op.now_ms.saturating_add(wait_s.saturating_mul(1000))
@@ -298,8 +298,8 @@ impl Work<'_> {
     }
 
     fn fail(&self, data: &JobData, op: &Op, info: Value) -> Plan {
-        let mut data = Self::left(data, op);
-        // A job that was made as failed has counted that already.
+        let mut data = Self::released(data, op);
+        // A job created as failed has counted this already.
         if data.state != JobState::Failed {
             data.error_count = data.error_count.saturating_add(1);
             let reason = short_reason(&info);
@@ -318,7 +318,7 @@ impl Work<'_> {
         }
     }
 
-    /// The rival is looked at again, in this transaction: if it is gone there is nothing to fail for.
+    /// Checks again in this transaction that the rival exists: without it, the job need not fail.
     async fn duplicate_in(
         &self,
         tx: &Transaction,
@@ -349,13 +349,13 @@ impl Work<'_> {
         Ok(plan)
     }
 
-    /// The data of a job that nobody runs.
-    fn left(data: &JobData, op: &Op) -> JobData {
-        let mut left = data.clone();
-        (left.node, left.pid) = (None, None);
-        (left.idle, left.unreachable) = (false, None);
-        left.last_updated = op.now_ms.div_euclid(1000);
-        left
+    /// The data of a job that does not run any more.
+    fn released(data: &JobData, op: &Op) -> JobData {
+        let mut released = data.clone();
+        (released.node, released.pid) = (None, None);
+        (released.idle, released.unreachable) = (false, None);
+        released.last_updated = op.now_ms.div_euclid(1000);
+        released
     }
 
     fn note(&self, data: &mut JobData, op: &Op, events: &[(Kind, Option<&str>)]) {
@@ -364,7 +364,7 @@ impl Work<'_> {
     }
 }
 
-/// Of a pair the reason only, as CouchDB's histories have it.
+/// Only the reason of error and reason, as in CouchDB's histories.
 fn short_reason(info: &Value) -> String {
     let part = |name| info.get(name).and_then(Value::as_str);
     part("reason")

@@ -20,7 +20,7 @@ impl Servers {
         self.0.iter().find_map(outage)
     }
 
-    /// Waits until one of them has become unreachable, or is so no more.
+    /// Waits until one of them becomes unreachable or reachable.
     pub(super) async fn changed(&mut self) {
         let [source, target] = &mut self.0;
         tokio::select! {
@@ -31,7 +31,7 @@ impl Servers {
 }
 
 impl Work<'_> {
-    /// The outage of a server of this job, also of one whose run has not begun.
+    /// The outage of one of this job's servers, even if the run has not started.
     pub(super) fn outage(&self, data: &JobData) -> Option<Outage> {
         let endpoints = [&data.shown.source, &data.shown.target];
         endpoints.into_iter().flatten().find_map(|url| {

@@ -1,7 +1,7 @@
-//! Jobs that have caught up: they give their seat and their engine away until their source has changed.
+//! Idle jobs: caught up, without permit and engine until their source changes.
 //!
-//! Such a job is still this node's, and heartbeats go on. It costs its data, a place in the line of those who listen, and
-//! no connection. As soon as it hears of a change it takes a seat and runs from its checkpoint, as it would on another node.
+//! An idle job keeps its holder and its heartbeats. It costs its data and a listener, but no connection. When its
+//! source changes, it takes a permit and runs from its checkpoint, as it would on another node.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::traces;
 use replication::engine::{self, Phase, Progress, Run};
 use replication::params::{Filter, Replication};
 
-/// Even who has heard nothing looks now and then, half of it or more.
-const LOOK_PAUSE: Duration = Duration::from_hours(1);
+/// Even without a change a job checks its source this often, at random within the second half.
+const CHECK_PAUSE: Duration = Duration::from_hours(1);
 
-/// A source that says again that it has more than it has told is asked so much later.
-const ASK_PAUSE: Duration = Duration::from_mins(1);
+/// Delay before a source is checked again after it reported more changes than it then returned.
+const RECHECK_PAUSE: Duration = Duration::from_mins(1);
 
-/// While it lives a job is counted among those that wait for changes.
+/// Counts a job as idle while it lives.
 struct Parking<'a>(&'a Work<'a>);
 
 impl<'a> Parking<'a> {
@@ -48,7 +48,7 @@ impl Drop for Parking<'_> {
 }
 
 impl Work<'_> {
-    /// Runs and waits in turns, until there is a reason to end.
+    /// Alternates between running and waiting, until there is a reason to end.
     pub(super) async fn keep_running(
         &self,
         mut run: Run,
@@ -57,9 +57,9 @@ impl Work<'_> {
         mut asked: Option<String>,
     ) -> End {
         let mut permit = Some(permit);
-        let mut untold = None;
+        let mut checked_through = None;
         loop {
-            // Boxed, so that a job that waits does not keep room for what it did before.
+            // Boxed, so that an idle job keeps no memory for its run.
             let span = self.span(&run, asked.take().as_deref());
             let driven = Box::pin(self.drive(run.clone(), data, start_permit)).instrument(span);
             let (last, listener) = match driven.await {
@@ -68,7 +68,8 @@ impl Work<'_> {
             };
             let parking = Parking::begin(self);
             permit.take();
-            let parked = Box::pin(self.parked(&run, &last, listener, &mut untold, data)).await;
+            let parked =
+                Box::pin(self.parked(&run, &last, listener, &mut checked_through, data)).await;
             drop(parking);
             match parked {
                 Ok(again) => {
@@ -77,7 +78,7 @@ impl Work<'_> {
                 }
                 Err(end) => return end.with(*last),
             }
-            if let Some(end) = Box::pin(self.renamed(&run)).await {
+            if let Some(end) = Box::pin(self.id_changed(&run)).await {
                 return end.with(*last);
             }
             run.stats = last.stats;
@@ -85,7 +86,7 @@ impl Work<'_> {
         }
     }
 
-    /// What one run of the engine is known by; the child of the span that asked for it.
+    /// The span of one run of the engine, a child of the span that requested it.
     fn span(&self, run: &Run, asked: Option<&str>) -> Span {
         let (job, replication) = (&self.accepted.job.id, &run.replication);
         let span = tracing::info_span!(
@@ -101,15 +102,15 @@ impl Work<'_> {
         span
     }
 
-    /// Waits until a run has had nothing to do for a while, or for a moment if others want its seat, and until its source
-    /// is listened to.
+    /// Waits until a run has had nothing to do for a while, or for a moment if other jobs need its permit, and until a
+    /// listener watches its source.
     pub(super) async fn settled(
         &self,
         replication: &Replication,
         mut progress: watch::Receiver<Progress>,
     ) -> ChangeListener {
         let options = &replication.options;
-        // Without a checkpoint the next run would begin where the first one did.
+        // Without a checkpoint the next run would start over.
         if !options.continuous || !options.use_checkpoints {
             return std::future::pending().await;
         }
@@ -140,13 +141,13 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until the source has changed, and there is a seat and a turn.
+    /// Waits until the source has changed, and for a permit and a start permit.
     async fn parked(
         &self,
         run: &Run,
         last: &Progress,
         listener: ChangeListener,
-        untold: &mut Option<Seq>,
+        checked_through: &mut Option<Seq>,
         data: &mut JobData,
     ) -> Result<(Permit, StartPermit), End> {
         let waits = Progress {
@@ -154,18 +155,18 @@ impl Work<'_> {
             ..last.clone()
         };
         let changed = async {
-            let look = LOOK_PAUSE / 2 + self.runner.replications.entropy().up_to(LOOK_PAUSE / 2);
-            let told = async {
+            let pause = CHECK_PAUSE / 2 + self.runner.replications.entropy().up_to(CHECK_PAUSE / 2);
+            let shown = async {
                 let servers = Servers::of(&self.runner.network, &run.replication);
-                Box::pin(self.tell_parked(&waits, servers, data)).await;
+                Box::pin(self.show_idle(&waits, servers, data)).await;
                 std::future::pending::<()>().await;
             };
             tokio::select! {
                 biased;
-                () = listener.heard(), if !testing::has(Bug::DeafWhenParked) => {}
-                () = sleep(look) => {}
-                () = self.untold(run, last, untold) => {}
-                () = told => {}
+                () = listener.changed(), if !testing::has(Bug::MissesChangesWhenIdle) => {}
+                () = sleep(pause) => {}
+                () = self.unseen_changes(run, last, checked_through) => {}
+                () = shown => {}
             }
             let permit = self.runner.permits.wait().await;
             (permit, Box::pin(self.start_permit(&run.replication)).await)
@@ -177,32 +178,32 @@ impl Work<'_> {
         }
     }
 
-    /// Waits for ever, unless there was a change that the run had not been told of when it stopped. The feed of updates may
-    /// have told of it before there was an ear.
-    async fn untold(&self, run: &Run, last: &Progress, untold: &mut Option<Seq>) {
+    /// Completes if the source has changes that the run had not seen when it stopped, else never: the update feed may
+    /// have reported them before the listener was armed.
+    async fn unseen_changes(&self, run: &Run, last: &Progress, checked_through: &mut Option<Seq>) {
         if let Some(through) = &last.through_seq {
-            if untold.as_ref() == Some(through) {
-                sleep(ASK_PAUSE).await;
+            if checked_through.as_ref() == Some(through) {
+                sleep(RECHECK_PAUSE).await;
             }
             if Box::pin(engine::has_more(run, through)).await {
-                *untold = Some(through.clone());
+                *checked_through = Some(through.clone());
                 return;
             }
-            *untold = None;
+            *checked_through = None;
         }
         std::future::pending::<()>().await;
     }
 
-    /// Shows that the job waits, that it is healthy when it has been for long enough, and when its servers give no response.
-    async fn tell_parked(&self, waits: &Progress, mut servers: Servers, data: &mut JobData) {
-        let mut turned = self.heal(data) | !std::mem::replace(&mut data.idle, true);
+    /// Shows that the job is idle and whether its servers respond, and clears its errors once it is healthy.
+    async fn show_idle(&self, waits: &Progress, mut servers: Servers, data: &mut JobData) {
+        let mut is_new = self.heal(data) | !std::mem::replace(&mut data.idle, true);
         loop {
             let outage = servers.outage();
-            turned |= data.unreachable != outage;
+            is_new |= data.unreachable != outage;
             data.unreachable = outage;
-            match self.tell(waits, turned.then_some(&*data)).await {
+            match self.save_progress(waits, is_new.then_some(&*data)).await {
                 Ok(()) if data.error_count == 0 => {
-                    turned = false;
+                    is_new = false;
                     servers.changed().await;
                 }
                 Ok(()) => {
@@ -212,7 +213,7 @@ impl Work<'_> {
                         () = lasted => {}
                         () = servers.changed() => {}
                     }
-                    turned = self.heal(data);
+                    is_new = self.heal(data);
                 }
                 Err(error) if error.is_halt() => return self.stops.lost.cancel(),
                 Err(error) => {
@@ -224,8 +225,8 @@ impl Work<'_> {
         }
     }
 
-    /// A filter function may have changed with the source, and the replication's id with it.
-    async fn renamed(&self, run: &Run) -> Option<End> {
+    /// The filter function may have changed with the source, and the replication id with it.
+    async fn id_changed(&self, run: &Run) -> Option<End> {
         if !matches!(run.replication.options.filter, Filter::User { .. }) {
             return None;
         }

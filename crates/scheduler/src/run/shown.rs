@@ -14,11 +14,11 @@ pub(crate) const STUCK: Duration = Duration::from_secs(30);
 pub(crate) struct Shown {
     /// Whether it waits for changes without a permit.
     pub(super) parked: AtomicBool,
-    /// Since when it is behind its source, in milliseconds; 0 if it is not.
+    /// Since when it has been behind its source, in milliseconds; 0 if it is not.
     behind_since_ms: AtomicI64,
     /// Since when the current poll runs; 0 between polls.
     poll_began_ms: AtomicU64,
-    told_stuck: AtomicBool,
+    stuck_reported: AtomicBool,
 }
 
 impl Shown {
@@ -26,13 +26,13 @@ impl Shown {
         self.parked.load(Ordering::Relaxed)
     }
 
-    /// Whether it is newly found to be stuck.
-    pub(crate) fn gets_stuck(&self) -> bool {
+    /// Whether it has become stuck since the last call.
+    pub(crate) fn is_newly_stuck(&self) -> bool {
         let began_ms = self.poll_began_ms.load(Ordering::Relaxed);
         let lasts_ms = now_ms().saturating_sub(began_ms);
         began_ms > 0
             && Duration::from_millis(lasts_ms) > STUCK
-            && !self.told_stuck.swap(true, Ordering::Relaxed)
+            && !self.stuck_reported.swap(true, Ordering::Relaxed)
     }
 
     /// How far it is behind its source.

@@ -1,4 +1,4 @@
-//! The transaction that begins a run: whose the replication id is, and that the job runs.
+//! The transaction that starts a run: takes the replication id and marks the job as running.
 
 use jobs::{JobId, Op, State};
 use store::Transaction;
@@ -12,25 +12,25 @@ use crate::writeback::{self, Patch};
 use replication::Stats;
 use replication::id::Identity;
 
-/// How it went.
+/// The result of starting a run.
 pub(super) enum Begun {
-    /// The run may copy, counting on from here.
+    /// The run may copy, and continues these statistics.
     Run(Stats),
-    /// A creator wants something else meanwhile.
+    /// A creator requested another run meanwhile.
     Again,
-    /// Another job does this.
+    /// Another job owns the replication id.
     Duplicate,
 }
 
-/// Another job that has the replication id, and works or will.
+/// Another job that owns the replication id and is running or waiting to run.
 pub(super) struct Rival {
     pub(super) job: JobId,
     pub(super) is_transient: bool,
 }
 
 impl Replications {
-    /// The job that keeps this one from running for a replication id. Whoever waits after an error, is done or is not there
-    /// any more does not.
+    /// The job that keeps this one from running for a replication id. An owner that failed, ended or does not exist any
+    /// more does not.
     pub(super) async fn rival_in(
         &self,
         tx: &Transaction,
@@ -47,7 +47,7 @@ impl Replications {
             return Ok(None);
         };
         let works = matches!(data.state, JobState::Pending | JobState::Running);
-        // The row may be left of another life of that job.
+        // The row may be left over from a deleted job of that id.
         let is_its = data.rep_id.as_deref() == Some(replication_id);
         if info.state == State::Finished || !works || !is_its {
             return Ok(None);

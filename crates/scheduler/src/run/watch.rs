@@ -1,4 +1,4 @@
-//! While a run lasts: what it has done is kept where readers find it, and no checkpoint is written without the lock.
+//! During a run: stores its progress for readers, and lets no checkpoint through without the lock.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::live::Live;
 use crate::testing::{self, Bug};
 use replication::engine::{Gate, Halt, Phase, Progress, StartedFrom};
 
-/// A change of phase is told this soon after the last news.
+/// A change of phase is stored this soon after the last update.
 const PHASE_PAUSE: Duration = Duration::from_secs(1);
-/// After the store has failed.
+/// After an error of the store.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 impl Work<'_> {
-    /// Asks the queue before each checkpoint. A store that does not answer is asked again: when that takes too long, the
-    /// missing heartbeats end the run.
+    /// Checks the lock before each checkpoint. A store that does not respond is asked again; if that takes too long,
+    /// missed heartbeats end the run.
     pub(super) fn gate(&self) -> Gate {
         let (jobs, job) = (
             self.runner.replications.0.jobs.clone(),
@@ -47,17 +47,17 @@ impl Work<'_> {
         })
     }
 
-    /// Keeps progress until the run has ended; true when the lock was lost.
+    /// Stores progress until the run has ended; true when the lock was lost.
     pub(super) async fn watch(
         &self,
         mut progress: watch::Receiver<Progress>,
         mut servers: Servers,
         data: &mut JobData,
     ) -> bool {
-        let mut told = Instant::now();
+        let mut saved_at = Instant::now();
         let mut phase = Phase::Starting;
         loop {
-            let turned = tokio::select! {
+            let is_new = tokio::select! {
                 biased;
                 () = servers.changed() => true,
                 changed = progress.changed() => match changed {
@@ -67,56 +67,59 @@ impl Work<'_> {
             };
             let options = self.runner.replications.options();
             let pause = Duration::from_secs(options.stats_update_interval_sec);
-            let due = told + pause;
-            // A change of phase is worth an early look.
+            let due = saved_at + pause;
+            // A change of phase is stored early.
             let mut phases = progress.clone();
             let changed = async { drop(phases.wait_for(|now| now.phase != phase).await) };
             tokio::select! {
                 biased;
-                () = std::future::ready(()), if turned => {}
+                () = std::future::ready(()), if is_new => {}
                 () = servers.changed() => {}
                 () = sleep_until(due) => {}
-                () = changed => sleep_until(due.min(told + PHASE_PAUSE)).await,
+                () = changed => sleep_until(due.min(saved_at + PHASE_PAUSE)).await,
             }
             let now = progress.borrow_and_update().clone();
             if now.phase == Phase::Ended {
                 return false;
             }
             phase = now.phase;
-            told = Instant::now();
+            saved_at = Instant::now();
             self.stops.shown.set_behind(now.behind_since);
             let healed = self.heal(data);
             let idle = now.phase == Phase::CaughtUp;
             let before = (data.idle, data.unreachable.clone());
             (data.idle, data.unreachable) = (idle, servers.outage());
-            let turned = before != (data.idle, data.unreachable.clone());
-            match self.tell(&now, (healed || turned).then_some(&*data)).await {
+            let is_new = before != (data.idle, data.unreachable.clone());
+            match self
+                .save_progress(&now, (healed || is_new).then_some(&*data))
+                .await
+            {
                 Ok(()) => {}
                 Err(error) if error.is_halt() => return true,
                 Err(error) => {
                     let id = &self.accepted.job.id;
                     tracing::warn!(job.id = %id, error = %wire::chain(&error), "keep progress");
-                    // To be told with the next news.
+                    // Retried with the next update.
                     (data.idle, data.unreachable) = before;
                 }
             }
         }
     }
 
-    /// A run that has lasted is healthy: its errors are forgotten. True if there were any.
+    /// Clears the errors of a run that has lasted long enough to be healthy. True if there were any.
     pub(super) fn heal(&self, data: &mut JobData) -> bool {
         let now = self.runner.now_ms().div_euclid(1000);
         let threshold = self.runner.replications.options().health_threshold_sec;
         let lasted = u64::try_from(now.saturating_sub(data.last_start)).unwrap_or(0);
         let healed = data.last_start > 0 && lasted > threshold;
-        let sick = data.error_count > 0 || data.last_error.is_some();
+        let had_errors = data.error_count > 0 || data.last_error.is_some();
         if healed {
             (data.error_count, data.last_error) = (0, None);
         }
-        healed && sick
+        healed && had_errors
     }
 
-    pub(super) async fn tell(
+    pub(super) async fn save_progress(
         &self,
         now: &Progress,
         data: Option<&JobData>,
@@ -141,8 +144,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The last news of a run, written with its end.
-    pub(super) fn tell_in(&self, tx: &Transaction, op: &Op, last: &Progress) {
+    /// The last progress of a run, written with its end.
+    pub(super) fn save_progress_in(&self, tx: &Transaction, op: &Op, last: &Progress) {
         let live = live(last, op.now_ms);
         tx.set(&keys::live(&self.accepted.job.id), &live.encode());
     }

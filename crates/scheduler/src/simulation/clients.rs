@@ -13,56 +13,59 @@ use testkit::some_time;
 use tokio::time::sleep;
 
 use super::fleet::World;
-use super::plan::Wish;
+use super::plan::Goal;
 use crate::create::{Caller, Rank, Started, Writer};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 
-/// One client of one frontend, for ever. Failed requests are not retried.
+/// A client of a frontend that never stops. Failed requests are not retried.
 pub(super) async fn edit(
     world: Arc<World>,
     replications: Replications,
     follow: NotifierHandle,
     mut rng: SmallRng,
 ) {
-    let desk = Desk {
+    let frontend = Frontend {
         world,
         replications,
     };
     loop {
-        sleep(some_time(&mut rng, desk.world.plan.edits_gap)).await;
-        if desk.world.is_healing() {
+        sleep(some_time(&mut rng, frontend.world.plan.edits_gap)).await;
+        if frontend.world.is_healing() {
             continue;
         }
-        let number = rng.random_range(0..desk.world.plan.wishes.len());
-        let wish = &desk.world.plan.wishes[number];
-        if wish.documents == 0 {
+        let number = rng.random_range(0..frontend.world.plan.goals.len());
+        let goal = &frontend.world.plan.goals[number];
+        if goal.documents == 0 {
             // A client that does not wait for the response may repeat the request.
-            if let Ok(Started::Job { job, .. }) = desk.ask(wish, &mut rng).await
+            if let Ok(Started::Job { job, .. }) = frontend.ask(goal, &mut rng).await
                 && rng.random_bool(0.5)
             {
-                let patience = some_time(&mut rng, std::time::Duration::from_secs(30));
-                drop(tokio::time::timeout(patience, desk.replications.wait(&follow, &job)).await);
+                let time_limit = some_time(&mut rng, std::time::Duration::from_secs(30));
+                drop(
+                    tokio::time::timeout(time_limit, frontend.replications.wait(&follow, &job))
+                        .await,
+                );
             }
         } else {
-            let id = document_id(number, rng.random_range(0..wish.documents));
-            drop(desk.edit(&id, wish, &mut rng).await);
+            let id = document_id(number, rng.random_range(0..goal.documents));
+            drop(frontend.edit(&id, goal, &mut rng).await);
         }
     }
 }
 
-pub(super) fn document_id(wish: usize, nth: usize) -> String {
-    format!("wish-{wish}-{nth}")
+pub(super) fn document_id(goal: usize, nth: usize) -> String {
+    format!("goal-{goal}-{nth}")
 }
 
 /// A frontend, seen by its clients.
-pub(super) struct Desk {
+pub(super) struct Frontend {
     pub(super) world: Arc<World>,
     pub(super) replications: Replications,
 }
 
-impl Desk {
-    async fn edit(&self, id: &str, wish: &Wish, rng: &mut SmallRng) -> Result<(), ServiceError> {
+impl Frontend {
+    async fn edit(&self, id: &str, goal: &Goal, rng: &mut SmallRng) -> Result<(), ServiceError> {
         let now = self.read(id).await?;
         let rev = now.as_ref().and_then(|doc| doc["_rev"].as_str());
         let rev: Option<Rev> = rev.map(|rev| rev.parse().unwrap());
@@ -81,7 +84,7 @@ impl Desk {
                 self.replications.restart(&job).await.map(drop)
             }
             (_, rev) => {
-                let mut body = body(&self.world, wish);
+                let mut body = body(&self.world, goal);
                 // Another replication with the same id.
                 body["retries_per_request"] = json!(rng.random_range(1..4));
                 self.put(id, rev, &body).await
@@ -89,8 +92,8 @@ impl Desk {
         }
     }
 
-    async fn ask(&self, wish: &Wish, rng: &mut SmallRng) -> Result<Started, ServiceError> {
-        let mut body = body(&self.world, wish);
+    async fn ask(&self, goal: &Goal, rng: &mut SmallRng) -> Result<Started, ServiceError> {
+        let mut body = body(&self.world, goal);
         if rng.random_bool(0.3) {
             body["cancel"] = json!(true);
         }
@@ -138,18 +141,18 @@ impl Desk {
     }
 }
 
-/// The replication document of a wish.
-pub(super) fn body(world: &World, wish: &Wish) -> Value {
+/// The replication document of a goal.
+pub(super) fn body(world: &World, goal: &Goal) -> Value {
     let (source, target) = (&world.servers.source, &world.servers.target);
-    let source = if wish.invalid {
+    let source = if goal.invalid {
         // A database that does not exist.
         source.database_url("nowhere")
     } else {
-        source.database_url(&wish.source)
+        source.database_url(&goal.source)
     };
     json!({
         "source": source,
-        "target": target.database_url(&wish.target),
-        "continuous": wish.continuous,
+        "target": target.database_url(&goal.target),
+        "continuous": goal.continuous,
     })
 }

@@ -13,7 +13,7 @@ use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::clients::{self, Desk};
+use super::clients::{self, Frontend};
 use super::judge;
 use super::plan::Plan;
 use super::process::{Journal, Running};
@@ -25,7 +25,7 @@ use crate::testing::Bug;
 /// The start time, by a correct clock.
 const START_MS: i64 = 1_700_000_000_000;
 /// How long recovery may take after all faults have ended.
-const PATIENCE: Duration = Duration::from_mins(12);
+const RECOVERY_MAX: Duration = Duration::from_mins(12);
 /// How long the idle fleet is watched.
 const IDLE: Duration = Duration::from_mins(10);
 
@@ -51,7 +51,7 @@ impl World {
 pub(super) struct Fleet {
     pub(super) world: Arc<World>,
     /// The service, without faults.
-    pub(super) calm: Desk,
+    pub(super) calm: Frontend,
     members: Vec<Member>,
     pub(super) begun: Instant,
 }
@@ -119,7 +119,7 @@ impl Fleet {
             journal: Arc::new(Mutex::default()),
             healing: AtomicBool::new(false),
         });
-        let calm = Desk {
+        let calm = Frontend {
             world: Arc::clone(&world),
             replications,
         };
@@ -129,10 +129,10 @@ impl Fleet {
             members,
             begun: Instant::now(),
         };
-        for (number, wish) in fleet.world.plan.wishes.iter().enumerate() {
-            // Clients create others.
-            if number % 2 == 0 && wish.documents > 0 {
-                let body = clients::body(&fleet.world, wish);
+        for (number, goal) in fleet.world.plan.goals.iter().enumerate() {
+            // Clients create the others.
+            if number % 2 == 0 && goal.documents > 0 {
+                let body = clients::body(&fleet.world, goal);
                 let id = clients::document_id(number, 0);
                 unconstrained(fleet.calm.put(&id, None, &body))
                     .await
@@ -161,13 +161,13 @@ impl Fleet {
         let mut problems = Vec::new();
         for (at, (node, fault)) in self.world.plan.schedule.clone() {
             sleep_until(self.begun + at).await;
-            problems.extend(self.befall(node, fault).await.err());
+            problems.extend(self.inject(node, fault).await.err());
         }
         sleep_until(self.begun + self.world.plan.troubled).await;
         problems
     }
 
-    async fn befall(&mut self, node: usize, fault: Fault) -> Result<(), String> {
+    async fn inject(&mut self, node: usize, fault: Fault) -> Result<(), String> {
         let member = &mut self.members[node];
         match fault {
             Fault::Outage(outage) => {
@@ -216,11 +216,11 @@ impl Fleet {
         }
         // Work in progress ends.
         sleep(Duration::from_secs(90)).await;
-        unconstrained(self.go_on()).await
+        unconstrained(self.resume_all()).await
     }
 
     /// Resumes everything that is paused.
-    async fn go_on(&self) -> Vec<String> {
+    async fn resume_all(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (id, _) in self.documents() {
             let job = crate::data::document_job_id(self.world.db.instance(), &id);
@@ -236,16 +236,16 @@ impl Fleet {
         problems
     }
 
-    /// All documents that may exist, and their wishes.
+    /// All documents that may exist, and their goals.
     pub(super) fn documents(&self) -> Vec<(String, usize)> {
-        let wishes = self.world.plan.wishes.iter().enumerate();
-        let documents = wishes.flat_map(|(number, wish)| {
-            (0..wish.documents).map(move |nth| (clients::document_id(number, nth), number))
+        let goals = self.world.plan.goals.iter().enumerate();
+        let documents = goals.flat_map(|(number, goal)| {
+            (0..goal.documents).map(move |nth| (clients::document_id(number, nth), number))
         });
         documents.collect()
     }
 
-    /// Whether endless jobs yield to others, because there are too few permits for all.
+    /// Whether continuous jobs take turns, because there are too few permits for all.
     pub(super) fn takes_turns(&self) -> bool {
         self.world.plan.options.park_after_sec == 0
     }
@@ -255,9 +255,9 @@ impl Fleet {
         let begun = Instant::now();
         loop {
             sleep(Duration::from_secs(5)).await;
-            let wrong = unconstrained(judge::wrong(self)).await;
-            if wrong.is_empty() || begun.elapsed() > PATIENCE {
-                return wrong;
+            let violations = unconstrained(judge::violations(self)).await;
+            if violations.is_empty() || begun.elapsed() > RECOVERY_MAX {
+                return violations;
             }
         }
     }
@@ -290,7 +290,7 @@ impl Fleet {
         // The queue's services, the scheduler's background work; per job, heartbeats and statistics.
         let nodes = self.members.len() as u64 * (300 + 120 / self.world.plan.options.interval_sec);
         let jobs = self.documents().len() as u64 * 20;
-        let mut problems = unconstrained(judge::wrong(self)).await;
+        let mut problems = unconstrained(judge::violations(self)).await;
         if sum > minutes * (nodes + jobs) {
             problems.push(format!(
                 "{sum} transactions in {minutes} idle minutes: {more:?}"

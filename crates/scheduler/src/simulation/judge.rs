@@ -11,7 +11,7 @@ use testkit::Report;
 use tokio::time::Instant;
 
 use super::fleet::Fleet;
-use super::plan::Wish;
+use super::plan::Goal;
 use crate::data::{JobData, JobState, Origin};
 use crate::keys;
 use crate::service::JOB_TIMEOUT;
@@ -21,9 +21,9 @@ use crate::testing::{Copied, Recorded};
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// Violations, once all faults have ended.
-pub(super) async fn wrong(fleet: &Fleet) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let mut of_wish: BTreeMap<usize, Vec<(String, String)>> = BTreeMap::new();
+pub(super) async fn violations(fleet: &Fleet) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut of_goal: BTreeMap<usize, Vec<(String, String)>> = BTreeMap::new();
     for (id, number) in fleet.documents() {
         let Ok(row) = (fleet.calm.replications)
             .scheduler_doc(&fleet.world.db, &id)
@@ -31,53 +31,53 @@ pub(super) async fn wrong(fleet: &Fleet) -> Vec<String> {
         else {
             continue;
         };
-        let wish = &fleet.world.plan.wishes[number];
+        let goal = &fleet.world.plan.goals[number];
         let state = row["state"].as_str().unwrap_or("none").to_owned();
-        let waits = fleet.takes_turns() && wish.continuous && state == "pending";
-        if !waits && !may_be(wish, &state, &row) {
-            wrong.push(format!("{id} ({wish:?}) is {row}"));
+        let waits = fleet.takes_turns() && goal.continuous && state == "pending";
+        if !waits && !is_allowed(goal, &state, &row) {
+            violations.push(format!("{id} ({goal:?}) is {row}"));
         }
         let doc = fleet.calm.read(&id).await;
         match doc {
-            Ok(Some(doc)) => wrong.extend(contradiction(&id, &state, &doc)),
-            other => wrong.push(format!("{id} has a row and is {other:?}")),
+            Ok(Some(doc)) => violations.extend(contradiction(&id, &state, &doc)),
+            other => violations.push(format!("{id} has a row and is {other:?}")),
         }
-        of_wish.entry(number).or_default().push((id, state));
+        of_goal.entry(number).or_default().push((id, state));
     }
-    for (number, documents) in of_wish {
-        let wish = &fleet.world.plan.wishes[number];
+    for (number, documents) in of_goal {
+        let goal = &fleet.world.plan.goals[number];
         let works = |(_, state): &&(String, String)| {
             matches!(&**state, "running" | "completed") || fleet.takes_turns() && state == "pending"
         };
         let working = documents.iter().filter(works).count();
-        if wish.invalid {
+        if goal.invalid {
             continue;
         }
-        if working == 0 || wish.continuous && working > 1 {
-            wrong.push(format!("{working} of {documents:?} work"));
+        if working == 0 || goal.continuous && working > 1 {
+            violations.push(format!("{working} of {documents:?} work"));
         }
-        for difference in fleet.world.servers.differences(wish) {
-            wrong.push(format!("{wish:?}: {difference}"));
+        for difference in fleet.world.servers.differences(goal) {
+            violations.push(format!("{goal:?}: {difference}"));
         }
     }
-    wrong.extend(rows(fleet).await);
-    wrong
+    violations.extend(rows(fleet).await);
+    violations
 }
 
 /// Whether a document may stay in a state.
-fn may_be(wish: &Wish, state: &str, row: &Value) -> bool {
+fn is_allowed(goal: &Goal, state: &str, row: &Value) -> bool {
     let is_duplicate = (row["info"]["error"].as_str())
         .is_some_and(|error| error.starts_with("Duplicate job running"));
     match state {
-        "running" => wish.continuous && !wish.invalid,
-        "completed" => !wish.continuous && !wish.invalid,
-        "failed" => wish.documents > 1 && is_duplicate,
-        "crashing" => wish.invalid,
+        "running" => goal.continuous && !goal.invalid,
+        "completed" => !goal.continuous && !goal.invalid,
+        "failed" => goal.documents > 1 && is_duplicate,
+        "crashing" => goal.invalid,
         _ => false,
     }
 }
 
-/// A document shows the state of its job.
+/// Checks that a document shows the state of its job.
 fn contradiction(id: &str, state: &str, doc: &Value) -> Option<String> {
     let says = doc.get("_replication_state").and_then(Value::as_str);
     let should = matches!(state, "completed" | "failed").then_some(state);
@@ -87,7 +87,7 @@ fn contradiction(id: &str, state: &str, doc: &Value) -> Option<String> {
 /// Jobs, and rows that belong to them.
 async fn rows(fleet: &Fleet) -> Vec<String> {
     let replications = &fleet.calm.replications;
-    let mut wrong = replications
+    let mut violations = replications
         .jobs()
         .check(replications.job_type())
         .await
@@ -121,25 +121,25 @@ async fn rows(fleet: &Fleet) -> Vec<String> {
     for (id, (state, data)) in &jobs {
         let active = keys::active(data.rep_id.as_deref(), id);
         if listed.remove(&active) != (*state != State::Finished) {
-            wrong.push(format!("job {id} is {state:?} and not listed as that"));
+            violations.push(format!("job {id} is {state:?} and not listed as that"));
         }
         if !agree(*state, data.state) {
-            wrong.push(format!("job {id} is {state:?} and says {:?}", data.state));
+            violations.push(format!("job {id} is {state:?} and says {:?}", data.state));
         }
         if let Origin::Document { doc_id, .. } = &data.origin
             && !matches!(fleet.calm.read(doc_id).await, Ok(Some(_)))
         {
-            wrong.push(format!("job {id} has no document"));
+            violations.push(format!("job {id} has no document"));
         }
-        wrong.extend(waits_in_vain(fleet, id, data, &jobs).await);
+        violations.extend(stranded(fleet, id, data, &jobs).await);
     }
     for key in listed {
-        wrong.push(format!("an orphaned row: {}", key.escape_ascii()));
+        violations.push(format!("an orphaned row: {}", key.escape_ascii()));
     }
-    wrong
+    violations
 }
 
-/// The queue's state of a job, and its own.
+/// Whether the queue's state of a job agrees with the state in its data.
 fn agree(queue: State, own: JobState) -> bool {
     match queue {
         // A run may not have started yet, and the state written by a stopped node stays.
@@ -149,7 +149,7 @@ fn agree(queue: State, own: JobState) -> bool {
 }
 
 /// A job that failed as a duplicate of one that does not run any more.
-async fn waits_in_vain(
+async fn stranded(
     fleet: &Fleet,
     id: &JobId,
     data: &JobData,
@@ -208,8 +208,8 @@ pub(super) async fn judge(fleet: &Fleet) -> Report {
             counts.running
         ));
     }
-    problems.extend(together(&journal.copied));
-    problems.extend(in_turns(&journal.recorded));
+    problems.extend(concurrent(&journal.copied));
+    problems.extend(checkpoints_in_turn(&journal.recorded));
     let at = |at: Instant| at.duration_since(fleet.begun).as_secs_f64();
     let story = journal.copied.iter().map(|copied| {
         let ended = copied.ended.map(at);
@@ -234,7 +234,7 @@ pub(super) async fn judge(fleet: &Fleet) -> Report {
 ///
 /// A job never has two, except that a paused process may not have noticed yet. Of two jobs, the first of which was
 /// removed, the first run may continue until it is told so at its next heartbeat.
-fn together(copied: &[Copied]) -> Vec<String> {
+fn concurrent(copied: &[Copied]) -> Vec<String> {
     let mut problems = Vec::new();
     for (place, first) in copied.iter().enumerate() {
         for second in &copied[place + 1..] {
@@ -248,7 +248,7 @@ fn together(copied: &[Copied]) -> Vec<String> {
             } else {
                 JOB_TIMEOUT
             };
-            let awake = overlap.saturating_sub(asleep(first, second.begun, ended));
+            let awake = overlap.saturating_sub(paused_for(first, second.begun, ended));
             if awake > allowed {
                 problems.push(format!(
                     "{} and {} both copied for {} ({} and {}) for {awake:?}",
@@ -271,7 +271,7 @@ fn is_new(first: &Copied, second: &Copied) -> bool {
 }
 
 /// How long a process was paused between two moments.
-fn asleep(copied: &Copied, from: Instant, until: Instant) -> Duration {
+fn paused_for(copied: &Copied, from: Instant, until: Instant) -> Duration {
     let pauses = copied.process.pauses();
     let within = pauses.into_iter().map(|(begun, ended)| {
         let ended = ended.unwrap_or(until).min(until);
@@ -281,7 +281,7 @@ fn asleep(copied: &Copied, from: Instant, until: Instant) -> Duration {
 }
 
 /// Checkpoints of one replication id: once a run has written one after another run did, the other must not write again.
-fn in_turns(recorded: &[Recorded]) -> Vec<String> {
+fn checkpoints_in_turn(recorded: &[Recorded]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut sessions: BTreeMap<&str, Vec<&Recorded>> = BTreeMap::new();
     for record in recorded {

@@ -1,4 +1,4 @@
-//! What a seed decides: who is there, what is to be replicated, and what befalls them.
+//! Draws the nodes, replications and faults of a run from a seed.
 
 use std::time::Duration;
 
@@ -14,44 +14,44 @@ use crate::options::Options;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
-    /// How long things go wrong.
+    /// How long faults last.
     pub(super) troubled: Duration,
     pub(super) nodes: Vec<NodePlan>,
-    pub(super) wishes: Vec<Wish>,
+    pub(super) goals: Vec<Goal>,
     pub(super) options: Options,
     pub(super) faults: Faults,
-    /// What goes wrong at the servers.
+    /// Faults of the servers.
     pub(super) profile: Profile,
-    /// Between two edits of one frontend, on average.
+    /// Mean time between two edits of one frontend.
     pub(super) edits_gap: Duration,
-    /// Between two writes to the sources, on average.
+    /// Mean time between two writes to the sources.
     pub(super) writes_gap: Duration,
-    /// What goes wrong with which node.
+    /// Faults of the nodes.
     pub(super) schedule: Vec<(Duration, (usize, Fault))>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodePlan {
     pub(super) replicates: bool,
-    /// How many clients edit documents by it.
+    /// Clients that edit documents through this node.
     pub(super) clients: usize,
 }
 
-/// A replication that somebody wants.
+/// A replication that clients request.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct Goal {
     pub(super) source: String,
     pub(super) target: String,
     pub(super) continuous: bool,
-    /// Documents that ask for it; none for one that is asked for by requests.
+    /// Documents that request it; 0 if it is requested without a document.
     pub(super) documents: usize,
-    /// It cannot be read.
+    /// Its source does not exist.
     pub(super) invalid: bool,
 }
 
-/// Databases that are written to all the time.
+/// Databases that change all the time.
 pub(super) const LIVE: [&str; 2] = ["live-0", "live-1"];
-/// Databases that stay as they are.
+/// Databases that do not change.
 pub(super) const STILL: [&str; 2] = ["still-0", "still-1"];
 
 impl Plan {
@@ -65,17 +65,17 @@ impl Plan {
                 clients: usize::from(rng.random_bool(0.6)),
             })
             .collect();
-        // Somebody has to do everything.
+        // At least one frontend and one replication node.
         nodes[0].clients = 1;
         nodes[1].replicates = true;
-        let wishes = (0..rng.random_range(3..=7))
-            .map(|number| Wish::draw(rng, number))
+        let goals = (0..rng.random_range(3..=7))
+            .map(|number| Goal::draw(rng, number))
             .collect();
         let mut plan = Self {
             seed,
             troubled,
             nodes,
-            wishes,
+            goals,
             options: options(rng),
             faults: faults(rng),
             profile: profile(rng),
@@ -110,10 +110,10 @@ impl Plan {
     }
 }
 
-impl Wish {
+impl Goal {
     fn draw(rng: &mut SmallRng, number: usize) -> Self {
         let continuous = rng.random_bool(0.6);
-        // What ends is to be equal to what does not change.
+        // A one-shot replication has to end up equal to a source that does not change.
         let sources = if continuous { LIVE } else { STILL };
         Self {
             source: sources[rng.random_range(0..2)].to_owned(),
@@ -140,7 +140,7 @@ fn options(rng: &mut SmallRng) -> Options {
         } else {
             rng.random_range(2..=20)
         },
-        // Nodes are stopped by chance, and often enough to make any job look guilty.
+        // Nodes are stopped at random, often enough to make any job a suspect.
         set_aside_after: 0,
         health_threshold_sec: 30,
         min_backoff_penalty_sec: 2,

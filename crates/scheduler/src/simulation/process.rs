@@ -1,4 +1,4 @@
-//! What runs on a node that is up.
+//! The tasks of a running node.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::service::{Replications, Setup};
 use crate::testing::Process;
 use replication::engine::Budget;
 
-/// A node that is up.
+/// A running node.
 pub(super) struct Running {
     pub(super) control: FaultControl,
     pub(super) store: Store,
@@ -63,14 +63,14 @@ impl Running {
         }
     }
 
-    /// Ends it at once. What it has sent is on its way.
+    /// Ends it at once. Requests already sent are still delivered.
     pub(super) async fn crash(mut self) {
-        // Nobody else's task, as those of connections, goes on either.
+        // Pauses tasks that others spawned, such as those of connections.
         self.process.pause(true);
         self.tasks.shutdown().await;
     }
 
-    /// Ends it in order.
+    /// Stops it in order.
     pub(super) async fn stop(mut self) -> Result<(), String> {
         self.stop.cancel();
         let ended = async {
@@ -84,7 +84,7 @@ impl Running {
     }
 }
 
-/// A node as it is made.
+/// The parts of a node before it starts.
 struct Node {
     world: Arc<World>,
     name: String,
@@ -99,7 +99,7 @@ impl Node {
         let Some(replications) = stop.run_until_cancelled(self.open()).await else {
             return;
         };
-        // What others lean on ends last.
+        // Tasks that others depend on end last.
         let inner = CancellationToken::new();
         let (mut outer_tasks, mut inner_tasks) = (Vec::new(), Vec::new());
         let maintenance = Maintenance::new(replications.jobs().clone(), jobs::Options::default())
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    /// A store that is away is tried again.
+    /// Retries until the store responds.
     async fn open(&self) -> Replications {
         loop {
             let docs = DocStore::new(self.jobs.store().clone(), docstore::Options::default());
@@ -167,12 +167,12 @@ impl Node {
     }
 }
 
-/// A task of the same process; it ends with the one that holds it.
+/// A task of the same process; ends when its handle is dropped.
 fn spawn(
     task: impl Future<Output = ()> + Send + 'static,
 ) -> tokio_util::task::AbortOnDropHandle<()> {
     tokio_util::task::AbortOnDropHandle::new(tokio::spawn(crate::testing::spawned(task)))
 }
 
-/// What all processes write down together.
+/// The journal of all processes.
 pub(super) type Journal = Arc<Mutex<crate::testing::Journal>>;

@@ -11,7 +11,7 @@ use testkit::{actor_rng, some_time};
 use tokio::time::sleep;
 use wire::Io;
 
-use super::plan::{LIVE, Plan, STILL, Wish};
+use super::plan::{Goal, LIVE, Plan, STILL};
 
 /// Initial documents of a source.
 const DOCUMENTS: usize = 40;
@@ -47,8 +47,8 @@ impl Servers {
                 writer.write(&servers.source, &mut rng);
             }
         }
-        for wish in &plan.wishes {
-            servers.target.create_database(&wish.target).unwrap();
+        for goal in &plan.goals {
+            servers.target.create_database(&goal.target).unwrap();
         }
         for (peer, seed) in [(&servers.source, 1), (&servers.target, 2)] {
             let seed = plan.seed.wrapping_mul(2) + seed;
@@ -79,17 +79,17 @@ impl Servers {
         }
     }
 
-    /// Differences between the target of a wish and its source.
-    pub(super) fn differences(&self, wish: &Wish) -> Vec<String> {
+    /// Differences between the target of a goal and its source.
+    pub(super) fn differences(&self, goal: &Goal) -> Vec<String> {
         let contents = |peer: &Peer, name: &str| peer.contents(name).map(Contents::without_locals);
-        let source = contents(&self.source, &wish.source).unwrap();
-        let target = contents(&self.target, &wish.target).unwrap();
+        let source = contents(&self.source, &goal.source).unwrap();
+        let target = contents(&self.target, &goal.target).unwrap();
         let differences = compare(&source, &target);
         differences.iter().map(|one| format!("{one:?}")).collect()
     }
 }
 
-/// Writes to the changing databases, for ever.
+/// Writes to the changing databases without end.
 pub(super) async fn write_for_ever(servers: Arc<Servers>, plan: Plan) {
     let mut rng = actor_rng(plan.seed, &[1001]);
     let mut writers = LIVE.map(|database| Writer {

@@ -38,7 +38,7 @@ fn reader(name: Option<&str>, is_admin: bool) -> Reader<'_> {
 }
 
 #[tokio::test]
-async fn others_get_no_credentials_and_a_revision_that_is_none() {
+async fn other_readers_get_no_credentials_and_a_made_up_revision() {
     let db = db().await;
     let sealer = Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap();
     let sealed = seal_body(&sealer, &db, "d", &json(BODY), None).unwrap();
@@ -82,7 +82,7 @@ async fn others_get_no_credentials_and_a_revision_that_is_none() {
 }
 
 #[tokio::test]
-async fn what_the_service_adds_is_for_no_reader() {
+async fn grants_are_never_shown() {
     let db = db().await;
     let rights = serde_json::json!({"headers": {"Authorization": "Basic secret1"}});
     let grant = Grant::new("http://db", rights.as_object().unwrap().clone(), false);
@@ -112,7 +112,7 @@ async fn what_the_service_adds_is_for_no_reader() {
 }
 
 #[tokio::test]
-async fn what_holds_nothing_stays() {
+async fn documents_without_credentials_are_unchanged() {
     let db = db().await;
     let sealer = Sealer::new(vec![("k".to_owned(), [3; 32])]).unwrap();
     let plain =
@@ -137,7 +137,7 @@ async fn what_holds_nothing_stays() {
 }
 
 #[test]
-fn credentials_go_from_urls_good_and_bad() {
+fn credentials_are_removed_from_valid_and_malformed_urls() {
     for (text, stripped) in [
         ("http://adm:pass@h/db", "http://h/db"),
         ("http://a:b@c@h:80", "http://h:80"),

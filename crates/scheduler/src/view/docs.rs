@@ -19,7 +19,7 @@ const ROWS: u64 = 100;
 pub struct DocsQuery {
     /// Only documents in these states; empty for all.
     pub states: Vec<JobState>,
-    /// Which ids, how many to skip and to list.
+    /// Ids, rows to skip, and maximum rows to return.
     pub range: IdRange,
 }
 
@@ -93,7 +93,7 @@ impl Replications {
         db: &Db,
         query: &DocsQuery,
     ) -> Result<(Vec<(String, Option<Value>)>, bool), ServiceError> {
-        // Rows that are skipped unread are cheap.
+        // Rows that are skipped without reading them are cheap.
         let blind = query.states.is_empty() && query.range.skip >= ROWS;
         let limit = if blind { query.range.skip } else { ROWS };
         let limit = limit.min(1000);

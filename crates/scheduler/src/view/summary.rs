@@ -1,12 +1,12 @@
-//! `_scheduler/summary`: what the whole service does, in one small answer.
+//! `_scheduler/summary`: the state of the whole service in one small response.
 //!
-//! How many jobs are in which state is counted by the queue, by the labels of their data, at the same cost however many there
-//! are. Rates and what nodes do come from a look at the jobs: at all of them if there are few, else at some in each state of
-//! the queue, from which the rest is estimated: `sampled` says so. Jobs of a store from before there were labels get theirs
-//! when they next change; until all have one the states are estimated, too, and not `exact`.
+//! The queue counts the jobs in each state by the labels of their data, at the same cost for any number of jobs. Rates
+//! and the work of nodes come from the jobs themselves: all of them if there are few, else a sample of each of the
+//! queue's states, reported as `sampled`. Jobs of a store from before labels get theirs at their next change; until all
+//! have one, the counts are estimates, too, and not `exact`.
 //!
-//! Rates are those of what was written since the same jobs were seen some seconds ago, so that ten thousand jobs count that
-//! take a document now and then. What was not seen before says its rate itself.
+//! A rate is what was written since the same jobs were seen some seconds ago, so that many jobs that write one document
+//! now and then count. A job not seen before reports its own rate.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -18,8 +18,8 @@ use crate::data::{Census, JobState, counted};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 
-/// How many jobs of each state are looked at.
-const LOOKS_MAX: usize = 500;
+/// Maximum jobs sampled per state.
+const SAMPLES_MAX: usize = 500;
 
 const STATES: [JobState; 5] = [
     JobState::Pending,
@@ -28,12 +28,12 @@ const STATES: [JobState; 5] = [
     JobState::Completed,
     JobState::Failed,
 ];
-/// How far back rates look: running jobs tell what they have done every ten seconds.
+/// Minimum age of the figures that a rate starts from: running jobs report every ten seconds.
 const RATE_WINDOW_MS: i64 = 12_000;
-/// Nobody asked for so long: what is remembered says nothing of now.
-const MEMORY_MS: i64 = 60_000;
+/// Figures older than this say nothing about the current rate.
+const MEMORY_MAX_MS: i64 = 60_000;
 
-/// What summaries remember of running jobs from one to the next.
+/// Figures of running jobs, kept between summaries.
 #[derive(Debug, Default)]
 pub struct SummaryMemory(VecDeque<Moment>);
 
@@ -43,19 +43,19 @@ struct Moment {
     written: HashMap<JobId, Written>,
 }
 
-/// Documents and bytes.
+/// Documents and bytes written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     docs: u64,
     bytes: u64,
 }
 
-/// Some of the jobs in a state of the queue.
+/// A sample of the jobs in one of the queue's states.
 struct Sample {
     seen: Vec<Seen>,
-    /// How many there are.
+    /// The number of jobs in this state.
     replications: u64,
-    /// They are not all.
+    /// Whether the sample omits some.
     partial: bool,
 }
 
@@ -69,11 +69,11 @@ struct Tally {
     work: Work,
     nodes: BTreeMap<String, Work>,
     partial: bool,
-    /// What the queue has counted, if it has.
+    /// The queue's counts, if complete.
     census: Option<Census>,
 }
 
-/// What some running jobs do.
+/// The work of some running jobs.
 #[derive(Clone, Copy, Default)]
 struct Work {
     running: u64,
@@ -87,13 +87,13 @@ struct Work {
 impl Replications {
     /// `GET /_scheduler/summary`
     pub async fn summary(&self, memory: &mut SummaryMemory) -> Result<Value, ServiceError> {
-        self.summary_of(memory, LOOKS_MAX).await
+        self.summary_of(memory, SAMPLES_MAX).await
     }
 
     pub(crate) async fn summary_of(
         &self,
         memory: &mut SummaryMemory,
-        looks: usize,
+        samples: usize,
     ) -> Result<Value, ServiceError> {
         let labels = self.0.jobs.counts_by_label(&self.0.ty).await?;
         let count = |state| counted(&labels, state);
@@ -102,7 +102,7 @@ impl Replications {
         let mut tally = Tally::default();
         let mut written = HashMap::new();
         for state in [State::Pending, State::Running, State::Finished] {
-            let sample = self.sample(state, count(state), looks).await?;
+            let sample = self.sample(state, count(state), samples).await?;
             tally.add(&sample, memory, now_ms);
             let running = (sample.seen.iter()).filter(|seen| seen.state() == JobState::Running);
             written.extend(running.map(|seen| (seen.job.clone(), Written::by(seen))));
@@ -120,7 +120,12 @@ impl Replications {
         Ok(shown)
     }
 
-    async fn sample(&self, state: State, count: u64, looks: usize) -> Result<Sample, ServiceError> {
+    async fn sample(
+        &self,
+        state: State,
+        count: u64,
+        samples: usize,
+    ) -> Result<Sample, ServiceError> {
         let mut seen = Vec::new();
         let mut cursor = None;
         loop {
@@ -128,9 +133,9 @@ impl Replications {
             seen.extend(page);
             cursor = next;
             let partial = cursor.is_some();
-            if !partial || seen.len() >= looks {
+            if !partial || seen.len() >= samples {
                 let found = seen.len() as u64;
-                // Jobs move between two looks: those that were seen count.
+                // Jobs change state between two reads; those found count.
                 let replications = if partial { count.max(found) } else { found };
                 return Ok(Sample {
                     seen,
@@ -143,11 +148,11 @@ impl Replications {
 }
 
 impl SummaryMemory {
-    /// Keeps one moment that is old enough for a rate, and those after it.
+    /// Keeps one moment that is old enough for a rate, and all later ones.
     fn forget(&mut self, now_ms: i64) {
         let age = |moment: &Moment| now_ms - moment.at_ms;
         self.0
-            .retain(|moment| (0..MEMORY_MS).contains(&age(moment)));
+            .retain(|moment| (0..MEMORY_MAX_MS).contains(&age(moment)));
         while self
             .0
             .get(1)
@@ -194,12 +199,12 @@ impl Written {
 }
 
 impl Sample {
-    /// How many there are of what so many of the sample are.
+    /// Scales a number of jobs in the sample to all jobs.
     fn scaled(&self, part: u64) -> u64 {
         part.saturating_mul(self.replications) / (self.seen.len() as u64).max(1)
     }
 
-    /// The same of parts that make up the whole, so that they add up to what there is.
+    /// Scales parts of the whole sample, so that they add up to all jobs.
     fn shares<const N: usize>(&self, parts: [u64; N]) -> [u64; N] {
         let mut shares = parts.map(|part| self.scaled(part));
         let given: u64 = shares.iter().sum();
@@ -385,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_what_was_written_meanwhile() {
+    fn rates_are_computed_between_summaries() {
         let mut memory = SummaryMemory::default();
         for (at_ms, docs) in [(0, 100), (5_000, 110), (13_000, 200)] {
             let seen = running("a", docs);
@@ -397,14 +402,14 @@ mod tests {
             memory.rates(&running(id, docs), now_ms)
         };
         assert_eq!(rates(&mut memory, "a", 130, 15_000), (2.0, 20.0));
-        // What is new says it itself; what was begun anew has written nothing.
+        // A new job reports its own rate; a restarted one has written nothing.
         assert_eq!(rates(&mut memory, "b", 130, 15_000), (7.5, 0.0));
         assert_eq!(rates(&mut memory, "a", 0, 15_000), (0.0, 0.0));
         assert_eq!(memory.0.len(), 3);
         assert_eq!(rates(&mut memory, "a", 240, 33_000), (2.0, 20.0));
         assert_eq!(memory.0.len(), 1);
         assert_eq!(rates(&mut memory, "a", 240, 80_000), (7.5, 0.0));
-        // A clock that is set back makes no rates.
+        // A clock that is set back yields no rates.
         memory.0.push_back(Moment {
             at_ms: 90_000,
             written: HashMap::new(),
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_stands_for_the_whole() {
+    fn a_sample_is_scaled_to_all_jobs() {
         let sample = Sample {
             seen: (0..4).map(|n| running(&format!("j{n}"), 1)).collect(),
             replications: 1000,

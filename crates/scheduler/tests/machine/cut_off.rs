@@ -1,4 +1,4 @@
-//! Nodes that cannot reach the store any more, while they reach everything else.
+//! Nodes that cannot reach the store, but everything else.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use serde_json::json;
 
 use crate::fixture::World;
 
-/// A loser that lives goes on copying for a while, which does no harm, and has stopped before the next owner starts.
+/// The old holder may copy for a while, which does no harm, but stops before the next one starts.
 #[tokio::test]
-async fn who_is_cut_off_has_stopped_before_somebody_else_begins() {
+async fn a_partitioned_node_stops_before_another_starts_its_job() {
     let world = World::with_timeout(Some(Duration::from_secs(4))).await;
-    let _watch = world.watch_over();
-    let (first, line) = world.node_on_a_line("n1").await;
+    let _monitor = world.monitor();
+    let (first, faults) = world.node_with_faults("n1").await;
     world
         .put(
             "x",
@@ -22,9 +22,9 @@ async fn who_is_cut_off_has_stopped_before_somebody_else_begins() {
     world.until_copied("early").await;
     let row = world.until("x", |row| row["node"] == "n1").await;
     assert_eq!(row["state"], "running");
-    line.set_outage(true);
+    faults.set_outage(true);
     world.peer.put("a", r#"{"_id":"meanwhile"}"#).unwrap();
-    // It has the connections that it had, and does not know yet.
+    // Its connections still work, and it has not noticed yet.
     world.until_copied("meanwhile").await;
     let checkpoints = || world.peer.count("PUT", "/b/_local/*");
     let before = checkpoints();
@@ -42,8 +42,8 @@ async fn who_is_cut_off_has_stopped_before_somebody_else_begins() {
     );
     world.peer.put("a", r#"{"_id":"late"}"#).unwrap();
     world.until_copied("late").await;
-    // Whoever comes back finds nothing of its own, and may have the next job.
-    line.set_outage(false);
+    // The node has no job when it is back, and may claim the next one.
+    faults.set_outage(false);
     world
         .put(
             "y",

@@ -1,11 +1,11 @@
-//! Jobs of documents.
+//! Jobs created by documents.
 
 use serde_json::{Value, json};
 
 use crate::fixture::World;
 
 #[tokio::test]
-async fn a_document_is_done_and_says_so() {
+async fn a_finished_job_updates_its_document() {
     let world = World::new().await;
     for n in 0..3 {
         world
@@ -44,7 +44,7 @@ async fn a_document_is_done_and_says_so() {
             .ends_with('Z')
     );
     assert_eq!((&doc["extra"], &doc["owner"]), (&json!(1.5), &json!("joe")));
-    // Done jobs are not listed, and found by either id.
+    // Finished jobs are not listed, but found by either id.
     let page = world
         .replications
         .scheduler_jobs(&scheduler::JobsQuery {
@@ -76,7 +76,7 @@ async fn a_document_is_done_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_the_target_refused_is_no_secret() {
+async fn rejected_documents_are_reported() {
     let world = World::new().await;
     let large = json!({"_id": "large", "text": "x".repeat(2_000)});
     let documents = [json!({"_id": "small"}), large].map(|doc| doc.to_string());
@@ -101,7 +101,7 @@ async fn what_the_target_refused_is_no_secret() {
 }
 
 #[tokio::test]
-async fn a_failure_is_tried_again_later() {
+async fn a_failed_job_is_retried() {
     let world = World::new().await;
     let _node = world.node("n1").await;
     world
@@ -135,14 +135,14 @@ async fn a_failure_is_tried_again_later() {
     world.replications.restart(&world.job("x")).await.unwrap();
     let row = world.until_state("x", "completed").await;
     assert_eq!(row["error_count"], 0);
-    // And once more, for whoever asks.
+    // A finished job can be restarted, too.
     world.replications.restart(&world.job("x")).await.unwrap();
     world.until("x", |row| row["state"] != "completed").await;
     world.until_state("x", "completed").await;
 }
 
 #[tokio::test]
-async fn one_of_two_same_documents_fails_and_takes_over_when_the_other_goes() {
+async fn a_duplicate_fails_and_takes_over_when_the_owner_is_deleted() {
     let world = World::new().await;
     let _node = world.node("n1").await;
     world.put("one", &json!({"continuous": true})).await;
@@ -214,7 +214,7 @@ async fn a_changed_or_paused_document_stops_its_run() {
 }
 
 #[tokio::test]
-async fn secrets_are_nowhere_in_the_store() {
+async fn the_store_holds_no_secrets() {
     let world = World::new().await;
     let _node = world.node("n1").await;
     world.peer.add_user("adm", "hunter2", &["_admin"]).unwrap();

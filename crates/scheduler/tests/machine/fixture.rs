@@ -1,4 +1,4 @@
-//! A service on a store in memory, nodes that run its jobs, and a peer with the databases `a` and `b`.
+//! A service on an in-memory store, nodes that run its jobs, and a peer with the databases `a` and `b`.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Nothing here takes so long unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// Longer than anything takes unless it hangs.
+const TIMEOUT: Duration = Duration::from_secs(45);
 
 pub(crate) struct World {
     store: Store,
@@ -67,7 +67,7 @@ impl World {
         Self::with_timeout(None).await
     }
 
-    /// Where a node may be silent for so long.
+    /// With another time that a node may be silent.
     pub(crate) async fn with_timeout(job_timeout: Option<Duration>) -> Self {
         let store = Store::open("memory:").await.unwrap();
         let replications = service(&store, plain(), job_timeout).await;
@@ -100,14 +100,14 @@ impl World {
         self.node_on(&self.store, name, options).await
     }
 
-    /// A node that can be cut off from the store.
-    pub(crate) async fn node_on_a_line(&self, name: &str) -> (Node, FaultControl) {
-        let (store, line) = self.store.with_faults(store::Faults::default());
-        (self.node_on(&store, name, plain()).await, line)
+    /// A node and the faults of its connection to the store.
+    pub(crate) async fn node_with_faults(&self, name: &str) -> (Node, FaultControl) {
+        let (store, faults) = self.store.with_faults(store::Faults::default());
+        (self.node_on(&store, name, plain()).await, faults)
     }
 
-    /// Somebody who watches over running jobs.
-    pub(crate) fn watch_over(&self) -> AbortOnDropHandle<()> {
+    /// The activity monitor of running jobs.
+    pub(crate) fn monitor(&self) -> AbortOnDropHandle<()> {
         let options = jobs::Options {
             activity_monitor_max_jitter_msec: 100,
             ..jobs::Options::default()
@@ -159,7 +159,7 @@ impl World {
         body
     }
 
-    /// Writes a document, as its newest revision.
+    /// Writes the newest revision of a document.
     pub(crate) async fn put(&self, id: &str, options: &Value) {
         let rev = self
             .read(id)
@@ -214,19 +214,19 @@ impl World {
         jobs::JobId::new(format!("{}|{id}", self.db.instance())).unwrap()
     }
 
-    /// Waits until the row of a document is such.
-    pub(crate) async fn until(&self, id: &str, such: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until the row of a document matches.
+    pub(crate) async fn until(&self, id: &str, matches: impl Fn(&Value) -> bool) -> Value {
         let mut row = Value::Null;
         let look = async {
             loop {
                 row = self.replications.scheduler_doc(&self.db, id).await.unwrap();
-                if such(&row) {
+                if matches(&row) {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, look).await;
+        let waited = tokio::time::timeout(TIMEOUT, look).await;
         assert!(waited.is_ok(), "{id} stays {row:#}");
         row
     }
@@ -242,7 +242,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, look)
+        tokio::time::timeout(TIMEOUT, look)
             .await
             .expect("it is not copied");
     }
@@ -261,7 +261,7 @@ impl World {
             panic!("{started:?} is no job");
         };
         let wait = self.replications.wait(&self.follow, job);
-        tokio::time::timeout(PATIENCE, wait)
+        tokio::time::timeout(TIMEOUT, wait)
             .await
             .expect("it hangs")
             .unwrap()
@@ -298,7 +298,7 @@ impl World {
 impl Node {
     pub(crate) async fn until_running(&mut self, jobs: usize) {
         let wait = self.load.wait_for(|load| load.running == jobs);
-        tokio::time::timeout(PATIENCE, wait)
+        tokio::time::timeout(TIMEOUT, wait)
             .await
             .expect("the load stays")
             .unwrap();
@@ -306,7 +306,7 @@ impl Node {
 
     pub(crate) async fn until_parked(&mut self, jobs: usize) {
         let wait = self.load.wait_for(|load| load.parked == jobs);
-        tokio::time::timeout(PATIENCE, wait)
+        tokio::time::timeout(TIMEOUT, wait)
             .await
             .expect("the load stays")
             .unwrap();

@@ -8,8 +8,8 @@ use crate::fixture::{Node, World};
 
 const PAIRS: usize = 5;
 
-/// Where one job can work at a time, and nobody is ever stopped for others.
-fn one_seat() -> Options {
+/// One permit, and no job is ever stopped for others.
+fn one_permit() -> Options {
     Options {
         max_jobs: 1,
         max_churn: 0,
@@ -33,7 +33,7 @@ async fn pairs(world: &World) {
     }
 }
 
-/// Waits until all have copied so many documents and wait for more; their rows.
+/// Waits until all jobs have copied this many documents and are idle; returns their rows.
 async fn until_idle(world: &World, docs: u64) -> Vec<Value> {
     let mut rows = Vec::new();
     for n in 0..PAIRS {
@@ -43,7 +43,7 @@ async fn until_idle(world: &World, docs: u64) -> Vec<Value> {
     rows
 }
 
-async fn all_get_through_one_seat(world: &World, node: &mut Node) {
+async fn all_run_with_one_permit(world: &World, node: &mut Node) {
     pairs(world).await;
     let rows = until_idle(world, 1).await;
     assert!(
@@ -60,7 +60,7 @@ async fn all_get_through_one_seat(world: &World, node: &mut Node) {
     until_idle(world, 2).await;
     for n in 0..PAIRS {
         assert!(world.peer.get(&format!("t{n}"), "late").unwrap().is_some());
-        // Nothing has happened to the job itself.
+        // The job itself has not been restarted.
         let row = world
             .replications
             .scheduler_doc(&world.db, &format!("x{n}"))
@@ -78,20 +78,20 @@ async fn all_get_through_one_seat(world: &World, node: &mut Node) {
 }
 
 #[tokio::test]
-async fn those_that_wait_take_no_place() {
+async fn idle_jobs_hold_no_permit() {
     let world = World::new().await;
-    let mut node = world.node_with("n1", one_seat()).await;
-    all_get_through_one_seat(&world, &mut node).await;
+    let mut node = world.node_with("n1", one_permit()).await;
+    all_run_with_one_permit(&world, &mut node).await;
     assert!(
         world.peer.count("GET", "/_db_updates") <= 2,
         "one listens for all"
     );
-    // A node that is to run nothing gives them back.
+    // A node that may run nothing gives its idle jobs back.
     node.replications
         .set_options(Options {
             max_jobs: 0,
             interval_sec: 1,
-            ..one_seat()
+            ..one_permit()
         })
         .unwrap();
     node.until_running(0).await;
@@ -103,7 +103,7 @@ async fn those_that_wait_take_no_place() {
 }
 
 #[tokio::test]
-async fn sequences_are_asked_for_where_there_is_no_feed_of_updates() {
+async fn sequences_are_polled_without_an_update_feed() {
     let world = World::new().await;
     let missing = Fault::Status {
         status: 404,
@@ -112,14 +112,14 @@ async fn sequences_are_asked_for_where_there_is_no_feed_of_updates() {
     world
         .peer
         .set_faults(Faults::script([(On::any("/_db_updates"), missing)]));
-    let mut node = world.node_with("n1", one_seat()).await;
-    all_get_through_one_seat(&world, &mut node).await;
+    let mut node = world.node_with("n1", one_permit()).await;
+    all_run_with_one_permit(&world, &mut node).await;
     assert!(world.peer.count("POST", "/_dbs_info") >= 2);
 }
 
-/// Who cannot be listened to keeps its feed.
+/// A job keeps its own feed if its server cannot be watched.
 #[tokio::test]
-async fn servers_that_tell_nothing_are_not_waited_for() {
+async fn jobs_keep_their_feed_if_the_server_cannot_be_watched() {
     let world = World::new().await;
     let forbidden = || Fault::Status {
         status: 403,
@@ -131,7 +131,7 @@ async fn servers_that_tell_nothing_are_not_waited_for() {
     ]));
     let options = Options {
         park_after_sec: 1,
-        ..one_seat()
+        ..one_permit()
     };
     let _node = world.node_with("n1", options).await;
     world.put("x", &json!({"continuous": true})).await;
@@ -152,15 +152,15 @@ async fn servers_that_tell_nothing_are_not_waited_for() {
     assert_eq!(feeds(), before, "it has run all the time");
 }
 
-/// A change of which half a row came is heard when the feed goes on.
+/// A change of which half a row arrived is noticed when the feed resumes.
 #[tokio::test]
-async fn a_feed_that_was_cut_goes_on_where_it_was() {
+async fn a_feed_that_was_cut_resumes() {
     let world = World::new().await;
-    // The first request asks where the feed stands.
+    // The first request reads the current sequence of the feed.
     let cut = Fault::CutBody { after_bytes: 10 };
     let feed = On::get("/_db_updates").nth(2);
     world.peer.set_faults(Faults::script([(feed, cut)]));
-    let mut node = world.node_with("n1", one_seat()).await;
+    let mut node = world.node_with("n1", one_permit()).await;
     world.put("x", &json!({"continuous": true})).await;
     world.peer.put("a", r#"{"_id":"early"}"#).unwrap();
     let idle = |row: &Value| row["info"]["docs_written"] == 1 && row["info"]["idle"] == true;
@@ -171,9 +171,9 @@ async fn a_feed_that_was_cut_goes_on_where_it_was() {
     assert_eq!(world.peer.injected().len(), 1, "the feed was cut");
 }
 
-/// The feed of updates has told of a change before the job listened to it, and the job's own feed has not.
+/// The update feed reported a change before the job had a listener, and the job's own feed has not delivered it.
 #[tokio::test]
-async fn a_change_from_before_the_listening_is_not_missed() {
+async fn a_change_before_the_listener_is_armed_is_not_missed() {
     let world = World::new().await;
     let options = Options {
         park_after_sec: 1,
@@ -181,7 +181,7 @@ async fn a_change_from_before_the_listening_is_not_missed() {
         ..Options::default()
     };
     let mut node = world.node_with("n1", options).await;
-    // Because of this one the node follows the feed of updates.
+    // This job makes the node follow the update feed.
     let endpoints = ["first", "second"].map(|name| {
         world.peer.create_database(name).unwrap();
         world.peer.database_url(name)
@@ -210,9 +210,9 @@ async fn a_change_from_before_the_listening_is_not_missed() {
     node.until_parked(2).await;
 }
 
-/// The hung requests of one job are what all jobs of the server learn of.
+/// One job's requests hang, and all jobs of the server learn of it.
 #[tokio::test]
-async fn an_outage_of_their_server_is_shown_by_all_jobs() {
+async fn all_jobs_of_a_server_show_its_outage() {
     let world = World::new().await;
     let mut node = world.node("n").await;
     pairs(&world).await;

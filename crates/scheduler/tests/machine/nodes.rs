@@ -1,4 +1,4 @@
-//! Nodes that come and go.
+//! Nodes that start and stop.
 
 use peer::{Fault, Faults, On};
 use scheduler::{Options, SummaryMemory};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::fixture::World;
 
 #[tokio::test]
-async fn a_node_that_stops_hands_its_jobs_back() {
+async fn a_stopping_node_puts_its_jobs_back() {
     let world = World::new().await;
     let mut first = world.node("n1").await;
     world.put("x", &json!({"continuous": true})).await;
@@ -37,7 +37,7 @@ async fn a_node_that_stops_hands_its_jobs_back() {
         (&row["node"], &row["error_count"]),
         (&Value::Null, &json!(0))
     );
-    // What it has done is still shown.
+    // Its progress is still shown.
     assert_eq!(row["info"]["docs_written"], 1);
     let _second = world.node("n2").await;
     let row = world.until_state("x", "running").await;
@@ -50,14 +50,14 @@ async fn a_node_that_stops_hands_its_jobs_back() {
 }
 
 #[tokio::test]
-async fn the_longest_running_make_room_for_others() {
+async fn the_longest_running_jobs_make_room_for_others() {
     let world = World::new().await;
     let mut node = world.node("n1").await;
     let options = |max_jobs| Options {
         max_jobs,
         max_churn: 1,
         interval_sec: 1,
-        // They keep their places, although nothing changes.
+        // They keep their permits, although nothing changes.
         park_after_sec: 0,
         min_run_time_sec: 0,
         stats_update_interval_sec: 0,
@@ -73,7 +73,7 @@ async fn the_longest_running_make_room_for_others() {
             .await;
     }
     world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
-    // Both have their turn although one may run.
+    // Both get to run, one at a time.
     world
         .until("t0", |row| row["info"]["docs_written"] == 1)
         .await;
@@ -88,7 +88,7 @@ async fn the_longest_running_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_lets_others_begin() {
+async fn a_hung_server_does_not_block_other_starts() {
     let world = World::new().await;
     let node = world.node("n1").await;
     let options = Options {
@@ -109,9 +109,9 @@ async fn a_server_that_hangs_lets_others_begin() {
     world.until_state("first", "running").await;
 }
 
-/// A job that is taken away costs its holder a look at that job, and nothing for the others that it has.
+/// Removing a job costs its holder one read of that job, and nothing for its other jobs.
 #[tokio::test]
-async fn a_holder_hears_of_the_job_that_it_loses() {
+async fn a_holder_learns_that_it_lost_a_job() {
     const JOBS: usize = 8;
     let world = World::new().await;
     let mut node = world.node("n1").await;
@@ -130,7 +130,7 @@ async fn a_holder_hears_of_the_job_that_it_loses() {
     };
     let before = looks();
     world.delete("x0").await;
-    // Long before a heartbeat could have told.
+    // Long before the next heartbeat.
     node.load
         .clone()
         .wait_for(|load| load.running == JOBS - 1)

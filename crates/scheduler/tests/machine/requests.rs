@@ -1,4 +1,4 @@
-//! Jobs of `POST /_replicate`.
+//! Jobs created by `POST /_replicate`.
 
 use replication::id::ReplicationId;
 use scheduler::{Answer, Caller, Options, ServiceError, Started};
@@ -30,7 +30,7 @@ async fn a_request_waits_for_its_result() {
         panic!("it is not completed");
     };
     assert_eq!(result["no_changes"], true);
-    // Kept for a while, and then forgotten.
+    // The result is kept for a while, then removed.
     let Started::Job { job, .. } = &again else {
         panic!()
     };
@@ -46,7 +46,7 @@ async fn a_request_waits_for_its_result() {
 }
 
 #[tokio::test]
-async fn a_request_fails_once() {
+async fn a_failed_request_is_not_retried() {
     let world = World::new().await;
     let _node = world.node("n1").await;
     let body = json!({"source": world.peer.database_url("none")});
@@ -66,7 +66,7 @@ async fn a_request_fails_once() {
 }
 
 #[tokio::test]
-async fn a_continuous_one_runs_until_it_is_cancelled() {
+async fn a_continuous_request_runs_until_cancelled() {
     let world = World::new().await;
     let mut node = world.node("n1").await;
     let joe = caller("joe", false);
@@ -88,7 +88,7 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
     );
     assert_eq!(task["replication_id"], *local_id);
     assert_eq!(task["source"], world.peer.database_url("a") + "/");
-    // The same again is the same job.
+    // An equal request is the same job.
     let pid = task["pid"].clone();
     assert_eq!(world.request(&body, &joe).await.unwrap(), started);
     world.wait(&started).await;
@@ -96,7 +96,7 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
         world.replications.active_tasks(None).await.unwrap().0[0]["pid"],
         pid
     );
-    // A document that wants the same waits for it.
+    // A document with the same replication waits for it.
     world.put("doc", &body).await;
     world.until_state("doc", "crashing").await;
     let page = world
@@ -155,9 +155,9 @@ async fn a_continuous_one_runs_until_it_is_cancelled() {
     ));
 }
 
-/// However many finished jobs there are that are kept for good.
+/// The number of finished jobs that are kept forever does not matter.
 #[tokio::test]
-async fn results_are_forgotten_among_many_finished_jobs() {
+async fn results_expire_among_many_finished_jobs() {
     let world = World::new().await;
     world.put("x", &json!({})).await;
     let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use crate::fixture::World;
 
-/// A job that is never seen to run when its node stops: first among others, then in a small group, then alone.
+/// A job that has not shown that it runs when its node stops: first among others, then in a small group, then alone.
 #[tokio::test]
 async fn a_job_that_stops_its_nodes_is_set_aside() {
     let world = World::with_timeout(Some(Duration::from_secs(3))).await;
-    let _watch = world.watch_over();
+    let _monitor = world.monitor();
     let hangs = (On::any("/hangs/"), Fault::Hang);
     world.peer.set_faults(Faults::script([hangs]));
     world.peer.create_database("hangs").unwrap();
@@ -30,7 +30,7 @@ async fn a_job_that_stops_its_nodes_is_set_aside() {
         let document = json!({"_id": written}).to_string();
         world.peer.put("a", &document).unwrap();
         world.until_copied(&written).await;
-        // Nothing is handed back, as when the process is killed.
+        // Nothing is put back, as when the process is killed.
         drop(node);
     }
     let _last = world.node("last").await;

@@ -8,7 +8,7 @@ use crate::data::JobData;
 use crate::fault::ServiceError;
 use crate::keys_in_use::Place;
 
-/// The position of a pass.
+/// Everything that may be sealed.
 pub(super) struct Everything<'a> {
     pub(super) docs: &'a DocStore,
     pub(super) jobs: &'a Jobs,

@@ -171,18 +171,18 @@ async fn keys_change(store: &Store) {
 }
 
 #[tokio::test]
-async fn everything_is_sealed_anew_in_memory() {
+async fn everything_is_resealed_in_memory() {
     keys_change(&Store::open("memory:").await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn everything_is_sealed_anew_in_lmdb() {
+async fn everything_is_resealed_in_lmdb() {
     let place = testkit::Backend::Lmdb.place().unwrap();
     keys_change(&Store::open(&place.url).await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn everything_is_sealed_anew_in_foundationdb() {
+async fn everything_is_resealed_in_foundationdb() {
     let Some(url) = testkit::fdb_url() else {
         return;
     };
@@ -191,7 +191,7 @@ async fn everything_is_sealed_anew_in_foundationdb() {
 
 /// Commits fail, get lost, or are applied with an unknown outcome, while several nodes do the same.
 #[tokio::test]
-async fn everything_is_sealed_anew_on_a_bad_store() {
+async fn everything_is_resealed_on_a_faulty_store() {
     let clock = clock();
     for seed in 0..6 {
         let quiet = Store::open("memory:").await.unwrap();
@@ -218,9 +218,9 @@ async fn everything_is_sealed_anew_on_a_bad_store() {
     }
 }
 
-/// A node that was started before the keys were changed uses the old one again, at any point of a pass.
+/// A node started before the change of keys seals with the old key again, at any point of a pass.
 #[tokio::test]
-async fn a_key_stays_as_long_as_somebody_seals_with_it() {
+async fn a_key_is_kept_while_a_node_seals_with_it() {
     for turns in 0..12 {
         let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
         let old = node(&store, &clock, "ab").await.unwrap();
@@ -244,7 +244,7 @@ async fn a_key_stays_as_long_as_somebody_seals_with_it() {
 
 /// A running job is not written back in its earlier state.
 #[tokio::test]
-async fn a_run_does_not_bring_an_old_key_back() {
+async fn a_run_does_not_restore_an_old_key() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
     let old = node(&store, &clock, "ab").await.unwrap();
     let db = old.create_database("_replicator").await.unwrap();
@@ -277,7 +277,7 @@ async fn a_run_does_not_bring_an_old_key_back() {
 }
 
 #[tokio::test]
-async fn rings_go_on_where_others_ended() {
+async fn key_rings_must_overlap() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
     node(&store, &clock, "a").await.unwrap();
     assert_eq!(refused(&store, &clock, "b").await.as_deref(), Some("a"));
@@ -307,7 +307,7 @@ async fn rings_go_on_where_others_ended() {
 
 /// Two files with different keys of the same name, as if the line was generated on each node and not copied.
 #[tokio::test]
-async fn a_name_stands_for_one_key() {
+async fn a_name_identifies_one_key() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
     let refused = async |keys: &str| refused(&store, &clock, keys).await;
     let first = node(&store, &clock, "a").await.unwrap();
@@ -342,7 +342,7 @@ async fn a_name_stands_for_one_key() {
 
 /// Rows of keys that an older version did not write.
 #[tokio::test]
-async fn a_store_without_rows_of_keys_is_searched() {
+async fn a_store_without_key_rows_is_resealed() {
     let (store, clock) = (Store::open("memory:").await.unwrap(), clock());
     let old = node(&store, &clock, "a").await.unwrap();
     fill(&old, 3).await;

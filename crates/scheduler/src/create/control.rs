@@ -1,4 +1,4 @@
-//! Restarting and pausing jobs.
+//! Restarts, pauses and resumes jobs.
 
 use docstore::{Db, Edit, EditMode};
 use document::json::Json;
@@ -15,8 +15,8 @@ const NO_REPLICATION: &str =
     "The document describes no replication: there is nothing to run before it is changed.";
 
 impl Replications {
-    /// Runs a job now, whatever it does: one that runs stops in order and begins anew, one that waits need not wait, one
-    /// that is finished runs again and the state is taken out of its document. Errors are forgotten.
+    /// Runs a job now and clears its errors: a running job stops after a checkpoint and starts over, a waiting job no
+    /// longer waits, and a finished job runs again, its state removed from its document.
     pub async fn restart(&self, job: &JobId) -> Result<(), ServiceError> {
         let op = self.0.jobs.op();
         (self.0.jobs.store())
@@ -36,7 +36,7 @@ impl Replications {
         let Some((info, mut data)) = self.job_in(tx, job).await? else {
             return Err(ServiceError::Missing);
         };
-        // It fails, or is about to, and would again at once, in the same words.
+        // It would fail again at once with the same error.
         if data.spec.is_none() {
             return Err(ServiceError::Forbidden(NO_REPLICATION));
         }
@@ -53,7 +53,7 @@ impl Replications {
         {
             let patch = &writeback::Patch::Started;
             if let Some((db, edit)) = writeback::edit_in(self, tx, op, &data.origin, patch).await? {
-                // The hook makes a new job of it.
+                // The hook creates a new job.
                 match self.put_document_in(tx, op, &db, &edit).await {
                     Err(error) if error.as_store_error().is_none() => {
                         tracing::warn!(db = %db.name(), doc.id = %edit.id, %error, "cannot restart by the document");
@@ -77,7 +77,7 @@ impl Replications {
         Ok(())
     }
 
-    /// Parks a job after a checkpoint, or lets it go on. A document is changed, too: its member `paused` says so.
+    /// Pauses a job after a checkpoint, or resumes it. Also sets or removes `paused` in its document.
     pub async fn set_paused(&self, job: &JobId, paused: bool) -> Result<(), ServiceError> {
         let op = self.0.jobs.op();
         (self.0.jobs.store())
@@ -89,7 +89,7 @@ impl Replications {
                     return Ok(());
                 }
                 match data.origin.clone() {
-                    // The hook says it to the job.
+                    // The hook updates the job.
                     Origin::Document { .. } => {
                         self.pause_document_in(&tx, &op, &data.origin, paused).await
                     }
@@ -119,7 +119,7 @@ impl Replications {
         self.put_document_in(tx, op, &db, &edit).await
     }
 
-    /// Changes a document and, by the hook, its job.
+    /// Changes a document and, through the hook, its job.
     async fn put_document_in(
         &self,
         tx: &Transaction,
@@ -134,7 +134,7 @@ impl Replications {
             .map(|_| ())
     }
 
-    /// Says it to the queue: a running job stops in order, for its holder hears that it is to run again.
+    /// Updates the queue. A running job stops after a checkpoint: its holder learns that another run is wanted.
     pub(crate) async fn set_paused_in(
         &self,
         tx: &Transaction,
@@ -157,7 +157,7 @@ impl Replications {
     }
 }
 
-/// Whether a job is parked, or will be when the run in progress has stopped.
+/// Whether a job is paused, or will be once its current run has stopped.
 pub(crate) fn is_paused(info: &JobInfo, data: &JobData) -> bool {
     info.next_due_ms
         .map_or(data.paused, |due_ms| due_ms == PARKED_MS)

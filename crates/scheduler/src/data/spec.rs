@@ -1,5 +1,5 @@
-//! The parameters of a job: the members of the body that the parser reads, sealed as a whole. Defaults are filled in at
-//! the time of a run. What may be shown is stored next to it in plain text.
+//! The parameters of a job: the members of the body that the parser reads, sealed as a whole. A run fills in defaults.
+//! What may be shown is stored next to them in plain text.
 
 use couch::Endpoint;
 use document::json::Json;
@@ -41,10 +41,10 @@ const MEMBERS: [&str; 27] = [
     "filter_where",
 ];
 const MEMBER_CHECKPOINTS: &str = "checkpoints";
-/// Added by the service: clients cannot write this member.
+/// Added by the service; clients cannot write this member.
 pub(super) const GRANT: &str = "_grant";
 
-/// What is shown of a replication.
+/// The parts of a replication that may be shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Shown {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parser_reads_no_member_that_is_not_kept() {
+    fn every_member_that_the_parser_reads_is_stored() {
         let sources = [
             include_str!("../../../replication/src/params.rs"),
             include_str!("../../../replication/src/params/options.rs"),
@@ -144,7 +144,7 @@ mod tests {
             "interval(\"",
             "proxy(\"",
         ];
-        // Not part of a replication, or members of members.
+        // Not part of a replication, or nested members.
         let others = ["cancel", "view"];
         let mut seen = 0;
         for source in sources {
