@@ -1,4 +1,4 @@
-//! A long run that stores its progress, and stops when its job is cancelled or wanted again.
+//! A long run that stores its progress, and stops when its job is cancelled or requested again.
 //!
 //! `cargo run --example progress`
 
@@ -19,13 +19,13 @@ struct Copy {
 
 async fn copy(mut task: Task<Copy>) -> Result<Finish, Failure> {
     while task.data.copied < task.data.files {
-        // Each step is safe to be done again: another run begins with what was saved last.
+        // Each step is idempotent: the next run starts from the last saved progress.
         tokio::time::sleep(Duration::from_millis(5)).await;
         task.data.copied += 1;
-        // The handler is dropped here when the job was removed.
+        // If the job was removed, the handler is dropped here.
         let held = task.save().await?;
         if held.again || task.job().again().is_cancelled() {
-            // Somebody wants a new run, perhaps with other data.
+            // Another run was requested, perhaps with new data.
             return Ok(Finish::again(0));
         }
     }
@@ -60,7 +60,7 @@ async fn main() -> Result<(), jobs::Error> {
             break;
         }
     }
-    // The run that is in progress hears of it at once.
+    // The current run is notified at once.
     jobs.remove(&ty, &id).await?;
     stop.cancel();
     let _ = working.await;

@@ -1,5 +1,5 @@
-//! The user's own keys and a job's in one transaction: an order and the job that ships it are stored together or not at all,
-//! and each order is shipped exactly once, however often its job is run.
+//! Application keys and a job in one transaction: an order and the job that ships it are stored together or not at all,
+//! and each order is shipped exactly once, however often its job runs.
 //!
 //! `cargo run --example transaction`
 
@@ -12,7 +12,7 @@ use jobs::{
 use store::Transaction;
 use tokio_util::sync::CancellationToken;
 
-/// Keys of the application, apart from those of the queue.
+/// Keys of the application, outside the queue's.
 fn order(number: u64) -> Vec<u8> {
     store::tuple::pack(&("shop", "order", number))
 }
@@ -22,7 +22,7 @@ fn shipped() -> Vec<u8> {
 }
 
 async fn place(jobs: &Jobs, ship: &JobType, number: u64) -> Result<(), jobs::Error> {
-    // What is random or dated is drawn before the transaction, so that a retry is the same transaction.
+    // Times and random bits are drawn before the transaction, so that a retry is the same transaction.
     let op = &jobs.op();
     let (id, data) = (
         &JobId::new(number.to_be_bytes().to_vec())?,
@@ -44,7 +44,7 @@ async fn ship(task: Task<u64>) -> Result<Finish, Failure> {
     (jobs.store())
         .transact("ship_order", |tx: Transaction| async move {
             let held = jobs.finish_in(&tx, op, job, Finish::done()).await?;
-            // An earlier try of this transaction was committed, although the store could not say so.
+            // Otherwise an earlier try was committed, although the store could not report it.
             if !held.repeated {
                 tx.set(&order(number), b"shipped");
                 tx.add(&shipped(), 1);
@@ -52,7 +52,7 @@ async fn ship(task: Task<u64>) -> Result<Finish, Failure> {
             Ok::<_, jobs::Error>(())
         })
         .await?;
-    // The run is over already; saying so again changes nothing.
+    // The run has ended already; ending it again changes nothing.
     Ok(Finish::done())
 }
 

@@ -1,4 +1,4 @@
-//! A worker: adds a few jobs and runs them, on a queue in memory.
+//! A worker: adds a few jobs to an in-memory queue and runs them.
 //!
 //! `cargo run --example worker`
 
@@ -20,7 +20,7 @@ async fn send(task: Task<Mail>) -> Result<Finish, Failure> {
     if !task.data.to.contains('@') {
         return Err(Failure::Dead(format!("{} is no address", task.data.to)));
     }
-    // An error here, passed on with `?`, would be retried later.
+    // An error passed on with `?` is retried later.
     tokio::time::sleep(Duration::from_millis(10)).await;
     Ok(Finish::done())
 }

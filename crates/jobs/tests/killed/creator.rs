@@ -1,4 +1,4 @@
-//! A child that adds jobs and says so, as fast as it can.
+//! A child process that adds jobs and reports each, as fast as it can.
 
 use jobs::{Add, Added, JobId, Jobs};
 

@@ -1,7 +1,7 @@
 //! The queue under real processes on one directory, which are killed again and again: creators,
 //! and processors with all their services. And on a `FoundationDB` whose own processes are killed.
 //!
-//! A child is this test binary again, told by an environment variable to run [`child`].
+//! A child is this test binary, told by an environment variable to run [`child`].
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ use work::{config, expected_data, mail, runs_of, runs_wanted};
 /// Far longer than the queue takes to drain.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// What runs in a child.
+/// The entry point of a child.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child() {
     match testkit::role().as_deref() {
@@ -47,7 +47,7 @@ async fn queue(url: &str) -> Jobs {
     Jobs::new(store, Clock::system(), Entropy::from_os())
 }
 
-/// What the children have said until they were killed.
+/// Everything the children reported before they were killed.
 #[derive(Default)]
 struct Said {
     added: BTreeSet<String>,
@@ -72,7 +72,7 @@ async fn killed_processes_lose_no_job() {
     let url = format!("lmdb:{}", directory.path().display());
     let jobs = queue(&url).await;
     jobs.set_type(&mail(), config()).await.unwrap();
-    // Nobody but the children has the store open, so that killing all leaves one to be recovered.
+    // Only the children have the store open, so that killing all of them leaves a store to recover.
     drop(jobs);
     let mut rng = SmallRng::seed_from_u64(1);
     let roles = ["creator", "creator", "processor", "processor"];
@@ -121,7 +121,7 @@ async fn problems(jobs: &Jobs) -> Vec<String> {
     problems
 }
 
-/// One more processor, which is not killed, until nothing is left to do.
+/// One more processor, not killed, until all work is done.
 async fn finish_the_rest(jobs: &Jobs) {
     let stop = CancellationToken::new();
     let processing = tokio::spawn(processor::run(jobs.clone(), stop.clone(), |_| {}));
@@ -140,8 +140,8 @@ async fn finish_the_rest(jobs: &Jobs) {
     ended.expect("every job finishes");
 }
 
-/// Every job in the store has finished, with the effects it is to have; every job that a child was
-/// told of is in the store.
+/// Every job in the store has finished with the expected effects; every job that a child reported
+/// is in the store.
 async fn look_at_all(jobs: &Jobs, said: &Said) {
     let (query, mut cursor, mut found) = (
         Query {

@@ -1,4 +1,4 @@
-//! A child that runs jobs, with all the services of a node.
+//! A child process that runs jobs, with all services of a node.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn work(jobs: &Jobs, accepted: &Accepted, done: fn(&str)) {
     });
     match ended.await {
         Ok(true) => done(&id),
-        // It runs again, or it was not ours any more: its next holder does it.
+        // It runs again, or the lock was lost and its next holder finishes it.
         Ok(false) | Err(Error::Halt) => {}
         // Nor is it ours when the store could not be reached.
         Err(error) if error.is_retryable() => {}

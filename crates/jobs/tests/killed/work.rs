@@ -1,4 +1,4 @@
-//! What the jobs are, and what comes of them: all of it follows from their ids.
+//! The jobs and their expected effects, all derived from their ids.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use jobs::{JobType, Jobs, TypeConfig};
 use store::Error;
 
-/// A holder that is killed loses its jobs after so long, and a little.
+/// A killed holder loses its jobs soon after this time.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(800);
 
 pub(crate) fn mail() -> JobType {
@@ -22,7 +22,7 @@ pub(crate) fn number(id: &str) -> usize {
     id.rsplit('-').next().unwrap().parse().unwrap()
 }
 
-/// One job in seven runs twice: its holder asks for it.
+/// The holder of one job in seven requests a second run.
 pub(crate) fn runs_wanted(id: &str) -> u64 {
     if number(id).is_multiple_of(7) { 2 } else { 1 }
 }
@@ -42,7 +42,7 @@ pub(crate) fn runs(value: Option<&[u8]>) -> u64 {
     value.map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()))
 }
 
-/// How many runs of a job have taken effect.
+/// The number of runs of a job that took effect.
 pub(crate) async fn runs_of(jobs: &Jobs, id: &str) -> u64 {
     let key = &effect_key(id);
     let read = jobs.store().transact("read_effect", |tx| async move {

@@ -1,5 +1,5 @@
-//! The tests of `couch_jobs` about single operations. Its numbers stand in front; where the queue
-//! answers otherwise than the original, the case says how.
+//! The tests of `couch_jobs` for single operations, under its numbers; each case says where the queue's
+//! answer differs from the original's.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use store::Transaction;
 
 use crate::support::Queue;
 
-/// Scenario 1: Types are names here, so the second type is one too, not a number.
+/// Scenario 1: Types are names here, so the second type is a name, too, not a number.
 pub(crate) async fn add_and_remove_pending(queue: Queue) {
     queue.add("j1", "", 0).await;
     assert_eq!(queue.state("j1").await, Some(State::Pending));
@@ -34,7 +34,7 @@ pub(crate) async fn add_and_remove_pending(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 2: Data is any bytes here, so what cannot be stored is not what is no JSON but what is too long.
+/// Scenario 2: Data is any bytes here, so the limit is its size, and not whether it is JSON.
 pub(crate) async fn add_and_remove_errors(queue: Queue) {
     let (jobs, ty, id) = (&queue.jobs, &queue.ty, queue.id("j"));
     let missing = jobs.remove(ty, &id).await;
@@ -55,7 +55,7 @@ pub(crate) async fn add_and_remove_errors(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 3: Unchanged is what keeps its time and its data.
+/// Scenario 3: An add with the same time and data is unchanged.
 pub(crate) async fn add_again_unchanged_writes_nothing(queue: Queue) {
     queue.add("j", "data", 0).await;
     let (jobs, ty, op) = (&queue.jobs, &queue.ty, queue.jobs.op());
@@ -195,7 +195,7 @@ pub(crate) async fn resubmit_finished_with_data(queue: Queue) {
     assert_eq!((accepted.due_ms, accepted.data), (6, "new".into()));
 }
 
-/// Scenario 22: The original drops the new data; here it is what the next run gets.
+/// Scenario 22: The original drops the new data; here the next run gets it.
 pub(crate) async fn resubmit_running_delivers_data_next(queue: Queue) {
     queue.add("j", "old", 0).await;
     let job = queue.accept_one().await;
@@ -244,7 +244,7 @@ pub(crate) async fn add_finished_replaces_data(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 26: The original drops the new data; here it is what the next run gets.
+/// Scenario 26: The original drops the new data; here the next run gets it.
 pub(crate) async fn add_running_delivers_data_next(queue: Queue) {
     queue.add("j", "old", 0).await;
     let job = queue.accept_one().await;
@@ -275,8 +275,8 @@ pub(crate) async fn accept_up_to_a_horizon(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 28: There is no mode without a schedule, since there is no need for ids to be random: a bucket
-/// is chosen by the hash of an id. Every job is accepted exactly once, whatever the ids.
+/// Scenario 28: There is no mode without a schedule, since ids need not be random: a hash of the id chooses
+/// the bucket. Every job is accepted exactly once, whatever the ids.
 pub(crate) async fn accept_each_of_many_once(queue: Queue) {
     for n in 0..25 {
         queue.add(&format!("{n:08}"), "", 0).await;
@@ -362,7 +362,7 @@ pub(crate) async fn take_part_in_transactions(queue: Queue) {
     assert_eq!(rows, (Some("data".into()), Some("".into())));
     assert_eq!(queue.state("j").await, Some(State::Finished));
 
-    // An error of the caller takes everything back.
+    // An error of the caller rolls everything back.
     let op = jobs.op();
     let refused = (jobs.store())
         .transact("test", |tx: Transaction| async move {

@@ -1,5 +1,5 @@
-//! What the original does wrong or leaves open, and its tests do not try: 1 to 7 and 14 of the
-//! further cases. Their numbers stand in front.
+//! Cases that the original gets wrong or leaves open, and its tests do not cover: 1 to 7 and 14 of the further cases,
+//! under their numbers.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ pub(crate) async fn two_in_one_transaction(mut queue: Queue) {
         .await
         .unwrap();
     queue.check().await;
-    // The monitor sees each of them.
+    // The monitor sees both rows.
     queue.maintain();
     (queue.until(20, "all are brought back", async || {
         queue.counts().await.pending == 3
@@ -53,7 +53,7 @@ pub(crate) async fn two_in_one_transaction(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 2: Steps of one job's life meet in one transaction.
+/// Scenario 2: Several steps of one job in one transaction.
 pub(crate) async fn many_steps_in_one_transaction(queue: Queue) {
     let (jobs, ty, id) = (&queue.jobs, &queue.ty, &queue.id("j"));
     let (claim, again) = (&jobs.claim(ty, &queue.me, 1), &jobs.claim(ty, &queue.me, 1));
@@ -76,7 +76,7 @@ pub(crate) async fn many_steps_in_one_transaction(queue: Queue) {
             let second = jobs.accept_in(&tx, again).await?.jobs.remove(0);
             assert_eq!((second.due_ms, second.job.attempt), (5, 2));
             let halted = jobs.update_in(&tx, &ops[5], &first.job, None).await;
-            // A second try cannot tell the first run from one that it ended itself before.
+            // A retry cannot distinguish the first run from one that it ended itself before.
             assert!(tx.maybe_committed() || matches!(halted, Err(Error::Halt)));
             Ok::<_, Error>(())
         })
@@ -94,7 +94,7 @@ pub(crate) async fn many_steps_in_one_transaction(queue: Queue) {
     assert_eq!(queue.state("j").await, None);
 }
 
-/// Scenario 3: Data is replaced, the place in the queue is kept.
+/// Scenario 3: Data is replaced, and the position in the queue kept.
 pub(crate) async fn add_again_pending_same_time(queue: Queue) {
     queue.add("j", "old", 0).await;
     let add = Add::new(queue.id("j"), "new");
@@ -103,7 +103,7 @@ pub(crate) async fn add_again_pending_same_time(queue: Queue) {
     queue.check().await;
     assert_eq!(queue.counts().await.pending, 1);
     assert_eq!(queue.accept().await.unwrap().data, "new");
-    // Large data too, and smaller data after that, leaves nothing behind.
+    // Nothing is left behind by large data, nor by smaller data after it.
     for data in [vec![1; 300_000], vec![2; 200_000], vec![3; 10]] {
         let add = Add::new(queue.id("large"), data.clone());
         queue.jobs.add(&queue.ty, add.clone()).await.unwrap();
@@ -116,7 +116,7 @@ pub(crate) async fn add_again_pending_same_time(queue: Queue) {
     }
 }
 
-/// Scenario 4: Whatever the holder and the monitor do, what a creator said last is what runs next.
+/// Scenario 4: The next run gets the creator's latest data, whatever the holder and the monitor do.
 pub(crate) async fn newer_data_is_never_lost(mut queue: Queue) {
     queue.maintain();
     let ends: [fn() -> Finish; 4] = [
@@ -162,8 +162,8 @@ pub(crate) async fn newer_data_is_never_lost(mut queue: Queue) {
     queue.check().await;
 }
 
-/// A holder that asks for another run later does not put off a creator who wants one now, and
-/// without a creator its own last word counts.
+/// A holder that requests a later run does not delay a creator's; without a creator, the holder's last request
+/// counts.
 pub(crate) async fn a_worker_does_not_put_off_a_creator(queue: Queue) {
     queue.add("j", "", 1).await;
     let job = queue.accept_one().await;
@@ -211,7 +211,7 @@ pub(crate) async fn a_worker_does_not_put_off_a_creator(queue: Queue) {
     assert_eq!((accepted.due_ms, accepted.data), (100, "h3".into()));
 }
 
-/// Scenario 5: A creator's resubmit keeps what it does not name, in every state; a holder's needs its lock.
+/// Scenario 5: A creator's resubmit keeps what it does not set, in every state; a holder's needs its lock.
 pub(crate) async fn resubmit_in_every_state(queue: Queue) {
     let (jobs, ty, id) = (&queue.jobs, &queue.ty, queue.id("j"));
     let resubmit = async |due_ms, data: Option<&'static str>| {
@@ -262,7 +262,7 @@ pub(crate) async fn resubmit_in_every_state(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 6: A new job of an old id has nothing to do with it.
+/// Scenario 6: A new job is independent of an earlier one with its id.
 pub(crate) async fn remove_and_add_while_running(queue: Queue) {
     queue.add("j", "old", 0).await;
     let old = queue.accept_one().await;
@@ -288,8 +288,7 @@ pub(crate) async fn remove_and_add_while_running(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 7: Finishing again is no error, whatever became of the job since, unless another run began: then
-/// it is another's.
+/// Scenario 7: Finishing again is no error, whatever happened to the job since, unless another run has started.
 pub(crate) async fn finish_twice(queue: Queue) {
     queue.add("j", "", 0).await;
     let job = queue.accept_one().await;
@@ -319,8 +318,8 @@ pub(crate) async fn finish_twice(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 14: Index rows without their job, as a bug elsewhere may leave them, are cleared by whoever meets
-/// them, and bring nothing back to life.
+/// Scenario 14: Index rows without a job, which only a bug could leave, are cleared by the next reader, and revive
+/// nothing.
 pub(crate) async fn orphan_rows_are_repaired(mut queue: Queue) {
     queue.add("j", "", 0).await;
     queue.add("k", "", 5).await;
@@ -336,7 +335,7 @@ pub(crate) async fn orphan_rows_are_repaired(mut queue: Queue) {
         assert!(!held.again);
     }
     let finished = rows(&queue).await;
-    // Everything that was there once and is not any more, but was an index row.
+    // All rows that existed before and no longer do, which were index rows.
     let mut orphans: BTreeMap<_, _> = pending.into_iter().chain(running).collect();
     orphans.retain(|key, _| !finished.contains_key(key));
     assert_eq!(orphans.len(), 4);
@@ -383,7 +382,7 @@ async fn rows(queue: &Queue) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .collect()
 }
 
-/// Batches may name a job twice; each answer is its own.
+/// Batches may name a job twice; each has its own answer.
 pub(crate) async fn batches_have_duplicates(queue: Queue) {
     let add = |name: &str, data: &str| Add::new(queue.id(name), data.to_owned());
     let adds = [add("a", "1"), add("b", "1"), add("a", "2"), add("a", "2")];
@@ -408,7 +407,7 @@ pub(crate) async fn batches_have_duplicates(queue: Queue) {
     assert!(answers[2].as_ref().unwrap().repeated);
     assert_eq!(queue.counts().await.finished, 1);
     queue.check().await;
-    // More than one transaction holds.
+    // More than fit into one transaction.
     let many: Vec<Add> = (0..1_200).map(|n| add(&format!("n{n}"), "x")).collect();
     let added = queue.jobs.add_many(&queue.ty, &many).await.unwrap();
     assert_eq!(added.len(), 1_200);
@@ -416,7 +415,7 @@ pub(crate) async fn batches_have_duplicates(queue: Queue) {
     queue.check().await;
 }
 
-/// Gives every job whose data begins with `old` data that begins with `new`.
+/// Replaces the prefix `old` of data by `new`.
 async fn rewrite(queue: &Queue) -> (u64, u64, usize) {
     let renew = |_: &JobId, data: &Bytes| {
         let rest = data.strip_prefix(b"old")?;
@@ -440,7 +439,7 @@ async fn rewrite(queue: &Queue) -> (u64, u64, usize) {
     }
 }
 
-/// Whoever holds a job goes on, whoever waits for it waits on, and nobody hears of anything.
+/// Holders and subscribers are unaffected, and nothing is notified.
 pub(crate) async fn rewriting_data_changes_nothing_else(mut queue: Queue) {
     let long = "old".repeat(70_000);
     for (name, data) in [("held", "old"), ("done", &*long), ("other", "kept")] {
@@ -474,7 +473,7 @@ pub(crate) async fn rewriting_data_changes_nothing_else(mut queue: Queue) {
     };
     let before = list().await;
     let (looked, written, _) = rewrite(&queue).await;
-    // A transaction that is tried again finds its own success.
+    // A retried transaction recognises its own success.
     assert!(looked == 4 && (written == 4 || !queue.exact()), "{written}");
     assert_eq!(list().await, before);
     assert_eq!(queue.data("held").await, "new");
@@ -484,7 +483,7 @@ pub(crate) async fn rewriting_data_changes_nothing_else(mut queue: Queue) {
     assert_eq!(queue.data("done").await, renewed);
     queue.check().await;
     assert_eq!(rewrite(&queue).await, (4, 0, 1));
-    // The holder has not lost its lock, the next run has the data that was asked for, and who waits hears of the end.
+    // The holder still has its lock, the next run has the requested data, and the subscriber gets the end.
     let end = queue.jobs.finish(&held[0], Finish::done()).await;
     assert!(end.unwrap().again);
     assert_eq!(queue.data("held").await, renewed);
@@ -497,7 +496,7 @@ pub(crate) async fn rewriting_data_changes_nothing_else(mut queue: Queue) {
     }
 }
 
-/// No transaction holds more than it may, however large the data is.
+/// No transaction exceeds its limits, however large the data is.
 pub(crate) async fn rewriting_is_bounded(queue: Queue) {
     let large = "old".repeat(DATA_BYTES_MAX / 3);
     queue.add("a", &large, 0).await;
@@ -524,7 +523,7 @@ async fn labels(queue: &Queue) -> BTreeMap<(State, u8), u64> {
     queue.jobs.counts_by_label(&queue.ty).await.unwrap()
 }
 
-/// A job counts as what the data says that it has now, wherever it is and whoever moved it.
+/// A job is counted by its current data, in every state and after every kind of change.
 pub(crate) async fn labels_are_counted(mut queue: Queue) {
     queue.jobs = queue.jobs.labelled(&queue.ty, |data| {
         data.first().map_or(0, |byte| byte - b'a' + 1)
@@ -544,7 +543,7 @@ pub(crate) async fn labels_are_counted(mut queue: Queue) {
     for accepted in (queue.jobs.accept(&queue.ty, &queue.me, 9).await.unwrap()).jobs {
         held.insert(accepted.job.id.to_string(), accepted.job);
     }
-    // What was asked for the next run does not count before it.
+    // Data for the next run does not count before that run.
     queue.add("1", &long("c"), i64::MAX).await;
     assert_eq!(
         labels(&queue).await,
@@ -570,7 +569,7 @@ pub(crate) async fn labels_are_counted(mut queue: Queue) {
     ];
     assert_eq!(labels(&queue).await, expected(&kinds));
     queue.check().await;
-    // Two holders went silent, and one of their jobs has newer data.
+    // Two holders go silent; one of their jobs has newer data.
     queue.add("3", "g", i64::MAX).await;
     queue.maintain();
     queue

@@ -1,4 +1,4 @@
-//! Who may write: 8 to 10 of the further cases.
+//! Fencing of writes: 8 to 10 of the further cases.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use store::{Faults, Store, Transaction};
 
 use crate::support::{Kind, Queue};
 
-/// The queue through a store with these faults.
+/// The queue on a store with these faults.
 fn faulty(queue: &Queue, faults: Faults) -> Jobs {
     let (store, _) = queue.store.with_faults(faults);
     Jobs::new(store, queue.jobs.clock().clone(), Entropy::seeded(11))
 }
 
-/// Lets the monitor take a job away from its holder, and gives it to another.
+/// Lets the monitor recover a job, and gives it to another holder.
 async fn take_over(queue: &Queue) -> Job {
     (queue.until(20, "the job is brought back", async || {
         queue.state("j").await == Some(State::Pending)
@@ -22,7 +22,7 @@ async fn take_over(queue: &Queue) -> Job {
     queue.accept_one().await
 }
 
-/// Nothing that a holder can do is done under a lock that is not current any more.
+/// No operation of a holder succeeds with an outdated lock.
 pub(crate) async fn stale_holders_are_halted(mut queue: Queue) {
     queue.maintain();
     queue.add("j", "0", 0).await;
@@ -36,7 +36,7 @@ pub(crate) async fn stale_holders_are_halted(mut queue: Queue) {
     assert!(matches!(again, Err(Error::Halt)), "{again:?}");
     let finish = jobs.finish(&old, Finish::done().data("old")).await;
     assert!(matches!(finish, Err(Error::Halt)), "{finish:?}");
-    // Nor under the lock of another job.
+    // Nor with the lock of another job.
     queue.add("k", "", 0).await;
     let other = queue.accept_one().await;
     let forged = Job::new(new.ty.clone(), new.id.clone(), other.lock, new.attempt);
@@ -48,7 +48,7 @@ pub(crate) async fn stale_holders_are_halted(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 10: A holder that slept through its timeout in the middle of a transaction does not commit it.
+/// Scenario 10: A holder that is paused beyond its timeout within a transaction does not commit it.
 pub(crate) async fn stale_effects_are_rolled_back(mut queue: Queue) {
     queue.maintain();
     queue.add("j", "0", 0).await;
@@ -61,7 +61,7 @@ pub(crate) async fn stale_effects_are_rolled_back(mut queue: Queue) {
         if !held.repeated {
             tx.set(b"effect", b"of the old holder");
         }
-        // It sleeps until somebody else has the job.
+        // Paused until the job has another holder.
         let _ = was_taken.clone().wait_for(|taken| *taken).await;
         Ok::<_, Error>(())
     });
@@ -92,7 +92,7 @@ pub(crate) async fn stale_effects_are_rolled_back(mut queue: Queue) {
     queue.check().await;
 }
 
-/// The counter that a case's effects add to.
+/// The counter of a case's effects.
 async fn effects(store: &Store) -> i64 {
     let value = store
         .transact(
@@ -104,8 +104,8 @@ async fn effects(store: &Store) -> i64 {
     value.map_or(0, |value| i64::from_le_bytes((*value).try_into().unwrap()))
 }
 
-/// A holder's own writes happen once for each heartbeat and each finish, however often the store
-/// forgets to answer.
+/// A holder's own writes take effect once per heartbeat and finish, however often the store loses the
+/// answer.
 pub(crate) async fn effects_happen_exactly_once(queue: Queue) {
     let jobs = &faulty(
         &queue,
@@ -148,8 +148,8 @@ pub(crate) async fn effects_happen_exactly_once(queue: Queue) {
     queue.check().await;
 }
 
-/// A transaction of several steps that ends a run was committed, nobody said so, and before it is
-/// tried again somebody else has accepted the job: every step knows that it was done.
+/// A transaction of several steps that ends a run is committed without an answer, and the job has another
+/// holder before the retry: every step recognises its success.
 pub(crate) async fn every_step_recognises_its_success(queue: Queue) {
     let (store, control) = queue.store.with_faults(no_answers(true));
     let jobs = &Jobs::new(store, queue.jobs.clock().clone(), Entropy::seeded(11));
@@ -176,8 +176,8 @@ pub(crate) async fn every_step_recognises_its_success(queue: Queue) {
     queue.check().await;
 }
 
-/// A heartbeat of the worker comes between a transaction that was committed without an answer and
-/// its next try: what the worker writes beside its progress is still written once.
+/// A heartbeat between a commit without an answer and its retry: the worker's own writes still happen
+/// once.
 pub(crate) async fn heart_beats_hide_no_success(queue: Queue) {
     let (store, control) = queue.store.with_faults(no_answers(true));
     let jobs = &Jobs::new(store, queue.jobs.clock().clone(), Entropy::seeded(11));
@@ -208,7 +208,7 @@ pub(crate) async fn heart_beats_hide_no_success(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 8: Each operation, its commit applied or lost without an answer, is done once.
+/// Scenario 8: Each operation happens once, whether its commit without an answer was applied or lost.
 pub(crate) async fn unknown_commits_of_every_operation(queue: Queue) {
     for (seed, (applied, lost)) in (0..).zip([(0.7, 0.0), (0.0, 0.7), (0.4, 0.4)].repeat(4)) {
         let jobs = &faulty(
@@ -253,7 +253,7 @@ pub(crate) async fn unknown_commits_of_every_operation(queue: Queue) {
     }
 }
 
-/// Always loses the answer, after the commit or before.
+/// Always loses the answer, before or after the commit.
 fn no_answers(applied: bool) -> Faults {
     Faults {
         seed: 1,
@@ -263,14 +263,14 @@ fn no_answers(applied: bool) -> Faults {
     }
 }
 
-/// Scenario 9: A claim was committed and nobody will ever know: the job comes back.
+/// Scenario 9: The job of a claim whose answer is lost for good is recovered.
 pub(crate) async fn a_lost_claim_comes_back(mut queue: Queue) {
     queue.maintain();
     queue.add("j", "", 0).await;
     let jobs = faulty(&queue, no_answers(true));
     let claim = jobs.claim(&queue.ty, &queue.me, 1);
     let accept = jobs.accept_claim(&claim);
-    // Given up as soon as it is committed: the answer is lost, but for the retries.
+    // Dropped as soon as it is committed, so that the answer is lost.
     let committed = queue.until(3, "the claim is committed", async || {
         queue.counts().await.accepted_total == 1
     });
@@ -287,8 +287,7 @@ pub(crate) async fn a_lost_claim_comes_back(mut queue: Queue) {
     queue.check().await;
 }
 
-/// A claim of which the store could not say anything until the caller lost patience is found again
-/// by whoever kept it.
+/// A caller that kept its claim recalls it, although the store gave no answer until the call timed out.
 pub(crate) async fn an_unsure_claim_is_recalled(queue: Queue) {
     if queue.kind != Kind::memory {
         // The call ends after half a minute, which only a paused clock waits out.
@@ -304,7 +303,7 @@ pub(crate) async fn an_unsure_claim_is_recalled(queue: Queue) {
             let first = tokio::time::timeout(Duration::ZERO, &mut accept).await;
             assert!(first.is_err(), "it is being tried");
         }
-        // From now on the store cannot be reached at all.
+        // The store is unreachable from now on.
         control.set_outage(true);
         let unsure = accept.await;
         assert!(

@@ -1,10 +1,10 @@
-//! Owners whose jobs take turns: one with many jobs does not keep another one's waiting.
+//! Owners take turns: the many jobs of one do not block another's.
 
 use jobs::{Add, Clock, Entropy, Jobs, Lane};
 
 use crate::support::{Kind, Queue};
 
-/// What fills the queue before the other owner comes.
+/// Jobs of the first owner, added before the other's.
 fn many(queue: &Queue) -> u32 {
     match queue.kind {
         Kind::memory | Kind::lmdb => 10_000,
@@ -28,7 +28,7 @@ async fn add_of_bob(queue: &Queue, name: &str, data: &str, due_ms: i64) {
     queue.jobs.add(&queue.ty, add).await.unwrap();
 }
 
-/// How many claims of so many jobs it takes until a job is claimed.
+/// How many claims of `count` jobs it takes until a job is claimed.
 async fn claims_until(jobs: &Jobs, queue: &Queue, name: &str, count: usize) -> u32 {
     for claim in 1..=50 {
         let claimed = jobs.accept(&queue.ty, &queue.me, count).await.unwrap();
@@ -54,7 +54,7 @@ pub(crate) async fn ready_jobs_of_owners_take_turns(queue: Queue) {
     for (number, count) in [1, 1, 2, 16].into_iter().enumerate() {
         let name = format!("b{number}");
         add_of_bob(&queue, &name, "", 0).await;
-        // Adding it again, with other data, does not put it back.
+        // Adding it again with other data does not move it back.
         add_of_bob(&queue, &name, "newer", 0).await;
         let claims = claims_until(&queue.jobs, &queue, &name, count).await;
         assert!(claims <= 2, "{claims} claims of {count}");
@@ -71,13 +71,13 @@ pub(crate) async fn ready_jobs_of_owners_take_turns(queue: Queue) {
 pub(crate) async fn scheduled_jobs_of_owners_take_turns(queue: Queue) {
     let now_ms = queue.jobs.clock().now_ms();
     flood(&queue, Some(Lane::of(b"anna")), now_ms - 1_000).await;
-    // An owner whose jobs are not due yet costs nobody a turn.
+    // Owners without due jobs take no turn.
     for number in 0..100_u32 {
         let add = Add::new(queue.id(&format!("later{number}")), "").due_ms(i64::MAX - 1);
         let add = add.lane(Lane::of(&number.to_be_bytes()));
         queue.jobs.add(&queue.ty, add).await.unwrap();
     }
-    // One claim looks at 16 of the lanes that have scheduled jobs.
+    // One claim reads 16 of the lanes with scheduled jobs.
     let bound = 102 / 16 + 3;
     for number in 0..4 {
         let name = format!("b{number}");
@@ -88,7 +88,7 @@ pub(crate) async fn scheduled_jobs_of_owners_take_turns(queue: Queue) {
     add_of_bob(&queue, "ready", "", 0).await;
     let claims = claims_until(&another_handle(&queue, 7), &queue, "ready", 1).await;
     assert!(claims <= 4, "{claims} claims");
-    // Where there is nothing else, a claim finds what is due among many that are not.
+    // Without other jobs, a claim finds the due ones among many that are not.
     let rest = many(&queue) as usize;
     let mut left = rest;
     while left > 0 {

@@ -1,4 +1,4 @@
-//! Values at the edge: 11 to 13 and 23 of the further cases.
+//! Extreme values: 11 to 13 and 23 of the further cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::support::Queue;
 
-/// Scenario 11: Any bytes are an id, and no id of one type is found under another.
+/// Scenario 11: Any bytes are a valid id, and an id of one type is not found under another.
 pub(crate) async fn ids_of_any_bytes(queue: Queue) {
     let ids: Vec<Vec<u8>> = vec![
         vec![],
@@ -49,7 +49,7 @@ pub(crate) async fn ids_of_any_bytes(queue: Queue) {
         assert_eq!(claimed.jobs.len(), ids.len());
         for accepted in claimed.jobs {
             assert_eq!(accepted.job.id.as_bytes(), &*accepted.data);
-            // Everything a key is made of, at its longest.
+            // The longest value of every key element.
             for due_ms in [i64::MAX, 0] {
                 let held = queue.jobs.run_again(&accepted.job, due_ms, None).await;
                 assert!(held.unwrap().again);
@@ -65,7 +65,7 @@ pub(crate) async fn ids_of_any_bytes(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 12: Data up to its limit comes back as it was; above it, nothing is changed.
+/// Scenario 12: Data up to its limit round-trips; larger data changes nothing.
 pub(crate) async fn data_of_every_size(queue: Queue) {
     let sizes = [
         0,
@@ -113,7 +113,7 @@ pub(crate) async fn data_of_every_size(queue: Queue) {
         other => panic!("{other:?}"),
     }
     assert_eq!(queue.state("j").await, Some(State::Finished));
-    // Several large ones are not accepted at once: what one claim takes along is bounded.
+    // Several large jobs are not accepted at once: the data of one claim is bounded.
     for name in ["a", "b", "c"] {
         let add = Add::new(queue.id(name), vec![7; 5 * 1024 * 1024]);
         queue.jobs.add(&queue.ty, add).await.unwrap();
@@ -126,7 +126,7 @@ pub(crate) async fn data_of_every_size(queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 13: Before everything is as soon as possible; the end of time never comes.
+/// Scenario 13: Negative times mean as soon as possible; the end of time never comes.
 pub(crate) async fn times_of_every_size(queue: Queue) {
     queue.add("min", "", i64::MIN).await;
     queue.add("negative", "", -5).await;
@@ -185,7 +185,7 @@ pub(crate) async fn pages_follow_each_other(queue: Queue) {
                     .into_iter()
                     .map(|job| (job.info.due_ms, job.info.id)),
             );
-            // A cursor survives being handed out as a token.
+            // A cursor can be passed as a token.
             cursor = page
                 .cursor
                 .map(|cursor| Cursor::from_bytes(cursor.as_bytes().to_vec()));
@@ -222,12 +222,11 @@ pub(crate) async fn pages_follow_each_other(queue: Queue) {
     assert!(matches!(refused, Err(Error::Invalid(_))));
 }
 
-/// Scenario 23: Listing and counting do not depend on how many jobs there are, and go on where they
-/// were while jobs come and go.
-///
-/// Ten million jobs are more than a test has time for, and how long a page takes is the machine's
-/// affair. What bounds it is how many reads wait for one another. A store each of whose reads takes
-/// up to a millisecond of a paused clock tells that exactly: no more with many jobs than with few.
+/// Scenario 23: Listing and counting do not depend on the number of jobs, and continue where they
+/// were while jobs come and go. Ten million jobs would take too long for a test, and the time of a
+/// page depends on the machine. Its bound is the number of sequential reads, which a store with
+/// reads of up to a millisecond on a paused clock measures exactly: no more with many jobs than
+/// with few.
 pub(crate) async fn listings_stay_quick(queue: Queue) {
     let (few, many) = (1_000, if queue.exact() { 100_000 } else { 10_000 });
     for (from, to) in [(0, few), (few, many)] {
@@ -257,7 +256,7 @@ pub(crate) async fn listings_stay_quick(queue: Queue) {
         for job in page.jobs {
             *seen.entry(job.info.id).or_default() += 1;
         }
-        // The process that listed is gone, jobs are, and there are new ones.
+        // The process that listed is gone, jobs were removed, and there are new ones.
         cursor = (page.cursor).map(|cursor| Cursor::from_bytes(cursor.as_bytes().to_vec()));
         if cursor.is_none() {
             break;
@@ -274,7 +273,7 @@ pub(crate) async fn listings_stay_quick(queue: Queue) {
     queue.check().await;
 }
 
-/// Looks at pages, counts and single jobs through a slow store.
+/// Reads pages, counts and single jobs through a slow store.
 async fn looks_are_quick(queue: &Queue) {
     const READ: Duration = Duration::from_millis(1);
     let (slow, _) = queue.store.with_faults(Faults {
@@ -320,7 +319,7 @@ async fn looks_are_quick(queue: &Queue) {
     quick("the backlog", 4, Box::pin(backlog)).await;
 }
 
-/// A page with data holds no more of it than a transaction has time for, and the next goes on.
+/// A page with data holds no more than one transaction can read, and the next continues.
 pub(crate) async fn pages_with_data_are_bounded(queue: Queue) {
     let size = 3 * 1024 * 1024;
     for n in 0..6 {
@@ -356,7 +355,7 @@ pub(crate) async fn pages_with_data_are_bounded(queue: Queue) {
     }
 }
 
-/// Counters, and what waits.
+/// Counters and the backlog.
 pub(crate) async fn counts_and_backlog(queue: Queue) {
     let now_ms = queue.jobs.clock().now_ms();
     for n in 0..40 {
@@ -412,7 +411,7 @@ pub(crate) async fn counts_and_backlog(queue: Queue) {
     queue.check().await;
 }
 
-/// However many jobs somebody wants, one transaction accepts so many.
+/// One transaction claims a limited number of jobs, however many are requested.
 pub(crate) async fn claims_are_bounded(mut queue: Queue) {
     let adds: Vec<Add> = (0..600)
         .map(|n| Add::new(queue.id(&format!("{n}")), ""))
@@ -435,7 +434,7 @@ pub(crate) async fn claims_are_bounded(mut queue: Queue) {
     queue.check().await;
 }
 
-/// What many processes do at once to different jobs meets in no row: none is written by every call.
+/// Concurrent operations on different jobs share no row: none is written by every call.
 pub(crate) async fn no_row_is_written_by_every_operation(queue: Queue) {
     let mut written: [Vec<BTreeSet<Bytes>>; 4] = Default::default();
     let mut rows = all_rows(&queue).await;
@@ -468,7 +467,7 @@ async fn all_rows(queue: &Queue) -> BTreeMap<Bytes, Bytes> {
     rows.into_iter().map(|row| (row.key, row.value)).collect()
 }
 
-/// The rows that were written since.
+/// The rows written since the last call.
 async fn changed(queue: &Queue, rows: &mut BTreeMap<Bytes, Bytes>) -> BTreeSet<Bytes> {
     let before = std::mem::replace(rows, all_rows(queue).await);
     let keys = before.keys().chain(rows.keys());

@@ -1,4 +1,4 @@
-//! What happens in time and under load: 18, 20 to 22 and 25 to 28 of the further cases.
+//! Timing and load: 18, 20 to 22 and 25 to 28 of the further cases.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,8 +24,8 @@ fn attempts(jobs: &Jobs) -> u64 {
         .sum()
 }
 
-/// Scenario 20: A thousand wait in ten processes, and ten thousand where that costs nothing; one job wakes
-/// one process, not all who wait, and is started once.
+/// Scenario 20: A thousand workers wait in ten processes, or ten thousand on a paused clock; one job wakes
+/// one process, not all, and runs once.
 pub(crate) async fn idle_acceptors_are_woken_one_by_one(mut queue: Queue) {
     let waiters = if queue.paused() { 10_000 } else { 1_000 };
     let mut waiting = JoinSet::new();
@@ -44,7 +44,7 @@ pub(crate) async fn idle_acceptors_are_woken_one_by_one(mut queue: Queue) {
         }
         acceptors.push(acceptor);
     }
-    // They fall asleep, and have looked again for the last time before the long wait.
+    // They sleep, and have made their last poll before the long wait.
     sleep(Duration::from_millis(1_000)).await;
     let before: u64 = nodes.iter().map(attempts).sum();
     queue.add("j", "", 0).await;
@@ -62,10 +62,10 @@ pub(crate) async fn idle_acceptors_are_woken_one_by_one(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 21: Five hundred acceptors drain a hundred thousand jobs: each job once, and an acceptor tries
-/// fewer than twice, although all ask on their own and do nothing else, which the workers of one
-/// process never do. Sixty-four are what the bound for `FoundationDB`, of one in twenty, is for; how
-/// many meet where time is real is a matter of luck.
+/// Scenario 21: Five hundred acceptors drain a hundred thousand jobs, each job once and with fewer than two
+/// tries per claim, although all claim on their own and do nothing else, unlike the workers of one process.
+/// `FoundationDB`'s bound of one conflict in twenty claims is for 64 of them; on a real clock the number
+/// depends on chance.
 pub(crate) async fn many_acceptors_drain_a_backlog(queue: Queue) {
     let total = if queue.exact() { 100_000 } else { 20_000 };
     for (acceptors, most) in [(64, 0.1), (500, 1.0)] {
@@ -76,7 +76,7 @@ pub(crate) async fn many_acceptors_drain_a_backlog(queue: Queue) {
     queue.check().await;
 }
 
-/// Adds jobs, and lets acceptors take them all; how often two met, for each claim.
+/// Adds jobs and lets acceptors take them all; returns the conflicts per claim.
 async fn drain(queue: &Queue, acceptors: u64, total: usize) -> f64 {
     let adds: Vec<Add> = (0..total)
         .map(|n| Add::new(queue.id(&format!("{acceptors}-{n}")), ""))
@@ -84,7 +84,7 @@ async fn drain(queue: &Queue, acceptors: u64, total: usize) -> f64 {
     queue.jobs.add_many(&queue.ty, &adds).await.unwrap();
     let mut jobs = queue.jobs.clone();
     if queue.kind == Kind::memory {
-        // Nobody meets anybody in a store that takes no time.
+        // Without latency there are no conflicts.
         let (slow, _) = queue.store.with_faults(store::Faults {
             seed: acceptors,
             delay: 1.0,
@@ -119,14 +119,14 @@ async fn drain(queue: &Queue, acceptors: u64, total: usize) -> f64 {
     (after.conflicts - before.conflicts) as f64 / (after.calls - before.calls) as f64
 }
 
-/// Scenario 22: A hundred thousand holders die at once, some do not: all the jobs come back but theirs,
-/// in transactions of bounded size, and several nodes share the work. None of these transactions
-/// takes five seconds, or the store would not have committed it.
+/// Scenario 22: A hundred thousand holders die at once, and some do not: all jobs but theirs are recovered,
+/// in transactions of bounded size, by several nodes. No transaction takes five seconds, or the store would
+/// not have committed it.
 pub(crate) async fn many_silent_holders(mut queue: Queue) {
-    // A cluster of one process that does all this in real time would be late for those who live.
+    // A cluster of one process doing all this in real time would be too slow for the live holders.
     let many = queue.exact() && queue.kind != Kind::fdb;
     let total = if many { 100_000 } else { 10_000 };
-    // Enough to beat in time on a machine that is busy with all this.
+    // Long enough for heartbeats on a busy machine.
     let config = TypeConfig::new(if queue.paused() { 3_000 } else { 10_000 });
     queue.jobs.set_type(&queue.ty, config).await.unwrap();
     let adds: Vec<Add> = (0..total)
@@ -167,7 +167,7 @@ pub(crate) async fn many_silent_holders(mut queue: Queue) {
         () = back => None,
     };
     if let Some(lost) = late {
-        // Where time is real, who lives may be late beside other tests, and is silent then.
+        // On a real clock, a live holder may be late because of other tests, and count as silent.
         assert!(
             !queue.paused(),
             "the job of a live holder is not touched: {lost}"
@@ -189,8 +189,8 @@ pub(crate) async fn many_silent_holders(mut queue: Queue) {
     queue.check().await;
 }
 
-/// A node that watched over jobs dies with the holders of some: they come back in the same time, by
-/// the nodes that are left.
+/// A node that monitors jobs dies with the holders of some: the remaining nodes recover them in the same
+/// time.
 pub(crate) async fn a_dead_monitor_is_replaced(mut queue: Queue) {
     let options = queue.options();
     let jitter = Duration::from_millis(options.activity_monitor_max_jitter_msec);
@@ -212,7 +212,7 @@ pub(crate) async fn a_dead_monitor_is_replaced(mut queue: Queue) {
         queue.counts().await.pending == 200
     }))
     .await;
-    // Where the store takes its time, so does everybody.
+    // With a slow store everything takes longer.
     if queue.exact() && queue.paused() {
         let took = died.elapsed();
         assert!(
@@ -224,8 +224,8 @@ pub(crate) async fn a_dead_monitor_is_replaced(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 25: A creator's clock is half a minute off: what is to be done at once is done at once, and what
-/// has a time is done when it comes by the acceptor's clock.
+/// Scenario 25: A creator's clock is half a minute off: jobs due at once run at once, and scheduled jobs run
+/// when due by the acceptor's clock.
 pub(crate) async fn skewed_clocks(mut queue: Queue) {
     if !queue.paused() {
         return;
@@ -265,7 +265,7 @@ pub(crate) async fn skewed_clocks(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 26: A job that kills its holders is given up, with its reasons, and can be seen.
+/// Scenario 26: A job that kills its holders is given up, with its reasons in its history.
 pub(crate) async fn poison_is_given_up(mut queue: Queue) {
     let config = TypeConfig {
         stalls: StallPolicy {
@@ -296,7 +296,7 @@ pub(crate) async fn poison_is_given_up(mut queue: Queue) {
         .collect();
     assert_eq!(ends, [Outcome::Stalled, Outcome::Stalled, Outcome::GaveUp]);
     assert!(history[2].end.as_ref().unwrap().reason.is_some());
-    // Whoever adds it again gives it another chance.
+    // Adding it again gives it another chance.
     queue.add("j", "better", 0).await;
     let info = (queue.jobs.info(&queue.ty, &queue.id("j")))
         .await
@@ -307,7 +307,7 @@ pub(crate) async fn poison_is_given_up(mut queue: Queue) {
     queue.check().await;
 }
 
-/// 18 and 27. A minute without a store: nobody spins, subscriptions survive, and everything goes on.
+/// 18 and 27. A minute without a store: no busy loops, subscriptions survive, and everything continues.
 pub(crate) async fn an_outage_is_sat_out(mut queue: Queue) {
     let Some(faults) = queue.faults.clone() else {
         return;
@@ -329,7 +329,7 @@ pub(crate) async fn an_outage_is_sat_out(mut queue: Queue) {
     faults.set_outage(false);
     queue.add("j", "", 0).await;
     let accepted = waiting.await.unwrap().unwrap();
-    // At once: its time runs, and between two looks of the notifier it may be up.
+    // At once: its timeout is running, and could expire between two polls of the notifier.
     let finish = queue.jobs.finish(&accepted[0].job, Finish::done()).await;
     assert!(!finish.unwrap().again);
     while subscription.now().state() != Some(State::Finished) {
@@ -339,7 +339,7 @@ pub(crate) async fn an_outage_is_sat_out(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Scenario 28: Where no watch is left, services look by themselves.
+/// Scenario 28: Without a watch left, services poll.
 pub(crate) async fn no_watch_is_left(mut queue: Queue) {
     let mut watches = Vec::new();
     let call = store::Call::new("test").retries_max(0);
@@ -382,8 +382,8 @@ pub(crate) async fn no_watch_is_left(mut queue: Queue) {
     queue.check().await;
 }
 
-/// A sleeper wakes when the next scheduled job falls due, whether it was there when it fell asleep
-/// or not.
+/// A sleeper wakes when the next scheduled job is due, whether that was added before or after it fell
+/// asleep.
 pub(crate) async fn a_scheduled_job_wakes_its_sleeper(mut queue: Queue) {
     let acceptor = queue.acceptor();
     let wait = queue.timeout();
@@ -418,8 +418,8 @@ pub(crate) async fn a_scheduled_job_wakes_its_sleeper(mut queue: Queue) {
     }
 }
 
-/// An idle node costs a few transactions a minute, and scheduled jobs, subscriptions to jobs that
-/// nobody touches and finished jobs nothing more.
+/// An idle node costs a few transactions per minute, and scheduled jobs, subscriptions to unchanged jobs and
+/// finished jobs add nothing.
 pub(crate) async fn nobody_works_when_there_is_nothing_to_do(mut queue: Queue) {
     if queue.kind != Kind::memory {
         return;

@@ -1,9 +1,9 @@
-//! What the queue has to do, case by case, on every store: the tests of `couch_jobs`, and those it
-//! should have had.
+//! The required behaviour of the queue, case by case, on every store: the tests of `couch_jobs`, and
+//! further cases that they miss.
 //!
-//! On memory time is paused, and so an hour of it costs nothing; `faulty` is memory behind a wrapper
-//! that conflicts, forgets answers, loses watches and takes its time. Elsewhere time is real, and
-//! every duration in a case is a multiple of [`Queue::timeout`].
+//! On memory the clock is paused, so an hour of it costs nothing; `faulty` is memory behind a
+//! wrapper with conflicts, lost answers, lost watches and delays. On other stores time is real, and
+//! every duration is a multiple of [`Queue::timeout`].
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ mod workers;
 
 use support::{Kind, Queue};
 
-/// Makes a module of tests for every store out of one list of cases.
+/// Makes a module of tests for every store from one list of cases.
 macro_rules! scenarios {
     ($($area:ident: $($case:ident),* $(,)?;)*) => {
         scenarios!(@store memory, start_paused = true; $($area: $($case),*;)*);

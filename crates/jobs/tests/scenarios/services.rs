@@ -1,9 +1,9 @@
-//! The tests of `couch_jobs` about its processes, and about what its monitors do in time.
+//! The tests of `couch_jobs` for its processes, and for the timing of its monitors.
 //!
-//! 8 to 16 of the original send nonsense to processes and expect them to die and be started anew.
-//! Services here have typed handles, so there is no nonsense to send; what is left of these tests is
-//! that a service that breaks is started again (`a_broken_hook_is_survived`), and that whoever
-//! depends on one that stopped is told (`a_stopped_notifier_says_so`, `a_stopped_acceptor_says_so`).
+//! 8 to 16 of the original send nonsense to processes and expect them to die and be restarted. Services here
+//! have typed handles, which take no nonsense; what remains of these tests is that a failed service is
+//! restarted (`a_broken_hook_is_survived`), and that callers learn that a service stopped
+//! (`a_stopped_notifier_says_so`, `a_stopped_acceptor_says_so`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::Queue;
 
-/// 6 and 37. A watcher follows the registered types; what 37 says of the metadata version is that a
-/// change is noticed without reading everything again and again, which the watch is for.
+/// 6 and 37. A watcher follows the registered types. 37 requires of the metadata version that a change is
+/// noticed without polling, which is the watch's purpose.
 pub(crate) async fn types_are_watched_over(mut queue: Queue) {
     let (watcher, mut types) = TypeWatcher::new(queue.jobs.clone(), queue.options());
     let token = queue.token();
@@ -36,7 +36,7 @@ pub(crate) async fn types_are_watched_over(mut queue: Queue) {
     assert_eq!(types.current().len(), 1);
 }
 
-/// A node takes no lease on a type that it was not told to serve, and each type has its own hook.
+/// A node takes no lease on a type that it does not serve, and each type has its own hook.
 pub(crate) async fn only_served_types_are_watched_over(mut queue: Queue) {
     let other = JobType::new("t2").unwrap();
     queue.jobs.set_type(&other, queue.config()).await.unwrap();
@@ -70,7 +70,7 @@ pub(crate) async fn only_served_types_are_watched_over(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Breaks when it is asked first.
+/// Panics on its first call.
 struct Breaks(AtomicU32);
 
 impl StallHook for Breaks {
@@ -100,7 +100,7 @@ pub(crate) async fn a_broken_hook_is_survived(mut queue: Queue) {
     queue.check().await;
 }
 
-/// 7, 11 to 13. In whatever way the notifier ends, its subscribers hear of it.
+/// 7, 11 to 13. However the notifier ends, its subscribers are notified.
 pub(crate) async fn a_stopped_notifier_says_so(mut queue: Queue) {
     queue.add("j", "", 0).await;
     let stop = CancellationToken::new();
@@ -142,14 +142,14 @@ pub(crate) async fn a_stopped_acceptor_says_so(mut queue: Queue) {
     assert!(matches!(answer, Err(Error::Stopped)), "{answer:?}");
     let answer = handle.accept(1, Duration::ZERO).await;
     assert!(matches!(answer, Err(Error::Stopped)) || answer.unwrap().is_empty());
-    // What was begun can be ended all the same.
+    // Runs can still be ended.
     queue.add("j", "", 0).await;
     let job = queue.accept_one().await;
     assert!(!handle.finish(&job, Finish::done()).await.unwrap().again);
     assert_eq!(queue.state("j").await, Some(State::Finished));
 }
 
-/// The workers of a process end their runs together, each with an answer of its own.
+/// The workers of a process end their runs together, and each gets its own answer.
 pub(crate) async fn acceptors_end_runs(mut queue: Queue) {
     let (handle, long) = (queue.acceptor(), queue.timeout() * 100);
     let mut held = Vec::new();
@@ -170,7 +170,7 @@ pub(crate) async fn acceptors_end_runs(mut queue: Queue) {
     assert!(again.unwrap().again);
     assert!(!large.unwrap().again);
     assert!(queue.data("large").await == data);
-    // The next job is asked for in the same breath.
+    // Requested together with the next job.
     let c = handle.accept(1, long).await.unwrap().remove(0).job;
     queue.add("d", "", 0).await;
     let (ended, next) = tokio::join!(
@@ -179,7 +179,7 @@ pub(crate) async fn acceptors_end_runs(mut queue: Queue) {
     );
     assert!(!ended.unwrap().again);
     let d = next.unwrap().remove(0).job;
-    // A run is ended while another worker waits for a job: here it makes it.
+    // Ending a run makes a job for another worker that waits.
     let (waited, ()) = tokio::join!(handle.accept(1, long), async {
         sleep(queue.timeout() / 4).await;
         assert!(handle.finish(&d, Finish::again(0)).await.unwrap().again);
@@ -190,7 +190,7 @@ pub(crate) async fn acceptors_end_runs(mut queue: Queue) {
     queue.check().await;
 }
 
-/// 18. Who waits without end, as the original does when it is not told otherwise, waits too.
+/// 18. The original waits without a limit by default; a long wait is the same.
 pub(crate) async fn acceptors_block(mut queue: Queue) {
     let acceptor = queue.acceptor();
     let long = queue.timeout() * 100;
@@ -210,8 +210,8 @@ pub(crate) async fn acceptors_block(mut queue: Queue) {
     queue.check().await;
 }
 
-/// 33, and 9 of the further ones: the holder is as good as one whose claim was committed and the
-/// answer lost. Three timeouts in the original; here two, and the jitter.
+/// 33, and 9 of the further ones: the holder is equivalent to one whose claim was committed without an
+/// answer. The original allows three timeouts; here two and the jitter.
 pub(crate) async fn silent_holders_lose_their_job(mut queue: Queue) {
     queue.maintain();
     queue.add("j", "data", 0).await;
@@ -237,7 +237,7 @@ pub(crate) async fn silent_holders_lose_their_job(mut queue: Queue) {
     let info = queue.jobs.info(&queue.ty, &job.id).await.unwrap().unwrap();
     assert_eq!((info.stalls, info.attempts), (1, 1));
     assert_eq!(info.last.unwrap().end.unwrap().outcome, Outcome::Stalled);
-    // One that beats is left alone.
+    // A holder with heartbeats keeps its job.
     let job = queue.accept_one().await;
     for _ in 0..12 {
         sleep(queue.timeout() / 3).await;
@@ -267,7 +267,7 @@ pub(crate) async fn types_change_live(mut queue: Queue) {
     sleep(queue.timeout() * 4).await;
     assert_eq!(queue.state("j").await, Some(State::Running));
     queue.jobs.set_type(&queue.ty, short).await.unwrap();
-    // Its holder hears of the change with a heartbeat, and may be as silent as it was told before until then.
+    // Its holder learns the new timeout with a heartbeat, and may use the old one until then.
     sleep(queue.timeout() * 4).await;
     assert_eq!(queue.state("j").await, Some(State::Running));
     assert!(!queue.jobs.update(&job, None).await.unwrap().again);
@@ -279,7 +279,7 @@ pub(crate) async fn types_change_live(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Finished jobs are forgotten when their time is up, by the type's rule or their own.
+/// Finished jobs are removed after the type's retention or their own.
 pub(crate) async fn retention_forgets(mut queue: Queue) {
     let config = TypeConfig {
         retention_ms: Some(queue.config().timeout_ms),
@@ -317,8 +317,8 @@ pub(crate) async fn retention_forgets(mut queue: Queue) {
     queue.check().await;
 }
 
-/// A type can have its jobs deleted in the transaction that finishes them. Subscribers hear of the end,
-/// and an outcome that is unknown is recognised.
+/// A type can have its jobs deleted in the transaction that finishes them. Subscribers get the end, and an
+/// unknown outcome is recognised.
 pub(crate) async fn finished_jobs_can_be_deleted_at_once(mut queue: Queue) {
     let config = TypeConfig {
         retention_ms: Some(0),
@@ -338,7 +338,7 @@ pub(crate) async fn finished_jobs_can_be_deleted_at_once(mut queue: Queue) {
         .jobs;
     held.sort_by_key(|accepted| accepted.job.id.clone());
     let [again, alone, followed, unsure] = <[_; 4]>::try_from(held).unwrap().map(|held| held.job);
-    // A change before the end, which a notifier need not have seen yet.
+    // A change before the end, which the notifier may not have seen yet.
     let data = Some("half".into());
     assert!(!queue.jobs.update(&followed, data).await.unwrap().again);
     for job in [&alone, &followed] {
@@ -350,7 +350,7 @@ pub(crate) async fn finished_jobs_can_be_deleted_at_once(mut queue: Queue) {
     assert!(done(&told), "{told:?}");
     let once_more = queue.jobs.finish(&alone, Finish::done()).await;
     assert!(matches!(once_more, Err(Error::Halt)), "{once_more:?}");
-    // One that is to run again is not deleted.
+    // A job that is to run again is not deleted.
     queue.add("again", "newer", 0).await;
     assert!(
         queue
@@ -373,7 +373,7 @@ pub(crate) async fn finished_jobs_can_be_deleted_at_once(mut queue: Queue) {
     queue.check().await;
 }
 
-/// A job knows its last runs.
+/// The history holds the last runs.
 pub(crate) async fn history_is_bounded(queue: Queue) {
     queue.add("j", "", 0).await;
     for n in 1..=15 {
@@ -409,7 +409,7 @@ pub(crate) async fn history_is_bounded(queue: Queue) {
     assert_eq!(history, []);
 }
 
-/// Decides by the name of the job, and writes down whom it has seen.
+/// Decides by the name of the job, and records which it has seen.
 struct ByName(Arc<AtomicU32>);
 
 impl StallHook for ByName {
@@ -430,7 +430,7 @@ impl StallHook for ByName {
     }
 }
 
-/// The type's owner decides about a silent holder's job, in one transaction with its own rows.
+/// The type's hook decides about a silent holder's job, in one transaction with its own rows.
 pub(crate) async fn hooks_decide(mut queue: Queue) {
     let asked = Arc::new(AtomicU32::new(0));
     let hook = ByName(Arc::clone(&asked));
@@ -472,9 +472,9 @@ pub(crate) async fn hooks_decide(mut queue: Queue) {
     queue.check().await;
 }
 
-/// A holder that is kept alive keeps its job; one that cannot reach the store stops in time.
+/// A holder with heartbeats keeps its job; one that cannot reach the store stops in time.
 pub(crate) async fn keep_alive_keeps_and_loses(mut queue: Queue) {
-    // A machine that is busy with other tests gets more time, where time is real.
+    // On a real clock, a machine busy with other tests gets more time.
     let timeout = queue.timeout() * if queue.paused() { 1 } else { 10 };
     let config = TypeConfig::new(u64::try_from(timeout.as_millis()).unwrap());
     queue.jobs.set_type(&queue.ty, config).await.unwrap();
@@ -511,7 +511,7 @@ pub(crate) async fn keep_alive_keeps_and_loses(mut queue: Queue) {
     faults.set_outage(false);
 }
 
-/// A policy is no more than data of its type.
+/// A policy is plain data of its type.
 #[test]
 fn policies_are_plain() {
     let config = TypeConfig {

@@ -1,4 +1,4 @@
-//! Following jobs: 29 to 32 of the tests of `couch_jobs`, and the further ones about subscriptions.
+//! Subscriptions: 29 to 32 of the tests of `couch_jobs`, and the further cases about them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::Queue;
 
-/// The state that was told, and the data.
+/// State and data of a notice.
 fn told(notice: Option<Notice>) -> (Option<State>, String) {
     match notice {
         Some(Notice::Job(info, data)) => {
@@ -22,7 +22,7 @@ fn any(_: &Notice) -> bool {
     true
 }
 
-/// Scenario 29: Subscribing twice gives two subscriptions here, which are told alike.
+/// Scenario 29: Subscribing twice gives two subscriptions here, with the same notices.
 pub(crate) async fn subscribe_and_follow(mut queue: Queue) {
     let notifier = queue.notifier();
     let missing = notifier.subscribe(&queue.id("j")).await;
@@ -158,7 +158,7 @@ pub(crate) async fn a_cleared_type_ends_subscriptions(mut queue: Queue) {
     assert_eq!(subscription.next().await, None);
     let refused = notifier.subscribe(&queue.id("j")).await;
     assert!(matches!(refused, Err(Error::NoTypeTimeout(_))));
-    // The type comes back, and so do subscriptions.
+    // The type is registered again, and jobs can be followed again.
     queue
         .jobs
         .set_type(&queue.ty, queue.config())
@@ -169,7 +169,7 @@ pub(crate) async fn a_cleared_type_ends_subscriptions(mut queue: Queue) {
     assert_eq!(told(subscription.next().await).0, Some(State::Running));
 }
 
-/// Further 19. What was queued for a subscription goes with it.
+/// Further 19. Dropping a subscription drops its queued notices.
 pub(crate) async fn dropped_subscriptions_hear_nothing(mut queue: Queue) {
     let notifier = queue.notifier();
     queue.add("j", "", 0).await;
@@ -198,7 +198,7 @@ pub(crate) async fn dropped_subscriptions_hear_nothing(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Further 24. The deadline is one for all that is told meanwhile.
+/// Further 24. One deadline covers all notices.
 pub(crate) async fn waiting_has_a_deadline(mut queue: Queue) {
     let notifier = queue.notifier();
     queue.add("j", "", 0).await;
@@ -226,8 +226,8 @@ pub(crate) async fn waiting_has_a_deadline(mut queue: Queue) {
     assert!(told.is_some());
 }
 
-/// Further 17: ten thousand times a job finishes while somebody subscribes to it, and nobody ever
-/// waits for what has already happened. A hundred at a time, so that one disk is enough.
+/// Further 17: ten thousand times a job finishes while a caller subscribes to it, and none waits
+/// for an event in the past. A hundred at a time, so that one disk is enough.
 pub(crate) async fn subscribing_races_with_finishing(mut queue: Queue) {
     let notifier = queue.notifier();
     for round in 0..100 {
@@ -247,7 +247,7 @@ pub(crate) async fn subscribing_races_with_finishing(mut queue: Queue) {
     queue.check().await;
 }
 
-/// Ends a run and follows its job, the one a little earlier or later than the other.
+/// Ends a run and follows its job, at slightly different times.
 async fn race(queue: &Queue, notifier: &NotifierHandle, accepted: &Accepted, n: u64) {
     let finish = async {
         sleep(Duration::from_micros(n % 7 * 100)).await;

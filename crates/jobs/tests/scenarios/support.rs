@@ -1,4 +1,4 @@
-//! A queue of its own for each case.
+//! A separate queue for each case.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Where the queue lives.
+/// The store of a queue.
 #[allow(non_camel_case_types, reason = "they are the names of test modules")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -23,13 +23,13 @@ pub(crate) enum Kind {
     fdb,
 }
 
-/// A queue nobody else sees, with one type, and the services of one node.
+/// A private queue with one type, and the services of one node.
 pub(crate) struct Queue {
     pub(crate) jobs: Jobs,
     pub(crate) ty: JobType,
     pub(crate) me: Holder,
     pub(crate) kind: Kind,
-    /// The same rows, without faults and with statistics of its own.
+    /// The same rows, without faults and with separate statistics.
     pub(crate) store: Store,
     pub(crate) faults: Option<FaultControl>,
     tasks: JoinSet<()>,
@@ -38,7 +38,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// `None` when the store needs a server that is not there.
+    /// `None` if the store needs a server that is not available.
     pub(crate) async fn open(kind: Kind) -> Option<Self> {
         let backend = match kind {
             Kind::memory | Kind::faulty => Backend::Memory,
@@ -74,17 +74,17 @@ impl Queue {
         Some(queue)
     }
 
-    /// True where time is paused.
+    /// True if the clock is paused.
     pub(crate) fn paused(&self) -> bool {
         matches!(self.kind, Kind::memory | Kind::faulty)
     }
 
-    /// True where nothing goes wrong by itself, so that costs can be told exactly.
+    /// True without random faults, so that costs are exact.
     pub(crate) fn exact(&self) -> bool {
         self.kind != Kind::faulty
     }
 
-    /// The timeout of the type, and the measure of all times.
+    /// The timeout of the type, and the unit of all times.
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(if self.paused() { 2_000 } else { 300 })
     }
@@ -116,7 +116,7 @@ impl Queue {
         claimed.jobs.into_iter().next()
     }
 
-    /// Accepts the one job that is due.
+    /// Claims the one due job.
     pub(crate) async fn accept_one(&self) -> Job {
         self.accept().await.expect("a job is due").job
     }
@@ -185,7 +185,6 @@ impl Queue {
         handle
     }
 
-    /// Stops the services in order.
     pub(crate) async fn stop(&mut self) {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {
@@ -193,9 +192,9 @@ impl Queue {
         }
     }
 
-    /// Waits until something is so, for up to so many timeouts.
+    /// Waits until a condition holds, for up to this many timeouts.
     pub(crate) async fn until(&self, timeouts: u32, what: &str, so: impl AsyncFn() -> bool) {
-        // A machine that is busy with other tests gets more time, where time is real.
+        // On a real clock, a machine busy with other tests gets more time.
         let patience = if self.paused() { 1 } else { 10 };
         let deadline = Instant::now() + self.timeout() * timeouts * patience;
         while !so().await {
@@ -205,7 +204,7 @@ impl Queue {
     }
 }
 
-/// A bad day, but one on which everything is done in the end.
+/// Frequent faults, with which everything still completes.
 fn faults() -> Faults {
     Faults {
         seed: 7,

@@ -1,4 +1,4 @@
-//! The worker kit.
+//! Workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,7 +51,7 @@ fn outcome(info: &jobs::JobInfo) -> (State, Outcome, u32) {
     (info.state, end.unwrap().outcome, info.attempts)
 }
 
-/// What fails is retried as often as it may be, what cannot succeed is not, and data that nobody can read is neither.
+/// Failed jobs are retried up to the limit; dead ones and those with unreadable data are not.
 pub(crate) async fn failures_are_retried(queue: Queue) {
     for what in ["well", "late", "never", "dead", "panic"] {
         add(&queue, what, what).await;
@@ -76,7 +76,7 @@ pub(crate) async fn failures_are_retried(queue: Queue) {
         ("panic", (State::Finished, Outcome::Done, 2)),
         ("unreadable", (State::Dead, Outcome::Failed, 1)),
     ] {
-        // A claim whose answer was lost is no run that failed, but it is one.
+        // A claim whose answer was lost is a run, but not a failed one.
         let seen = outcome(&until_over(&queue, id).await);
         assert_eq!((seen.0, seen.1), (expected.0, expected.1), "{id}");
         assert!(seen.2 >= expected.2, "{id}: {seen:?}");
@@ -166,7 +166,7 @@ pub(crate) async fn runs_are_drained(queue: Queue) {
     queue.check().await;
 }
 
-/// The handler of a job that is removed is dropped where it is.
+/// The handler of a removed job is dropped.
 pub(crate) async fn removed_jobs_stop(queue: Queue) {
     struct Dropped(CancellationToken);
     impl Drop for Dropped {
