@@ -1,6 +1,6 @@
-//! What shows that the queue is right: the rules once more, random scripts and a simulation of whole
-//! fleets that compare the queue with them, races, golden scripts, and the mistakes that each of these
-//! has to find. Only [`planted`] is compiled outside of tests, and costs nothing there.
+//! Tests of the queue's correctness: its rules written a second time, random scripts and a fleet
+//! simulation that compare the queue with them, races, golden scripts, and the bugs that each must
+//! find. Only [`planted`] is compiled outside of tests, and costs nothing there.
 
 #[cfg(test)]
 mod conflicts;

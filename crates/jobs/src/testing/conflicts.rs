@@ -1,5 +1,5 @@
-//! Every conflicting read is needed: each is weakened by some test that fails then, or listed as
-//! redundant with the reason. Which reads there are is found out by running.
+//! Every conflicting read is necessary: a test fails when it is weakened, or it is listed as
+//! redundant with the reason. The list of reads is recorded at run time.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::model::keys::Table;
 use crate::testing::mistake::{Mistake, PREFIXES, reads};
 use crate::testing::{model, races, simulation};
 
-/// Reads whose conflict nothing depends on, and which cannot be snapshot reads.
+/// Reads whose conflict is not needed, and which cannot be snapshot reads.
 const REDUNDANT: &[(Weaken, &str)] = &[
     (
         reads("accept", Table::Sleeper, Weakened::All, false),
@@ -33,19 +33,19 @@ const REDUNDANT: &[(Weaken, &str)] = &[
     ),
 ];
 
-/// What a read is called in the list of them.
+/// A read in the lists: transaction and table.
 type Named = (String, u8);
 
 fn named(weaken: &Weaken) -> Named {
     (weaken.transaction.to_owned(), weaken.prefix[3])
 }
 
-/// The number of the table that a row of the queue is in.
+/// The number of the table of a row.
 fn table_of(key: &Bytes) -> Option<u8> {
     key.strip_prefix(&PREFIXES[0][..3])?.first().copied()
 }
 
-/// The reads of the queue's rows in what was noted.
+/// The reads of the queue's rows in a log.
 fn seen(log: &[Reads]) -> BTreeSet<Named> {
     (log.iter())
         .flat_map(|reads| reads.keys.iter().map(|key| (reads.transaction, key)))
@@ -53,13 +53,13 @@ fn seen(log: &[Reads]) -> BTreeSet<Named> {
         .collect()
 }
 
-/// Transactions that read rows of a table several times, for several jobs.
+/// Transactions that read several rows of a table, for several jobs.
 fn seen_several(log: &[Reads]) -> BTreeSet<Named> {
     let one = |reads: &Reads| {
         let mut keys: Vec<_> = reads.keys.clone();
         keys.sort();
         keys.dedup();
-        // Sorted by key, rows of one table lie side by side.
+        // Sorted by key, rows of one table are adjacent.
         let tables: Vec<u8> = keys.iter().filter_map(table_of).collect();
         let several = tables.windows(2).filter(|pair| pair[0] == pair[1]);
         let name = |pair: &[u8]| (reads.transaction.to_owned(), pair[0]);
@@ -68,8 +68,8 @@ fn seen_several(log: &[Reads]) -> BTreeSet<Named> {
     log.iter().flat_map(one).collect()
 }
 
-/// Every conflicting read of every transaction that writes is in one of the lists, and every read in
-/// a list is there.
+/// Every conflicting read of every writing transaction is in one of the lists, and every listed read
+/// happens.
 #[test]
 fn every_conflicting_read_is_tried() {
     let log = ReadLog::default();
@@ -81,7 +81,7 @@ fn every_conflicting_read_is_tried() {
     model::planted::log(&mistake);
     races::log(&mistake);
     let mut log = log.take();
-    // A caller's transaction, of whose parts each is one of the others.
+    // A caller's transaction; its parts are tested on their own.
     log.retain(|reads| reads.transaction != "together");
     let tried: Vec<&Weaken> = (simulation::planted::weakened().iter())
         .chain(model::planted::weakened())

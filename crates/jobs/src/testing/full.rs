@@ -1,4 +1,4 @@
-//! A store that is full can be emptied through the queue.
+//! A full store can be emptied through the queue.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     Retention, TypeConfig,
 };
 
-/// Adds jobs until there is no room. The largest transaction is small beside the map.
+/// Adds jobs until the store is full. The largest transaction is small compared to the map.
 async fn fill(jobs: &Jobs, ty: &JobType, bytes: usize) -> usize {
     for batch in 0.. {
         let adds = (0..20).map(|number| {
@@ -24,7 +24,7 @@ async fn fill(jobs: &Jobs, ty: &JobType, bytes: usize) -> usize {
             Err(Error::Store(store::Error::Full { .. })) => return batch * 20,
             Err(error) => panic!("{error:?}"),
         }
-        // It says so when it cannot take more.
+        // Fails when the store is full.
         let _ = jobs.store().settle().await;
     }
     unreachable!()
@@ -66,14 +66,14 @@ async fn jobs_can_be_removed_from_a_full_store() {
             for job in page.jobs {
                 jobs.remove(&ty, &job.info.id).await.unwrap();
             }
-            // What was added last may not fit into the tree before more is removed.
+            // The last jobs added may not fit into the tree before more are removed.
             let _ = jobs.store().settle().await;
         }
         is_empty_and_works(&jobs, &ty).await;
     }
 }
 
-/// The nodes share the work by leases, whose rows are there before the store is full.
+/// The nodes share the work by leases, whose rows exist before the store is full.
 #[tokio::test]
 async fn finished_jobs_expire_in_a_full_store() {
     let (_directory, jobs, ty) = tiny().await;

@@ -1,4 +1,4 @@
-//! Mutations of what the queue decodes.
+//! Mutations of everything that the queue decodes.
 
 use std::num::NonZeroU8;
 
@@ -86,7 +86,7 @@ fn headers() -> Vec<Header> {
     all.into_iter().flatten().collect()
 }
 
-/// What is decoded is what its own encoding says, so nothing is taken for something else.
+/// Decoding and encoding agree, so no value is mistaken for another.
 #[test]
 fn a_header_of_any_bytes_is_read_or_refused() {
     for header in headers() {
@@ -96,7 +96,7 @@ fn a_header_of_any_bytes_is_read_or_refused() {
     fuzz_more("headers", 20_000, &samples(&encoded), &[], |_, bytes| {
         if let Ok(header) = Header::decode(Bytes::copy_from_slice(bytes)) {
             assert_eq!(Header::decode(header.encode().into()).unwrap(), header);
-            // Whoever reads the data makes room for it.
+            // Readers allocate memory for the data.
             assert!((header.chunked()).all(|blob| blob.len as usize <= DATA_BYTES_MAX));
         }
         false
@@ -170,7 +170,7 @@ fn samples(encoded: &[Vec<u8>]) -> Vec<&[u8]> {
     encoded.iter().map(Vec::as_slice).collect()
 }
 
-/// Headers of the formats before, and of later ones, are refused and not taken for something else.
+/// Headers of earlier and later formats are rejected, not misread.
 #[test]
 fn a_header_of_another_format_is_refused() {
     let encoded = headers().remove(1).encode();

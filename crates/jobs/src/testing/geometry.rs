@@ -1,5 +1,5 @@
-//! Whether many nodes get in each other's way: which rows are written most, and how often claims of
-//! the same moment choose the same jobs.
+//! Contention between many nodes: the rows written most, and how often concurrent claims choose the
+//! same jobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::{
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const NODES: u64 = 50;
-/// How many claims each node has in flight.
+/// Claims that each node has in flight.
 const CLAIMS: usize = 20;
-/// The longest that a read or a commit takes.
+/// The maximum duration of a read or commit.
 const DELAY: Duration = Duration::from_millis(3);
 
 fn ty(name: &str) -> JobType {
@@ -33,7 +33,7 @@ fn me() -> Holder {
     Holder::new("me").unwrap()
 }
 
-/// Jobs that are due, with ids that increase.
+/// Adds due jobs with increasing ids.
 async fn fill(jobs: &Jobs, ty: &JobType, count: usize, scheduled: bool) {
     let adds = (0..count).map(|number| {
         let add = Add::new(JobId::new(format!("{number:08}")).unwrap(), "data");
@@ -49,8 +49,8 @@ async fn queue(seed: u64) -> Jobs {
     Jobs::new(store, Clock::simulated(NOW_MS), Entropy::seeded(seed))
 }
 
-/// What part of 1,000 claims for so many jobs, all of which have read before the first is committed,
-/// has to choose anew.
+/// The fraction of 1,000 concurrent claims that has to choose again; all read before the first
+/// commits.
 async fn collisions(scheduled: bool, wanted: usize) -> f64 {
     const ALL: usize = 1_000;
     let (jobs, ty) = (&queue(7).await, &ty("mail"));
@@ -82,7 +82,7 @@ fn claims_of_one_moment_seldom_collide() {
     }
 }
 
-/// Nodes on one store, each with a queue of its own.
+/// Nodes on one store, each with its own queue.
 struct Fleet {
     nodes: Vec<Jobs>,
     counting: Counting,
@@ -119,7 +119,7 @@ impl Fleet {
         }
     }
 
-    /// Every node adds its part of the jobs, one by one; their ids increase.
+    /// Every node adds its part of the jobs one by one, with increasing ids.
     async fn add(&self, ty: &JobType, count: usize, scheduled: bool) {
         let added = self
             .nodes
@@ -136,7 +136,7 @@ impl Fleet {
         try_join_all(added).await.unwrap();
     }
 
-    /// Claims and ends jobs until so many are finished; how long that took.
+    /// Claims and finishes this many jobs; returns how long it took.
     async fn drain(&self, ty: &JobType, count: usize) -> Duration {
         let (begun, left) = (Instant::now(), &std::cell::Cell::new(count));
         let me = &me();
@@ -160,12 +160,12 @@ fn no_row_is_hot_and_scheduled_jobs_are_as_fast_as_ready_ones() {
     crate::testing::mistake::paused().block_on(async {
         let types = [ty("ready"), ty("scheduled")];
         let mut fleet = Fleet::start(&types).await;
-        // Every node has read the types.
+        // Wait until every node has read the types.
         tokio::time::sleep(Duration::from_secs(1)).await;
         fleet.counting.take();
         let mut took = Vec::new();
         for (ty, scheduled) in types.iter().zip([false, true]) {
-            // Some are left over: when there is nothing to do, that is looked for.
+            // Some jobs are left over: finding none would add searches.
             fleet.add(ty, 8_000, scheduled).await;
             took.push(fleet.drain(ty, 5_000).await);
         }
@@ -198,8 +198,7 @@ fn no_row_is_hot_and_scheduled_jobs_are_as_fast_as_ready_ones() {
     });
 }
 
-/// A process that knows the types does not read them to add a job, and forgets what it knows as soon
-/// as somebody changes them.
+/// A process that knows the types does not read them to add a job, and learns of changes at once.
 #[test]
 fn known_types_are_not_read_until_they_change() {
     crate::testing::mistake::paused().block_on(async {
@@ -223,7 +222,7 @@ fn known_types_are_not_read_until_they_change() {
         assert!(matches!(add("d").await, Err(Error::NoTypeTimeout(_))));
         jobs.set_type(&ty, TypeConfig::new(1_000)).await.unwrap();
         add("e").await.unwrap();
-        // Who changes them has no need to be told.
+        // The process that changes types needs no notification.
         node.clear_type(&ty).await.unwrap();
         assert!(matches!(add("f").await, Err(Error::NoTypeTimeout(_))));
         stop.cancel();

@@ -1,8 +1,8 @@
-//! Golden scripts: what each operation writes, row by row. `UPDATE_GOLDENFILES=1` writes what is
-//! expected anew; read the difference before you keep it.
+//! Golden scripts: what each operation writes, row by row. `UPDATE_GOLDENFILES=1` rewrites the
+//! expected output; review the difference before you keep it.
 //!
-//! A script is a list of commands, each followed by its answer and by the rows that it has added
-//! (`+`), changed (`~`) and removed (`-`). Time stands still until `time` moves it.
+//! A script is a list of commands, each followed by its answer and by the rows it added (`+`),
+//! changed (`~`) and removed (`-`). The clock stands still until `time` moves it.
 
 mod fixture;
 mod show;
@@ -25,7 +25,7 @@ use crate::{
 
 type Answer<T> = std::result::Result<T, Box<dyn StdError>>;
 
-/// A queue in memory, and what is held of it.
+/// An in-memory queue, and its running jobs.
 struct Script {
     runtime: Runtime,
     jobs: Jobs,
@@ -66,7 +66,7 @@ impl Script {
         rows.into_iter().map(|row| (row.key, row.value)).collect()
     }
 
-    /// What has changed since the last look.
+    /// The changes of rows since the last call.
     fn changes(&mut self) -> String {
         let now = self.read();
         let before = std::mem::replace(&mut self.rows, now);
@@ -122,7 +122,7 @@ impl Script {
         Ok(text.join("\n"))
     }
 
-    /// What a sweeper or a notifier does.
+    /// Applies an event of the monitor, the sweeper or a notifier.
     fn step(&self, id: &str, event: &Event) -> Answer<String> {
         let (ty, id, op) = (&mail(), &JobId::try_from(id)?, self.jobs.op());
         let stepped = self.jobs.store().transact("step", |tx| {
@@ -210,7 +210,7 @@ impl Script {
         Ok(answer)
     }
 
-    /// What is not asked by creators and holders.
+    /// Commands other than those of creators and holders.
     fn serve(&mut self, command: &Command) -> Answer<String> {
         let mut args = command.consume_args();
         let mut pos = || args.next_pos().ok_or("one more argument is needed");
@@ -272,7 +272,7 @@ impl goldenscript::Runner for Script {
     type Command = Command;
 
     fn run(&mut self, command: &Command, _: &Context) -> Answer<String> {
-        // Whatever asks for the time asks the clock that stands still.
+        // Every reading of the clock uses the paused one.
         let runtime = self.runtime.handle().clone();
         let _entered = runtime.enter();
         let answer = match self.ask(command) {

@@ -1,8 +1,8 @@
 //! The mistakes that tests plant, to show that the model, the simulation and the races find each:
-//! planted bugs, and conflicting reads that are weakened to snapshot reads.
+//! bugs, and conflicting reads weakened to snapshot reads.
 //!
-//! A read is named by its transaction and by the table it reads. [`conflicts`](super::conflicts)
-//! checks that no read is left out.
+//! A read is named by its transaction and table. [`conflicts`](super::conflicts) checks that the
+//! lists are complete.
 
 use store::{Faults, ReadLog, Weaken, Weakened};
 use tokio::runtime::{Builder, Runtime};
@@ -15,7 +15,7 @@ use crate::testing::planted::{Bug, Planted};
 pub(crate) struct Mistake {
     pub(crate) planted: Planted,
     pub(crate) weaken: Option<Weaken>,
-    /// No mistake: records what was read.
+    /// No mistake: records all reads.
     pub(crate) log: Option<ReadLog>,
 }
 
@@ -34,7 +34,7 @@ impl Mistake {
         }
     }
 
-    /// What the store has to do for it.
+    /// Store faults that implement the mistake.
     pub(crate) fn faults(&self) -> Faults {
         Faults {
             weaken: self.weaken,
@@ -44,13 +44,13 @@ impl Mistake {
     }
 }
 
-/// A runtime whose clock only moves when nothing else can.
+/// A runtime whose clock advances only when all tasks are idle.
 pub(crate) fn paused() -> Runtime {
     let mut builder = Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap()
 }
 
-/// How the keys of each table begin.
+/// The key prefix of each table.
 pub(super) const PREFIXES: [[u8; 4]; 24] = {
     let mut prefixes = [[0x15, 51, 0x15, 0]; 24];
     let mut table = 1;
@@ -61,8 +61,8 @@ pub(super) const PREFIXES: [[u8; 4]; 24] = {
     prefixes
 };
 
-/// Reads of rows of one table in one transaction: which of them, and only in tries that cannot know
-/// whether an earlier one was committed?
+/// Reads of a table in one transaction: which of them, and whether only in retries that cannot know
+/// whether an earlier try was committed.
 pub(crate) const fn reads(
     transaction: &'static str,
     table: Table,
@@ -90,9 +90,9 @@ macro_rules! planted {
     };
 }
 
-/// A test for the reads of each transaction in each table that do not conflict any more, and the
-/// list of them. `First` and `Later` are for transactions about several jobs, `unsure` is for tries
-/// that cannot know whether an earlier one was committed.
+/// A test for each weakened read, by transaction and table, and the list of them. `First` and
+/// `Later` are for transactions on several jobs, `unsure` is for retries that cannot know whether
+/// an earlier try was committed.
 macro_rules! weakened {
     ($($test:ident: $transaction:ident $table:ident $reads:ident $($unsure:ident)?,)*) => {
         mod reads {

@@ -1,8 +1,8 @@
-//! The queue against the [rules](super::rules): random scripts of several actors, whose answers and
-//! effects are predicted. After every step the queue has to look as predicted, on every store.
+//! Tests the queue against the [rules](super::rules): random scripts of several actors with predicted
+//! answers and effects. After every step the queue must look as predicted, on every store.
 //!
-//! `DAVENPORT_CASES` says how many scripts are played on each store. A script that fails is shrunk and
-//! shown line by line. [`planted`] shows that bugs are found.
+//! `DAVENPORT_CASES` sets the number of scripts per store. A failing script is shrunk and shown line
+//! by line. [`planted`] shows that bugs are found.
 
 mod calls;
 mod expected;
@@ -24,7 +24,7 @@ use super::mistake::{self, Mistake};
 use crate::Entropy;
 use script::Script;
 
-/// Plays random scripts until one fails, or until the runner has had its number of them.
+/// Plays random scripts until one fails or the runner has played all its cases.
 fn search(
     runner: &mut TestRunner,
     runtime: &Runtime,
@@ -40,7 +40,7 @@ fn search(
     })
 }
 
-/// Plays the known scripts, and so many random ones, or as many as the environment says.
+/// Plays the known scripts, then `cases` random ones unless the environment sets another number.
 fn scripts(url: &str, cases: u32, runtime: &Runtime) {
     let cases = testkit::number("DAVENPORT_CASES", cases);
     let store = runtime.block_on(Store::open(url)).unwrap();

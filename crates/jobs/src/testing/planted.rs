@@ -1,58 +1,58 @@
 //! Known bugs that a test can plant, to show that the simulation finds each. Outside of tests there
-//! are none, and asking costs nothing.
+//! are none, and checking for one costs nothing.
 
-/// One deliberate mistake.
+/// A bug to plant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// A batch of claims writes the activity row of its last job only.
+    /// A batch of claims writes the activity row of only its last job.
     OneActivityRowPerBatch,
-    /// Missing data of a resubmit clears the data.
+    /// A resubmit without data clears the data.
     ResubmitLosesData,
-    /// The monitor acts on what its scan has seen, without looking again.
+    /// The monitor acts on its scan without reading the job again.
     StallWithoutLooking,
-    /// A resubmit without a time means "in two thousand years".
+    /// A resubmit without a due time means "in two thousand years".
     ResubmitFarFuture,
     /// Adding a running job again drops the new data.
     ReAddDropsData,
-    /// A stall forgets that the job was added again.
+    /// A stall forgets that another run was requested.
     StallDropsNext,
-    /// A subscription does not look at the job after it has registered.
+    /// A subscription does not read the job after it has registered.
     SubscribeWithoutLooking,
-    /// A failure to read the types means that there are none.
+    /// After an error of reading the types there are none.
     NoTypesOnError,
     /// Finishing does not compare the lock.
     FinishWithoutLock,
-    /// Finishing again with the same lock is refused.
+    /// Finishing again with the same lock is rejected.
     FinishNotIdempotent,
     /// Adding does not recognise its own earlier success.
     AddNotIdempotent,
     /// A claim does not recognise its own earlier success.
     ClaimForgets,
-    /// The monitor does not count what it does.
+    /// The monitor does not count the jobs it recovers.
     StallUncounted,
-    /// Adding wakes nobody, and sleepers do not look by themselves.
+    /// Adding wakes no sleeper, and sleepers do not poll.
     NobodyWakes,
-    /// A loop tries again at once after an error.
+    /// A loop retries at once after an error.
     BusyLoop,
     /// A finished job that is added again keeps its row in the index of finished jobs.
     ReviveKeepsFinishedRow,
-    /// A finished job's subscribers are not told.
+    /// A finished job's subscribers are not notified.
     FinishTellsNobody,
-    /// A holder's call clears the name of another that may still be tried again.
+    /// A holder's call clears the marker of another call that may still be retried.
     CallsForgetOthers,
-    /// A job is removed, or wanted again, without a note to its holder.
+    /// A removal or requested run leaves no note for the holder.
     CancelTellsNobody,
-    /// A note about a run that is not known yet is thrown away.
+    /// A note about a run that is not known yet is dropped.
     EarlySignalsAreLost,
-    /// A holder goes on at the pace that it began with.
+    /// A holder keeps the heartbeat interval that it started with.
     KeepsFirstPace,
-    /// The monitor judges holders by a timeout that they have not heard of yet.
+    /// The monitor applies a timeout that holders have not learned yet.
     JudgedByType,
-    /// Scheduled jobs are handed out before they are due.
+    /// Scheduled jobs are claimed before they are due.
     IgnoresSchedule,
-    /// A batch of a background service that conflicts is tried again as it is.
+    /// A conflicting batch of a background service is retried unchanged.
     BatchNeverSplits,
-    /// A duty of a monitor that fails ends its other duties.
+    /// A monitor's duty that fails ends its other duties.
     DutiesFailTogether,
     /// A dead letter is finished like any other job.
     DeadIsFinished,

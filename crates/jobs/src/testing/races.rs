@@ -1,5 +1,5 @@
-//! Races that are made to happen: for conflicting reads that matter where the simulation seldom
-//! comes, or only to what a caller writes beside the queue.
+//! Deliberate races: for conflicting reads that the simulation seldom exercises, or that only affect
+//! what a caller writes besides the queue.
 
 use std::time::Duration;
 
@@ -24,20 +24,20 @@ use crate::{
     Notice, Notifier, Options, Retention, State, TypeConfig,
 };
 
-/// How many seeds a mistake may survive.
+/// Maximum seeds that a mistake may survive.
 const SEEDS: u64 = 200;
-/// The longest that a read or a commit takes, and how much later than one side the other may begin.
+/// The maximum duration of a read or commit, and the maximum head start of one side.
 const DELAY: Duration = Duration::from_millis(10);
 const LATE: Duration = Duration::from_millis(40);
 
-/// A queue to which things happen, and one on the same rows that gets in its way.
+/// A queue with faults, and one without on the same rows that interferes.
 struct World {
     jobs: Jobs,
     control: FaultControl,
     calm: Jobs,
     ty: JobType,
     late: Duration,
-    /// One of two things.
+    /// Selects one of two.
     either: usize,
     beats: bool,
 }
@@ -79,8 +79,8 @@ impl World {
         look.await.unwrap()
     }
 
-    /// Whatever is written beside a claim is written for jobs that are held: also when the claim was
-    /// committed by an earlier try, and the jobs are gone since.
+    /// A caller's writes next to a claim are for jobs that are held, even if an earlier try of the
+    /// claim was committed and its jobs were removed since.
     async fn recall(&self) -> Option<String> {
         let id = JobId::try_from("a").unwrap();
         self.add(&id, "").await;
@@ -100,7 +100,7 @@ impl World {
         (held.as_deref() != Some(b"0")).then(|| format!("a claim of removed jobs: {held:?}"))
     }
 
-    /// A type is as somebody wrote down who registered it.
+    /// The registered settings are those of the last registration.
     async fn register(&self) -> Option<String> {
         let set = |jobs: &'static str, timeout_ms| (jobs, TypeConfig::new(timeout_ms));
         let (mine, other) = (set("mine", 60_000), set("other", 5_000));
@@ -125,14 +125,14 @@ impl World {
         (!same).then(|| format!("{chosen:?} is registered as {config:?}"))
     }
 
-    /// Two jobs that the node which has the first lease looks after.
+    /// Two jobs covered by the first lease.
     fn neighbours() -> [JobId; 2] {
         let ids = (0..).map(|n: u32| JobId::try_from(&*format!("{n}")).unwrap());
         let mut of_first = ids.filter(|id| buckets(0).any(|bucket| bucket == id.bucket()));
         [(); 2].map(|()| of_first.next().unwrap())
     }
 
-    /// Accepts all that is due.
+    /// Claims all due jobs.
     async fn accept_all(&self) -> Vec<Job> {
         let me = Holder::new("me").unwrap();
         let claimed = self.calm.accept(&self.ty, &me, 10).await.unwrap();
@@ -143,14 +143,14 @@ impl World {
             .collect()
     }
 
-    /// What is wrong with the rows in the end.
+    /// The first inconsistency of the rows at the end.
     async fn problems(&self) -> Option<String> {
         let check = self.calm.check(&self.ty).await.unwrap();
         check.problems.into_iter().next()
     }
 
-    /// A claim whose commit is on its way when its next try, or a recall, finds nothing of it: if it
-    /// is committed in the end, its jobs are delivered.
+    /// A claim whose commit is delayed until its retry, or a recall, finds no trace of it: if it is
+    /// committed later, its jobs are delivered.
     async fn late(&self) -> Option<String> {
         let ids = (0..40).map(|n| JobId::try_from(&*format!("{n}")).unwrap());
         for id in ids {
@@ -185,7 +185,7 @@ impl World {
             .then(|| format!("{running} jobs are held and {} were delivered", jobs.len()))
     }
 
-    /// A job that is added again just when it is to be forgotten stays.
+    /// A job that is added again just as it expires is kept.
     async fn expire(&self) -> Option<String> {
         let ids = Self::neighbours();
         for id in &ids {
@@ -215,8 +215,8 @@ impl World {
         }
     }
 
-    /// A holder that is heard of just when it is to be taken for silent keeps its job, and what a
-    /// creator asks for at that moment is not lost.
+    /// A holder whose heartbeat arrives just as it is found silent keeps its job, and a concurrent
+    /// request of a creator is not lost.
     async fn stall(&self) -> Option<String> {
         let (calm, ty) = (&self.calm, &self.ty);
         let ids = Self::neighbours();
@@ -253,7 +253,7 @@ impl World {
         self.problems().await
     }
 
-    /// Heartbeats that go out together leave nothing behind for a job whose run has just ended.
+    /// A batch of heartbeats leaves no row for a job whose run has just ended.
     async fn keep(&self) -> Option<String> {
         for id in Self::neighbours() {
             self.add(&id, "").await;
@@ -276,8 +276,8 @@ impl World {
         self.problems().await
     }
 
-    /// Whoever stops to follow a job and begins again hears of what comes after that, although the
-    /// notifier is about to throw away what it was told before.
+    /// A subscriber that ends its subscription and makes a new one gets later changes, although the
+    /// notifier is about to clear its earlier notes.
     async fn follow(&self) -> Option<String> {
         let id = |n: usize| JobId::try_from(&*format!("{n:02}")).unwrap();
         let ids: Vec<JobId> = (0..12).map(id).collect();
@@ -296,7 +296,7 @@ impl World {
             drop(following.drain(..2));
             sleep(self.late * 3).await;
             let again = &ids[self.either];
-            // At once, while the notifier still takes its time for what it has begun.
+            // At once, while the notifier is still busy with the previous changes.
             self.control.set_quiet(true);
             let mut again = notifier.subscribe(again).await.unwrap();
             self.add(again.id(), "3").await;
@@ -314,7 +314,7 @@ impl World {
         (!told).then(|| "a subscriber was not told".into())
     }
 
-    /// An acceptor ends runs while it goes to sleep for want of others.
+    /// An acceptor ends runs while it goes to sleep.
     async fn end_asleep(&self) -> Option<String> {
         let (jobs, ty, long) = (&self.jobs, &self.ty, Duration::from_mins(1));
         let me = Holder::new("me").unwrap();
@@ -339,7 +339,7 @@ impl World {
         (counts.finished != 6).then(|| format!("not all runs were ended: {counts:?}"))
     }
 
-    /// A run that is wanted again before its acceptor knows whether it has the job hears of it.
+    /// A run is notified of a requested run before its acceptor knows that its claim was committed.
     async fn signal_early(&self) -> Option<String> {
         let (jobs, ty, long) = (&self.jobs, &self.ty, Duration::from_mins(1));
         let [first, second] = ["a", "b"].map(|id| JobId::try_from(id).unwrap());
@@ -372,7 +372,7 @@ impl World {
         (!told).then(|| "a holder was not told that its job is wanted again".into())
     }
 
-    /// Data that is rewritten is not older than what somebody has just given the job.
+    /// Rewritten data is not older than data written concurrently.
     async fn rewrite(&self) -> Option<String> {
         let ids = ["a", "b"].map(|id| JobId::try_from(id).unwrap());
         for id in &ids {
@@ -394,7 +394,7 @@ impl World {
         (*data != *b"new").then(|| format!("newer data was lost: {data:?}"))
     }
 
-    /// An acceptor that was woken just when it did not want to sleep any more wakes another one.
+    /// An acceptor that is woken just as it stops sleeping wakes another one.
     async fn take_bell_down(&self) -> Option<String> {
         let (mine, other) = (1, 2);
         let (calm, ty) = (&self.calm, &self.ty);
@@ -419,7 +419,7 @@ impl World {
         (rung && self.value(&other_key).await.is_some()).then(|| "nobody heard the bell".into())
     }
 
-    /// One of two notifiers that comes back after a long time keeps its bell and its notes.
+    /// Of two notifiers, one that returns after a long time keeps its bell and its notes.
     async fn clear_bells(&self) -> Option<String> {
         let (nonces, id) = ([7, 8], JobId::try_from("a").unwrap());
         let (calm, jobs, ty) = (&self.calm, &self.jobs, &self.ty);
@@ -465,7 +465,7 @@ impl World {
     }
 }
 
-/// Runs all races; what went wrong, if anything did.
+/// Runs all races; returns the first failure.
 fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
     mistake::paused().block_on(async {
         let rng = &mut actor_rng(seed, &[0]);
@@ -526,7 +526,7 @@ pub(crate) fn weakened() -> &'static [Weaken] {
     reads::ALL
 }
 
-/// Runs what is to be noted.
+/// Runs races whose reads are logged.
 pub(crate) fn log(mistake: &Mistake) {
     for seed in 1..=4 {
         simulate(seed, mistake);

@@ -1,19 +1,19 @@
-//! The rules of the queue, written a second time and as simply as possible: what one job is after
-//! each operation, and what the caller is told. Nothing here looks at the state machine.
+//! The rules of the queue, written a second time and as simply as possible: the state of one job after
+//! each operation, and the answer to its caller. Does not use the state machine.
 //!
 //! Two tests share it, and each adds what the other cannot know:
 //!
-//! - [`model`](super::model) plays one call after the other on a clock that stands still. It knows
-//!   every lock, time and earlier try, and so it predicts answers, histories and listings exactly.
-//! - The judge of the [simulation](super::simulation) reads what a fleet has committed, long after
-//!   the fact. Some of it no actor has seen (a claim whose answer was lost, a job that an acceptor gave
-//!   back), and times come from clocks that are wrong. The judge accepts any explanation that the rules
-//!   allow. A prediction would need facts that the history does not have; an explanation in the model
-//!   tests would accept answers that are wrong. So only the rules are shared, not who applies them.
+//! - [`model`](super::model) plays one call after the other on a clock that stands still. It knows every
+//!   lock, time and earlier try, and so it predicts answers, histories and listings exactly.
+//! - The judge of the [simulation](super::simulation) reads what a fleet has committed, long after the
+//!   fact. No actor has seen some of it (a claim whose answer was lost, a job given back by an
+//!   acceptor), and times come from wrong clocks. The judge accepts any explanation that the rules
+//!   allow. A prediction would need facts that the history lacks; an explanation in the model tests
+//!   would accept wrong answers. So only the rules are shared, not their application.
 //!
-//! Nor is the script shared: the model's scripts are drawn in advance, so that proptest can shrink
-//! them, while actors of the simulation decide what to do next by what they have just been told. Golden
-//! scripts do not use this module, because what they compare is rows, of which the rules know nothing.
+//! The scripts are not shared either: the model's are drawn in advance, so that proptest can shrink
+//! them, while actors of the simulation decide what to do by the answers they get. Golden scripts do
+//! not use this module, because they compare rows, of which the rules know nothing.
 
 use std::collections::BTreeMap;
 
@@ -22,28 +22,28 @@ use bytes::Bytes;
 use crate::operations::effects::CHUNK_BYTES;
 use crate::{Added, Counts, JobLock, StallPolicy, State, Verdict};
 
-/// Names some data, see [`data_of`].
+/// Stands for data, see [`data_of`].
 pub(crate) type Token = u64;
 
-/// One job, as it should be.
+/// The predicted state of one job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Job {
-    /// `None` if there is no such job.
+    /// `None` if the job does not exist.
     pub(crate) state: Option<State>,
-    /// `None` if only the queue knows: a back-off is counted from its own clock.
+    /// `None` if only the queue knows: a back-off counts from its own clock.
     pub(crate) due_ms: Option<i64>,
     pub(crate) data: Option<Token>,
     pub(crate) attempts: u32,
     pub(crate) stalls: u32,
     pub(crate) kept_ms: Option<u64>,
     pub(crate) next: Option<Next>,
-    /// The lock of the last run, if anyone has seen it.
+    /// The lock of the last run, if an actor has seen it.
     pub(crate) lock: Option<JobLock>,
-    /// What its subscribers are told, from when it was first added.
+    /// What its subscribers are told since it was first added.
     pub(crate) trail: Vec<Told>,
 }
 
-/// What subscribers are told of a job.
+/// A notification to subscribers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
     Job {
@@ -52,7 +52,7 @@ pub(crate) enum Told {
         data: Option<Token>,
     },
     Removed,
-    /// That they will be told no more, which says nothing about the job.
+    /// No more notifications follow, which says nothing about the job.
     End,
 }
 
@@ -64,21 +64,21 @@ pub(crate) struct Next {
     by_creator: bool,
 }
 
-/// What a creator asks for.
+/// A request of a creator.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
-    /// The job is made if there is none; then, how long it is kept.
+    /// If the job does not exist: create it, and keep it this long.
     pub(crate) create: Option<Kept>,
     pub(crate) due_ms: Option<i64>,
     pub(crate) data: Option<Token>,
 }
 
-/// For how many milliseconds a finished job is kept; `None` until it is removed.
+/// How many milliseconds a finished job is kept; `None` until it is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept(pub(crate) Option<u64>);
 
 impl Job {
-    /// What a creator's call does and is answered; `None` if there is no job to resubmit.
+    /// Applies a creator's call and returns its answer; `None` if there is no job to resubmit.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Option<Added> {
         let due_ms = ask.due_ms.map(|due_ms| due_ms.max(0));
         let kept_ms = ask.create.map_or(self.kept_ms, |Kept(ms)| ms);
@@ -139,7 +139,7 @@ impl Job {
         self.state == Some(State::Running) && self.lock == Some(lock)
     }
 
-    /// A heartbeat; true when another run is requested.
+    /// A heartbeat; true if another run is requested.
     pub(crate) fn update(&mut self, data: Option<Token>) -> bool {
         if data.is_some() {
             self.data = data;
@@ -183,8 +183,7 @@ impl Job {
         }
     }
 
-    /// The holder went silent, after a `healthy` run or not. Back-offs begin at `now_ms`, if it is
-    /// known.
+    /// The holder went silent, after a `healthy` run or not. Back-offs start at `now_ms`, if known.
     pub(crate) fn stall(
         &mut self,
         verdict: &Verdict,
@@ -232,7 +231,7 @@ impl Job {
         self.become_state(Some(state));
     }
 
-    /// It is removed, or its retention is over.
+    /// It is removed, or its retention has expired.
     pub(crate) fn remove(&mut self) {
         self.next = None;
         self.become_state(None);
@@ -251,7 +250,7 @@ impl Job {
     }
 }
 
-/// What the counters of a type should say if its jobs, removed ones included, are these.
+/// The expected counters of a type with these jobs, including removed ones.
 pub(crate) fn counts<'a>(jobs: impl Iterator<Item = &'a Job>) -> Counts {
     let mut changes: BTreeMap<(Option<State>, Option<State>), u64> = BTreeMap::new();
     for job in jobs {
@@ -289,8 +288,7 @@ pub(crate) fn counts<'a>(jobs: impl Iterator<Item = &'a Job>) -> Counts {
     counts
 }
 
-/// The data that a token stands for: none, some that fits into a header, some that does not, and
-/// some in one full chunk or in several.
+/// The data of a token: empty, small enough for a header, larger, one full chunk, or several chunks.
 pub(crate) fn data_of(token: Token) -> Bytes {
     let size = match token {
         0 => 0,
@@ -304,7 +302,7 @@ pub(crate) fn data_of(token: Token) -> Bytes {
     (" ".repeat(size - digits.len()) + digits).into()
 }
 
-/// The token of some data, if it has one.
+/// The token of some data, if any.
 pub(crate) fn token_of(data: &Bytes) -> Option<Token> {
     let text = std::str::from_utf8(data).ok()?.trim_start();
     let token = if text.is_empty() {

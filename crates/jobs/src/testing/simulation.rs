@@ -1,11 +1,10 @@
-//! Fleet simulation: many nodes on one faulty store, under a paused clock, all of it drawn from one
-//! seed. A judge checks the whole history afterwards.
+//! Fleet simulation: many nodes on one faulty store, under a paused clock, all drawn from one seed. A
+//! judge then checks the whole history.
 //!
-//! [`plan`] draws from the seed which nodes there are and which faults they have, [`fleet`] runs
-//! [`creators`], [`workers`], [`followers`] and the services of the queue under these faults,
-//! [`history`] records what was done, and [`judge`] checks each job's part of it against the
-//! [rules](super::rules). `DAVENPORT_SEEDS` says how many seeds are run, `DAVENPORT_SEED` which is the
-//! first.
+//! [`plan`] draws nodes and faults from the seed, [`fleet`] runs [`creators`], [`workers`],
+//! [`followers`] and the services of the queue under these faults, [`history`] records what they did,
+//! and [`judge`] checks each job's part of it against the [rules](super::rules). `DAVENPORT_SEEDS`
+//! sets the number of seeds, `DAVENPORT_SEED` the first.
 
 mod aftermath;
 mod answers;
@@ -29,7 +28,7 @@ use testkit::{Campaign, Report};
 
 use crate::testing::mistake::{self, Mistake};
 
-/// Runs a seed; also returns a number that two runs share only if they were the same.
+/// Runs a seed; also returns a digest of the run.
 fn simulate(seed: u64, mistake: &Mistake) -> (Report, u64) {
     mistake::paused().block_on(fleet::run(Plan::draw(seed), mistake))
 }
@@ -43,7 +42,7 @@ fn campaign<S: Fn(u64) -> Report + Sync>(simulate: S) -> Campaign<S, fn(u64) -> 
     }
 }
 
-/// Whatever fails around it, the queue keeps its promises.
+/// The queue keeps its guarantees whatever fails.
 #[test]
 fn promises_are_kept() {
     campaign(|seed| simulate(seed, &Mistake::default()).0).run();

@@ -1,7 +1,7 @@
-//! What earlier versions wrote: an export of each format with rows of every table.
+//! Data of earlier versions: an export of each format with rows of every table.
 //!
-//! `UPDATE_GOLDENFILES=1` writes that of the present format anew. Once a version with it is released
-//! that is not done any more: a change that needs it is a new format, with a fixture of its own.
+//! `UPDATE_GOLDENFILES=1` rewrites that of the current format. Once a version with this format is
+//! released, a change needs a new format with its own fixture.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -71,8 +71,8 @@ async fn open(url: &str, newest: u16) -> Jobs {
     Jobs::new(store, Clock::standing(1_000_000), Entropy::from_os())
 }
 
-/// Two versions work on what the older one has written: one reads this format and writes it, the
-/// other reads a later one, too, and does not write it as long as the first is there.
+/// Two versions use the older one's data: one reads and writes this format; the other also reads a
+/// later one, but does not write it while the first is running.
 #[test]
 fn two_versions_work_on_the_rows_of_this_format() {
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
@@ -88,7 +88,7 @@ fn two_versions_work_on_the_rows_of_this_format() {
         let (ty, me) = (mail(), Holder::new("me").unwrap());
         let mut tables = BTreeSet::new();
         for row in old.rows(store::KeyRange::all()).await {
-            // Whatever cannot be decoded fails here.
+            // Fails if a row cannot be decoded.
             show::row(&row.key, &row.value);
             tables.insert(row.key.get(3).copied().unwrap_or(Table::Types as u8));
         }
@@ -121,7 +121,7 @@ fn two_versions_work_on_the_rows_of_this_format() {
     });
 }
 
-/// The first format had its rows elsewhere.
+/// The first format used other keys.
 #[tokio::test]
 async fn an_export_of_the_first_format_is_refused() {
     let fixture = std::fs::read(path(1)).unwrap();

@@ -1,4 +1,4 @@
-//! Rows as people read them. What is random or counts commits is left out, or shown as `…`.
+//! Readable rows. Random values and commit versions are left out, or shown as `…`.
 
 use bytes::Bytes;
 use store::tuple::{Element, unpack};
@@ -13,7 +13,7 @@ const TABLES: [&str; 13] = [
 ];
 const STATES: [&str; 5] = ["absent", "pending", "running", "finished", "dead"];
 
-/// Data that a script names by its length is so many dots.
+/// Data that a script gives by length consists of dots.
 pub(super) fn read_data(text: &str) -> Bytes {
     let length = text.strip_suffix("bytes").and_then(|n| n.parse().ok());
     match length {
@@ -45,10 +45,10 @@ pub(super) fn key(key: &[u8]) -> String {
     let elements: Vec<Element<'_>> = unpack(key).unwrap();
     let mut shown: Vec<String> = elements[2..].iter().map(element).collect();
     match name {
-        // The version at which it was made ready.
+        // The version at which it became ready.
         "PENDING" if shown[1] == "0" => shown[4] = "…".to_owned(),
         "COUNT" => {
-            // The row is drawn.
+            // The row is chosen at random.
             shown[1] = "…".to_owned();
             let edge: usize = shown[2].parse().unwrap();
             shown[2] = format!("{}→{}", STATES[edge / 8], STATES[edge % 8]);

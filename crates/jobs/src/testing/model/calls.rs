@@ -1,5 +1,4 @@
-//! Calls: what a step of a script asks of the queue at the moment it is its turn, asking it, and
-//! what was answered.
+//! Calls: a step of a script as a request to the queue at that moment, and the answer.
 
 use store::Transaction;
 
@@ -10,14 +9,14 @@ use crate::{
     Result, Retention,
 };
 
-/// The names that a script's numbers stand for.
+/// The names that a script's numbers refer to.
 pub(super) struct Names {
     pub(super) types: [JobType; TYPES],
     pub(super) ids: [JobId; IDS],
     pub(super) holders: [Holder; HOLDERS],
 }
 
-/// A run, of which its holder still thinks that it is the holder.
+/// A run whose holder may have lost the job.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) at: At,
@@ -86,31 +85,31 @@ pub(super) enum Refusal {
     Other(String),
 }
 
-/// Under which circumstances a call was answered.
+/// The circumstances of a call.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each may be so without the others"
 )]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Circumstances {
-    /// It had been committed before, and that answer was lost.
+    /// An earlier try was committed, but its answer was lost.
     pub(super) again: bool,
-    /// An answer was lost, whatever it was.
+    /// The answer of an earlier try was lost.
     pub(super) unsure: bool,
-    /// It was one of several in a transaction.
+    /// It was one of several calls in a transaction.
     pub(super) together: bool,
-    /// Others were at work, so that it may have missed what is new.
+    /// Other calls ran concurrently, so it may have missed changes.
     pub(super) racing: bool,
 }
 
-/// What is drawn before a transaction, for one call in it.
+/// Values drawn before a transaction for one call in it.
 pub(super) struct Drawn {
     op: Op,
     claim: Option<Claim>,
 }
 
 impl Call {
-    /// What an act means now; `None` if it is about a run and there was none yet.
+    /// The call for an act now; `None` if it refers to a run and there is none yet.
     pub(super) fn of(act: &Act, now_ms: i64, runs: &[Run]) -> Option<Self> {
         let run = |number: usize| newest(runs, number).cloned();
         Some(match act {
@@ -177,7 +176,7 @@ impl Call {
     }
 }
 
-/// The run after which so many have begun.
+/// The run that was started `number` runs before the newest.
 pub(super) fn newest(runs: &[Run], number: usize) -> Option<&Run> {
     let number = number.checked_rem(runs.len())?;
     runs.get(runs.len() - 1 - number)
@@ -220,7 +219,7 @@ impl Names {
         adds.collect()
     }
 
-    /// The call, as a transaction of its own.
+    /// Makes the call in its own transaction.
     pub(super) async fn call(&self, jobs: &Jobs, call: &Call, drawn: &Drawn) -> Result<Reply> {
         Ok(match call {
             Call::Add { ty, asks } => {
@@ -265,8 +264,8 @@ impl Names {
         })
     }
 
-    /// The call, as a part of its caller's transaction. `own` is drawn once for all that holders do
-    /// in it, which count their calls there.
+    /// Makes the call in the caller's transaction. `own` is drawn once for all calls of holders in
+    /// it, which count themselves there.
     pub(super) async fn call_in(
         &self,
         jobs: &Jobs,
@@ -334,7 +333,7 @@ impl Names {
 }
 
 impl Reply {
-    /// The runs that begin with it.
+    /// The runs that the reply starts.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         let jobs = match self {
             Self::Claimed(jobs, _) => &**jobs,
@@ -346,7 +345,7 @@ impl Reply {
         })
     }
 
-    /// How many holders' calls were done, and not recognised as done before.
+    /// The number of holders' calls that took effect, without repeated ones.
     pub(super) fn effects(&self) -> i64 {
         let done = |held: &Held| i64::from(!held.repeated);
         match self {
@@ -358,7 +357,7 @@ impl Reply {
 }
 
 impl Reply {
-    /// The same, apart from whether the job runs again.
+    /// The same reply, ignoring whether the job runs again.
     pub(super) fn but_for_again(&self) -> Self {
         let once = |held: Held| Held {
             again: false,

@@ -1,5 +1,5 @@
-//! Predicts what the queue answers and what it looks like: the [rules](crate::testing::rules) applied
-//! to all jobs, with the locks, times and histories that a script knows.
+//! Predicts the queue's answers and state: applies the [rules](crate::testing::rules) to all jobs, with
+//! the locks, times and histories that a script knows.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::{Accepted, Added, Held, Job, JobLock, Outcome, State, TypeConfig, Ver
 #[derive(Clone, Default)]
 pub(super) struct Expected {
     pub(super) now_ms: i64,
-    /// `None`: not registered.
+    /// `None` if not registered.
     pub(super) types: [Option<TypeConfig>; TYPES],
-    /// Those that were removed, too.
+    /// Includes removed jobs.
     pub(super) jobs: BTreeMap<At, ExpectedJob>,
     /// What holders have counted in the transactions of their calls.
     pub(super) effects: i64,
@@ -45,7 +45,7 @@ impl Run {
 }
 
 impl ExpectedJob {
-    /// The run in progress ends.
+    /// Ends the current run.
     fn end_run(&mut self, now_ms: i64, outcome: Outcome) {
         if let Some(run) = self.runs.last_mut() {
             run.end = Some((now_ms, outcome));
@@ -60,7 +60,7 @@ impl ExpectedJob {
 }
 
 impl Expected {
-    /// A call that was made and answered; says what is wrong with the answer.
+    /// Applies a call, and checks its answer.
     pub(super) fn apply(
         &mut self,
         call: &Call,
@@ -123,7 +123,7 @@ impl Expected {
                 }
             }
         };
-        // What was done before is answered by how the job stands after the whole transaction.
+        // A repeated call is answered by the job's state after the whole transaction.
         let stands = how.again && how.together;
         if *reply == should || stands && reply.but_for_again() == should.but_for_again() {
             Ok(())
@@ -134,7 +134,7 @@ impl Expected {
         }
     }
 
-    /// A job, unless it was removed.
+    /// A job that was not removed.
     fn present(&mut self, at: At) -> Option<&mut ExpectedJob> {
         (self.jobs.get_mut(&at)).filter(|job| job.job.state.is_some())
     }
@@ -158,7 +158,7 @@ impl Expected {
         });
         let mut added: Vec<_> = added.collect();
         if how.again {
-            // Of what was asked for one job, all up to the last that wrote something is recognised.
+            // For each job, all requests up to the last that wrote something are recognised.
             for (nth, ask) in asks.iter().enumerate() {
                 let of_job = asks[nth..].iter().zip(&added[nth..]);
                 let mut later = of_job.filter(|(other, _)| other.id == ask.id);
@@ -244,7 +244,7 @@ impl Expected {
         Ok(())
     }
 
-    /// What only the holder of a job may do.
+    /// Applies an operation that only the holder may do.
     fn hold(
         &mut self,
         at: At,
@@ -276,7 +276,7 @@ impl Expected {
         if !job.job.is_held_by(held.lock) {
             let mut known = job.runs.iter().rev();
             let last = known.next().is_some_and(|run| run.was_ended_by(held.lock));
-            // A caller that is not sure of an answer cannot tell this end from an earlier one of its own.
+            // After a lost answer, a caller cannot distinguish this end from an earlier one of its own.
             let ended = last || how.unsure && known.take(10).any(|run| run.was_ended_by(held.lock));
             let again = !job.job.state.is_some_and(State::is_over);
             let repeated = true;
@@ -304,9 +304,9 @@ impl Expected {
     }
 }
 
-/// What happens without a call.
+/// Changes without a call.
 impl Expected {
-    /// The holders of these runs were silent, and what was kept long enough is removed.
+    /// Recovers the jobs of these silent holders, and removes expired jobs.
     pub(super) fn maintain(&mut self, silent: &[(At, Job)], verdict: &Verdict) {
         let now_ms = self.now_ms;
         for (at, held) in silent {

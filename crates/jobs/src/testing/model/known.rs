@@ -1,4 +1,4 @@
-//! Scripts that found something, cut down to what mattered: they are always played.
+//! Shrunk scripts that once found a bug; they are always played.
 
 use store::CommitFate;
 
@@ -30,7 +30,7 @@ fn add(data: &[Token]) -> Act {
     }
 }
 
-/// A holder that asks for another run is told when it had asked before.
+/// A holder that requests another run learns that it had requested one before.
 fn asked_again_and_no_answer() -> Script {
     let accept = Act::Accept {
         ty: 0,
@@ -45,12 +45,12 @@ fn asked_again_and_no_answer() -> Script {
     ])
 }
 
-/// More wishes for a job than it remembers: the first are not fulfilled again after the last.
+/// More requests than a job remembers: the first ones do not take effect again after the last.
 fn long_batch_and_no_answer() -> Script {
     Script(vec![lost(add(&[1, 2, 3, 4, 5, 6]))])
 }
 
-/// A wish that changed nothing is not remembered, and not fulfilled after a later one.
+/// A request that changed nothing is not remembered, and does not take effect after a later one.
 fn unchanged_first_and_no_answer() -> Script {
     Script(vec![
         Step::Do(add(&[1]), CommitFate::Normal),

@@ -1,5 +1,5 @@
-//! Shows that the [model](super) finds each planted bug that it can see: within few scripts, and shrunk
-//! to a short one.
+//! Shows that the [model](super) finds each planted bug that it can observe, within few scripts and
+//! with a short one.
 
 use std::cell::Cell;
 
@@ -9,13 +9,13 @@ use store::{Store, Weaken};
 use super::script::Script;
 use crate::testing::mistake::{self, Mistake};
 
-/// How many scripts a mistake may survive, and how many steps of the one that finds it may be left.
+/// Maximum scripts that a mistake may survive, and maximum steps of the shrunk script.
 const SCRIPTS: u32 = 1_500;
 const STEPS: usize = 20;
 /// How many scripts it takes to see every read.
 const LOGGED: u32 = 400;
 
-/// Plays scripts until one finds the mistake; how many were played.
+/// Plays scripts until one finds the mistake; returns how many were played.
 fn search(scripts: u32, mistake: &Mistake) -> (u128, Result<(), TestError<Script>>) {
     let runtime = mistake::paused();
     let config = Config {
@@ -26,7 +26,7 @@ fn search(scripts: u32, mistake: &Mistake) -> (u128, Result<(), TestError<Script
     };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    // One of its own for each script: services look after all types that a store has.
+    // A store for each script, because services serve all types of a store.
     let store = || runtime.block_on(Store::open("memory:")).unwrap();
     let played = Cell::new(0);
     let found = super::search(&mut runner, &runtime, store, &played, mistake);
@@ -76,7 +76,7 @@ pub(crate) fn weakened() -> &'static [Weaken] {
     reads::ALL
 }
 
-/// Runs what is to be noted.
+/// Runs scripts whose reads are logged.
 pub(crate) fn log(mistake: &Mistake) {
     let (_, played) = search(LOGGED, mistake);
     played.unwrap();

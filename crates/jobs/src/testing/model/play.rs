@@ -1,4 +1,4 @@
-//! Playing a script on a queue, and on the expected one beside it.
+//! Plays a script on a queue and on its prediction.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,28 +18,28 @@ use crate::{
     StallPolicy, TypeConfig, Verdict,
 };
 
-/// What the clock says when a script begins.
+/// The initial time.
 const START_MS: i64 = 1_000_000;
-/// How long background work may take, where time is real.
+/// Time limit for background work on a real clock.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How many turns of the monitor it may take. With a planted bug the queue may never look as expected, and a paused clock
 /// would let the monitor turn 60,000 times first.
 const TURNS_MAX: u64 = 500;
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 
-/// After so many steps a look is a long one; after the others it is short.
+/// Every nth step compares everything; the others compare less.
 const LONG_LOOKS: usize = 4;
 
-/// A queue, and what is thought of it.
+/// A queue and its prediction.
 struct Play {
     names: Names,
     clock: Clock,
-    /// To this one happens what the script says.
+    /// A queue with the faults of the script.
     jobs: Jobs,
     control: FaultControl,
-    /// To this one nothing happens.
+    /// A queue without faults.
     calm: Jobs,
-    /// And this one is looked after by a node.
+    /// A queue whose types a node maintains.
     tended: Jobs,
     effects: Vec<u8>,
     expected: Expected,
@@ -48,8 +48,7 @@ struct Play {
     steps: usize,
 }
 
-/// Plays a script in a corner of the store that `number` names; says where the queue is not as it
-/// should be.
+/// Plays a script under the prefix `number`; returns the first difference from the prediction.
 pub(super) async fn play(
     store: &Store,
     mistake: &Mistake,
@@ -154,7 +153,7 @@ impl Play {
         self.runs.extend(reply.runs());
     }
 
-    /// A call of its own.
+    /// A call in its own transaction.
     async fn call(&mut self, act: &Act, fate: CommitFate) -> Result<Vec<Expected>, String> {
         let mut expected = self.expected.clone();
         let Some(call) = Call::of(act, expected.now_ms, &self.runs) else {
@@ -167,12 +166,12 @@ impl Play {
         let reply = answer.unwrap_or_else(|error| Reply::Refused(error.into()));
         self.told(&call, &reply);
         expected.apply(&call, &reply, how)?;
-        // It counts nothing.
+        // A single call counts nothing.
         expected.effects = self.expected.effects;
         Ok(vec![expected])
     }
 
-    /// Under which circumstances a call was answered whose commit was to have a fate.
+    /// The circumstances of a call whose commit was to have this fate.
     fn how(&self, fate: CommitFate) -> Circumstances {
         let met = self.control.set_next_commit(CommitFate::Normal) == CommitFate::Normal;
         Circumstances {
@@ -249,7 +248,7 @@ impl Play {
         }])
     }
 
-    /// A call within the transaction of another: whoever is committed last has seen the other.
+    /// A call during the transaction of another; the one that commits last has read the other's writes.
     async fn during(&mut self, outer: &Act, inner: &Act) -> Result<Vec<Expected>, String> {
         let now_ms = self.expected.now_ms;
         let calls = [outer, inner].map(|act| Call::of(act, now_ms, &self.runs));
@@ -319,7 +318,7 @@ impl Play {
         Ok(vec![self.expected.clone()])
     }
 
-    /// A node looks after the types, until all is as it should be and it has looked several times.
+    /// Maintains the types until the queue looks as predicted and the monitor has had several turns.
     async fn maintain(&mut self, silent: &[usize], word: &Word) -> Result<Vec<Expected>, String> {
         let runs = silent.iter().filter_map(|n| newest(&self.runs, *n));
         let runs: Vec<_> = runs.map(|run| (run.at, run.job.clone())).collect();
@@ -387,7 +386,7 @@ impl Play {
     }
 }
 
-/// The owner of the types: says which holders are silent, and what becomes of their jobs.
+/// Reports the silent holders, and decides about their jobs.
 #[derive(Clone)]
 struct Hook {
     runs: Arc<Vec<(JobType, JobId, u32)>>,
@@ -410,7 +409,7 @@ impl StallHook for Hook {
 }
 
 impl Rules {
-    /// How types are registered when a script begins.
+    /// The initial settings of types.
     fn first() -> Self {
         Self {
             retention_ms: Some(30),
@@ -420,7 +419,7 @@ impl Rules {
         }
     }
 
-    /// Holders are silent at once: a hook says which are.
+    /// The timeout is minimal; a hook tells which holders are silent.
     fn config(self) -> TypeConfig {
         TypeConfig {
             retention_ms: self.retention_ms,

@@ -1,4 +1,4 @@
-//! Scripts: what creators, holders of jobs, operators and time do to a queue, step by step.
+//! Scripts: the actions of creators, holders, operators and time, step by step.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -7,40 +7,40 @@ use store::CommitFate;
 
 use crate::testing::rules::Token;
 
-/// How many types there are, how many ids of each, and how many processors.
+/// The numbers of types, ids per type, and holders.
 pub(super) const TYPES: usize = 2;
 pub(super) const IDS: usize = 4;
 pub(super) const HOLDERS: usize = 2;
 
-/// Which job.
+/// Identifies a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct At {
     pub(super) ty: usize,
     pub(super) id: usize,
 }
 
-/// A whole script, shown line by line.
+/// A script, shown line by line.
 #[derive(Clone)]
 pub(super) struct Script(pub(super) Vec<Step>);
 
 #[derive(Clone)]
 pub(super) enum Step {
-    /// A call of its own.
+    /// A call in its own transaction.
     Do(Act, CommitFate),
-    /// Several calls in one transaction of their caller, who may regret it and write nothing.
+    /// Several calls in one transaction of their caller, which may abort it.
     Together {
         acts: Vec<Act>,
         fate: CommitFate,
         regret: bool,
     },
-    /// A call that is made while the transaction of another is under way.
+    /// A call during the transaction of another.
     During {
         outer: Act,
         inner: Act,
     },
-    /// Time goes by.
+    /// Time passes.
     Pass(i64),
-    /// Some holders are found to be silent, and what is over is forgotten.
+    /// Recovers the jobs of some silent holders, and removes expired jobs.
     Maintain {
         silent: Vec<usize>,
         verdict: Word,
@@ -49,8 +49,8 @@ pub(super) enum Step {
     ClearType(usize),
 }
 
-/// What an actor asks of the queue. A run is named by how many have begun after it; a number that is
-/// too large is counted from the newest again.
+/// A call by an actor. A run is given by the number of runs started after it, modulo the number of
+/// runs.
 #[derive(Clone)]
 pub(super) enum Act {
     Add {
@@ -83,11 +83,11 @@ pub(super) struct Wish {
     pub(super) kept: Kept,
 }
 
-/// When a job is due.
+/// The due time of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     Soon,
-    /// Before all time, which is as soon as possible.
+    /// Before the epoch, which means as soon as possible.
     Negative,
     In(i64),
     Never,
@@ -104,14 +104,14 @@ pub(super) enum Kept {
 /// How a run ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct End {
-    /// It is to be run again; otherwise it is finished.
+    /// The job runs again; otherwise it is finished.
     pub(super) again: Option<When>,
     pub(super) failed: bool,
     pub(super) dead: bool,
     pub(super) data: Option<Token>,
 }
 
-/// What the owner of a type says about jobs whose holder was silent.
+/// The type owner's decision about jobs of silent holders.
 #[derive(Clone, Copy)]
 pub(super) enum Word {
     Policy,
@@ -119,7 +119,7 @@ pub(super) enum Word {
     GiveUp(Option<Token>),
 }
 
-/// How a type is registered.
+/// The settings of a type.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub(super) retention_ms: Option<u64>,
@@ -140,8 +140,8 @@ impl When {
 }
 
 impl Step {
-    /// A transaction that recognises what an earlier try of it has done: not one that removes, or
-    /// accepts what it ends, or asks twice for one job.
+    /// Whether a transaction recognises an earlier try of it: not if it removes, claims what it
+    /// ends, or has two requests for one job.
     fn recognises_itself(acts: &[Act]) -> bool {
         let mut asked = Vec::new();
         acts.iter().all(|act| match act {
@@ -212,7 +212,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Mostly one of the last runs.
+/// Mostly one of the latest runs.
 fn any_run() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 0..3_usize, 1 => 0..40_usize]
 }

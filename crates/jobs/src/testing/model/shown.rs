@@ -1,4 +1,4 @@
-//! How a queue looks from outside, and how it should look.
+//! The observable state of a queue, and the predicted one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,10 +9,10 @@ use super::script::{At, HOLDERS, IDS, TYPES};
 use crate::testing::rules::{self, Token, token_of};
 use crate::{Attempt, Counts, JobInfo, Jobs, Outcome, Query, Result, State};
 
-/// How many runs the history shows: ten, and the last one.
+/// Maximum runs in the history: ten, and the last one.
 const RUNS_MAX: usize = 11;
 
-/// Everything that can be seen, or with a short look all that the calls about jobs say.
+/// All observable state; with a short look only what calls about jobs return.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Shown {
     jobs: BTreeMap<At, ShownJob>,
@@ -21,11 +21,11 @@ pub(super) struct Shown {
     effects: i64,
 }
 
-/// How long a look is.
+/// How much is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     Short,
-    /// With listings, and the recount of everything.
+    /// Also listings and a recount of everything.
     Long,
 }
 
@@ -34,7 +34,7 @@ struct ShownJob {
     state: State,
     due_ms: i64,
     created_ms: i64,
-    /// `None`: data that no script has given.
+    /// `None` for data that is not from the script.
     data: Option<Token>,
     stalls: u32,
     attempts: usize,
@@ -44,7 +44,7 @@ struct ShownJob {
     runs: Vec<ShownRun>,
 }
 
-/// Who ran it, from when, and to which end.
+/// Holder, start, and end of a run.
 type ShownRun = (Option<usize>, i64, Option<(i64, Outcome)>);
 
 #[derive(Debug, Default, PartialEq)]
@@ -54,12 +54,12 @@ struct ShownType {
     listed: BTreeMap<State, BTreeSet<usize>>,
     due: u64,
     future: u64,
-    /// What a recount finds.
+    /// Problems found by a recount.
     problems: Vec<String>,
 }
 
 impl Shown {
-    /// The queue as it is.
+    /// The state of the real queue.
     pub(super) async fn real(
         names: &Names,
         jobs: &Jobs,
@@ -111,7 +111,7 @@ impl Shown {
         Ok(shown)
     }
 
-    /// The queue as it should be.
+    /// The predicted state.
     pub(super) fn expected(expected: &Expected, look: Look) -> Self {
         let jobs = expected.jobs.iter();
         let shown = jobs.filter_map(|(at, job)| Some((*at, ShownJob::expected(job)?)));
@@ -145,7 +145,7 @@ impl Shown {
         shown
     }
 
-    /// What is not as it should be.
+    /// The differences from the predicted state.
     pub(super) fn differs(&self, should: &Self) -> Option<String> {
         if self == should {
             return None;
@@ -216,7 +216,7 @@ impl ShownJob {
 }
 
 impl Names {
-    /// The number of a listed job; one that the script does not know if it has none.
+    /// The number of a listed job; `IDS` if the script does not know it.
     fn id(&self, info: &JobInfo) -> usize {
         (self.ids.iter().position(|id| *id == info.id)).unwrap_or(IDS)
     }

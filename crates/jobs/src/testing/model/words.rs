@@ -1,4 +1,4 @@
-//! How a script reads.
+//! Readable scripts.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Step {
     }
 }
 
-/// What becomes of a commit.
+/// The fate of a commit.
 fn outcome(fate: CommitFate) -> &'static str {
     match fate {
         CommitFate::Normal => "",

@@ -1,4 +1,4 @@
-//! What has to be true when everything works again.
+//! Conditions that must hold after all faults have ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Fleet {
         running > 0 || backlog.due > 0
     }
 
-    /// Everything that is due is done.
+    /// Waits until all due jobs are done.
     pub(super) async fn drain(&mut self) {
         let begin = Instant::now();
         let patience = self.world.plan.healed_within();
@@ -43,13 +43,13 @@ impl Fleet {
                 sleep(Duration::from_millis(500)).await;
             }
         }
-        // Creators end the call they are in, and what they made is done too.
+        // Creators complete their current call, and those jobs are done, too.
         sleep(Duration::from_secs(40)).await;
         self.audit().await;
     }
 
-    /// Every subscriber who still listens has heard how its job is now, or hears of it in a moment:
-    /// scheduled jobs may have been run just now, and who has lost a watch looks every few seconds.
+    /// Checks that every open subscriber has its job's current state, or gets it soon: scheduled
+    /// jobs may just have run, and a service that lost a watch polls every few seconds.
     pub(super) async fn hear_the_last(&mut self) {
         let mut before = BTreeMap::new();
         for _ in 0..4 {
@@ -69,7 +69,7 @@ impl Fleet {
         }
     }
 
-    /// The subscribers who have not heard how their job is: what they heard last, and what it is.
+    /// Subscribers without their job's current state: their last notice, and that state.
     async fn not_heard(&self) -> BTreeMap<usize, (Option<Told>, Told)> {
         let open: Vec<_> = {
             let record = self.world.history.record();
@@ -102,7 +102,7 @@ impl Fleet {
         late
     }
 
-    /// With nothing to do, little is done.
+    /// An idle fleet does little.
     pub(super) async fn idle(&mut self) {
         let tried = |members: &[Member]| -> u64 {
             let up = members.iter().filter_map(|member| member.process.as_ref());
@@ -112,8 +112,8 @@ impl Fleet {
         sleep(Duration::from_mins(1)).await;
         let tried = tried(&self.members) - before;
         let (nodes, plan) = (self.members.len() as u64, &self.world.plan);
-        // Of each type: a poll every 2.5 s, of acceptor and notifier, and the turns of a monitor,
-        // each of which looks at leases, heartbeats and expired jobs.
+        // Per type: a poll every 2.5 s by acceptor and notifier, and the turns of a monitor, each
+        // of which reads leases, heartbeats and expired jobs.
         let turns = |timeout_ms: u64| 60_000 / (timeout_ms / 3).min(20_000) + 1;
         let types = plan.types.iter();
         let of_types: u64 = types
@@ -125,7 +125,7 @@ impl Fleet {
         }
     }
 
-    /// One node stays, long enough to forget what is to be forgotten.
+    /// One node runs on, long enough to remove everything that expires.
     pub(super) async fn clean_up(&mut self) {
         let node = Node {
             index: 0,
@@ -147,7 +147,7 @@ impl Fleet {
         self.look_for_orphans().await;
     }
 
-    /// Rows that belong to nobody, and jobs that should be forgotten.
+    /// Reports rows without an owner, and jobs that should have expired.
     async fn look_for_orphans(&self) {
         let history = &self.world.history;
         let now_ms = self.calm.clock().now_ms();
@@ -196,7 +196,7 @@ impl Fleet {
         rows.into_iter().map(header).collect()
     }
 
-    /// Indexes, counters and chunks agree with the headers, at this very version.
+    /// Indexes, counters and chunks agree with the headers at this version.
     pub(super) async fn audit(&self) {
         for ty in &self.world.types {
             let check = unconstrained(self.calm.check(ty)).await.unwrap();
@@ -243,7 +243,7 @@ impl Fleet {
         (report, digest)
     }
 
-    /// What a node's clock said at a moment; if it was set just then, the later of the two.
+    /// A node's clock at a moment; if it was set then, the later reading.
     fn clock_at(&self, node: usize, at: Instant) -> i64 {
         let skews = &self.members[node].skews;
         let last = skews
@@ -257,7 +257,7 @@ impl Fleet {
     }
 }
 
-/// What a node's monitor tries in so many turns: its leases, and two sweeps of each partition.
+/// Transactions that a node's monitor tries in this many turns: its leases, and two sweeps of each partition.
 fn sweeps(turns: u64) -> u64 {
     turns * (2 + 2 * 8)
 }

@@ -1,17 +1,17 @@
-//! Whether callers were told what was done.
+//! Checks answers of calls against their effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::history::{Answer, CallId, Called, Entry, Glimpse, Record, What};
 use crate::JobId;
 
-/// What each call has done, and what was undone.
+/// The effects of each call, and what was undone.
 pub(super) struct Answers<'a> {
-    /// What was done at which version.
+    /// Effects by version.
     done: BTreeMap<CallId, BTreeMap<u64, Vec<&'a Entry>>>,
-    /// Which jobs were removed at which version.
+    /// Jobs removed, by version.
     removed: BTreeSet<(usize, &'a JobId, u64)>,
-    /// How a job was whose holder was refused.
+    /// The state of jobs whose holder was rejected.
     refused: BTreeMap<CallId, &'a Glimpse>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Answers<'a> {
         answers
     }
 
-    /// All that a call has done.
+    /// All effects of a call.
     pub(super) fn done(&self, call: CallId) -> Vec<&'a Entry> {
         let done = self.done.get(&call);
         done.into_iter()
@@ -59,14 +59,14 @@ impl<'a> Answers<'a> {
         match call.answer {
             Some(Answer::Done) if times == 0 => Some("was said to be done, and was not"),
             Some(Answer::Failed) if times > 0 => Some("was said not to be done, and was"),
-            // What an unsure attempt did may be undone before the next one looks.
+            // The effect of an unsure attempt may be undone before the next one reads.
             Some(Answer::NotFound) if times > 0 && !call.unsure => {
                 Some("was not found, and was done")
             }
             Some(Answer::Halt) if times > 0 && !(call.unsure && self.was_lost(number)) => {
                 Some("was refused, and was done")
             }
-            // A claim may come to nothing, and is then another one: the judge sees to that.
+            // A retried claim may get other jobs; the judge checks that.
             _ if times > 1
                 && call.name != "accept"
                 && !(call.unsure && self.was_undone(number)) =>
@@ -77,7 +77,7 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The job was taken from its holder after what the call did.
+    /// Whether the job was taken from its holder after the call's effect.
     fn was_lost(&self, call: CallId) -> bool {
         let first = self.done.get(&call).and_then(BTreeMap::first_key_value);
         first.is_some_and(|(version, done)| {
@@ -88,8 +88,8 @@ impl<'a> Answers<'a> {
         })
     }
 
-    /// The jobs were removed or forgotten after what the call did, and so was what it could have
-    /// been recognised by: it was done again.
+    /// Whether the jobs, and with them the traces that a retry recognises, were removed after the
+    /// call's effect, so that it happened again.
     fn was_undone(&self, call: CallId) -> bool {
         let Some(done) = self.done.get(&call) else {
             return false;

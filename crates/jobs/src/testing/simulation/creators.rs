@@ -1,4 +1,4 @@
-//! Those who make work: they add jobs, add them again, resubmit, remove and replace them.
+//! Creators: they add, re-add, resubmit, remove and replace jobs.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::node::Node;
 use crate::testing::rules::{Ask, Kept, data_of};
 use crate::{Add, Added, Error, JobId, Op, Result, Retention};
 
-/// Makes work until everything heals.
+/// Creates work until all faults end.
 pub(super) async fn create(node: Node, mut rng: SmallRng) {
     let rng = &mut rng;
     loop {
@@ -57,7 +57,7 @@ pub(super) async fn create(node: Node, mut rng: SmallRng) {
                 remove(&node, ty, &id, Some(&ask)).await;
             }
             90..95 => {
-                // One that is about to be forgotten, as likely as not just now.
+                // A job that is about to expire, possibly at this moment.
                 let id = node.about_to_expire(ty, rng).await.unwrap_or(id);
                 let ask = draw_ask(&node, ty, rng);
                 add(&node, ty, &[(id, ask)]).await;
@@ -106,7 +106,7 @@ impl Ask {
     }
 }
 
-/// Notes what a creator's call does, or that it does nothing.
+/// Records the effect of a creator's call, or that it has none.
 #[expect(clippy::too_many_arguments, reason = "all of it makes the entry")]
 async fn note(
     node: &Node,
@@ -171,8 +171,8 @@ async fn resubmit(node: &Node, ty: usize, id: &JobId, ask: &Ask) {
     history.end(call, &result, |added| *added != Added::Unchanged);
 }
 
-/// Removes a job, and perhaps makes another of the same id in the same transaction. A removal leaves
-/// nothing to be recognised by, so the transaction leaves a mark of its own.
+/// Removes a job, and possibly creates another of the same id in the same transaction. A removal
+/// leaves no trace to recognise it by, so the transaction writes its own mark.
 async fn remove(node: &Node, ty: usize, id: &JobId, replace: Option<&Ask>) {
     let (history, jobs, op) = (node.history(), &node.jobs, &node.jobs.op());
     let call = history.call("remove", node.index);
@@ -208,7 +208,7 @@ async fn remove(node: &Node, ty: usize, id: &JobId, replace: Option<&Ask>) {
     history.end(call, &result, |()| true);
 }
 
-/// There is a job, or it is not found.
+/// Removes a job; fails if it does not exist.
 async fn remove_once(node: &Node, tx: &Transaction, op: &Op, ty: usize, id: &JobId) -> Result<()> {
     if (node.jobs.info_in(tx, node.ty(ty), id).await?).is_none() {
         return Err(Error::NotFound);
@@ -216,7 +216,7 @@ async fn remove_once(node: &Node, tx: &Transaction, op: &Op, ty: usize, id: &Job
     node.jobs.remove_in(tx, op, node.ty(ty), id).await
 }
 
-/// Looks at a job, and at its history.
+/// Reads a job and its history.
 async fn look(node: &Node, ty: usize, id: &JobId) {
     let (history, jobs) = (node.history(), &node.jobs);
     let result: Result<()> = (jobs.store())

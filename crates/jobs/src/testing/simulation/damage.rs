@@ -1,4 +1,4 @@
-//! Rows that cannot be decoded, in every table that claims and maintenance read: each costs its own job, and nothing else.
+//! Undecodable rows in every table that claims and maintenance read: each affects only its own job.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::{
 
 pub(super) const SEEDS: u64 = 8;
 const TIMEOUT: Duration = Duration::from_secs(12);
-/// How many jobs there are in each state.
+/// Jobs per state.
 const JOBS: usize = 20;
 const GARBAGE: &[u8] = b"\xffgarbage";
 
@@ -26,11 +26,11 @@ struct World {
     jobs: Jobs,
     ty: JobType,
     me: Holder,
-    /// The jobs that were pending, running and finished at first.
+    /// The initially pending, running and finished jobs.
     ids: [Vec<JobId>; 3],
-    /// One of each state, whose header is damaged.
+    /// One job of each state with a damaged header.
     damaged: BTreeSet<JobId>,
-    /// One whose heart-beat is damaged.
+    /// A job with a damaged heartbeat.
     numb: JobId,
 }
 
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Damages the rows; returns one of the headers as it was.
+    /// Damages the rows; returns one original header.
     async fn damage(&self) -> (Vec<u8>, Vec<u8>) {
         let (keys, ty) = (self.jobs.keys(), &self.ty);
         let pending = self.ids[0].iter().find(|id| self.damaged.contains(id));

@@ -1,4 +1,4 @@
-//! A fleet on one store, and what befalls it.
+//! A fleet on one store, and its faults.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::process::Process;
 use crate::testing::mistake::Mistake;
 use crate::{Clock, Entropy, Holder, Jobs, TypeConfig};
 
-/// When everything begins, by a clock that is right.
+/// The start time, by a correct clock.
 pub(super) const START_MS: i64 = 1_700_000_000_000;
 
 /// The nodes, and the store they share.
@@ -22,21 +22,21 @@ pub(super) struct Fleet {
     pub(super) world: Arc<World>,
     mistake: Mistake,
     pub(super) members: Vec<Member>,
-    /// A queue on the same rows, to which nothing happens.
+    /// A queue on the same rows, without faults.
     pub(super) calm: Jobs,
 }
 
-/// A node, as the fleet sees it.
+/// A node of the fleet.
 pub(super) struct Member {
     clock: Clock,
-    /// How wrong the clock was since when.
+    /// The clock's errors, and since when.
     pub(super) skews: Vec<(Instant, i64)>,
     gate: Arc<Gate>,
     pub(super) process: Option<Process>,
     incarnation: u64,
     outage: bool,
     full: bool,
-    /// How many transactions the services had tried when the store became of no use.
+    /// When the store became useless, and the transactions the services had tried by then.
     tried: Option<(Instant, u64)>,
 }
 
@@ -117,7 +117,7 @@ impl Fleet {
         (jobs, control)
     }
 
-    /// Starts what a node does, unless it is up.
+    /// Starts a node unless it is running.
     fn start(&mut self, index: usize) {
         if self.members[index].process.is_some() {
             return;
@@ -142,7 +142,7 @@ impl Fleet {
         self.members[index].process = Some(process);
     }
 
-    /// Ends what a node does: at once, or as it is told to.
+    /// Crashes or stops a node.
     async fn end(&mut self, index: usize, crash: bool) {
         let member = &mut self.members[index];
         let Some(mut process) = member.process.take() else {
@@ -167,7 +167,7 @@ impl Fleet {
         }
     }
 
-    /// Everything that goes wrong.
+    /// Applies all faults.
     async fn troubled(&mut self) {
         let begin = Instant::now();
         let troubled = self.world.plan.troubled;
@@ -217,7 +217,7 @@ impl Fleet {
             Fault::Pause(pause) => self.members[node].gate.close(pause),
             Fault::Crash => self.end(node, true).await,
             Fault::Stop => {
-                // One that is stopped and paused at once would never end.
+                // A process that is stopped and paused at once would never end.
                 self.members[node].gate.close(false);
                 self.end(node, false).await;
             }
@@ -241,7 +241,7 @@ impl Fleet {
         }
     }
 
-    /// The store becomes of use to a node, or ceases to be: a node that can do nothing does little.
+    /// Called when the store becomes useless to a node, or usable again: without a usable store a node does little.
     fn useless(&mut self, node: usize) {
         let loops = 1 + 3 * self.world.types.len() as u64;
         let member = &mut self.members[node];
@@ -263,7 +263,7 @@ impl Fleet {
         }
     }
 
-    /// Nothing goes wrong any more, and nobody makes new work.
+    /// Ends all faults; creators stop.
     async fn heal(&mut self) {
         self.world.heal();
         for node in 0..self.members.len() {
@@ -288,7 +288,7 @@ impl Fleet {
     }
 }
 
-/// All transactions that were tried.
+/// All transactions tried.
 pub(super) fn attempts(jobs: &Jobs) -> u64 {
     let stats = jobs.store().stats();
     stats.values().map(|stats| stats.attempts).sum()

@@ -1,4 +1,4 @@
-//! Those who follow jobs.
+//! Subscribers of jobs.
 
 use std::time::Duration;
 
@@ -10,11 +10,10 @@ use tokio::time::{Instant, sleep};
 use super::node::Node;
 use crate::{Error, NotifierHandle, Subscription, Types};
 
-/// How many jobs one follower follows.
+/// Jobs that one follower follows.
 const JOBS: usize = 25;
 
-/// Follows more and more jobs. Those that are followed when everything heals are followed to their
-/// end.
+/// Follows more and more jobs. Those followed when all faults end are followed to their end.
 pub(super) async fn follow(node: Node, ty: usize, notifier: NotifierHandle, mut rng: SmallRng) {
     let (world, history) = (&node.world, node.history());
     let (mut followed, mut numbers): (Vec<Subscription>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -29,7 +28,7 @@ pub(super) async fn follow(node: Node, ty: usize, notifier: NotifierHandle, mut 
             }
             continue;
         }
-        // Where nothing is followed there is nothing to wait for.
+        // Without subscriptions there is nothing to wait for.
         tokio::time::sleep_until(until).await;
         if world.healing() {
             continue;
@@ -56,7 +55,7 @@ pub(super) async fn follow(node: Node, ty: usize, notifier: NotifierHandle, mut 
     }
 }
 
-/// Sees to it that a type that was known stays known: nobody clears one.
+/// Checks that known types stay known: no node clears one.
 pub(super) async fn watch_types(node: Node, mut types: Types) {
     let mut most = 0;
     while let Ok(known) = types.changed().await {

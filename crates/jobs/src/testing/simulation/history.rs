@@ -1,8 +1,8 @@
-//! What was done, as seen from outside.
+//! The history, as observed from outside.
 //!
-//! Every transaction of an actor writes a row of its own beside what the queue writes, under a
-//! versionstamp: so what was committed is known exactly, in order, although the store often does not
-//! say. What was only read is put in order by the version it was read at.
+//! Every transaction of an actor writes its own versionstamped row next to the queue's. So what was
+//! committed is known exactly and in order, although the store often does not report it. Reads are
+//! ordered by their version.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -21,10 +21,10 @@ use crate::{
     Verdict,
 };
 
-/// Where the rows are.
+/// The prefix of the rows.
 const LOG: &[u8] = b"simulation/";
 
-/// Names one call of an actor.
+/// Identifies a call of an actor.
 pub(super) type CallId = usize;
 
 #[derive(Debug)]
@@ -33,16 +33,16 @@ pub(super) struct History {
     inner: Mutex<Record>,
 }
 
-/// All that was seen.
+/// Everything observed.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     pub(super) calls: Vec<Called>,
-    /// What attempts of transactions would have done.
+    /// The effects of transaction attempts, if committed.
     pub(super) entries: Vec<Entry>,
-    /// What was read at which version.
+    /// Reads by version.
     pub(super) seen: Vec<(u64, Entry)>,
     pub(super) delivered: Vec<Delivered>,
-    /// Runs that an acceptor was asked to end, in a transaction of its own.
+    /// Runs that an acceptor was asked to end.
     pub(super) handed_back: BTreeMap<JobLock, HandedBack>,
     pub(super) followed: Vec<Followed>,
     pub(super) problems: Vec<String>,
@@ -55,11 +55,11 @@ pub(super) struct Called {
     pub(super) node: usize,
     /// An attempt was told that an earlier one may have been committed.
     pub(super) unsure: bool,
-    /// What the caller was told; `None` if it did not live to hear it.
+    /// The answer; `None` if the caller stopped before it.
     pub(super) answer: Option<Answer>,
 }
 
-/// What a caller was told.
+/// The answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Done, by this attempt or an earlier one.
@@ -68,20 +68,20 @@ pub(super) enum Answer {
     Nothing,
     Halt,
     NotFound,
-    /// Perhaps it was done, and perhaps not.
+    /// The outcome is unknown.
     Unknown,
     /// It was not done.
     Failed,
 }
 
-/// Something that was done to a job, or seen of it.
+/// An effect on a job, or an observation of it.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) call: Option<CallId>,
     pub(super) at: Duration,
     pub(super) ty: usize,
     pub(super) id: JobId,
-    /// How the job was before the transaction; `None` for what the transaction does to it later on.
+    /// The state before the transaction; `None` for further effects in the same transaction.
     pub(super) before: Option<Glimpse>,
     pub(super) what: What,
 }
@@ -109,13 +109,13 @@ pub(super) enum What {
         again: bool,
     },
     Stall(Verdict),
-    /// Only seen.
+    /// Only an observation.
     Look,
-    /// This lock was refused.
+    /// This lock was rejected.
     Halt(JobLock),
 }
 
-/// Which data a job has; `None` if nobody gave it.
+/// The data of a job; `None` if it is not from an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token(pub(super) Option<u64>);
 
@@ -125,16 +125,16 @@ impl Token {
     }
 }
 
-/// How a job is at one version.
+/// The state of a job at one version.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Glimpse {
-    /// `None` if there is no such job.
+    /// `None` if the job does not exist.
     pub(super) state: Option<State>,
     pub(super) attempts: u32,
     /// The lock of the last run.
     pub(super) lock: Option<JobLock>,
     pub(super) due_ms: i64,
-    /// What data it has, if that can be seen without looking far.
+    /// Its data, if stored in the header.
     pub(super) data: Option<Token>,
 }
 
@@ -146,14 +146,14 @@ pub(super) struct Delivered {
     pub(super) accepted: Accepted,
 }
 
-/// The end of a run that an acceptor was asked for.
+/// A worker's request to an acceptor to end a run.
 #[derive(Debug)]
 pub(super) struct HandedBack {
     pub(super) ty: usize,
     pub(super) job: Job,
     pub(super) at: Duration,
     pub(super) finish: Finish,
-    /// When the worker heard that it was done, if it did.
+    /// When the worker was told that it was done.
     pub(super) done_at: Option<Duration>,
 }
 
@@ -164,7 +164,7 @@ pub(super) struct Followed {
     pub(super) ty: usize,
     pub(super) id: JobId,
     pub(super) told: Vec<Told>,
-    /// It still wants to hear more.
+    /// Whether it still listens.
     pub(super) open: bool,
 }
 
@@ -184,7 +184,7 @@ impl History {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is not as it should be.
+    /// Records a violation.
     pub(super) fn problem(&self, problem: impl Into<String>) {
         let at = self.now();
         let problem = format!("{:>9.3} s: {}", at.as_secs_f64(), problem.into());
@@ -195,7 +195,7 @@ impl History {
         !self.record().problems.is_empty()
     }
 
-    /// A call begins.
+    /// Records the start of a call.
     pub(super) fn call(&self, name: &'static str, node: usize) -> CallId {
         let mut record = self.record();
         record.calls.push(Called {
@@ -207,12 +207,12 @@ impl History {
         record.calls.len() - 1
     }
 
-    /// An attempt of a call begins.
+    /// Records an attempt of a call.
     pub(super) fn attempt(&self, call: CallId, tx: &Transaction) {
         self.record().calls[call].unsure |= tx.maybe_committed();
     }
 
-    /// A call ends. `did` tells whether its result means that something was done.
+    /// Records the end of a call. `did` tells whether the result means that it had an effect.
     pub(super) fn end<T>(&self, call: CallId, result: &Result<T>, did: impl FnOnce(&T) -> bool) {
         let answer = match result {
             Ok(value) if did(value) => Answer::Done,
@@ -230,12 +230,12 @@ impl History {
         self.record().calls[call].answer = Some(answer);
     }
 
-    /// Something that is done if the transaction is committed.
+    /// Records an effect, valid if the transaction is committed.
     pub(super) fn done(&self, tx: &Transaction, entry: Entry) {
         let mut record = self.record();
         record.entries.push(entry);
         let number = record.entries.len() as u64 - 1;
-        // The offset of the versionstamp, then what tells rows of one transaction apart, in order.
+        // The offset of the versionstamp, and a number that orders the rows of one transaction.
         let offset = u32::try_from(LOG.len()).unwrap();
         let mut key = LOG.to_vec();
         key.extend([0; 10]);
@@ -244,7 +244,7 @@ impl History {
         tx.set_versionstamped_key(&key, &[]);
     }
 
-    /// Something that was read.
+    /// Records a read.
     pub(super) fn saw(&self, version: u64, entry: Entry) {
         self.record().seen.push((version, entry));
     }
@@ -295,7 +295,7 @@ impl History {
         self.record().followed[follower].open = false;
     }
 
-    /// What was committed, in order: version and entry.
+    /// Committed effects in order: version and entry.
     pub(super) async fn committed(&self, store: &Store) -> Vec<(u64, usize)> {
         let mut range = KeyRange::prefix(LOG);
         let mut rows = Vec::new();
@@ -323,7 +323,7 @@ impl History {
         }
     }
 
-    /// A number that two runs only share if they are the same.
+    /// A digest that differs between different runs.
     pub(super) fn digest(&self, committed: &[(u64, usize)]) -> u64 {
         let record = self.record();
         let mut hasher = DefaultHasher::new();
@@ -355,7 +355,7 @@ impl Glimpse {
         }
     }
 
-    /// How this differs from what the job should be.
+    /// How this differs from the predicted job.
     pub(super) fn differs(&self, job: &rules::Job) -> Option<String> {
         let (is, should) = (self.state, job.state);
         if is != should {
@@ -380,7 +380,7 @@ impl Glimpse {
         }
     }
 
-    /// How a job is, without conflicting with anybody.
+    /// Reads the state of a job without a conflict.
     pub(super) async fn take(
         jobs: &Jobs,
         tx: &Transaction,

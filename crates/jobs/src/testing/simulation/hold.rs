@@ -1,5 +1,5 @@
-//! What a holder may rely on when nothing goes wrong: it hears at once that its job is taken away or wanted again, and keeps its
-//! job however the timeout of the type is changed.
+//! Guarantees for a holder without faults: it learns at once that its job was removed or requested again, and keeps its
+//! job when the timeout of the type changes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     Accepted, Acceptor, AcceptorHandle, Add, Holder, Job, JobId, JobType, Jobs, State, TypeConfig,
 };
 
-/// Long before a heartbeat could tell.
+/// Long before the next heartbeat.
 const AT_ONCE: Duration = Duration::from_secs(3);
 const LONG_MS: u64 = 60_000;
 const SHORT_MS: u64 = 6_000;
@@ -60,7 +60,7 @@ impl Held<'_> {
         accepted.unwrap().remove(0)
     }
 
-    /// Two jobs are held; one is wanted again, and then removed.
+    /// Of two held jobs, one is requested again, and then removed.
     async fn signals(&self, jobs: &Jobs) {
         let calm = &self.fleet.calm;
         let other = Add::new(JobId::try_from("b").unwrap(), "");
@@ -90,7 +90,7 @@ impl Held<'_> {
         }
     }
 
-    /// A job is kept alive while its type's timeout becomes a tenth, and long again.
+    /// A job is kept alive while its type's timeout drops to a tenth, and rises again.
     async fn paces(&self, jobs: &Jobs) {
         let accepted = self.begin().await;
         let begun = Instant::now();

@@ -1,9 +1,9 @@
-//! Says whether a history is one that the queue may have: each job's part of it is followed through
-//! the model, in the order of commits.
+//! Checks that the queue may have a history: applies each job's part of it to the rules, in the order
+//! of commits.
 //!
-//! Four things happen to a job that no actor sees happen, and are only accepted where the rules
-//! have a place for them: the acceptor accepts it, ends its run when a worker asks for that, gives it
-//! back because nobody waited for it any more, and it is forgotten when its time is up.
+//! No actor observes four changes of a job, which are accepted wherever the rules allow them: an
+//! acceptor claims it, ends its run at a worker's request, or gives it back because no worker waits
+//! any more, and the job expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,31 +14,29 @@ use super::plan::Plan;
 use crate::testing::rules::{self, Job, Told, token_of};
 use crate::{Added, Counts, JobId, JobLock, State};
 
-/// Which job: type and id.
+/// A job: type and id.
 type Key = (usize, JobId);
 
-/// The judge, and what was found.
 pub(super) struct Judge<'a> {
     plan: &'a Plan,
     record: &'a Record,
     jobs: BTreeMap<Key, Job>,
-    /// When each holder was heard of last, or earlier.
+    /// The last known heartbeat of each holder, or an earlier one.
     heard: BTreeMap<Key, Duration>,
-    /// What workers got, by lock.
+    /// The runs that workers got, by lock.
     delivered: BTreeMap<JobLock, &'a Delivered>,
-    /// Which lock has held which job.
+    /// Locks that have held each job.
     accepted: BTreeSet<(Key, JobLock)>,
-    /// What each claim has taken, and at which version.
+    /// Jobs taken by each claim, with versions.
     claims: BTreeMap<usize, Vec<(u64, Key, JobLock)>>,
     problems: Vec<String>,
     /// The job of the first problem.
     suspect: Option<Key>,
 }
 
-/// What a judge says.
 pub(super) struct Verdict {
     pub(super) problems: Vec<String>,
-    /// All that is known of the job of the first problem.
+    /// Everything known about the job of the first problem.
     pub(super) story: Vec<String>,
 }
 
@@ -57,7 +55,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Follows the history, up to how everything is in the end.
+    /// Checks the history, up to the final states.
     pub(super) fn judge(
         mut self,
         committed: &[(u64, usize)],
@@ -89,7 +87,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// All that is known of the job of the first problem.
+    /// Everything known about the job of the first problem.
     fn story(&self, committed: &[(u64, usize)]) -> Vec<String> {
         let Some(key) = &self.suspect else {
             return Vec::new();
@@ -129,7 +127,7 @@ impl<'a> Judge<'a> {
 
     fn say(&mut self, key: &Key, problem: impl std::fmt::Display) {
         self.suspect.get_or_insert_with(|| key.clone());
-        // One mistake is followed by many; the first ones say most.
+        // One bug causes many problems; the first ones are the most useful.
         if self.problems.len() < 20 {
             let ty = key.0;
             self.problems
@@ -137,7 +135,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Nobody gets the same run twice.
+    /// No run is delivered twice.
     fn deliveries(&mut self) {
         for delivered in &self.record.delivered {
             let lock = delivered.accepted.job.lock;
@@ -148,7 +146,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What callers were told is what was done, and nothing was done twice.
+    /// Answers match effects, and nothing happened twice.
     fn answers(&mut self, committed: &[(u64, usize)]) {
         let answers = Answers::of(self.record, committed);
         for (number, call) in self.record.calls.iter().enumerate() {
@@ -167,7 +165,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A claim that is tried again has either what it had before, or has lost all of that.
+    /// A retried claim has either all its earlier jobs, or has lost all of them.
     fn claimed(&mut self, version: u64, key: &Key, entry: &Entry) {
         let lock = entry.before.as_ref().and_then(|before| before.lock);
         let (Some(call), Some(lock)) = (entry.call, lock) else {
@@ -188,13 +186,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// One thing that was done to a job, or seen of it.
+    /// Applies one effect or observation.
     fn follow(&mut self, version: u64, entry: &Entry) {
         let key = (entry.ty, entry.id.clone());
         if matches!(entry.what, What::Accept) {
             let lock = entry.before.as_ref().and_then(|before| before.lock);
             if lock.is_some_and(|lock| self.accepted.contains(&(key.clone(), lock))) {
-                // Recalled by a call that was not told that it had it already.
+                // Recalled by a retry that did not know that it had it already.
                 return;
             }
             self.claimed(version, &key, entry);
@@ -210,7 +208,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The first later run of the job that an acceptor was asked to end: which it is, and its lock.
+    /// The attempt and lock of the job's next run that an acceptor was asked to end.
     fn next_handed_back(&self, key: &Key, until: Duration) -> Option<(u32, JobLock)> {
         let attempts = self.jobs.get(key).map_or(0, |job| job.attempts);
         let all = self.record.handed_back.values();
@@ -221,7 +219,7 @@ impl<'a> Judge<'a> {
         first.map(|back| (back.job.attempt, back.job.lock))
     }
 
-    /// Explains how the job came to be as it was seen.
+    /// Explains how the job reached an observed state.
     fn reach(
         &mut self,
         key: &Key,
@@ -296,7 +294,7 @@ impl<'a> Judge<'a> {
         Err(format!("cannot have become {seen:?}"))
     }
 
-    /// What the holder got is what the job was.
+    /// The holder got the job in its state at that time.
     fn check_delivered(&mut self, key: &Key) -> Result<(), String> {
         let model = self.jobs.entry(key.clone()).or_default();
         let Some(delivered) = model.lock.and_then(|lock| self.delivered.get(&lock)) else {
@@ -326,7 +324,7 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// Whoever was told that a run is over was told the truth.
+    /// A run that was reported as ended has ended.
     fn check_handed_back(&self, key: &Key, at: Duration) -> Result<(), String> {
         let lock = self
             .jobs
@@ -426,7 +424,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// In the end everything is as it should be, and every run that anybody had is accounted for.
+    /// The final states are as predicted, and every delivered run is accounted for.
     fn ends(&mut self, last: &BTreeMap<Key, Glimpse>) {
         let keys: BTreeSet<Key> = self.jobs.keys().chain(last.keys()).cloned().collect();
         for key in keys {
@@ -462,7 +460,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A subscriber was told what there was, in order, and the last of it.
+    /// A subscriber got actual states, in order.
     fn told(&mut self, followed: &Followed) {
         let key = (followed.ty, followed.id.clone());
         let Some(model) = self.jobs.get(&key) else {

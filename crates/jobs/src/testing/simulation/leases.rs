@@ -1,5 +1,5 @@
-//! Nodes that take turns at the leases of a type, on a bad day: a generation of a lease has one owner,
-//! and when nothing goes wrong any more each lease is held, by one of them.
+//! Nodes compete for the leases of a type under faults: a generation of a lease has one owner, and
+//! after the faults have ended each lease has a holder.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::testing::mistake::{self, Mistake};
 use crate::{Clock, Entropy, JobType, Jobs};
 
 pub(super) const SEEDS: u64 = 40;
-/// How long things go wrong.
+/// How long faults last.
 const TROUBLED: Duration = Duration::from_mins(2);
 const EXPIRY: Duration = Duration::from_secs(5);
-/// How long after that everybody has a share.
+/// After this time every node has its share.
 const HEALED: Duration = Duration::from_mins(1);
 
 struct Member {
     jobs: Jobs,
     control: FaultControl,
     leases: Leases,
-    /// Who it thought had which generation of which partition, whenever it had looked.
+    /// Its view of owners at each turn: partition, generation and owner.
     thought: Vec<(u16, u64, u128)>,
 }
 
@@ -54,12 +54,12 @@ fn members(store: &Store, seed: u64, mistake: &Mistake) -> Vec<Member> {
     (0..count).map(member).collect()
 }
 
-/// Takes turns, now and then late by more than its leases last.
+/// Takes turns, some of them later than its leases last.
 async fn take_turns(member: &mut Member, ty: &JobType, begin: Instant) {
     while begin.elapsed() < TROUBLED + HEALED {
         let troubled = begin.elapsed() < TROUBLED;
         member.control.set_quiet(!troubled);
-        // What fails is tried again at the next turn.
+        // A failed turn is retried at the next one.
         if (member.leases.turn(&member.jobs, ty, EXPIRY).await).is_ok() {
             let held = member.leases.held().iter();
             let thought = held.map(|lease| (lease.partition, lease.generation, lease.owner));
@@ -71,7 +71,7 @@ async fn take_turns(member: &mut Member, ty: &JobType, begin: Instant) {
     }
 }
 
-/// What went wrong, if anything did.
+/// The first violation, if any.
 pub(super) fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
     mistake::paused().block_on(async {
         let store = Store::open("memory:").await.unwrap();

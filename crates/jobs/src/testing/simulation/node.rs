@@ -1,4 +1,4 @@
-//! What the actors of one node share.
+//! State shared by the actors of one node.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -18,10 +18,10 @@ use crate::model::ids::BUCKETS;
 use crate::testing::rules::data_of;
 use crate::{Holder, JobId, JobInfo, JobType, Jobs, Result, StallHook, State, Verdict};
 
-/// How many jobs count as recent.
+/// Ids that count as recent.
 const RECENT: usize = 30;
 
-/// What all nodes share.
+/// State shared by all nodes.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) plan: Plan,
@@ -34,7 +34,7 @@ pub(super) struct World {
     healing: AtomicBool,
 }
 
-/// The ids of a type that somebody has used.
+/// The ids of a type that were used.
 #[derive(Debug, Default)]
 struct Known {
     all: Vec<JobId>,
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// True when nothing goes wrong any more, and nobody makes new work.
+    /// True after all faults have ended and creators have stopped.
     pub(super) fn healing(&self) -> bool {
         self.healing.load(Ordering::Relaxed)
     }
@@ -65,7 +65,7 @@ impl World {
         self.healing.store(true, Ordering::Relaxed);
     }
 
-    /// A number nobody else has.
+    /// A unique number.
     pub(super) fn token(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -89,7 +89,7 @@ impl World {
         id
     }
 
-    /// An id that was used before, often one that others use too.
+    /// An id that was used before, often shared with other actors.
     pub(super) fn known_id(&self, ty: usize, rng: &mut SmallRng) -> Option<JobId> {
         let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &ids[ty];
@@ -124,7 +124,7 @@ impl Node {
         Duration::from_millis(self.world.plan.types[ty].config.timeout_ms)
     }
 
-    /// The finished job of some bucket that is forgotten first, if there is any.
+    /// The finished job of some bucket that expires first, if any.
     pub(super) async fn about_to_expire(&self, ty: usize, rng: &mut SmallRng) -> Option<JobId> {
         let (keys, ty) = (self.jobs.keys(), self.ty(ty));
         let from = rng.random_range(0..BUCKETS);
@@ -148,13 +148,13 @@ impl Node {
         unconstrained(look).await.unwrap()
     }
 
-    /// How a job is, in a transaction.
+    /// The state of a job, in a transaction.
     pub(super) async fn glimpse(&self, tx: &Transaction, ty: usize, id: &JobId) -> Result<Glimpse> {
         Glimpse::take(&self.jobs, tx, self.ty(ty), id).await
     }
 }
 
-/// Stops everything that goes through it: a process that gets no processor.
+/// Blocks everything that runs through it, like a process without CPU time.
 #[derive(Debug, Default)]
 pub(super) struct Gate(Mutex<Closed>);
 
@@ -173,7 +173,7 @@ impl Gate {
         }
     }
 
-    /// The same future, which makes no progress while the gate is closed.
+    /// The same future, blocked while the gate is closed.
     pub(super) async fn through<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| {
@@ -190,7 +190,7 @@ impl Gate {
     }
 }
 
-/// What the owner of the types says of silent holders, and notes down.
+/// Decides about silent holders, and records it.
 #[derive(Debug)]
 pub(super) struct Hook(pub(super) Node);
 
@@ -202,7 +202,7 @@ impl StallHook for Hook {
             return Ok(Verdict::Policy);
         };
         let before = node.glimpse(tx, ty, &job.id).await?;
-        // Chosen by what is known of the job, so that a retry chooses the same.
+        // Derived from the job, so that a retry decides the same.
         let lock = before.lock.map_or(0, crate::JobLock::bits);
         let verdict = match lock % 20 {
             0 => Verdict::Rerun {

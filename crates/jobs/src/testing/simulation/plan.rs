@@ -1,4 +1,4 @@
-//! What a seed decides: who is there, what they do, and what befalls them.
+//! Draws the nodes, actors and faults of a run from a seed.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use crate::{Options, StallPolicy, TypeConfig};
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) seed: u64,
-    /// How long things go wrong.
+    /// How long faults last.
     pub(super) troubled: Duration,
     pub(super) nodes: Vec<NodePlan>,
     pub(super) types: Vec<TypePlan>,
     pub(super) options: Options,
     pub(super) faults: Faults,
     pub(super) fates: Fates,
-    /// How long one creator waits between two operations, on average.
+    /// Mean time between two operations of a creator.
     pub(super) creators_gap: Duration,
-    /// The most jobs that a worker accepts at once.
+    /// Maximum jobs per claim of a worker.
     pub(super) batch: usize,
     pub(super) schedule: Vec<(Duration, Act)>,
 }
 
-/// What a node does.
+/// The actors of a node.
 #[derive(Debug, Clone)]
 pub(super) struct NodePlan {
     pub(super) creators: usize,
-    /// Workers of each type that ask the acceptor.
+    /// Workers of each type that use the acceptor.
     pub(super) workers: usize,
-    /// Workers of each type that claim by themselves.
+    /// Workers of each type that claim on their own.
     pub(super) claimers: usize,
     /// Followers of jobs of each type.
     pub(super) followers: usize,
@@ -48,26 +48,26 @@ pub(super) struct TypePlan {
     pub(super) other_timeout_ms: u64,
 }
 
-/// What workers do with a job, in percent; the rest is done well.
+/// The behaviour of workers, in percent; the remaining runs behave well.
 #[derive(Debug, Clone)]
 pub(super) struct Fates {
-    /// Never heard of again.
+    /// Sends nothing more.
     pub(super) silent: u32,
-    /// Silent for longer than the timeout, then going on as if nothing had happened.
+    /// Is silent for longer than the timeout, then continues.
     pub(super) hang: u32,
-    /// Held for several timeouts, with heartbeats.
+    /// Holds the job for several timeouts, with heartbeats.
     pub(super) hog: u32,
-    /// Heartbeats that come early and late.
+    /// Sends heartbeats early and late.
     pub(super) late: u32,
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Act {
     Node(usize, Fault),
-    /// The store has no room for a node, or has again.
+    /// The store is full for a node, or has room again.
     Full(usize, bool),
-    /// The timeout of a type is the other one, or the first again.
+    /// Switches a type to its other timeout, or back.
     Retime(usize, bool),
 }
 
@@ -84,7 +84,7 @@ impl Plan {
         let mut nodes: Vec<_> = (0..rng.random_range(2..=6))
             .map(|_| NodePlan::draw(rng))
             .collect();
-        // Somebody has to do everything.
+        // One node has every role.
         nodes[0].creators = nodes[0].creators.max(1);
         nodes[0].workers = nodes[0].workers.max(2);
         nodes[0].maintains = true;
@@ -124,18 +124,18 @@ impl Plan {
         self.schedule = schedule.finish();
     }
 
-    /// How long after everything works again the last due job may take to be done.
+    /// Time limit for due jobs after all faults have ended.
     pub(super) fn healed_within(&self) -> Duration {
         let longest = |of: fn(&TypePlan) -> u64| self.types.iter().map(of).max().unwrap_or(0);
         let timeout = longest(|ty| ty.config.timeout_ms);
         let backoff = longest(|ty| ty.config.stalls.backoff_ms_max);
         let jitter = self.options.activity_monitor_max_jitter_msec;
-        // Hearing of the type, taking over leases, two timeouts to be judged silent, and a queue.
+        // Learning the type, taking over leases, two timeouts until holders count as silent, and a queue.
         Duration::from_millis(5 * (timeout + jitter) + 2 * backoff) + Duration::from_mins(2)
     }
 }
 
-/// All that goes wrong with one node.
+/// Draws all faults of one node.
 fn befall(schedule: &mut Schedule<'_, Act>, node: usize, timeout: Duration) {
     let act = |fault| Act::Node(node, fault);
     let mut some = |most, longest, begin, end| schedule.some(most, longest, begin, end);
@@ -197,7 +197,7 @@ impl TypePlan {
         let config = TypeConfig {
             timeout_ms,
             retention_ms: match rng.random_range(0..4) {
-                // Deleted when they finish, some of them.
+                // Some are deleted as soon as they finish.
                 0 => Some(rng.random_range(0..500) / 100 * 100),
                 1 => Some(rng.random_range(1_000..120_000)),
                 _ => None,

@@ -1,23 +1,23 @@
-//! Shows that the simulation finds each planted mistake, within few seeds.
+//! Shows that the simulation finds each planted mistake within few seeds.
 
 use store::Weaken;
 
 use super::{campaign, damage, leases, simulate, slow};
 use crate::testing::mistake::{self, Mistake};
 
-/// How many seeds a mistake may survive.
+/// Maximum seeds that a mistake may survive.
 const SEEDS: u64 = 200;
-/// How many seeds it takes to see every read.
+/// Seeds needed to see every read.
 const LOGGED: u64 = 8;
 
 fn is_found(what: &str, mistake: &Mistake) {
     let simulate = |seed| {
         let (mut report, _) = simulate(seed, mistake);
-        // A lease that two nodes have harms no job: only the nodes can tell.
+        // A lease with two owners harms no job: only the nodes can detect it.
         if report.problems.is_empty() && seed <= leases::SEEDS {
             report.problems.extend(leases::simulate(seed, mistake));
         }
-        // Nor is there damage, or a slow store, in which every fleet does well.
+        // A fleet has neither damage nor a slow store.
         if report.problems.is_empty() && seed <= slow::SEEDS {
             report.problems.extend(slow::simulate(seed, mistake));
             report.problems.extend(damage::simulate(seed, mistake));
@@ -73,7 +73,7 @@ pub(crate) fn weakened() -> &'static [Weaken] {
     reads::ALL
 }
 
-/// Runs what is to be noted.
+/// Runs seeds whose reads are logged.
 pub(crate) fn log(mistake: &Mistake) {
     for seed in 1..=LOGGED {
         simulate(seed, mistake);

@@ -1,4 +1,4 @@
-//! What runs on a node that is up.
+//! The tasks of a running node.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::node::{Gate, Hook, Node};
 use super::{creators, followers, workers};
 use crate::{Acceptor, Jobs, Maintenance, Notifier};
 
-/// A node that is up.
+/// A running node.
 pub(super) struct Process {
     pub(super) services: Jobs,
     pub(super) controls: Vec<FaultControl>,
@@ -73,7 +73,7 @@ impl Process {
         }
     }
 
-    /// A task of an actor: it ends with the process.
+    /// A task of an actor; ends with the process.
     fn spawn(&mut self, gate: &Arc<Gate>, task: impl Future<Output = ()> + Send + 'static) {
         let (gate, stop) = (Arc::clone(gate), self.stop.clone());
         let task = async move { gate.through(task).await };
@@ -82,7 +82,7 @@ impl Process {
         });
     }
 
-    /// A service, which ends by itself when it is told to.
+    /// A service, which ends on its own once it is stopped.
     fn serve(&mut self, gate: &Arc<Gate>, task: impl Future<Output = ()> + Send + 'static) {
         let gate = Arc::clone(gate);
         self.tasks.spawn(async move { gate.through(task).await });

@@ -1,5 +1,5 @@
-//! The background services on a store whose reads take 1, 3 or 25 ms, and whose transactions last
-//! 5 s at most: held jobs stay held, and what has to be done for many jobs is done in time.
+//! Background services on a store with reads of 1, 3 or 25 ms and transactions of at most 5 s: held
+//! jobs stay held, and work on many jobs is done in time.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::{
 const LATENCIES_MS: [u64; 3] = [1, 3, 25];
 pub(super) const SEEDS: u64 = 3;
 const TIMEOUT: Duration = Duration::from_secs(12);
-/// How many jobs are held at once, and how many of them are written all the time by a process that
-/// knows nothing of their heartbeats.
+/// Jobs held at once, and how many of them are written constantly by a process that does not know
+/// their heartbeats.
 const HELD: usize = 200;
 const HOT: usize = 8;
-/// How many holders go silent together.
+/// Holders that go silent together.
 const SILENT: usize = 600;
 
 struct World {
-    /// The queue with slow reads, and the same without.
+    /// A queue with slow reads, and one without.
     jobs: Jobs,
     calm: Jobs,
     ty: JobType,
@@ -49,7 +49,7 @@ impl World {
         Self { jobs, calm, ty }
     }
 
-    /// So many jobs that have just been accepted.
+    /// Claims this many jobs.
     async fn accepted(&self, count: usize, retention: Retention) -> Vec<Accepted> {
         let add = |n| Add::new(id(n), "").retention(retention);
         let adds: Vec<Add> = (0..count).map(add).collect();
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// Runs the background services for so long.
+    /// Runs the background services for this long.
     async fn maintain(&self, wait: Duration) {
         let stop = CancellationToken::new();
         let service = Maintenance::new(self.jobs.clone(), Options::default());
@@ -86,8 +86,8 @@ fn id(n: usize) -> JobId {
     JobId::new(format!("job-{n}")).unwrap()
 }
 
-/// Holders that are kept alive keep their jobs, while jobs are written by their workers, and some
-/// all the time.
+/// Holders that send heartbeats keep their jobs, while workers write the jobs, some of them
+/// constantly.
 async fn held(latency_ms: u64, mistake: &Mistake) -> Option<String> {
     let world = World::open(latency_ms, mistake).await;
     let apart = world.jobs.labelled(&world.ty, |_| 0);

@@ -1,4 +1,4 @@
-//! Those who run jobs, well or badly.
+//! Workers, well-behaved and not.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::node::Node;
 use crate::testing::rules::{data_of, token_of};
 use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Job, Result};
 
-/// Runs what the node's acceptor gives it, for good.
+/// Runs jobs from the node's acceptor without end.
 pub(super) async fn work(node: Node, ty: usize, acceptor: AcceptorHandle, mut rng: SmallRng) {
     loop {
         let patience = if rng.random_bool(0.05) {
@@ -25,7 +25,7 @@ pub(super) async fn work(node: Node, ty: usize, acceptor: AcceptorHandle, mut rn
         let count = rng.random_range(1..=node.world.plan.batch);
         let accepting = acceptor.accept(count, patience);
         let accepted = if rng.random_bool(0.03) && !node.world.healing() {
-            // Somebody who does not wait for the answer.
+            // A caller that does not wait for the answer.
             match timeout(some_time(&mut rng, Duration::from_secs(2)), accepting).await {
                 Ok(accepted) => accepted,
                 Err(_) => continue,
@@ -40,7 +40,7 @@ pub(super) async fn work(node: Node, ty: usize, acceptor: AcceptorHandle, mut rn
     }
 }
 
-/// Claims jobs by itself and runs them, until everything heals.
+/// Claims and runs jobs on its own until all faults end.
 pub(super) async fn claim(node: Node, ty: usize, mut rng: SmallRng) {
     let (history, jobs) = (node.history(), &node.jobs);
     while !node.world.healing() {
@@ -140,7 +140,7 @@ impl Run<'_> {
             if !self.toil(timeout).await && self.rng.random_bool(0.5) {
                 return;
             }
-            // Or one that does not listen.
+            // Or a worker that ignores that the job is lost.
         } else if fate < late {
             for _ in 0..self.rng.random_range(1..4) {
                 sleep(timeout.mul_f64(self.rng.random_range(0.3..1.6))).await;
@@ -161,7 +161,7 @@ impl Run<'_> {
         self.end().await;
     }
 
-    /// Works for a long time, and is kept alive meanwhile; false when the job is lost.
+    /// Works for a long time while heartbeats are sent; false when the job is lost.
     async fn toil(&mut self, timeout: Duration) -> bool {
         let (node, accepted) = (self.node, self.accepted);
         let kept = node.jobs.keep_alive(accepted, |_| {});
@@ -182,7 +182,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ends the run in one of the ways there are.
+    /// Ends the run in a random way.
     async fn end(&mut self) {
         let data = self.rng.random_bool(0.3).then(|| self.node.world.token());
         let finish = match self.rng.random_range(0..100) {
@@ -208,7 +208,7 @@ impl Run<'_> {
             ..finish
         };
         if self.rng.random_bool(0.15) {
-            // Whoever sends heartbeats has not heard yet that the work is done.
+            // The heartbeats may go on after the run has ended.
             let late = self.rng.random_bool(0.5);
             let pause = some_time(&mut self.rng, Duration::from_millis(10));
             let kept = self.rng.random_bool(0.5);
@@ -245,7 +245,7 @@ impl Run<'_> {
             None => self.finish(finish.clone()).await,
         }
         if self.rng.random_bool(0.1) {
-            // A client that did not hear the answer.
+            // A client that missed the answer.
             self.finish(finish).await;
         }
     }
@@ -265,7 +265,7 @@ impl Run<'_> {
         (self.node.glimpse(tx, self.ty, &self.accepted.job.id)).await
     }
 
-    /// The same answer; when the lock was refused, that is noted.
+    /// Returns `held`; records a rejected lock.
     async fn heed(
         &self,
         tx: &Transaction,
@@ -328,11 +328,11 @@ impl Run<'_> {
                 Ok(held)
             })
             .await;
-        // A finish may find that one before it, by the same lock, has done it.
+        // A finish may find that an earlier one with the same lock has done it.
         history.end(call, &result, |held| !held.repeated);
     }
 
-    /// Ends the run together with others of the process.
+    /// Ends the run through the acceptor.
     async fn hand_back(&self, acceptor: &AcceptorHandle, finish: &Finish) {
         let (history, job) = (self.node.history(), &self.accepted.job);
         history.hands_back(self.ty, job, finish);
@@ -341,7 +341,7 @@ impl Run<'_> {
         }
     }
 
-    /// "Run again at this time" and finishing, in one transaction, and perhaps a heartbeat too.
+    /// Requests another run and finishes in one transaction, possibly with a heartbeat.
     async fn again_and_finish(&self, due_ms: i64, token: Option<u64>, beat: bool) {
         let (history, jobs) = (self.node.history(), &self.node.jobs);
         let (op, ops) = (&jobs.op(), &[jobs.op(), jobs.op()]);
