@@ -1,30 +1,30 @@
-//! What can go wrong, by what the caller does next.
+//! Errors, by what the caller does next.
 
 use store::AsStoreError;
 
 use crate::JobType;
 
-/// Why an operation on the queue did not do what was asked.
+/// Why an operation on the queue failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// Stop working on the job: its lock is no longer yours. It was removed, finished, given to
-    /// somebody else, or came back because its heartbeats stopped.
+    /// Stop working on the job: its lock is no longer yours. The job was removed, finished, or
+    /// recovered because its heartbeats stopped, and may have another holder.
     ///
     /// Inside a transaction, abort it: pass the error on with `?`.
     #[error("the job is no longer held under this lock")]
     Halt,
-    /// There is no such job.
+    /// The job does not exist.
     #[error("no such job")]
     NotFound,
     /// Register the type first, with [`Jobs::set_type`](crate::Jobs::set_type).
     #[error("job type {0} has no timeout: register it first")]
     NoTypeTimeout(JobType),
-    /// Make it smaller: nothing was changed, and retrying is of no use.
+    /// Nothing was changed. Retrying does not help: make it smaller.
     #[error("{what} of {size} bytes is {} over the limit of {max}", size - max)]
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// The size that was asked for.
+        /// The size requested.
         size: usize,
         /// The largest size allowed.
         max: usize,
@@ -32,16 +32,16 @@ pub enum Error {
     /// Fix the argument.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The service that would have answered was stopped.
+    /// The service was stopped before it answered.
     #[error("the service was stopped")]
     Stopped,
-    /// The store's error; retryable ones were retried in vain.
+    /// The store failed, after retries of retryable errors.
     #[error("use the store")]
     Store(#[from] store::Error),
 }
 
 impl Error {
-    /// True when the same call may succeed later.
+    /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.as_store_error()
             .is_some_and(store::Error::is_retryable)

@@ -1,5 +1,5 @@
-//! The handle on a queue: its store and keys, where time and random bits come from, and what a
-//! process remembers between transactions.
+//! The handle on a queue: its store, keys, clock and random source, and what a process remembers between
+//! transactions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +18,8 @@ use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
 
 /// A handle on the queue, cheap to clone.
 ///
-/// Every operation has two forms. `foo_in` takes part in the caller's transaction: what else is
-/// written there is committed with it or not at all. It takes an [`Op`], drawn before the
-/// transaction. `foo` is a transaction of its own.
+/// Every operation has two forms. `foo_in` joins the caller's transaction and takes an [`Op`] drawn before it;
+/// everything written there is committed together. `foo` runs its own transaction.
 #[derive(Debug, Clone)]
 pub struct Jobs(Arc<Inner>);
 
@@ -39,7 +38,7 @@ struct Inner {
     labels: BTreeMap<JobType, Label>,
 }
 
-/// Says what data of a type is counted as.
+/// Maps data of a type to its label.
 type Label = fn(&[u8]) -> u8;
 
 impl Jobs {
@@ -48,7 +47,7 @@ impl Jobs {
         Self::planted_with(store, clock, entropy, Planted::default())
     }
 
-    /// The queue with a bug, for tests that have to find it.
+    /// A queue with a planted bug, for tests that must find it.
     pub(crate) fn planted_with(
         store: Store,
         clock: Clock,
@@ -69,9 +68,9 @@ impl Jobs {
         }))
     }
 
-    /// A handle that also counts jobs of a type by what their data says: `label` gives each a number from 1 to
-    /// 15, or 0 for none. Every handle that writes data of the type must use the same function, or
-    /// the counts are wrong. A job's label changes when its holder changes its data.
+    /// A handle that also counts jobs of a type by label: `label` maps data to a number from 1 to 15, or 0 for
+    /// none. Every handle that writes data of the type must use the same function, or the counts are wrong. A
+    /// job's label changes when its holder changes its data.
     #[must_use]
     pub fn labelled(&self, ty: &JobType, label: fn(&[u8]) -> u8) -> Self {
         let same = &*self.0;
@@ -96,12 +95,12 @@ impl Jobs {
         label.map_or(0, |label| label(data).min(LABELS - 1))
     }
 
-    /// The store the queue lives in.
+    /// The store of the queue.
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// The clock that plain operations and loops read.
+    /// The clock of operations and services.
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
@@ -127,7 +126,7 @@ impl Jobs {
         &self.0.heartbeats
     }
 
-    /// What an operation in the caller's transaction needs; draw it before the transaction.
+    /// The time and random bits of an operation; draw it before the caller's transaction.
     pub fn op(&self) -> Op {
         Op {
             now_ms: self.0.clock.now_ms(),
@@ -152,7 +151,7 @@ impl Jobs {
         self.try_header(tx, ty, id).await?
     }
 
-    /// The header of a job, or why it cannot be decoded.
+    /// The header of a job, or the error of decoding it.
     pub(crate) async fn try_header(
         &self,
         tx: &Transaction,
@@ -187,7 +186,7 @@ impl Jobs {
         tokio::task::unconstrained(read).await.unwrap()
     }
 
-    /// A read-only transaction that somebody waits for.
+    /// A read-only transaction with foreground priority.
     pub(crate) async fn read<T, Fut>(
         &self,
         call: impl Into<Call>,

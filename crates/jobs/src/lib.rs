@@ -1,9 +1,9 @@
 //! `couch_jobs`: a transactional job queue that knows nothing of what its jobs do.
 //!
-//! Creators [`add`](Jobs::add) jobs of a [type](JobType), processors [`accept`](Jobs::accept) them,
+//! Creators [`add`](Jobs::add) jobs of a [type](JobType), workers [`accept`](Jobs::accept) them,
 //! send heartbeats with [`update`](Jobs::update) and [`finish`](Jobs::finish) them. A job whose
-//! holder goes silent comes back. Everything is a transaction on a [store], and can be part of the
-//! caller's: a document and the job it makes are written together or not at all.
+//! holder goes silent is recovered. Everything is a transaction on a [store], and can join the
+//! caller's: a document and the job it creates are written together or not at all.
 //!
 //! ```
 //! # async fn example() -> Result<(), jobs::Error> {
@@ -24,8 +24,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The key space is described at the top of `keys.rs`, the promises and their limits in
-//! `docs/jobs.md`.
+//! The top of `keys.rs` describes the key space, `docs/jobs.md` the guarantees and their limits.
 
 // Other programs may embed this crate.
 #![warn(missing_docs)]
@@ -63,5 +62,5 @@ pub use services::subscription::{Notice, Subscription};
 pub use services::type_watcher::{TypeMap, TypeWatcher, Types};
 pub use services::worker::{Failure, Retry, Task, Worker, WorkerOptions, encode};
 
-/// What every fallible operation of this crate returns.
+/// The result of every fallible operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

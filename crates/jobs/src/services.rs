@@ -1,4 +1,4 @@
-//! What runs in the background of a node: it claims, keeps alive, recovers, expires and tells.
+//! Background services of a node: claims, heartbeats, recovery, expiry and notifications.
 
 pub(crate) mod acceptor;
 pub(crate) mod duties;

@@ -1,8 +1,8 @@
-//! What the queue tells the `metrics` facade. All names are here.
+//! Metrics of the queue, with all their names.
 //!
-//! How many jobs there are and how often each transition was made is known to the queue itself, to
-//! the last one, and over all nodes; each node repeats it. What one node did is counted where it is
-//! done. Conflicts are the store's: `davenport_store_retries_total` by transaction.
+//! Counts of jobs and transitions come from the queue itself: exact, and over all nodes; each node
+//! reports them. What one node did is counted there. Conflicts are the store's:
+//! `davenport_store_retries_total` by transaction.
 
 #[cfg(test)]
 mod tests;
@@ -35,21 +35,21 @@ const DUE: &str = "davenport_jobs_due";
 const OLDEST_DUE: &str = "davenport_jobs_oldest_due_seconds";
 /// Jobs of silent holders that this node recovered, by outcome.
 const STALLED: &str = "davenport_jobs_stalled_total";
-/// Rows that this node has skipped because they cannot be decoded.
+/// Undecodable rows that this node has skipped.
 const UNDECODABLE: &str = "davenport_jobs_undecodable_total";
-/// Jobs that cannot be decoded, over all nodes; counted up to 1,000.
+/// Undecodable jobs, over all nodes; counted up to 1,000.
 const QUARANTINED: &str = "davenport_jobs_quarantined";
-/// Turns of a monitor's duty that failed on this node, by duty.
+/// Failed turns of a monitor's duty on this node, by duty.
 const DUTY_FAILURES: &str = "davenport_jobs_duty_failures_total";
-/// Time from due to accepted, for jobs that this node accepted.
+/// Time from due to claimed, for jobs that this node claimed.
 const WAIT: &str = "davenport_jobs_wait_seconds";
 
-/// How many due jobs are counted.
+/// Maximum due jobs counted.
 const DUE_MAX: usize = 1_000;
 
 impl Jobs {
-    /// Reads how the jobs of a type stand, and tells the `metrics` facade. [`Maintenance`] does it
-    /// at each of its turns; who exports metrics may do it more often.
+    /// Reads the counts of a type and updates the metrics. [`Maintenance`] does this periodically;
+    /// an exporter may call it more often.
     ///
     /// [`Maintenance`]: crate::Maintenance
     pub async fn observe(&self, ty: &JobType) -> Result<()> {
@@ -89,8 +89,8 @@ fn tell(ty: &JobType, counts: &Counts, backlog: &Backlog, now_ms: i64) {
     gauge!(OLDEST_DUE, "type" => ty()).set(oldest.as_secs_f64());
 }
 
-/// Another node tells how the jobs of a type stand from now on. What this one told last must not be
-/// taken for how they stand: of all nodes' gauges, the largest counts.
+/// Another node observes the type from now on. Resets this node's gauges: across nodes, the largest
+/// counts.
 pub(crate) fn not_observed(ty: &JobType) {
     for state in ["pending", "running", "finished", "dead"] {
         gauge!(JOBS, "type" => ty.to_string(), "state" => state).set(0.0);
@@ -100,7 +100,7 @@ pub(crate) fn not_observed(ty: &JobType) {
     }
 }
 
-/// Records how long accepted jobs have waited, from the times at which they became ready.
+/// Records how long claimed jobs have waited since they became ready.
 pub(crate) fn accepted(ty: &JobType, ready_ms: impl ExactSizeIterator<Item = i64>, now_ms: i64) {
     if ready_ms.len() == 0 {
         return;
@@ -111,7 +111,7 @@ pub(crate) fn accepted(ty: &JobType, ready_ms: impl ExactSizeIterator<Item = i64
     }
 }
 
-/// Jobs of silent holders were brought back: so many to be run again, so many given up.
+/// Counts jobs of silent holders that were recovered.
 pub(crate) fn stalled(ty: &JobType, rerun: u64, given_up: u64) {
     for (outcome, jobs) in [("rerun", rerun), ("given_up", given_up)] {
         if jobs > 0 {
@@ -120,7 +120,7 @@ pub(crate) fn stalled(ty: &JobType, rerun: u64, given_up: u64) {
     }
 }
 
-/// A row of the queue is skipped.
+/// Logs and counts a row that is skipped.
 pub(crate) fn undecodable(ty: &JobType, key: &[u8], error: &Error) {
     tracing::error!(job.ty = %ty, key = %key.escape_ascii(), error = %error.chain(), "skip a row that cannot be decoded");
     counter!(UNDECODABLE, "type" => ty.to_string()).increment(1);
@@ -130,7 +130,7 @@ pub(crate) fn duty_failed(ty: &JobType, duty: &'static str) {
     counter!(DUTY_FAILURES, "type" => ty.to_string(), "duty" => duty).increment(1);
 }
 
-/// From one clock's time to another's: never negative, however wrong they are.
+/// The time between two clocks' readings: never negative, however wrong they are.
 fn since(begin_ms: i64, now_ms: i64) -> Duration {
     let ms = now_ms.saturating_sub(begin_ms).max(0);
     Duration::from_millis(ms.unsigned_abs())

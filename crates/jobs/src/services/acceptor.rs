@@ -1,20 +1,20 @@
-//! Waiting for work: one service per process and type, however many workers there are.
+//! Waits for work: one service per process and type, for any number of workers.
 //!
-//! Workers ask through a handle. The service claims for all of them in one transaction, which also
-//! ends the runs of workers that have finished. When nothing is due it goes to sleep, in steps:
+//! Workers send requests through a handle. The service claims jobs for all of them in one transaction, which also ends
+//! the runs that workers have finished. When nothing is due it goes to sleep in steps:
 //!
 //! ```text
 //! 1 linger     claim again after 1 ms and 2 ms: more jobs often follow, and going to sleep and being
 //!              woken would cost two transactions
 //! 2 announce   claim; if nothing is due, write a SLEEPER row in the same transaction
 //! 3 watch      claim; if nothing is due, watch the row in the same transaction
-//! 4 sleep      until the row changes, a scheduled job falls due, or it is time to look
+//! 4 sleep      until the row changes, a scheduled job falls due, or it is time to poll
 //! ```
 //!
-//! After 4 it goes on from 3; from 2 if the row was cleared; from 1 once there have been jobs.
+//! After 4 it continues with 3; with 2 if the row was cleared; with 1 once it has found jobs.
 //!
-//! A creator reads SLEEPER rows by snapshot and clears one in the transaction that adds a job. No order of
-//! the two loses the job:
+//! A creator reads SLEEPER rows by snapshot and clears one in the transaction that adds a job. In no order of the two
+//! is the job lost:
 //!
 //! ```text
 //! the creator commits            and has read SLEEPER    so the job is found
@@ -24,16 +24,16 @@
 //!                                                        has read, so it also fires for a change before it is
 //!                                                        armed. If the creator clears another sleeper's row,
 //!                                                        that acceptor finds the job
-//! later                          before 2's commit       by the next look: nothing was cleared
+//! later                          before 2's commit       by the next poll: nothing was cleared
 //! ```
 //!
-//! The last case takes a creator whose transaction lasts from before 2's commit until after 3's read. So the
-//! first looks come soon, after 30 ms and 300 ms, and then every 5 s. Looks also make up for watches that
-//! the store loses, or refuses because it has too many. A scheduled job wakes a sleeper only if it is due
-//! before that sleeper's next look; for the others the claim says when the first of them is due.
+//! The last case needs a creator whose transaction lasts from before 2's commit until after 3's read. So the first
+//! polls come soon, after 30 ms and 300 ms, and then every 5 s. Polls also make up for watches that the store loses, or
+//! refuses because it has too many. A scheduled job wakes a sleeper only if it is due before that sleeper's next poll;
+//! for the others the claim reports when the first is due.
 //!
-//! An acceptor that was woken while none of its workers waits wakes another ([`Jobs::remove_sleeper`]): the
-//! job still needs one.
+//! An acceptor that is woken while none of its workers waits wakes another ([`Jobs::remove_sleeper`]): the job still
+//! needs a worker.
 
 mod handle;
 
@@ -60,49 +60,49 @@ use handle::{Delivery, Ended, Request, Wanted};
 
 pub use handle::AcceptorHandle;
 
-/// The most runs that one transaction ends.
+/// Maximum runs that one transaction ends.
 const ENDED_MAX: usize = 250;
-/// How many requests are queued before a caller has to wait.
+/// Requests queued before a caller has to wait.
 const REQUESTS: usize = 1_024;
-/// After which pauses it claims again before it goes to sleep.
+/// Pauses before the claims that precede sleeping.
 const LINGERS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
-/// After which times a sleeper looks again, whether woken or not; then after [`POLL_MS`] each.
+/// Time until a sleeper's first polls, woken or not; [`POLL_MS`] after that.
 const LOOKS: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(300)];
 
-/// The service.
+/// Claims jobs of one type for the workers of a process.
 #[derive(Debug)]
 pub struct Acceptor {
     jobs: Jobs,
     ty: JobType,
     holder: Holder,
     requests: mpsc::Receiver<Request>,
-    /// Jobs whose worker had stopped waiting when they were delivered.
+    /// Jobs delivered to a worker that had stopped waiting.
     returned: mpsc::Receiver<Vec<Accepted>>,
     returns: mpsc::Sender<Vec<Accepted>>,
     waiting: VecDeque<Wanted>,
     ended: VecDeque<Ended>,
-    /// A claim of which the store could not say whether it was committed.
+    /// A claim with an unknown outcome.
     unsure: Option<Claim>,
-    /// What it has handed out.
+    /// The runs it has handed out.
     runs: Arc<Runs>,
     /// The number of its SLEEPER row, if it has one.
     sleeper: Option<u64>,
-    /// How often it has claimed in vain since there were jobs.
+    /// Claims without jobs since the last one with jobs.
     lingered: usize,
-    /// How often it has looked since it went to sleep.
+    /// Polls since it went to sleep.
     looks: usize,
 }
 
-/// What a claim that finds nothing does.
+/// What a claim that finds no jobs does next.
 enum Sleep {
     Linger,
     /// Writes the SLEEPER row of this number.
     Announce(u64),
-    /// Watches it.
+    /// Watches the row.
     Watch(u64),
 }
 
-/// What ends a sleep.
+/// What ended a sleep.
 enum Woken {
     Stop,
     Look,
@@ -111,7 +111,7 @@ enum Woken {
 }
 
 impl Acceptor {
-    /// The service for jobs of a type, which it accepts as `holder`.
+    /// An acceptor of jobs of a type, which it claims as `holder`.
     pub fn new(jobs: Jobs, ty: JobType, holder: Holder) -> (Self, AcceptorHandle) {
         let (send, requests) = mpsc::channel(REQUESTS);
         let (returns, returned) = mpsc::channel(REQUESTS);
@@ -135,8 +135,8 @@ impl Acceptor {
         (acceptor, handle)
     }
 
-    /// Works until the token is cancelled or every handle is dropped. From then on its jobs hear by their heartbeats only when
-    /// they are lost.
+    /// Runs until the token is cancelled or every handle is dropped. After that, runs learn only from heartbeats that
+    /// they lost their job.
     pub async fn run(self, token: CancellationToken) {
         let (jobs, ty, runs) = (self.jobs.clone(), self.ty.clone(), Arc::clone(&self.runs));
         tokio::select! {
@@ -149,7 +149,7 @@ impl Acceptor {
     async fn work(mut self, token: CancellationToken) {
         let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
         while !token.is_cancelled() {
-            // Workers that were answered just now may already have the next request.
+            // Workers that just got an answer may already have sent the next request.
             tokio::task::yield_now().await;
             self.gather();
             if self.waiting.is_empty() && self.unsure.is_none() {
@@ -179,7 +179,7 @@ impl Acceptor {
         self.leave().await;
     }
 
-    /// Takes the requests that have arrived, and drops those whose caller has stopped waiting.
+    /// Takes queued requests, and drops those whose caller has stopped waiting.
     fn gather(&mut self) {
         while let Ok(request) = self.requests.try_recv() {
             self.take_in(request);
@@ -194,7 +194,7 @@ impl Acceptor {
         }
     }
 
-    /// No worker waits: waits for one. False when the service is to stop or all handles are dropped.
+    /// No worker waits: waits for a request. False when the service is stopped or all handles are dropped.
     async fn idle(&mut self, token: &CancellationToken) -> bool {
         let Self {
             requests, returned, ..
@@ -216,8 +216,8 @@ impl Acceptor {
         }
     }
 
-    /// Claims for all workers that wait, and ends runs. When nothing is due and it is time to sleep: when
-    /// the next job is, and the watch.
+    /// Claims for all waiting workers, and ends runs. Returns when the next job is due, and the watch, if nothing is
+    /// due and it is time to sleep.
     async fn look(&mut self) -> Result<Option<(Option<i64>, Option<Watch>)>> {
         if let Some(claim) = &self.unsure {
             let jobs = self.jobs.recall_claim(claim).await?;
@@ -266,7 +266,7 @@ impl Acceptor {
                 Ok(None)
             }
             (Ok(_), Sleep::Announce(sleeper)) => {
-                // A creator may have read just before the row was there: claim once more.
+                // A creator may have read just before the row existed: claim once more.
                 (self.sleeper, self.looks) = (Some(sleeper), 0);
                 Ok(None)
             }
@@ -279,8 +279,8 @@ impl Acceptor {
         }
     }
 
-    /// Accepts jobs and ends runs; when nothing is due, takes the next step to sleep. The watch is `None`
-    /// when the row is gone, and `Some(None)` when the store has no watch left.
+    /// Claims jobs and ends runs; if nothing is due, takes the next step towards sleep. The watch is `None` if the row
+    /// is gone, and `Some(None)` if the store has no watch left.
     async fn claim_or_sleep(
         &self,
         claim: &Claim,
@@ -335,8 +335,8 @@ impl Acceptor {
         }
     }
 
-    /// One transaction for all of them has failed: each is ended by itself, so that one bad request does
-    /// not fail the others. When the store cannot be reached, all callers are told.
+    /// The shared transaction failed: ends each run in its own, so that one bad request does not fail the others. If
+    /// the store is unreachable, all callers get that error.
     async fn end_apart(&self, ended: Vec<Ended>, error: &Error) {
         for run in ended {
             let answer = if error.is_retryable() {
@@ -344,12 +344,12 @@ impl Acceptor {
             } else {
                 self.jobs.finish(&run.job, run.finish).await
             };
-            // The caller may have gone away.
+            // The caller may be gone.
             let _ = run.reply.send(answer);
         }
     }
 
-    /// Waits until there may be work. False when the service is to stop.
+    /// Waits until there may be work. False when the service is stopped.
     async fn sleep(
         &mut self,
         token: &CancellationToken,
@@ -389,7 +389,7 @@ impl Acceptor {
         true
     }
 
-    /// When to look again if nothing happens before.
+    /// When to poll if nothing happens before.
     fn next_look(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
         let poll = Duration::from_millis(POLL_MS.unsigned_abs());
         let look = LOOKS.get(self.looks).copied();
@@ -408,7 +408,7 @@ impl Acceptor {
         Instant::now() + wait
     }
 
-    /// Hands jobs to the workers that wait, first come, first served.
+    /// Hands jobs to waiting workers, first come, first served.
     async fn deliver(&mut self, jobs: Vec<Accepted>) {
         let ready = jobs.iter().map(|job| job.ready_ms);
         telemetry::accepted(&self.ty, ready, self.jobs.clock().now_ms());
@@ -445,7 +445,7 @@ impl Acceptor {
         }
     }
 
-    /// Stops: runs are ended, and jobs that no worker took are given back.
+    /// Stops: ends runs, and gives back jobs that no worker took.
     async fn leave(&mut self) {
         self.requests.close();
         self.gather();
@@ -474,7 +474,7 @@ fn finishes(ended: &[Ended]) -> Vec<(Job, Finish)> {
 
 fn answer(ended: Vec<Ended>, answers: Vec<Result<Held>>) {
     for (run, answer) in ended.into_iter().zip(answers) {
-        // The caller may have gone away.
+        // The caller may be gone.
         let _ = run.reply.send(answer);
     }
 }

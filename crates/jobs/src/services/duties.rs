@@ -1,7 +1,7 @@
-//! What a monitor does for its type besides recovery, and how each of it goes on whatever becomes of the rest.
+//! The duties of a type's monitor besides recovery, each unaffected by failures of the others.
 //!
-//! Every duty has its own loop, pauses and errors. They share nothing but the leases, which recovery
-//! renews: what a duty changes is only what a lease is held on.
+//! Every duty has its own loop, pauses and errors. They share only the leases, which recovery renews: a duty
+//! changes only what a lease covers.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::services::pause::{Pause, sleep};
 use crate::testing::planted::Bug;
 use crate::{JobType, Jobs, Result, telemetry};
 
-/// How often metrics are told how the jobs stand.
+/// Interval of updates of the metrics.
 pub(crate) const OBSERVE_EVERY: Duration = Duration::from_secs(15);
 
-/// One of the things that a monitor does again and again.
+/// Something that a monitor does repeatedly.
 pub(crate) trait Duty: Send {
-    /// Names it in logs and metrics.
+    /// The name in logs and metrics.
     const NAME: &'static str;
 
-    /// Does what there is to do; returns how long to wait for the next time.
+    /// Does what is due; returns how long to wait before the next turn.
     fn turn(&mut self, token: &CancellationToken) -> impl Future<Output = Result<Duration>> + Send;
 
-    /// A turn has failed.
+    /// Called when a turn has failed.
     fn failed(&mut self) {}
 }
 
@@ -60,19 +60,19 @@ pub(crate) async fn perform<D: Duty>(
     }
 }
 
-/// The leases that this node holds on a type, and the version at which it saw so.
+/// The leases that this node holds on a type, and the version at which it read them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
     pub(crate) leases: Vec<Lease>,
     pub(crate) order: Option<Order>,
-    /// How far its clock is ahead of what counts for retention.
+    /// How far this node's clock is ahead of the clock that retention uses.
     pub(crate) ahead_ms: i64,
 }
 
-/// The leases as the other duties see them.
+/// The leases, as the other duties see them.
 pub(crate) type Leased = watch::Receiver<Held>;
 
-/// Tells the metrics how the jobs of a type stand: one node does, the one that holds the first partition.
+/// Updates the metrics of a type on one node, the holder of the first partition.
 pub(crate) struct Observe<'a> {
     pub(crate) jobs: &'a Jobs,
     pub(crate) ty: &'a JobType,

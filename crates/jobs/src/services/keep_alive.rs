@@ -1,8 +1,8 @@
-//! Keeping a job while it is worked on.
+//! Keeps a job's lock while the job runs.
 //!
-//! Heartbeats are not urgent, so those of a process go out together: all begin at a tick that they share, and the first whose
-//! patience ends takes all that wait into one transaction, or several if that conflicts. Ten thousand jobs that wait for something wake the process once a
-//! second, for a few transactions.
+//! Heartbeats are not urgent, so those of a process are sent together: all become due at a shared tick, and the first
+//! that can wait no longer takes all waiting ones into one transaction, or several if that conflicts. Ten thousand idle
+//! jobs wake the process once a second, for a few transactions.
 
 use std::time::Duration;
 
@@ -16,15 +16,14 @@ use crate::testing::planted::Bug;
 use crate::{Accepted, Error, Held, Job, Jobs, Op, Result};
 
 impl Jobs {
-    /// Sends heartbeats for a job at the pace that its type asks for, until the job is lost: returns
-    /// [`Error::Halt`] when somebody else may have it, or when no heartbeat has got through for so
-    /// long that somebody else may have it soon. Whoever works on the job then has a quarter of the
-    /// timeout to stop. Each answer is shown to `told`.
+    /// Sends heartbeats for a job at the pace of its type's timeout until the job is lost: returns [`Error::Halt`] when
+    /// it may have another holder, or when no heartbeat has succeeded for so long that it may have one soon. The run
+    /// then has a quarter of the timeout to stop. Each answer is passed to `told`.
     ///
-    /// What the worker writes with [`update`](Self::update) or [`run_again`](Self::run_again) through this handle is a
-    /// heartbeat too: none is sent while the worker does so often enough.
+    /// A write with [`update`](Self::update) or [`run_again`](Self::run_again) through this handle is a heartbeat, too:
+    /// a worker that writes often enough sends no others.
     ///
-    /// To be raced with the work: `tokio::select! { done = work => …, lost = jobs.keep_alive(…) => … }`.
+    /// Race it with the work: `tokio::select! { done = work => …, lost = jobs.keep_alive(…) => … }`.
     pub async fn keep_alive(&self, accepted: &Accepted, mut told: impl FnMut(Held)) -> Error {
         let keeping = self.heartbeats().keep(accepted.job.lock);
         let (mut heard, mut failed) = (accepted.claimed_at, false);
@@ -57,7 +56,7 @@ impl Jobs {
             let patience = (timeout / 12).min((lost - sent) / 4);
             let beat = async {
                 if failed {
-                    // It may be this job that conflicts, so it does not go with others again.
+                    // This job may cause the conflict, so it is not sent with others again.
                     self.beat_alone(&accepted.job, lost).await
                 } else {
                     self.beat(&accepted.job, patience, lost).await
@@ -93,10 +92,10 @@ impl Jobs {
             }
         };
         if !together.is_empty() {
-            // Boxed, so that those who only wait keep no room for it.
+            // Boxed, so that waiting heartbeats keep no memory for it.
             Box::pin(self.beat_together(together, lost)).await;
         }
-        // Without an answer somebody else took it along and was stopped.
+        // Without an answer, the task that sent this heartbeat was stopped.
         told.await.unwrap_or(Beat::Failed)
     }
 
@@ -113,7 +112,7 @@ impl Jobs {
                 vec![Beat::Failed; part.len()]
             });
             for ((n, _), beat) in part.iter().zip(beats) {
-                // Who has gone away meanwhile needs no answer.
+                // A caller that is gone needs no answer.
                 let _ = answers[*n].take().map(|answer| answer.send(beat));
             }
         };

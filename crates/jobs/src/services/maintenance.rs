@@ -1,5 +1,5 @@
-//! The background work of a node: for each type that it serves, bring back what was abandoned and
-//! forget what is over. Any number of nodes may serve a type; they share the work by leases.
+//! Background work of a node: for each type that it serves, recovers abandoned jobs and removes expired
+//! ones. Any number of nodes may serve a type; leases divide the work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +14,11 @@ use crate::services::pause::Pause;
 use crate::services::type_watcher::{TypeMap, TypeWatcher, Types};
 use crate::{JobType, Jobs, Options};
 
-/// Watches over a type until the token is cancelled.
+/// Monitors a type until the token is cancelled.
 type Watch = Arc<dyn Fn(CancellationToken) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// The service: one for a process. It takes leases on the types that it was told to [serve](Self::serve),
-/// while they are registered, and on no other.
+/// One per process. Takes leases on the types that it [serves](Self::serve), while they are registered,
+/// and on no others.
 pub struct Maintenance {
     jobs: Jobs,
     options: Options,
@@ -37,7 +37,7 @@ impl fmt::Debug for Maintenance {
 }
 
 impl Maintenance {
-    /// The service, which serves no type yet.
+    /// A service that serves no type yet.
     pub fn new(jobs: Jobs, options: Options) -> Self {
         let (watcher, types) = TypeWatcher::new(jobs.clone(), options.clone());
         Self {
@@ -55,7 +55,7 @@ impl Maintenance {
         self.serve_with(ty, ByPolicy)
     }
 
-    /// Serves a type whose owner decides about abandoned jobs.
+    /// Serves a type whose `hook` decides about abandoned jobs.
     #[must_use]
     pub fn serve_with(mut self, ty: JobType, hook: impl StallHook + 'static) -> Self {
         let (jobs, options, hook) = (self.jobs.clone(), self.options.clone(), Arc::new(hook));
@@ -71,12 +71,12 @@ impl Maintenance {
         self
     }
 
-    /// The types as this service sees them, whether it serves them or not.
+    /// All registered types, whether served or not.
     pub fn types(&self) -> Types {
         self.types.clone()
     }
 
-    /// Works until the token is cancelled.
+    /// Runs until the token is cancelled.
     pub async fn run(self, token: CancellationToken) {
         let Self {
             jobs,
@@ -114,7 +114,7 @@ impl Maintenance {
                     Err(_) => token.cancelled().await,
                 },
                 Some(Err(error)) = tasks.join_next() => {
-                    // A bug in a hook, say: the type is looked after again, later.
+                    // A bug, such as one in a hook: the type is monitored again later.
                     tracing::error!(error = %error, "watch over a job type");
                     monitors.retain(|_, (_, id)| *id != error.id());
                     pause.wait(&token).await;

@@ -1,11 +1,10 @@
-//! The activity monitor of one type: brings back the jobs of holders that went silent.
+//! The activity monitor of one type: recovers the jobs of silent holders.
 //!
-//! At each turn a node notes the version at which it looked. An activity row that was last written
-//! before a version noted one timeout ago, by this node's monotonic clock, has not had a heartbeat
-//! for a timeout: no two clocks are compared, and whoever takes over a partition has notes of its
-//! own. The timeout is the one that the row says its holder keeps to: when that of the type is changed,
-//! holders hear of it with their next heartbeat. After a failure to reach the store the notes are thrown away, since holders could not reach
-//! it either: nobody is judged before a full timeout has passed again.
+//! Each turn notes the store's version. An activity row last written before a version that was noted one timeout ago,
+//! by this node's monotonic clock, has had no heartbeat for a timeout. So no clocks of two nodes are compared, and a
+//! node that takes over a partition uses its own notes. The timeout is the one in the row, which its holder follows:
+//! holders learn of a new timeout with their next heartbeat. After a failure to reach the store the notes are
+//! discarded, since holders could not reach it either: no job is recovered before a full timeout has passed again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -28,17 +27,17 @@ use crate::{
     Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, TypeConfig, Verdict, telemetry,
 };
 
-/// How many rows one transaction of a scan reads.
+/// Rows per transaction of a scan.
 const SCAN_ROWS: usize = 1_000;
-/// How many jobs one transaction brings back.
+/// Jobs that one transaction recovers.
 const STALL_JOBS: usize = 100;
-/// Monitors of types with long timeouts look at least this often.
+/// Maximum interval of turns, for types with long timeouts.
 const TURN_MAX: Duration = Duration::from_secs(20);
 
-/// What the owner of a type has to say about jobs whose holder went silent.
+/// Decides about jobs whose holder went silent.
 pub trait StallHook: Send + Sync {
-    /// Decides about one job, in the transaction that brings it back; what is written there is
-    /// written with it. An error leaves the job as it is, until the next turn.
+    /// Decides about one job, in the transaction that recovers it; other writes there are committed with it. An error
+    /// leaves the job unchanged until the next turn.
     fn stalled(
         &self,
         tx: &Transaction,
@@ -47,7 +46,7 @@ pub trait StallHook: Send + Sync {
     ) -> impl Future<Output = Result<Verdict>> + Send;
 }
 
-/// The type's policy decides.
+/// Leaves the decision to the type's policy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ByPolicy;
 
@@ -81,7 +80,7 @@ pub(crate) async fn watch_over<H: StallHook>(
     );
 }
 
-/// Recovery, and what the other duties need for theirs: the leases.
+/// Recovery, which also renews the leases for the other duties.
 pub(crate) struct TypeMonitor<'a, H> {
     jobs: &'a Jobs,
     ty: &'a JobType,
@@ -89,9 +88,9 @@ pub(crate) struct TypeMonitor<'a, H> {
     options: &'a Options,
     leases: Leases,
     held: watch::Sender<Held>,
-    /// When this node looked, and at which version, oldest first.
+    /// Turns of this node with their versions, oldest first.
     looked: VecDeque<(Instant, Order)>,
-    /// The longest timeout that a holder keeps to.
+    /// The longest timeout that a holder follows.
     longest: Duration,
     batch: Batch,
 }
@@ -99,10 +98,9 @@ pub(crate) struct TypeMonitor<'a, H> {
 impl<H: StallHook> Duty for TypeMonitor<'_, H> {
     const NAME: &'static str = "recovery";
 
-    /// Looks once.
     async fn turn(&mut self, token: &CancellationToken) -> Result<Duration> {
         let Some(config) = self.jobs.type_config(self.ty).await? else {
-            // Whoever started this monitor is about to hear of it.
+            // The task that started this monitor is about to learn it, too.
             return Ok(TURN_MAX);
         };
         let timeout = Duration::from_millis(config.timeout_ms);
@@ -126,7 +124,7 @@ impl<H: StallHook> Duty for TypeMonitor<'_, H> {
         Ok(turn + self.jobs.entropy().up_to(jitter))
     }
 
-    /// Holders may not have reached the store either: nobody is judged by what was noted before.
+    /// Holders may not have reached the store either: earlier notes say nothing about them.
     fn failed(&mut self) {
         self.looked.clear();
     }
@@ -147,7 +145,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         }
     }
 
-    /// Forgets versions that no holder is judged by any more.
+    /// Drops versions older than any holder's timeout.
     fn forget_looks(&mut self, timeout: Duration) {
         let longest = std::mem::take(&mut self.longest).max(timeout);
         while (self.looked.get(1)).is_some_and(|(at, _)| at.elapsed() >= longest) {
@@ -161,7 +159,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         self.looked.iter().rev().find(old).map(|(_, order)| *order)
     }
 
-    /// Brings back the jobs of a partition whose holders have been silent for longer than they said.
+    /// Recovers the jobs of a partition whose holders have been silent for longer than their timeout.
     async fn sweep_activity(&mut self, lease: &Lease, config: &TypeConfig) -> Result<()> {
         let keys = self.jobs.keys();
         let of_type = Duration::from_millis(config.timeout_ms);
@@ -214,8 +212,8 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         Ok(())
     }
 
-    /// Brings back jobs whose last heartbeat came before a version. False when the lease is lost; an
-    /// error when the store could not be reached. Any other failure leaves a job to the next turn.
+    /// Recovers jobs whose last heartbeat precedes a version. False when the lease is lost; an error when the store
+    /// could not be reached. Any other failure leaves a job to the next turn.
     pub(crate) async fn stall(
         &self,
         lease: &Lease,
@@ -245,7 +243,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
         failed.map_or(Ok(held), Err)
     }
 
-    /// How many jobs are to be run again, and how many were given up.
+    /// The number of jobs to run again, and of jobs given up.
     async fn stall_in(
         &self,
         tx: &Transaction,
@@ -286,7 +284,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
             };
             let running = header.as_ref().filter(|h| h.state() == State::Running);
             let Some(running) = running else {
-                // A row that no running job stands behind: nothing here leaves one.
+                // A row without a running job; this crate leaves none.
                 tx.clear(&key);
                 continue;
             };
@@ -313,7 +311,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
 struct Beat {
     id: JobId,
     at: Order,
-    /// The timeout that the holder keeps to.
+    /// The timeout that the holder follows.
     promised: Duration,
 }
 

@@ -1,11 +1,10 @@
-//! The notifier: tells the subscribers of one process about jobs of one type.
+//! The notifier: notifies the subscribers of one process about jobs of one type.
 //!
-//! A subscriber registers here, then puts the notifier's number into the job's header, looking at
-//! the job in the same transaction. The next transaction that changes the job takes the number out
-//! again, leaves a note with the job's id and rings the notifier's bell; the notifier reads its
-//! notes, looks at those jobs, and puts its number back where there is more to hear. So a change
-//! costs something only if somebody follows the job, and what was noted cannot be lost: a bell that
-//! is not heard only delays it.
+//! A subscriber registers here, then adds the notifier's number to the job's header, and reads the
+//! job in the same transaction. The next transaction that changes the job removes the number, leaves
+//! a note with the job's id and rings the notifier's bell. The notifier reads its notes, reads those
+//! jobs, and adds its number again where subscribers need more. So a change costs something only if
+//! the job has subscribers, and no noted change is lost: a bell that is missed only delays it.
 
 #[cfg(test)]
 mod tests;
@@ -31,24 +30,24 @@ use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
 use crate::{Error, JobId, JobInfo, JobType, Jobs, Op, Options, Result, telemetry};
 
-/// How many notes one transaction takes, and about how much data it looks at.
+/// Notes per transaction, and approximately how much data it reads.
 const NOTES: usize = 100;
 const NOTES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How often the bell is touched, so that nobody takes it for one of a process that is gone.
+/// Interval of bell refreshes, so that it is not swept as that of a dead process.
 const REFRESH: Duration = Duration::from_mins(1);
 
-/// The service: one for a process and type.
+/// One per process and type.
 #[derive(Debug)]
 pub struct Notifier {
     jobs: Jobs,
     ty: JobType,
     options: Options,
     table: Closing,
-    /// The jobs that are still to be looked at. When it is not known whether a look was committed,
-    /// its notes may be gone, and nothing else tells of them.
+    /// Jobs still to be read. After a commit with an unknown outcome its notes may be gone, and only
+    /// this set has them.
     owed: BTreeSet<JobId>,
     batch: Batch,
-    /// When the bell was touched last.
+    /// The last bell refresh.
     refreshed: Option<Instant>,
 }
 
@@ -60,7 +59,7 @@ pub struct NotifierHandle {
     table: Arc<Table>,
 }
 
-/// Ends the subscriptions when the service ends, in whatever way.
+/// Ends all subscriptions when the service ends in any way.
 #[derive(Debug)]
 struct Closing(Arc<Table>);
 
@@ -71,9 +70,9 @@ impl Drop for Closing {
 }
 
 impl NotifierHandle {
-    /// Follows a job. The subscription knows how the job is now; if it is finished, that is all.
+    /// Follows a job. The subscription starts with the job's current state; that of a finished job ends there.
     pub async fn subscribe(&self, id: &JobId) -> Result<Subscription> {
-        // Registered first: what happens from here on is either seen below, or delivered.
+        // Registered first: every change from here on is either read below or delivered.
         let mut subscription = self.table.register(id).ok_or(Error::Stopped)?;
         let op = self.jobs.op();
         let (version, notice) = (self.jobs.store())
@@ -105,7 +104,7 @@ impl NotifierHandle {
 }
 
 impl Notifier {
-    /// The service for jobs of a type.
+    /// A notifier for jobs of a type.
     pub fn new(jobs: Jobs, ty: JobType, options: Options) -> (Self, NotifierHandle) {
         let table = Arc::new(Table::new(jobs.op().seed()));
         let handle = NotifierHandle {
@@ -125,7 +124,7 @@ impl Notifier {
         (notifier, handle)
     }
 
-    /// Works until the token is cancelled. Costs nothing while there are no subscriptions.
+    /// Runs until the token is cancelled. Costs nothing while there are no subscriptions.
     pub async fn run(mut self, token: CancellationToken) {
         let mut pause = Pause::new(self.jobs.entropy(), self.jobs.planted());
         loop {
@@ -181,14 +180,14 @@ impl Notifier {
         &self.table.0
     }
 
-    /// Looks at what was noted; when there was nothing, what to wait for.
+    /// Reads the noted jobs; if there are none, returns what to wait for.
     async fn pass(&mut self) -> Result<Option<Option<Watch>>> {
         let age = self.refreshed.map(|at| at.elapsed());
         if age.is_none_or(|age| age >= REFRESH) {
             let now = Instant::now();
             self.refresh().await?;
             if age.is_none_or(|age| age >= BELL_AGE_MAX / 2) {
-                // Somebody may have taken this notifier for gone, and cleared its notes.
+                // The bell may have been swept, and the notes with it.
                 let followed = self.table().ids();
                 self.owed.extend(followed);
             }
@@ -236,8 +235,7 @@ impl Notifier {
         .await
     }
 
-    /// Looks at some of the jobs that are owed, asks to be told of their next changes, and tells the
-    /// subscribers.
+    /// Reads some of the owed jobs, subscribes to their next changes, and notifies the subscribers.
     async fn look_at_some(&mut self) -> Result<()> {
         let (this, table) = (&*self, self.table());
         let ids: Vec<_> = self.owed.iter().take(NOTES).cloned().collect();
@@ -261,16 +259,16 @@ impl Notifier {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Looks at the first of these jobs, as many as fit with their data.
+    /// Reads the first of these jobs, as many as fit with their data.
     async fn look_in(&self, tx: &Transaction, op: &Op, ids: &[JobId]) -> Result<Looked> {
         let (jobs, ty, table) = (&self.jobs, &self.ty, self.table());
-        // Before the table is asked: a job may be followed, and noted, from then on.
+        // Before the table is read: a job may get subscribers, and notes, from then on.
         let version = tx.read_version().await?;
         let headers = ids.iter().map(|id| async move {
             if table.follows(id) {
                 return Ok(Some(jobs.try_header(tx, ty, id).await?));
             }
-            // A note that is left before this is committed is not to be cleared.
+            // Conflicts with a new note, which must not be cleared.
             tx.get(&jobs.keys().note(ty, table.nonce, id)).await?;
             Ok::<_, Error>(None)
         });
@@ -302,15 +300,15 @@ impl Notifier {
     }
 }
 
-/// What a look at some jobs has seen of those that are followed.
+/// The followed jobs among those read.
 struct Looked {
     seen: Vec<(JobId, Notice)>,
     version: u64,
-    /// How many jobs were looked at.
+    /// How many jobs were read.
     count: usize,
 }
 
-/// How a job is. With a number, that notifier is told of its next change.
+/// The state of a job. With `nonce`, that notifier is notified of the next change.
 async fn look(
     jobs: &Jobs,
     tx: &Transaction,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// A slow holder must not be mistaken for a dead one.
+/// Below this, a slow holder could be mistaken for a dead one.
 const TIMEOUT_MIN_S: u64 = 3;
 const TIMEOUT_MAX_S: u64 = 3_600;
 

@@ -1,4 +1,4 @@
-//! How loops wait after an error: longer each time, never in step with each other.
+//! Pauses of loops after errors: longer each time, and never in step with other nodes.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ impl Pause {
         }
     }
 
-    /// What was tried has worked.
+    /// Called after a success.
     pub(crate) fn reset(&mut self) {
         self.errors = 0;
     }
 
-    /// How long to wait after one more error: between half and all of a doubling time.
+    /// The pause after one more error: between half and all of a doubling time.
     pub(crate) fn after_error(&mut self) -> Duration {
         if self.planted.is(Bug::BusyLoop) {
             return Duration::from_millis(1);
@@ -42,13 +42,13 @@ impl Pause {
         longest / 2 + self.entropy.up_to(longest / 2)
     }
 
-    /// Waits after one more error; false when the service is to stop.
+    /// Pauses after one more error; false when the service is stopped.
     pub(crate) async fn wait(&mut self, token: &CancellationToken) -> bool {
         sleep(self.after_error(), token).await
     }
 }
 
-/// Sleeps; false when the service is to stop.
+/// Sleeps; false when the service is stopped.
 pub(crate) async fn sleep(duration: Duration, token: &CancellationToken) -> bool {
     tokio::select! {
         biased;

@@ -1,11 +1,11 @@
-//! Telling the runs of a process at once that their job is lost or wanted again.
+//! Notifies the runs of a process at once when their job is lost or requested again.
 //!
-//! A lock ends with the number of the acceptor whose claim drew it. A transaction that removes a running job, or asks for
-//! another run of it, leaves a note under that number, as for a notifier. The acceptor reads no more than its notes: a cancel
-//! costs the holder two transactions, however many jobs it holds, and other holders nothing.
+//! A lock ends with the number of the acceptor whose claim drew it. A transaction that removes a running job, or
+//! requests another run of it, leaves a note under that number, as for a notifier. The acceptor reads only its notes: a
+//! cancel costs the holder two transactions, however many jobs it holds, and other holders nothing.
 //!
-//! Heartbeats say the same later. So a note that the store loses with its watch only delays, and notes of an acceptor that
-//! is gone are swept like those of a notifier.
+//! Heartbeats report the same later. So a note whose watch is lost is only delayed, and notes of a dead acceptor are
+//! swept like those of a notifier.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -23,15 +23,15 @@ use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::{Bug, Planted};
 use crate::{Accepted, Error, JobLock, JobType, Jobs, Result};
 
-/// How many notes are taken at a time.
+/// Notes per transaction.
 const NOTES: usize = 1_000;
-/// A watch may be lost: how long until notes are looked for all the same.
+/// Interval of reading notes in case a watch was lost.
 const LOOK: Duration = Duration::from_mins(1);
 
 /// The runs that an acceptor has handed out.
 #[derive(Debug)]
 pub(crate) struct Runs {
-    /// The name of the acceptor in locks and notes.
+    /// The acceptor's number in locks and notes.
     pub(crate) number: u64,
     table: Mutex<Table>,
     begun: Notify,
@@ -40,9 +40,9 @@ pub(crate) struct Runs {
 #[derive(Debug, Default)]
 struct Table {
     runs: HashMap<JobLock, Weak<Run>>,
-    /// Dropped runs are looked for when there are so many.
+    /// Size at which dropped runs are removed.
     crowded: usize,
-    /// A claim is under way: what is noted of its runs may be read before they are known.
+    /// During a claim, notes about its runs may arrive before the runs are known.
     claiming: bool,
     early: Vec<(JobLock, Signal)>,
 }
@@ -60,12 +60,12 @@ impl Runs {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim begins.
+    /// Called before a claim.
     pub(crate) fn claim(&self, planted: Planted) {
         self.table().claiming = !planted.is(Bug::EarlySignalsAreLost);
     }
 
-    /// These runs begin.
+    /// Adds new runs.
     pub(crate) fn begin(&self, accepted: &[Accepted]) {
         let table = &mut *self.table();
         for Accepted { job, .. } in accepted {
@@ -81,7 +81,7 @@ impl Runs {
         self.begun.notify_one();
     }
 
-    /// No claim is under way any more.
+    /// Called after a claim.
     pub(crate) fn settle(&self) {
         let table = &mut *self.table();
         table.claiming = false;
@@ -108,7 +108,7 @@ impl Runs {
         }
     }
 
-    /// Tells runs what is noted about them, for good.
+    /// Signals runs as notes arrive, forever.
     pub(crate) async fn listen(&self, jobs: &Jobs, ty: &JobType) -> Infallible {
         let mut pause = Pause::new(jobs.entropy(), jobs.planted());
         loop {
@@ -134,7 +134,7 @@ impl Runs {
         }
     }
 
-    /// Takes the notes there are; without any, what to wait for.
+    /// Takes the current notes; if there are none, returns what to wait for.
     async fn take(&self, jobs: &Jobs, ty: &JobType) -> Result<Option<Option<Watch>>> {
         let notes = &jobs.keys().notes(ty, self.number);
         let (rows, watch) = (jobs)
@@ -156,7 +156,7 @@ impl Runs {
             let (lock, signal) = Signal::of_note(&Keys::id(notes, &row.key)?)?;
             self.hear(lock, signal);
         }
-        // The same lock is never told the same again in a way that matters, so nothing new can be cleared.
+        // A lock gets no second signal that matters, so no new note can be cleared here.
         let rows = &rows;
         (jobs.store())
             .transact("clear_signals", |tx| async move {

@@ -1,4 +1,4 @@
-//! Subscriptions to jobs: what a subscriber holds, and the table of those of this process.
+//! Subscriptions to jobs, and the table of those of this process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use tokio::sync::{Notify, watch};
 
 use crate::{JobId, JobInfo, State};
 
-/// What a subscriber is told. Of changes that come close together only the last is.
+/// A notification. Of several changes close together only the last is delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// The job is in this state, with this data. The last notice if it is finished or dead.
     Job(Arc<JobInfo>, Bytes),
     /// The job was removed. The last notice.
     Removed,
-    /// The type of the job is not registered any more. The last notice.
+    /// The job's type is not registered any more. The last notice.
     TypeCleared,
-    /// This process does not follow the job any more. The last notice.
+    /// This process no longer follows the job. The last notice.
     Stopped,
 }
 
 impl Notice {
-    /// The state of the job, if there still is one.
+    /// The state of the job, if it still exists.
     pub fn state(&self) -> Option<State> {
         match self {
             Self::Job(info, _) => Some(info.state),
@@ -32,12 +32,12 @@ impl Notice {
         }
     }
 
-    /// True when nothing more will be told.
+    /// Whether no notice follows.
     pub fn is_last(&self) -> bool {
         !matches!(self.state(), Some(State::Pending | State::Running))
     }
 
-    /// True when a subscriber who knows `other` learns nothing from this.
+    /// Whether this adds nothing for a subscriber who knows `other`.
     fn same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Job(a, data_a), Self::Job(b, data_b)) => {
@@ -49,7 +49,7 @@ impl Notice {
     }
 }
 
-/// A job that is followed until it is finished or removed. Dropping it ends that.
+/// Follows a job until it is finished or removed, or this is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     id: JobId,
@@ -58,33 +58,33 @@ pub struct Subscription {
     table: Arc<Table>,
 }
 
-/// What was seen of a job at which version.
+/// A job's state at a version.
 #[derive(Debug)]
 struct Seen {
     version: u64,
     notice: Option<Notice>,
-    /// The subscriber knows how the job was at first; until then, nothing is the last it hears.
+    /// Whether the subscriber knows the initial state; before that, no notice is the last.
     begun: bool,
 }
 
 /// The subscriptions of one process to jobs of one type.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// The name of this process's notifier in the store.
+    /// The number of this process's notifier in the store.
     pub(crate) nonce: u64,
-    /// Rung when the first subscription is made.
+    /// Notified of the first subscription.
     pub(crate) made: Notify,
-    /// `None` when the notifier has stopped.
+    /// `None` once the notifier has stopped.
     jobs: Mutex<Option<BTreeMap<JobId, Vec<watch::Sender<Seen>>>>>,
 }
 
 impl Subscription {
-    /// The job.
+    /// The id of the job.
     pub fn id(&self) -> &JobId {
         &self.id
     }
 
-    /// What was told last; at first, how the job was when the subscription was made.
+    /// The last notice; initially, the state at the time of subscribing.
     pub fn now(&self) -> &Notice {
         &self.last
     }
@@ -102,7 +102,7 @@ impl Subscription {
         Some(self.last.clone())
     }
 
-    /// The next change that `wanted` likes, or the last of all; `None` when `wait` is over first.
+    /// The next change that satisfies `wanted`, or the last one; `None` after `wait`.
     pub async fn wait(
         &mut self,
         wait: Duration,
@@ -119,8 +119,8 @@ impl Subscription {
         tokio::time::timeout(wait, found).await.unwrap_or(None)
     }
 
-    /// The next change of any of several jobs, and which it was; `None` when `wait` is over first,
-    /// or nothing more will be told of any.
+    /// The next change of any of several jobs, and its index; `None` after `wait`, or if all of
+    /// them have ended.
     pub async fn wait_any(subscriptions: &mut [Self], wait: Duration) -> Option<(usize, Notice)> {
         let following = (subscriptions.iter_mut().enumerate())
             .filter(|(_, subscription)| !subscription.last.is_last())
@@ -163,8 +163,7 @@ impl Table {
         }
     }
 
-    /// A subscription that hears of everything that is delivered from now on; `None` when the
-    /// notifier has stopped.
+    /// A subscription to everything delivered from now on; `None` once the notifier has stopped.
     pub(crate) fn register(self: &Arc<Self>, id: &JobId) -> Option<Subscription> {
         let (sender, receiver) = watch::channel(Seen {
             version: 0,
@@ -181,7 +180,7 @@ impl Table {
         })
     }
 
-    /// Tells the subscribers of a job how it was at a version, unless they know something newer.
+    /// Delivers a job's state at a version to its subscribers, unless they have a newer one.
     pub(crate) fn deliver(&self, id: &JobId, version: u64, notice: &Notice) {
         let mut jobs = self.lock();
         let Some(jobs) = &mut *jobs else {
@@ -204,7 +203,7 @@ impl Table {
         }
     }
 
-    /// Takes what a new subscription was told so far as what it knows from the beginning.
+    /// Makes the notices delivered so far the initial state of a new subscription.
     pub(crate) fn begin(&self, subscription: &mut Subscription) {
         let jobs = self.lock();
         let senders = jobs.as_ref().and_then(|jobs| jobs.get(&subscription.id));
@@ -221,7 +220,7 @@ impl Table {
         }
     }
 
-    /// The jobs that are followed.
+    /// The followed jobs.
     pub(crate) fn ids(&self) -> Vec<JobId> {
         let jobs = self.lock();
         jobs.iter().flatten().map(|(id, _)| id.clone()).collect()
@@ -244,7 +243,7 @@ impl Table {
         }
     }
 
-    /// Ends every subscription, and lets nobody make another one.
+    /// Ends every subscription, and rejects new ones.
     pub(crate) fn close(&self) {
         self.end_all(&Notice::Stopped);
         *self.lock() = None;
@@ -259,8 +258,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// A notifier that looks at a job which is not there yet, for somebody who is just subscribing,
-    /// does not end the subscription.
+    /// A notifier reads a job that does not exist yet while a subscription is being made: that must
+    /// not end the subscription.
     #[test]
     fn nothing_is_last_before_the_first() {
         let id = JobId::try_from("j").unwrap();

@@ -1,4 +1,4 @@
-//! Forgetting: finished jobs whose time is up, and the bells of services that are gone.
+//! Removes expired jobs, and the bells of services that are gone.
 
 #[cfg(test)]
 mod tests;
@@ -18,21 +18,21 @@ use crate::operations::leases::{Lease, buckets};
 use crate::services::duties::{Duty, Leased};
 use crate::{Error, JobType, Jobs, Op, Result, telemetry};
 
-/// How many expired jobs of a bucket one turn reads, and how many one transaction forgets at most.
+/// Expired jobs of a bucket that one turn reads, and maximum jobs that one transaction removes.
 const EXPIRED_ROWS: usize = 500;
 const FORGET_JOBS: usize = 250;
-/// How often a type is looked at where nothing has expired, and where something had just now.
+/// Intervals where nothing has expired, and after something had.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
 const FORGET_AGAIN: Duration = Duration::from_secs(1);
-/// How often it is found out whether it is time to look at bells.
+/// Interval of checking whether it is time to read bells.
 const BELLS_EVERY: Duration = Duration::from_secs(20);
-/// A notifier refreshes its bell every minute, a sleeper has a new one for every sleep: one that
-/// has not been touched for so long belongs to nobody, or to somebody who will notice.
+/// A notifier refreshes its bell every minute, and a sleeper gets a new one for every sleep: a bell that was not
+/// touched for this long has no owner, or one that will notice.
 pub(crate) const BELL_AGE_MAX: Duration = Duration::from_mins(10);
-/// How many bells one transaction looks at.
+/// Bells per transaction.
 const BELLS: usize = 500;
 
-/// Removes the finished jobs that have been kept long enough.
+/// Removes the finished jobs whose retention has expired.
 pub(crate) struct Expiry<'a> {
     jobs: &'a Jobs,
     ty: &'a JobType,
@@ -54,8 +54,8 @@ impl<'a> Expiry<'a> {
 impl Duty for Expiry<'_> {
     const NAME: &'static str = "expiry";
 
-    /// A slice of each partition in turn. While a slice is full the next turn follows at once, so a type
-    /// that finishes more than a slice in between is kept up with, too.
+    /// Takes a slice of each partition. After a full slice the next turn follows at once, to keep up with a type
+    /// that finishes more than a slice in between.
     async fn turn(&mut self, token: &CancellationToken) -> Result<Duration> {
         let leases = self.leased.borrow().leases.clone();
         match self.forget(&leases, token).await? {
@@ -71,8 +71,8 @@ impl Duty for Expiry<'_> {
 }
 
 impl Expiry<'_> {
-    /// Forgets a slice of the expired jobs of these partitions; how many the largest bucket had. What fails for one
-    /// partition does not keep the others from it.
+    /// Removes a slice of the expired jobs of these partitions; returns the size of the largest bucket's. A failure
+    /// in one partition does not affect the others.
     pub(crate) async fn forget(
         &self,
         leases: &[Lease],
@@ -113,7 +113,7 @@ impl Expiry<'_> {
             let call = Call::batch("expire");
             (self.batch).each(self.jobs, call, &rows, work, done).await;
         }
-        // Without the lease a full slice stays as full.
+        // Without the lease a full slice stays full.
         let most = if forgotten == 0 { most.min(1) } else { most };
         failed.map_or(Ok(most), Err)
     }
@@ -157,7 +157,7 @@ impl Expiry<'_> {
                 Some(Place::Finished { expires_ms, .. }) if expires_ms <= op.now_ms => {
                     effects.run(ty, &id, &mut header, Event::Expire)?;
                 }
-                // A row that no such job stands behind: nothing here leaves one.
+                // A row without an expired job; this crate leaves none.
                 _ => tx.clear(&row.key),
             }
         }
@@ -166,13 +166,13 @@ impl Expiry<'_> {
     }
 }
 
-/// Clears the bells, and the notes, of acceptors and notifiers that are gone: those that have
-/// not been touched since a version noted long ago. At the same times it puts jobs back from quarantine.
+/// Clears the bells and notes of dead acceptors and notifiers: those not touched since a version noted long ago. At
+/// the same interval it returns repaired jobs from quarantine.
 pub(crate) struct Bells<'a> {
     jobs: &'a Jobs,
     ty: &'a JobType,
     leased: Leased,
-    /// When bells were looked at last, and at which version.
+    /// When bells were last read, and at which version.
     looked: Option<(Instant, Order)>,
 }
 

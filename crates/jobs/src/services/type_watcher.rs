@@ -1,4 +1,4 @@
-//! Which types are registered, as they change: on this node or another.
+//! The registered types, as this or another node changes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::services::pause::{Pause, sleep};
 use crate::testing::planted::Bug;
 use crate::{Error, JobType, Jobs, Options, Result, TypeConfig};
 
-/// The types that are registered.
+/// The registered types.
 pub type TypeMap = Arc<BTreeMap<JobType, TypeConfig>>;
 
-/// The service that reads the types: one for a process.
+/// The service that reads the types: one per process.
 #[derive(Debug)]
 pub struct TypeWatcher {
     jobs: Jobs,
@@ -23,17 +23,17 @@ pub struct TypeWatcher {
     types: watch::Sender<TypeMap>,
 }
 
-/// The types as the watcher knows them. When they cannot be read, they stay as they were.
+/// The types as the watcher last read them. They stay unchanged while they cannot be read.
 #[derive(Debug, Clone)]
 pub struct Types(watch::Receiver<TypeMap>);
 
 impl Types {
-    /// The types as they are known now; empty until they were read first.
+    /// The current types; empty before the first read.
     pub fn current(&self) -> TypeMap {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Waits until they are other types than those this was last told of.
+    /// Waits until the types differ from those last returned.
     pub async fn changed(&mut self) -> Result<TypeMap> {
         self.0.changed().await.map_err(|_| Error::Stopped)?;
         Ok(Arc::clone(&self.0.borrow_and_update()))
@@ -41,7 +41,7 @@ impl Types {
 }
 
 impl TypeWatcher {
-    /// A watcher, and what it finds.
+    /// A watcher, and the types that it reads.
     pub fn new(jobs: Jobs, options: Options) -> (Self, Types) {
         let (types, seen) = watch::channel(TypeMap::default());
         let watcher = Self {
@@ -52,7 +52,7 @@ impl TypeWatcher {
         (watcher, Types(seen))
     }
 
-    /// Reads the types when they change, and now and then in case that was not noticed.
+    /// Reads the types when they change, and periodically in case a change was missed.
     pub async fn run(self, token: CancellationToken) {
         let planted = self.jobs.planted();
         let mut pause = Pause::new(self.jobs.entropy(), planted);
@@ -93,7 +93,7 @@ impl TypeWatcher {
                 () = changed_or_never(changed) => known.forget(),
                 () = tokio::time::sleep(wait) => {}
             }
-            // Someone who registers types one by one is not followed one by one.
+            // Several registrations in a row cause one read.
             if !sleep(self.options.holdoff(), &token).await {
                 return;
             }
@@ -111,7 +111,7 @@ impl TypeWatcher {
     }
 }
 
-/// A store that has no watch left is polled.
+/// Without a watch left, the store is polled.
 pub(crate) fn watch_or_poll(watch: store::Result<Watch>) -> Result<Option<Watch>> {
     match watch {
         Ok(watch) => Ok(Some(watch)),
@@ -120,7 +120,7 @@ pub(crate) fn watch_or_poll(watch: store::Result<Watch>) -> Result<Option<Watch>
     }
 }
 
-/// Returns when the watch fires or fails: either way, it is time to look.
+/// Returns when the watch fires or fails: either way, it is time to read.
 pub(crate) async fn changed_or_never(watch: Option<Watch>) {
     match watch {
         Some(watch) => {

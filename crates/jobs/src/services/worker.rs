@@ -1,7 +1,7 @@
-//! A worker: runs a handler for each job of a type, and does what every worker has to do around it.
+//! A worker: runs a handler for each job of a type.
 //!
-//! It claims jobs, decodes their data, sends heartbeats, stops a run whose job was removed, retries what has failed, puts aside
-//! what is not to be retried, and gives its jobs back when the process stops.
+//! It claims jobs, decodes their data, sends heartbeats, stops the run of a removed job, retries failed jobs,
+//! dead-letters those not to be retried, and puts its jobs back when the process stops.
 
 use std::error::Error as StdError;
 use std::panic::AssertUnwindSafe;
@@ -23,48 +23,48 @@ use crate::{
     Result,
 };
 
-/// How long one request for a job stands.
+/// How long one request for a job waits.
 const ACCEPT_WAIT: Duration = Duration::from_mins(1);
 
-/// How a worker works.
+/// Settings of a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerOptions {
-    /// The most jobs that it runs at a time.
+    /// Maximum number of concurrent runs.
     pub concurrency: usize,
-    /// What becomes of jobs that fail.
+    /// When failed jobs are retried.
     pub retry: Retry,
-    /// How long runs may go on when the worker is to stop; then they are dropped, and their jobs are run again.
+    /// How long runs may continue when the worker is stopped; then they are dropped, and their jobs run again.
     pub drain: Duration,
 }
 
-/// When a job that has failed is run again.
+/// When a failed job is retried.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
     /// A job that fails more often in a row is a [dead letter](crate::State::Dead); `None` for no limit.
     pub retries_max: Option<u32>,
-    /// The wait after the first failure, twice that after the second, and so on.
+    /// The delay after the first failure; doubles with each further one.
     pub delay: Duration,
-    /// The longest wait.
+    /// The maximum delay.
     pub delay_max: Duration,
-    /// By how much of it a wait may be shorter, from 0 to 1: jobs that failed together are not retried together.
+    /// The fraction, from 0 to 1, by which a delay may be shorter, so that jobs that failed together are retried apart.
     pub jitter: f64,
 }
 
-/// A job in the hands of a handler.
+/// A job during its run.
 #[derive(Debug)]
 pub struct Task<T> {
-    /// What the job's data says.
+    /// The decoded data of the job.
     pub data: T,
-    /// How many runs in a row have failed, or ended with a holder that went silent, before this one.
+    /// Failures and silent holders in a row before this run.
     pub failures: u32,
     jobs: Jobs,
     job: Job,
 }
 
-/// Why a run failed. Any error can be made into one that is retried, by `?`.
+/// Why a run failed. `?` turns any error into one that is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// Run the job again later.
+    /// Retry the job later.
     Retry(String),
     /// The job cannot succeed: keep it as a [dead letter](crate::State::Dead).
     Dead(String),
@@ -104,7 +104,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// How long to wait after so many failures in a row; `None` when there were too many.
+    /// The delay after this many failures in a row; `None` if there were too many.
     fn wait(&self, failures: u32, entropy: &Entropy) -> Option<Duration> {
         if self.retries_max.is_some_and(|max| failures > max) {
             return None;
@@ -116,7 +116,7 @@ impl Retry {
 }
 
 impl<T> Task<T> {
-    /// The job: for calls in the handler's own transactions, and for its signals.
+    /// The job, for calls in the handler's own transactions and for its signals.
     pub fn job(&self) -> &Job {
         &self.job
     }
@@ -128,21 +128,21 @@ impl<T> Task<T> {
 }
 
 impl<T: Serialize> Task<T> {
-    /// Stores the data as it is now, for whoever looks at the job and for the next run if this one does not end well.
+    /// Stores the current data, for readers of the job and for the next run in case this one fails.
     pub async fn save(&self) -> Result<Held> {
         let data = encode(&self.data)?;
         self.jobs.update(&self.job, Some(data)).await
     }
 }
 
-/// Data of a job as workers read it.
+/// Encodes data of a job for workers.
 pub fn encode<T: Serialize>(data: &T) -> Result<Bytes> {
     serde_json::to_vec(data)
         .map(Bytes::from)
         .map_err(|_| Error::Invalid("the data of a job cannot be written as JSON"))
 }
 
-/// The service: one for a process and type.
+/// One per process and type.
 #[derive(Debug)]
 pub struct Worker {
     jobs: Jobs,
@@ -151,21 +151,21 @@ pub struct Worker {
     options: WorkerOptions,
 }
 
-/// What the tasks of a worker share.
+/// State shared by the tasks of a worker.
 struct Shared<H> {
     jobs: Jobs,
     acceptor: AcceptorHandle,
     retry: Retry,
     handler: H,
-    /// Take no more jobs.
+    /// Stops claiming jobs.
     stop: CancellationToken,
-    /// Drop what is still running.
+    /// Drops runs that are still in progress.
     drop: CancellationToken,
 }
 
 impl Worker {
-    /// A worker for jobs of a type, which it accepts as `holder`. Somewhere in the fleet
-    /// [`Maintenance`](crate::Maintenance) has to run, to bring back the jobs of workers that died.
+    /// A worker that claims jobs of a type as `holder`. Some node of the fleet must run
+    /// [`Maintenance`](crate::Maintenance) to recover the jobs of dead workers.
     pub fn new(jobs: Jobs, ty: JobType, holder: Holder, options: WorkerOptions) -> Self {
         Self {
             jobs,
@@ -175,10 +175,10 @@ impl Worker {
         }
     }
 
-    /// Works until the token is cancelled and all runs have ended.
+    /// Runs until the token is cancelled and all runs have ended.
     ///
-    /// The handler is dropped where it is when its job was removed or lost. What it did with its own transactions is exactly
-    /// once if it calls [`Jobs::update_in`] or [`Jobs::finish_in`] there; everything else it does at least once.
+    /// If its job is removed or lost, the handler is dropped. Its own transactions take effect exactly once if they
+    /// call [`Jobs::update_in`] or [`Jobs::finish_in`]; everything else at least once.
     pub async fn run<T, H, Fut>(self, token: CancellationToken, handler: H)
     where
         T: DeserializeOwned + Send + 'static,
@@ -223,7 +223,7 @@ impl Worker {
 }
 
 impl<H> Shared<H> {
-    /// Runs one job after the other; the end of a run and the claim of the next are one transaction.
+    /// Runs one job after another; ending a run and claiming the next job are one transaction.
     async fn work<T, Fut>(&self)
     where
         T: DeserializeOwned,
@@ -270,14 +270,14 @@ impl<H> Shared<H> {
         match self.acceptor.finish(job, finish).await {
             Ok(_) => {}
             Err(Error::Halt) => tracing::info!(job.id = %job.id, "the job was lost"),
-            // It is run again when its heartbeats are missed.
+            // The job runs again once its heartbeats are missed.
             Err(error) => {
                 tracing::warn!(job.id = %job.id, error = %error.chain(), "end a run");
             }
         }
     }
 
-    /// Runs a job: how it is to be ended, unless it is lost.
+    /// Runs a job; returns how to end it, unless it was lost.
     async fn run<T, Fut>(&self, accepted: Accepted) -> Option<(Job, Finish)>
     where
         T: DeserializeOwned,

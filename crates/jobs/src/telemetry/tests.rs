@@ -13,7 +13,7 @@ use crate::{
     Add, Clock, Entropy, Finish, Holder, JobId, JobType, Jobs, Maintenance, Options, TypeConfig,
 };
 
-/// Everything that was told: numbers by name and labels.
+/// Recorded numbers by name and labels.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -125,7 +125,7 @@ async fn life(seen: &Seen) {
         ("davenport_jobs_oldest_due_seconds{type=mail}", 2.0),
         ("davenport_jobs_wait_seconds{type=mail}", 4.0),
     ]);
-    // The other holder is silent, and the monitor says so by itself.
+    // The other holder is silent, and the monitor reports it.
     let stop = CancellationToken::new();
     let service = Maintenance::new(jobs.clone(), Options::default()).serve(ty.clone());
     let service = tokio::spawn(service.run(stop.clone()));

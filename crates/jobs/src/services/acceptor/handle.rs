@@ -1,4 +1,4 @@
-//! Requests to the service: to accept jobs, and to end runs.
+//! Requests to an acceptor: to claim jobs, and to end runs.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::model::header::check_data;
 use crate::operations::work::CLAIM_JOBS_MAX;
 use crate::{Accepted, Error, Finish, Held, Job, Jobs, Result};
 
-/// A run that ends with more data than this has a transaction of its own.
+/// A run that ends with more data than this gets its own transaction.
 const SHARED_DATA_BYTES_MAX: usize = 4_096;
 /// Longer waits are cut to this: on some platforms `Instant` cannot represent a time much further away.
 const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
     pub(super) reply: oneshot::Sender<Delivery>,
 }
 
-/// A run that is over.
+/// A run to end.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) job: Job,
@@ -42,7 +42,7 @@ pub(super) struct Ended {
     pub(super) reply: oneshot::Sender<Result<Held>>,
 }
 
-/// Accepted jobs on their way to a worker. Dropped before they are taken, they go back to the service.
+/// Claimed jobs on their way to a worker. If dropped before they are taken, they go back to the service.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) jobs: Vec<Accepted>,
@@ -70,8 +70,8 @@ impl AcceptorHandle {
         Self { jobs, requests }
     }
 
-    /// Up to `count` jobs, at least one, as soon as any are due; none when `wait` is over. Dropping
-    /// the future loses no job.
+    /// Up to `count` jobs, at least one, as soon as any are due; none after `wait`. Dropping the future
+    /// loses no job.
     pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
         let (reply, mut delivered) = oneshot::channel();
         let deadline = Instant::now() + wait.min(WAIT_MAX);
@@ -96,11 +96,10 @@ impl AcceptorHandle {
         }
     }
 
-    /// [`Jobs::finish`], in one transaction with the other requests of this process at the same moment. A
-    /// worker that requests its next job meanwhile, by joining this with [`accept`](Self::accept), costs
-    /// one transaction instead of two.
+    /// [`Jobs::finish`], in one transaction with concurrent requests of this process. A worker that joins
+    /// this with [`accept`](Self::accept) for its next job needs one transaction instead of two.
     ///
-    /// If the future is dropped, the run may have been ended or not.
+    /// If the future is dropped, the run may have ended or not.
     pub async fn finish(&self, job: &Job, finish: Finish) -> Result<Held> {
         check_data(finish.data.as_ref())?;
         let bytes = finish.data.as_ref().map_or(0, bytes::Bytes::len);
@@ -116,7 +115,7 @@ impl AcceptorHandle {
             {
                 return held;
             }
-            // The service was stopped; the run is ended all the same.
+            // The service was stopped; end the run without it.
         }
         self.jobs.finish(job, finish).await
     }

@@ -5,7 +5,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{Add, Clock, Entropy, Finish, Holder, State, TypeConfig};
 
-/// A notifier whose store has faults, and who else uses its table with a store that has none.
+/// A notifier on a faulty store, and a handle of the same table on one without faults.
 struct Scene {
     notifier: Notifier,
     handle: NotifierHandle,
@@ -14,7 +14,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// There is one pending job, and the notifier is at work.
+    /// One pending job and a running notifier.
     async fn new(faults: Faults) -> Self {
         let calm = Store::open("memory:").await.unwrap();
         let (faulty, control) = calm.with_faults(faults);
@@ -38,7 +38,7 @@ impl Scene {
     }
 }
 
-/// Runs the one job, and ends it.
+/// Runs and finishes the job.
 async fn run(handle: &NotifierHandle) {
     let me = Holder::new("me").unwrap();
     let claimed = handle.jobs.accept(&handle.ty, &me, 1).await.unwrap();
@@ -47,13 +47,13 @@ async fn run(handle: &NotifierHandle) {
     assert!(!ended.unwrap().again);
 }
 
-/// What is told at once.
+/// The state that a subscriber gets at once.
 async fn told(subscription: &mut Subscription) -> Option<State> {
     let told = timeout(Duration::from_millis(1), subscription.next()).await;
     told.expect("it is told").unwrap().state()
 }
 
-/// The notes are gone, but the notifier does not know what was to be seen.
+/// The notes are gone, and the notifier does not know the outcome of the commit that cleared them.
 #[tokio::test(start_paused = true)]
 async fn what_was_looked_at_in_vain_is_looked_at_again() {
     let mut scene = Scene::new(Faults::default()).await;
@@ -76,8 +76,7 @@ async fn what_was_looked_at_in_vain_is_looked_at_again() {
     assert_eq!(told(&mut subscription).await, Some(State::Finished));
 }
 
-/// Somebody subscribes to a job, and it ends, just after the notifier has found that nobody
-/// follows it.
+/// A job gets a subscriber and ends just after the notifier found that it has none.
 #[tokio::test(start_paused = true)]
 async fn who_subscribes_meanwhile_is_told() {
     let slow = Faults {

@@ -1,4 +1,4 @@
-//! Forgetting keeps up with finishing, on LMDB.
+//! Expiry keeps up with finishing, on LMDB.
 
 use testkit::Backend;
 use tokio::sync::watch;
@@ -10,7 +10,7 @@ use crate::{
     Add, Clock, Entropy, Finish, Holder, JobId, Maintenance, Options, Retention, TypeConfig,
 };
 
-/// How many jobs finish in a second of the simulated clock, for how long, and how long they are kept.
+/// Jobs that finish per simulated second, for how many seconds, and how long they are kept.
 const FINISHED: usize = 4_000;
 const SECONDS: usize = 20;
 const KEPT_SECONDS: usize = 3;
@@ -47,7 +47,7 @@ async fn forgetting_keeps_up_with_finishing() {
             finished += jobs.finish_many(&ends).await.unwrap().len();
         }
         clock.set_skew_ms(1_000 * i64::try_from(second).unwrap());
-        // One turn after the other, as long as none waits.
+        // Turns in a row, while none waits.
         let token = CancellationToken::new();
         while expiry.turn(&token).await.unwrap().is_zero() {}
         let left = jobs.counts(ty).await.unwrap().finished;
@@ -58,7 +58,7 @@ async fn forgetting_keeps_up_with_finishing() {
     assert_eq!(check.problems, Vec::<String>::new());
 }
 
-/// A node whose clock is fast forgets nothing early while there is another one.
+/// A node with a fast clock removes no job early while another node exists.
 #[tokio::test(start_paused = true)]
 async fn a_fast_clock_forgets_nothing_early() {
     const MINUTE: Duration = Duration::from_mins(1);
