@@ -1,5 +1,5 @@
-//! The pure model: rows, headers, and the state machine that says what an operation does to them. No clocks, no I/O but
-//! through a transaction handed in.
+//! The pure model: rows, headers, and the state machine of operations. No clocks, and no I/O except through a
+//! transaction passed in.
 
 pub(crate) mod clock;
 pub(crate) mod codec;

@@ -1,4 +1,4 @@
-//! What callers do to jobs, each as one transaction or as part of theirs.
+//! Operations on jobs, each as its own transaction or part of the caller's.
 
 pub(crate) mod batch;
 pub(crate) mod check;

@@ -1,4 +1,4 @@
-//! Where loops take wall time and random bits from: handles that a simulation can replace.
+//! Wall time and random bits: handles that a simulation can replace.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
 /// Wall time in milliseconds since 1970. It decides when scheduled jobs are due and is shown to
-/// people; whether a holder is alive is never judged by it.
+/// users, but never decides whether a holder is alive.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -42,19 +42,19 @@ impl Clock {
         })))
     }
 
-    /// A clock that says `now_ms` until it is [set](Self::set_ms).
+    /// A clock that returns `now_ms` until it is [set](Self::set_ms).
     pub fn standing(now_ms: i64) -> Self {
         Self(Source::Standing(Arc::new(AtomicI64::new(now_ms))))
     }
 
-    /// Sets a standing clock; others stay as they are.
+    /// Sets a standing clock; has no effect on others.
     pub fn set_ms(&self, now_ms: i64) {
         if let Source::Standing(clock) = &self.0 {
             clock.store(now_ms, Ordering::Relaxed);
         }
     }
 
-    /// Sets a simulated clock wrong by so much; the machine's own stays as it is.
+    /// Sets the error of a simulated clock; has no effect on the machine's.
     pub fn set_skew_ms(&self, skew_ms: i64) {
         if let Source::Simulated(simulated) = &self.0 {
             simulated.skew_ms.store(skew_ms, Ordering::Relaxed);
@@ -89,7 +89,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Random bits: for locks, so cryptographically strong, and for jitter.
+/// Random bits for locks, so cryptographically strong, and for jitter.
 #[derive(Debug, Clone)]
 pub struct Entropy(Arc<Mutex<StdRng>>);
 
@@ -99,7 +99,7 @@ impl Entropy {
         Self(Arc::new(Mutex::new(StdRng::from_rng(&mut rand::rng()))))
     }
 
-    /// Seeded by a number: everything random follows from it.
+    /// Seeded by a number, which determines all random values.
     pub fn seeded(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
     }
@@ -109,7 +109,7 @@ impl Entropy {
         self.with(RngExt::random)
     }
 
-    /// Somewhere between nothing and `longest`.
+    /// A random duration from 0 to `longest`.
     pub fn up_to(&self, longest: Duration) -> Duration {
         longest.mul_f64(self.with(RngExt::random::<f64>))
     }
@@ -119,24 +119,24 @@ impl Entropy {
     }
 }
 
-/// What is dated and random about one call, drawn before its transaction so that a retried body is
-/// the same transaction.
+/// The time and random bits of a call, drawn before its transaction so that a retry is the same
+/// transaction.
 #[derive(Debug, Clone, Copy)]
 pub struct Op {
     /// The caller's wall time.
     pub now_ms: i64,
-    /// Names the call: 128 bits that no other call has.
+    /// Identifies the call: 128 unique bits.
     pub bits: u128,
 }
 
 impl Op {
-    /// The name of the `nth` change that the call makes, as rows remember it.
+    /// The id of the `nth` change that the call makes, as stored in rows.
     pub(crate) fn id(&self, nth: usize) -> u64 {
         let low = self.bits & u128::from(u64::MAX);
         u64::try_from(low).unwrap_or(0).wrapping_add(nth as u64)
     }
 
-    /// Random bits for choices that the stored result does not depend on.
+    /// Random bits for choices that do not affect the stored result.
     pub(crate) fn seed(&self) -> u64 {
         u64::try_from(self.bits >> 64).unwrap_or(0)
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::{Error, Result};
 
-/// Builds one value.
+/// Encodes one value.
 #[derive(Debug)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -70,7 +70,7 @@ impl Writer {
     }
 }
 
-/// Takes one value apart.
+/// Decodes one value.
 #[derive(Debug)]
 pub(crate) struct Reader {
     rest: Bytes,
@@ -166,7 +166,7 @@ impl Reader {
         self.rest.is_empty()
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     pub(crate) fn end(self) -> Result<()> {
         if self.rest.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Names: of types, jobs, locks and holders.
+//! Types and ids of jobs, locks and holders.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use tokio_util::sync::CancellationToken;
 use crate::model::run::Run;
 use crate::{Error, Result};
 
-/// The longest name of a type.
+/// Maximum bytes of a type's name.
 pub const TYPE_BYTES_MAX: usize = 64;
-/// The longest id of a job. Any bytes will do, none at all too.
+/// Maximum bytes of a job id. Any bytes are valid, and so is an empty id.
 pub const ID_BYTES_MAX: usize = 256;
-/// The longest name of a holder.
+/// Maximum bytes of a holder's name.
 pub const HOLDER_BYTES_MAX: usize = 128;
-/// How many buckets the hash of an id spreads jobs over. Part of the stored format.
+/// Buckets that jobs are spread over by the hash of their id. Part of the stored format.
 pub(crate) const BUCKETS: u16 = 32;
-/// How many buckets it spreads scheduled jobs over: claims begin in a random one and take from its
-/// head, so with few buckets many claims meet. Part of the stored format.
+/// Buckets for scheduled jobs: claims start in a random one and take from its head, so few buckets would make claims
+/// conflict. Part of the stored format.
 pub(crate) const TIMED_BUCKETS: u16 = 256;
-/// How many rows count a transition; each transaction adds to a random one.
+/// Rows that count a transition; each transaction adds to a random one.
 pub(crate) const COUNT_ROWS: u16 = 128;
-/// How many shards it spreads ready jobs over: the more, the less claims meet; the fewer, the closer
-/// to first come, first served. Part of the stored format.
+/// Shards for ready jobs: more of them mean fewer conflicts between claims; fewer are closer to first come, first
+/// served. Part of the stored format.
 pub(crate) const SHARDS: u16 = 1_024;
 
-/// How many lanes there are. Part of the stored format.
+/// The number of lanes. Part of the stored format.
 pub(crate) const LANES: u16 = 4_096;
 
-/// Whose jobs a job stands among: lanes are served in turn, however many jobs wait in each.
+/// The jobs of one owner: lanes are served in turn, however many jobs wait in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(u16);
 
 impl Lane {
-    /// The lane of an owner, by a hash of its name: few others have the same.
+    /// The lane of an owner, by a hash of its name: few owners share one.
     pub fn of(owner: &[u8]) -> Self {
         Self(high_bits(owner, 12))
     }
 
-    /// The lane of this number, if there is one.
+    /// The lane of this number, if valid.
     pub(crate) fn from_number(number: u16) -> Option<Self> {
         (number < LANES).then_some(Self(number))
     }
@@ -50,12 +50,12 @@ impl Lane {
     }
 }
 
-/// What kind of work a job is: the queue it stands in.
+/// The kind of a job's work: each type is its own queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobType(Arc<str>);
 
 impl JobType {
-    /// A type of this name, 1 to [`TYPE_BYTES_MAX`] bytes long.
+    /// A type with a name of 1 to [`TYPE_BYTES_MAX`] bytes.
     pub fn new(name: &str) -> Result<Self> {
         check("job type", name.len(), TYPE_BYTES_MAX)?;
         if name.is_empty() {
@@ -64,7 +64,7 @@ impl JobType {
         Ok(Self(name.into()))
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -82,7 +82,7 @@ impl fmt::Debug for JobType {
     }
 }
 
-/// Which job of its type: there is never more than one of an id.
+/// Identifies a job within its type.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Bytes);
 
@@ -94,22 +94,22 @@ impl JobId {
         Ok(Self(id))
     }
 
-    /// The bytes of the id.
+    /// The id as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Which bucket of every index the job lies in.
+    /// The bucket of the job in every index.
     pub(crate) fn bucket(&self) -> u16 {
         self.shard() / (SHARDS / BUCKETS)
     }
 
-    /// Which bucket of the scheduled jobs it lies in.
+    /// The bucket of the job among scheduled jobs.
     pub(crate) fn timed_bucket(&self) -> u16 {
         self.shard() / (SHARDS / TIMED_BUCKETS)
     }
 
-    /// Which shard of the ready jobs it lies in. Part of the stored format: never change it.
+    /// The shard of the job among ready jobs. Part of the stored format: never change it.
     pub(crate) fn shard(&self) -> u16 {
         high_bits(&self.0, 10)
     }
@@ -135,23 +135,23 @@ impl fmt::Debug for JobId {
     }
 }
 
-/// The proof of holding a job: made for one run of one job, of 64 random bits and the number of the acceptor that wants to be
-/// told when the job is taken away; 0 if none does.
+/// Proves that a job is held: 64 random bits for one run of one job, and the number of the acceptor to notify when the
+/// job is removed; 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobLock([u8; 16]);
 
 impl JobLock {
-    /// The lock of these bits, which must be random.
+    /// A lock of these bits, which must be random.
     pub fn from_bits(bits: u128) -> Self {
         Self(bits.to_be_bytes())
     }
 
-    /// The bits, for handing a job to another process.
+    /// The bits, to hand a job to another process.
     pub fn bits(self) -> u128 {
         u128::from_be_bytes(self.0)
     }
 
-    /// The acceptor to be told.
+    /// The acceptor to notify.
     pub(crate) fn acceptor(self) -> Option<u64> {
         let (_, number) = self.0.split_last_chunk()?;
         Some(u64::from_be_bytes(*number)).filter(|number| *number != 0)
@@ -166,25 +166,25 @@ impl JobLock {
     }
 }
 
-/// Shows too little of the lock to be used by a reader of logs.
+/// Shows too little of the lock for a reader of logs to use it.
 impl fmt::Debug for JobLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02x}{:02x}…", self.0[0], self.0[1])
     }
 }
 
-/// Who runs jobs: a node's name, for operators to read.
+/// The name of a node that runs jobs, for operators to read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(Arc<str>);
 
 impl Holder {
-    /// A holder of this name, up to [`HOLDER_BYTES_MAX`] bytes long.
+    /// A holder with a name of up to [`HOLDER_BYTES_MAX`] bytes.
     pub fn new(name: &str) -> Result<Self> {
         check("holder", name.len(), HOLDER_BYTES_MAX)?;
         Ok(Self(name.into()))
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -202,16 +202,16 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// A job that is held: what every call of its worker needs.
+/// A job that is held: the argument of every call of its worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Its type.
     pub ty: JobType,
     /// Its id.
     pub id: JobId,
-    /// The proof that the caller is its holder.
+    /// Proves that the caller is the holder.
     pub lock: JobLock,
-    /// Which run of the job this is, from 1.
+    /// The number of this run of the job, from 1.
     pub attempt: u32,
     pub(crate) run: Arc<Run>,
 }
@@ -228,25 +228,25 @@ impl Job {
         }
     }
 
-    /// How long its holder may be silent, as its last heartbeat knew: heartbeats are to be sent at a third of it or sooner.
+    /// How long the holder may be silent, as of its last heartbeat: send heartbeats at most a third of this apart.
     pub fn timeout(&self) -> Duration {
         self.run.timeout()
     }
 
-    /// Cancelled when a creator asks for another run: a long run may stop, and finish, for its sake. At once for jobs that an
-    /// [`Acceptor`](crate::Acceptor) handed out, else with an answer to the holder.
+    /// Cancelled when a creator requests another run: a long run may stop and finish early. Immediate for jobs from an
+    /// [`Acceptor`](crate::Acceptor), else with the next answer to the holder.
     pub fn again(&self) -> &CancellationToken {
         &self.run.again
     }
 
-    /// Cancelled when the job was removed, or [`keep_alive`](crate::Jobs::keep_alive) has lost it: the run may stop where it
-    /// is. At once for jobs that an [`Acceptor`](crate::Acceptor) handed out, else with an answer to the holder.
+    /// Cancelled when the job was removed, or [`keep_alive`](crate::Jobs::keep_alive) has lost it: the run may stop at
+    /// once. Immediate for jobs from an [`Acceptor`](crate::Acceptor), else with the next answer to the holder.
     pub fn lost(&self) -> &CancellationToken {
         &self.run.lost
     }
 }
 
-/// So many bits of a hash. Part of the stored format: never change it.
+/// The high bits of a hash. Part of the stored format: never change it.
 fn high_bits(bytes: &[u8], bits: u32) -> u16 {
     // FNV-1a, finished by a multiplication so that the high bits depend on every byte.
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -1,8 +1,7 @@
 //! The data model, and the only place that knows bytes of keys.
 //!
-//! Keys are tuples below the subspace of the queue, `(51, table, type, …)`; 51 and the meaning of
-//! tables 1 to 6 are `couch_jobs`'. Table numbers are never used again for something else. Every
-//! value begins with a format byte.
+//! Keys are tuples in the queue's subspace, `(51, table, type, …)`; 51 and the meaning of tables 1 to 6 are
+//! `couch_jobs`'. Table numbers are never reused. Every value starts with a format byte.
 //!
 //! ```text
 //!  1 JOB       type, bucket, id                       = header: state, due time, attempts, lock, small data
@@ -73,7 +72,7 @@ pub(crate) use edges::{Kind, LABELS, STATE_EDGES, edge, edge_adds, edge_ends, ed
 /// The number of the jobs layer.
 const LAYER: i64 = 51;
 
-/// The tables. Never change a number, never use one again.
+/// The tables. Never change or reuse a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Table {
     Job = 1,
@@ -145,8 +144,7 @@ impl Keys {
         self.range(Table::Job, &(ty.as_str(), bucket))
     }
 
-    /// The key in this bucket of JOB at which the ids from `id` on begin, whether or not `id` itself
-    /// is in the bucket.
+    /// The first key in this bucket of JOB for ids from `id` on, whether or not `id` is in the bucket.
     pub(crate) fn jobs_from(&self, ty: &JobType, bucket: u16, id: &[u8]) -> Bytes {
         (self.pack(Table::Job, &(ty.as_str(), bucket, id))).into()
     }
@@ -197,12 +195,12 @@ impl Keys {
         KeyRange::new(edge(lanes.start), edge(lanes.end))
     }
 
-    /// The ready jobs, from a shard on, behind them those of lanes; and those before.
+    /// The ready jobs from a shard on, including those of lanes at the end; and those before it.
     pub(crate) fn ready(&self, ty: &JobType, shard: u16) -> (KeyRange, KeyRange) {
         self.around(ty, READY, shard)
     }
 
-    /// The scheduled jobs, from a bucket on, behind them those of lanes; and those before.
+    /// The scheduled jobs from a bucket on, including those of lanes at the end; and those before it.
     pub(crate) fn timed_around(&self, ty: &JobType, bucket: u16) -> (KeyRange, KeyRange) {
         self.around(ty, TIMED, bucket)
     }
@@ -236,14 +234,14 @@ impl Keys {
         self.range(Table::Activity, &(ty.as_str(), bucket))
     }
 
-    /// The finished jobs of a bucket whose time is up.
+    /// The finished jobs of a bucket that have expired.
     pub(crate) fn expired(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
         let all = self.range(Table::Finished, &(ty.as_str(), bucket));
         let end = (ty.as_str(), bucket, now_ms.saturating_add(1));
         KeyRange::new(all.begin, self.pack(Table::Finished, &end))
     }
 
-    /// What a key in the index of a state says.
+    /// The position and id in a key of a state's index.
     pub(crate) fn position(
         &self,
         ty: &JobType,
@@ -285,7 +283,7 @@ impl Keys {
         Ok((position, JobId::new(id.into_owned())?))
     }
 
-    /// How long a key is up to the end of its type: claims take many keys apart, and make none for it.
+    /// The length of a key up to the end of its type. Claims decode many keys, so this allocates nothing.
     fn prefix_len(&self, ty: &JobType) -> usize {
         const TABLE: usize = 2;
         const AROUND_TEXT: usize = 2;
@@ -366,7 +364,7 @@ impl Keys {
         self.range(Table::History, &(ty.as_str(), id.bucket(), id.as_bytes()))
     }
 
-    /// A call of a run that was done.
+    /// A completed call of a run.
     pub(crate) fn call(&self, job: &Job, op: u64) -> Vec<u8> {
         let (ty, id) = (job.ty.as_str(), &job.id);
         let op = op.to_be_bytes();
@@ -415,7 +413,7 @@ impl Keys {
         self.range(table, &(ty.as_str(),))
     }
 
-    /// The id of the job that a row of HISTORY is about.
+    /// The job id in a key of HISTORY.
     #[cfg(test)]
     pub(crate) fn first_id(range: &KeyRange, key: &[u8]) -> Result<JobId> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
@@ -426,7 +424,7 @@ impl Keys {
         }
     }
 
-    /// The rows of jobs of all types, table by table: whatever of a type is stored is in one of them.
+    /// The ranges of all types' jobs, one per table; together they hold everything stored for a type.
     pub(crate) fn of_jobs(&self) -> impl Iterator<Item = KeyRange> {
         let tables = [
             Table::Job,
@@ -441,7 +439,7 @@ impl Keys {
         tables.map(|table| self.range(table, &())).into_iter()
     }
 
-    /// The type of a row of a table ([`of_jobs`](Self::of_jobs)), and what of the table lies after that type's rows.
+    /// The type in a key of a table ([`of_jobs`](Self::of_jobs)), and the rest of the table after that type's rows.
     pub(crate) fn type_of(range: &KeyRange, key: &[u8]) -> Result<(JobType, KeyRange)> {
         let begin = usize::min(range.begin.len(), key.len());
         let elements: Vec<Element<'_>> = unpack(&key[begin..]).map_err(|_| foreign(key))?;
@@ -494,7 +492,7 @@ impl Keys {
     }
 
     fn range(&self, table: Table, prefix: &impl TuplePack) -> KeyRange {
-        // Elements of a tuple begin with a byte from 0x00 to 0x33.
+        // Elements of a tuple start with a byte from 0x00 to 0x33.
         let begin = self.pack(table, prefix);
         let mut end = begin.clone();
         end.push(0xff);
@@ -502,7 +500,7 @@ impl Keys {
     }
 }
 
-/// The lane that stands behind so many shards or buckets under this number.
+/// The lane with this number, counted from the end of the shards or buckets.
 fn lane_behind(others: u16, number: u16) -> Option<Lane> {
     (number.checked_sub(others)).and_then(Lane::from_number)
 }
@@ -513,8 +511,8 @@ pub(crate) fn since(value: &[u8]) -> Result<i64> {
         .map_err(|_| Error::corrupt("a pending row cannot be decoded"))
 }
 
-/// The value of a SLEEPER, NOTIFIER or TYPES row in the form of a template: format byte, incarnation
-/// and the place of the versionstamp.
+/// The value of a SLEEPER, NOTIFIER or TYPES row as a template: format byte, incarnation and a placeholder for the
+/// versionstamp.
 pub(crate) fn stamp_template(incarnation: u32, rest: &[u8]) -> Vec<u8> {
     const FORMAT: u8 = 1;
     let mut value = Vec::with_capacity(15 + rest.len() + 4);
@@ -526,7 +524,7 @@ pub(crate) fn stamp_template(incarnation: u32, rest: &[u8]) -> Vec<u8> {
     value
 }
 
-/// When a stamped value was written: before every version that was read later.
+/// The version at which a stamped value was written; older than any version read later.
 pub(crate) fn stamp_of(value: &[u8]) -> Result<Order> {
     let parts = value.split_first_chunk::<1>().and_then(|(format, rest)| {
         let (incarnation, rest) = rest.split_first_chunk()?;
@@ -539,7 +537,7 @@ pub(crate) fn stamp_of(value: &[u8]) -> Result<Order> {
     parts.ok_or_else(|| Error::corrupt("a stamped row cannot be decoded"))
 }
 
-/// How long the holder that wrote a heartbeat may be silent after it.
+/// How long the holder that wrote a heartbeat may be silent.
 pub(crate) fn promised(beat: &Bytes) -> Result<Duration> {
     let timeout_ms = beat.last_chunk().map(|ms| u64::from_be_bytes(*ms));
     (timeout_ms
@@ -548,7 +546,7 @@ pub(crate) fn promised(beat: &Bytes) -> Result<Duration> {
     .ok_or_else(|| Error::corrupt("a heartbeat cannot be decoded"))
 }
 
-/// What follows the stamp.
+/// The value after its stamp.
 pub(crate) fn after_stamp(value: &Bytes) -> Bytes {
     value.slice(value.len().min(15)..)
 }

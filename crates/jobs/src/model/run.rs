@@ -1,4 +1,4 @@
-//! What a process knows of a run that it has.
+//! A process's knowledge of a run that it holds.
 
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -21,21 +21,21 @@ pub(crate) struct Run {
 #[derive(Debug, Default)]
 struct Pace {
     timeout: Duration,
-    /// What counts as soon as the heartbeat that says so is committed.
+    /// Applies once the heartbeat that announces it is committed.
     longer: Option<(Duration, CommitStamp)>,
 }
 
-/// What the holder of a job is told at once.
+/// A signal for the holder of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// A creator asks for another run.
+    /// A creator requested another run.
     Again = 1,
     /// The job was removed.
     Lost = 2,
 }
 
 impl Signal {
-    /// What a note about a run says in the place of a job's id.
+    /// The signal in a note about a run, in place of a job id.
     pub(crate) fn note(self, lock: JobLock) -> Result<JobId> {
         JobId::new([&lock.as_bytes()[..], &[self as u8]].concat())
     }
@@ -53,17 +53,17 @@ impl Signal {
     }
 }
 
-/// A call of the holder that may be tried again until nothing keeps it alive.
+/// A call of the holder that may be retried while `alive` lives.
 #[derive(Debug)]
 struct Call {
     name: u64,
     alive: Weak<()>,
 }
 
-/// The calls of a run whose names need not be remembered any more.
+/// Calls of a run that will not be retried, whose ids may be dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// All that there were, of which some may have left rows that are no longer known.
+    /// All of them; rows of earlier ones, no longer known, may exist, too.
     All,
     Some(Vec<u64>),
 }
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// The timeout that the last heartbeat has promised to keep to, or a shorter one.
+    /// The timeout announced by the last heartbeat, or a shorter one.
     pub(crate) fn timeout(&self) -> Duration {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let committed = |(_, stamp): &mut (Duration, CommitStamp)| stamp.get().is_some();
@@ -86,7 +86,7 @@ impl Run {
         pace.timeout
     }
 
-    /// A heartbeat promises this timeout. A shorter one is kept to at once, since another try may have been committed.
+    /// A heartbeat announces this timeout. A shorter one applies at once: another try may have been committed.
     pub(crate) fn promise(&self, timeout: Duration, stamp: CommitStamp) {
         let now = self.timeout();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,13 +94,13 @@ impl Run {
         pace.longer = (timeout > now).then_some((timeout, stamp));
     }
 
-    /// The timeout of a claim that was committed.
+    /// Sets the timeout of a committed claim.
     pub(crate) fn set_timeout(&self, timeout: Duration) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.timeout = timeout;
     }
 
-    /// Begins a call, or tries it again; the names of those that have ended since.
+    /// Starts or retries a call; returns the calls that have ended since.
     pub(crate) fn call(&self, name: u64, alive: Weak<()>, forgets: bool) -> Vec<u64> {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = |call: &Call| forgets || call.alive.strong_count() == 0;
@@ -112,7 +112,7 @@ impl Run {
         ended
     }
 
-    /// What may be forgotten when the run ends.
+    /// Calls that may be dropped when the run ends.
     pub(crate) fn end(&self) -> Ended {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = || calls.iter().filter(|call| call.alive.strong_count() == 0);
@@ -123,7 +123,7 @@ impl Run {
     }
 }
 
-/// Whatever is known of it: which run it is, its lock says.
+/// Runs are compared by their lock, not by this.
 impl PartialEq for Run {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -145,7 +145,7 @@ mod tests {
         assert!(run.call(1, Arc::downgrade(&one), false).is_empty());
         assert!(run.call(2, Arc::downgrade(&two), false).is_empty());
         assert_eq!(run.end(), Ended::Some(vec![]));
-        // Another try.
+        // A retry.
         assert!(run.call(1, Arc::downgrade(&one), false).is_empty());
         drop(one);
         assert_eq!(run.end(), Ended::Some(vec![1]));

@@ -1,4 +1,4 @@
-//! Whose turn it is among the lanes of each type, as one process remembers it.
+//! The next lane of each type, as one process remembers it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,26 +6,26 @@ use std::sync::{Mutex, PoisonError};
 use crate::JobType;
 use crate::model::ids::LANES;
 
-/// A type that has had no jobs in lanes is looked at for lanes in one of so many claims.
+/// A type without jobs in lanes is searched for lanes in one of this many claims.
 const LOOKS: u32 = 8;
 
-/// What a handle remembers of each type.
+/// The turns of each type.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<BTreeMap<JobType, Turn>>);
 
-/// Whose turn it is.
+/// The next lanes to serve.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) claims: u32,
-    /// There have been jobs in lanes.
+    /// Whether there have been jobs in lanes.
     used: bool,
-    /// The lane to begin with; [`LANES`] is the jobs without one.
+    /// The lane to start with; [`LANES`] stands for jobs without one.
     pub(crate) ready: u16,
     pub(crate) timed: u16,
 }
 
 impl Turns {
-    /// The turn of the next claim; the first begins with a lane that `seed` chooses.
+    /// The turn of the next claim; the first starts with a lane that `seed` chooses.
     pub(crate) fn draw(&self, ty: &JobType, seed: u64) -> Turn {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = turns.entry(ty.clone()).or_insert_with(|| {
@@ -50,7 +50,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Whether the claim looks for lanes although nothing says that there are any.
+    /// Whether the claim searches for lanes although none are known.
     pub(crate) fn looks(&self) -> bool {
         self.used || self.claims.is_multiple_of(LOOKS)
     }

@@ -1,4 +1,4 @@
-//! What a type's registration says.
+//! The registration of a type.
 
 use bytes::Bytes;
 
@@ -7,35 +7,35 @@ use crate::model::codec::{Reader, Writer};
 
 const FORMAT: u8 = 1;
 
-/// What is known of a type; its being stored is the registration of the type.
+/// The settings of a type; their row is the registration of the type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeConfig {
-    /// A holder that is silent for longer loses its job. Holders send heartbeats at a third of it or sooner.
+    /// A holder that is silent for longer loses its job. Send heartbeats at most a third of this apart.
     pub timeout_ms: u64,
     /// How long a job is kept after it has finished, unless it says otherwise; `None` for good, and 0
     /// not at all: it is deleted in the transaction that finishes it. If it has subscribers then, it is kept for
     /// a minute. Jobs keep what was set when they were added last. [Dead](crate::State::Dead) jobs are kept in any case.
     pub retention_ms: Option<u64>,
-    /// What becomes of jobs whose holder went silent.
+    /// What happens to jobs of silent holders.
     pub stalls: StallPolicy,
 }
 
-/// What becomes of a job whose holder went silent.
+/// What happens to a job whose holder went silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallPolicy {
     /// After so many silent holders in a row the job is [dead](crate::State::Dead), as [given
     /// up](crate::Outcome::GaveUp); `None` never.
     pub stalls_max: Option<u32>,
-    /// How long it waits after its first stall, twice that after the second, and so on; 0 not at all.
+    /// The delay after the first stall, doubling with each further one; 0 for none.
     pub backoff_ms: u64,
-    /// The longest it waits.
+    /// The maximum delay.
     pub backoff_ms_max: u64,
-    /// A run that lasted longer was healthy: its stall counts as the first. 0 never.
+    /// A longer run was healthy: its stall counts as the first. 0 never.
     pub healthy_ms: u64,
 }
 
 impl TypeConfig {
-    /// A type of this timeout, which keeps finished jobs and runs stalled ones again at once.
+    /// A type with this timeout that keeps finished jobs and reruns stalled ones at once.
     pub fn new(timeout_ms: u64) -> Self {
         Self {
             timeout_ms,
@@ -78,7 +78,7 @@ impl TypeConfig {
 }
 
 impl StallPolicy {
-    /// How long a job waits after so many stalls in a row; `None` when it has to be given up.
+    /// The delay after this many stalls in a row; `None` if the job must be given up.
     pub fn wait_ms(&self, stalls: u32) -> Option<u64> {
         if self.stalls_max.is_some_and(|max| stalls > max) {
             return None;

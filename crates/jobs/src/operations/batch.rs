@@ -1,4 +1,4 @@
-//! Transactions of the background services about many jobs: as many at once as get through.
+//! Transactions of the background services on many jobs, sized by what succeeds.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,14 +9,14 @@ use store::{AsStoreError, Call, Transaction};
 use crate::testing::planted::Bug;
 use crate::{Error, Jobs, Result};
 
-/// How many transactions of a service run at once.
+/// Concurrent transactions of a service.
 const AT_ONCE: usize = 4;
-/// How often a transaction about a single job is retried after a conflict. Then its turn is over,
-/// because others may wait for the end of the batch.
+/// Retries of a transaction on a single job after a conflict, before it is left to the next turn: others
+/// may wait for the end of the batch.
 const SINGLE_RETRIES: u32 = 3;
 
-/// How many jobs one transaction of a service is about. Halved when one conflicts or takes too long,
-/// and grown back by an eighth with each that succeeds at this size.
+/// The number of jobs per transaction of a service. Halved when one conflicts or takes too long, and
+/// increased by an eighth with each success at this size.
 #[derive(Debug)]
 pub(crate) struct Batch {
     size: AtomicUsize,
@@ -31,10 +31,10 @@ impl Batch {
         }
     }
 
-    /// Runs `work` about all `items` and tells `done` what became of each part of them. A part that fails
-    /// is divided, down to single items: one that cannot be done does not keep its neighbours from it.
+    /// Runs `work` on all `items` and passes the result of each part to `done`. A part that fails is
+    /// divided, down to single items, so that one bad item does not fail the others.
     ///
-    /// `work` has to recognise what an earlier transaction may have committed without
+    /// `work` must recognise what an earlier transaction may have committed without
     /// [`Transaction::maybe_committed`]: the halves of a part are new transactions.
     pub(crate) async fn each<'a, T: Sync, R, Fut>(
         &self,
@@ -90,8 +90,8 @@ impl Batch {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether smaller parts may do better after this error. After one that says nothing about their
-    /// size, as when a hook fails for one job, later parts stay as large.
+    /// Whether smaller parts may succeed after this error. Others, such as a hook's failure for one job,
+    /// do not reduce the size of later parts.
     fn shrinks(&self, tried: usize, error: &Error) -> bool {
         use store::Error as Store;
         match error.as_store_error() {

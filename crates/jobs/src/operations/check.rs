@@ -1,7 +1,7 @@
-//! The full recount: whether indexes, counters and chunks are what the headers say.
+//! The full recount: checks indexes, counters and chunks against the headers.
 //!
-//! Reads everything, page by page, and keeps no more than a page. Each row is compared with the header of its job in one
-//! transaction, so only the counters are unsure while somebody writes.
+//! Reads everything, page by page, and keeps only one page in memory. Each row is compared with its job's header in one
+//! transaction, so only counters may differ during writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,23 @@ use crate::model::keys::{Keys, Position};
 use crate::operations::effects::CHUNK_BYTES;
 use crate::{Error, JobId, JobType, Jobs, Result};
 
-/// How many rows one transaction reads, and how many chunks.
+/// Rows, and chunks, per transaction.
 const ROWS: usize = 1_000;
 const CHUNKS: usize = 50;
-/// How many problems are named.
+/// Maximum problems listed.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// What a recount found.
+/// The result of a recount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Check {
-    /// How many jobs there are.
+    /// The number of jobs.
     pub jobs: u64,
-    /// What is not as it should be: nothing, unless the queue or its store has a bug. Of more than 1,000
-    /// problems the last one says how many there are.
+    /// Inconsistencies: none, unless the queue or its store has a bug. If there are more than 1,000, the last entry is
+    /// their number.
     pub problems: Vec<String>,
 }
 
-/// What is known so far.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Found {
     check: Check,
@@ -38,17 +38,17 @@ struct Found {
     jobs: BTreeMap<(State, u8), u64>,
 }
 
-/// What one row says.
+/// The result for one row.
 #[derive(Debug, Default)]
 struct Seen {
     kind: Option<(State, u8)>,
     problems: Vec<String>,
-    /// A job with chunks, of which each has to be looked for.
+    /// A job with chunks, each of which must exist.
     chunked: Option<JobId>,
 }
 
 impl Jobs {
-    /// [`Self::check`] of every type of which anything is stored, registered or not.
+    /// [`Self::check`] of every type with stored rows, registered or not.
     pub async fn check_all(&self) -> Result<BTreeMap<JobType, Check>> {
         let mut types: BTreeSet<JobType> = self.types().await?.into_keys().collect();
         for table in self.keys().of_jobs() {
@@ -117,7 +117,7 @@ impl Jobs {
         Ok(found.end())
     }
 
-    /// Looks at the headers, for the index row and the chunks of each.
+    /// Checks the headers, and that each has its index row and chunks.
     async fn check_jobs(&self, ty: &JobType, found: &mut Found) -> Result<()> {
         let all = &self.keys().jobs(ty);
         let look = |tx, row| async move { self.check_header(&tx, ty, all, row).await };
@@ -217,7 +217,7 @@ impl Jobs {
         };
         let same = match self.try_header(tx, ty, &id).await? {
             Ok(header) => header.is_some_and(|header| Position::of(&header) == position),
-            // It is a problem already.
+            // Already reported.
             Err(_) => true,
         };
         if same && *row.key == *self.keys().index(ty, &id, position) {
@@ -249,7 +249,7 @@ impl Jobs {
         Ok(Seen::problem(problem))
     }
 
-    /// Looks at every row of a range, so many to a transaction.
+    /// Checks every row of a range, `rows` per transaction.
     async fn check_rows<Fut: Future<Output = Result<Seen>>>(
         &self,
         mut range: KeyRange,
@@ -263,7 +263,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Looks at the first rows of a range; returns what is left of it.
+    /// Checks the first rows of a range; returns the rest of it.
     async fn check_page<Fut: Future<Output = Result<Seen>>>(
         &self,
         range: &KeyRange,
@@ -338,7 +338,7 @@ impl Found {
     }
 }
 
-/// What must hold within a header.
+/// Violated invariants of a header.
 fn problems_of(id: &JobId, header: &Header) -> Vec<String> {
     let ended = header.last.as_ref().map(|last| last.end.is_some());
     let running = header.state() == State::Running;

@@ -1,4 +1,4 @@
-//! How many jobs there are, and how long they have waited.
+//! Counts of jobs, and how long they have waited.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::{Error, JobType, Jobs, Result};
 /// The jobs of a type, by state, and every transition ever made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Jobs that wait.
+    /// Jobs that wait to be claimed.
     pub pending: u64,
     /// Jobs that are held.
     pub running: u64,
-    /// Jobs that have finished and are not forgotten.
+    /// Finished jobs that still exist.
     pub finished: u64,
     /// Dead letters.
     pub dead: u64,
@@ -27,7 +27,7 @@ pub struct Counts {
     pub created_total: u64,
     /// Runs that were started.
     pub accepted_total: u64,
-    /// Runs after which the job was finished.
+    /// Runs that finished their job.
     pub finished_total: u64,
     /// Runs after which the job was dead.
     pub dead_total: u64,
@@ -35,25 +35,25 @@ pub struct Counts {
     pub again_total: u64,
     /// Finished and dead jobs that were made pending again.
     pub revived_total: u64,
-    /// Jobs that were removed or forgotten.
+    /// Jobs that were removed or expired.
     pub removed_total: u64,
 }
 
-/// The jobs of a type that wait.
+/// The waiting jobs of a type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Jobs that are due.
     pub due: u64,
-    /// There are more due jobs than were counted.
+    /// Whether there are more due jobs than were counted.
     pub due_at_least: bool,
-    /// Jobs that will be due. Too many by what is missing in `due`.
+    /// Jobs that are not due yet. Too high by the due jobs not counted.
     pub future: u64,
-    /// Since when the oldest due job that was counted has been due.
+    /// When the oldest due job counted became due.
     pub oldest_due_ms: Option<i64>,
 }
 
 impl Jobs {
-    /// The jobs of a type, by state. Costs the same however many there are.
+    /// The jobs of a type, by state. The cost does not depend on their number.
     pub async fn counts(&self, ty: &JobType) -> Result<Counts> {
         self.read(Call::batch("counts"), |tx| async move {
             self.counts_in(&tx, ty).await
@@ -88,7 +88,7 @@ impl Jobs {
         })
     }
 
-    /// The jobs of a type by state and [label](Self::labelled); none of which there are none.
+    /// The jobs of a type by state and [label](Self::labelled), without zeros.
     pub async fn counts_by_label(&self, ty: &JobType) -> Result<BTreeMap<(State, u8), u64>> {
         let sums = self
             .read(Call::batch("counts"), |tx| async move {
@@ -109,7 +109,7 @@ impl Jobs {
         Ok(counts.map(|(kind, sum)| (kind, unsigned(sum))).collect())
     }
 
-    /// How often each transition was made, whatever the labels were.
+    /// The count of each transition, summed over labels.
     async fn edges(&self, tx: &Transaction, ty: &JobType) -> Result<[i64; STATE_EDGES]> {
         let mut edges = [0; STATE_EDGES];
         let add = |edge, times| edges[edge_of_states(edge)] += times;
@@ -136,7 +136,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// The jobs of a type that wait, counting up to about `limit` due ones.
+    /// The waiting jobs of a type, counting up to about `limit` due ones.
     pub async fn backlog(&self, ty: &JobType, now_ms: i64, limit: usize) -> Result<Backlog> {
         self.read(Call::batch("backlog"), |tx| async move {
             let (ready, _) = self.keys().ready(ty, 0);
@@ -144,7 +144,7 @@ impl Jobs {
             let share = 4 * limit.div_ceil(usize::from(TIMED_BUCKETS));
             let timed = (0..TIMED_BUCKETS).map(|bucket| self.keys().due(ty, bucket, now_ms));
             let timed = timed.map(|range| self.waiting(&tx, ty, range, now_ms, share));
-            // Of lanes so many rows are looked at, due or not.
+            // For lanes this many rows are read, due or not.
             let lanes = self.keys().timed_lanes(ty, 0..LANES);
             let (ready, lanes, timed, counts) = try_join4(
                 self.waiting(&tx, ty, ready, now_ms, limit),
@@ -167,7 +167,7 @@ impl Jobs {
         .await
     }
 
-    /// How many due jobs wait in a range, up to a limit, and since when the oldest of them is due.
+    /// The number of due jobs in a range, up to a limit, and when the oldest became due.
     async fn waiting(
         &self,
         tx: &Transaction,
@@ -192,7 +192,7 @@ impl Jobs {
     }
 }
 
-/// Counters are never negative when nobody reads half a transaction.
+/// Counters are never negative within a consistent read.
 fn unsigned(count: i64) -> u64 {
     u64::try_from(count).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What creators of jobs do: add, resubmit, remove.
+//! Operations of creators: add, resubmit, remove.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,42 +12,42 @@ use crate::model::machine::{Create, Event, Reply};
 use crate::testing::planted::Bug;
 use crate::{Error, JobId, JobType, Jobs, Lane, Op, Result};
 
-/// What one transaction of a batch holds at most: jobs, and bytes of data.
+/// Limits of one transaction of a batch: jobs, and bytes of data.
 const BATCH_JOBS_MAX: usize = 500;
 const BATCH_BYTES_MAX: usize = 1_000_000;
 
 /// A job to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Add {
-    /// Its id: there is never more than one job of an id.
+    /// Its id, unique within its type.
     pub id: JobId,
     /// Its data, up to [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX).
     pub data: Bytes,
-    /// When it is due; 0 and everything before is as soon as possible, first come, first served.
+    /// When it is due; 0 and earlier mean as soon as possible, first come, first served.
     pub due_ms: i64,
     /// How long it is kept after it has finished.
     pub retention: Retention,
-    /// Whose jobs it takes turns with: `None` with those that have none.
+    /// The lane it is in: `None` for that of jobs without one.
     pub lane: Option<Lane>,
 }
 
 /// How long a job is kept after it has finished.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Retention {
-    /// As its type says.
+    /// The type's [`retention_ms`](crate::TypeConfig::retention_ms).
     #[default]
     OfType,
     /// Until it is removed.
     Forever,
-    /// So many milliseconds; with 0 it is deleted in the transaction that finishes it, see
+    /// This many milliseconds; 0 deletes it in the transaction that finishes it, see
     /// [`TypeConfig::retention_ms`](crate::TypeConfig::retention_ms).
     Ms(u64),
 }
 
-/// What adding a job did.
+/// The effect of adding a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// There was no such job, and now it is pending.
+    /// It did not exist, and is pending now.
     Created,
     /// It was pending; now it has this time and data.
     Replaced,
@@ -55,14 +55,14 @@ pub enum Added {
     Deferred,
     /// It was finished or dead; now it is pending.
     Revived,
-    /// It was to run like this anyway. Nothing was written.
+    /// It would have run like this anyway. Nothing was written.
     Unchanged,
-    /// This very call had done it before. Nothing was written.
+    /// An earlier try of this call had done it. Nothing was written.
     Repeated,
 }
 
 impl Add {
-    /// A job to be run as soon as possible.
+    /// A job to run as soon as possible.
     pub fn new(id: JobId, data: impl Into<Bytes>) -> Self {
         Self {
             id,
@@ -79,14 +79,14 @@ impl Add {
         Self { due_ms, ..self }
     }
 
-    /// The same job, kept for so long after it has finished.
+    /// The same job with this retention.
     #[must_use]
     pub fn retention(self, retention: Retention) -> Self {
         Self { retention, ..self }
     }
 
-    /// The same job, in the lane of its owner: however many jobs others have, it is claimed when the
-    /// other lanes have had their turn.
+    /// The same job, in the lane of its owner: it is claimed once the other lanes have had their turn,
+    /// however many jobs they have.
     #[must_use]
     pub fn lane(self, lane: Lane) -> Self {
         let lane = Some(lane);
@@ -95,12 +95,11 @@ impl Add {
 }
 
 impl Jobs {
-    /// Adds a job, or asks for another run of one that exists. The newest data wins: it replaces
-    /// that of a pending job, and is delivered at the next run of a running one.
+    /// Adds a job, or requests another run of an existing one. The newest data wins: it replaces that
+    /// of a pending job, and goes to the next run of a running one.
     ///
-    /// It is done once, also when the store cannot say whether it was: a job remembers who asked.
-    /// Only one that is removed, or forgotten, before the next try remembers nothing, and is made
-    /// again.
+    /// Takes effect once, even if the store cannot tell whether it was committed: the job stores the
+    /// ids of recent calls. Only if the job is removed or expires before the retry is it created again.
     pub async fn add(&self, ty: &JobType, add: Add) -> Result<Added> {
         let (op, adds) = (self.op(), [add]);
         let added = (self.store())
@@ -112,8 +111,8 @@ impl Jobs {
         Ok(added[0])
     }
 
-    /// Adds jobs, in as few transactions as they fit into: each job is added or not, but an error
-    /// may leave the first of them added and the last not.
+    /// Adds jobs in as few transactions as possible. Each job is added or not, but after an error some
+    /// may have been added and others not.
     pub async fn add_many(&self, ty: &JobType, adds: &[Add]) -> Result<Vec<Added>> {
         let mut added = Vec::with_capacity(adds.len());
         let mut rest = adds;
@@ -138,14 +137,13 @@ impl Jobs {
         Ok(added)
     }
 
-    /// [`Self::add`] in the caller's transaction. Of several calls about one job in it, each has an
-    /// [`Op`] of its own.
+    /// [`Self::add`] in the caller's transaction. Each call there on the same job needs its own [`Op`].
     pub async fn add_in(&self, tx: &Transaction, op: &Op, ty: &JobType, add: Add) -> Result<Added> {
         Ok(self.add_many_in(tx, op, ty, &[add]).await?[0])
     }
 
-    /// Adds jobs in the caller's transaction, which has to have room for them: some 500 jobs, and
-    /// a megabyte of data.
+    /// Adds jobs in the caller's transaction, which must have room for them: some 500 jobs, and a
+    /// megabyte of data.
     pub async fn add_many_in(
         &self,
         tx: &Transaction,
@@ -197,8 +195,8 @@ impl Jobs {
         Ok(added)
     }
 
-    /// The last of these adds for each job that an earlier try of this call has done, if any. Those
-    /// before it are done too: a job remembers a few at most, and not those that changed nothing.
+    /// For each job, the last of these adds that an earlier try of this call has done, if any. Those
+    /// before it are done, too: a job stores only a few ids, and none of adds that changed nothing.
     fn done_before<'a>(
         &self,
         op: &Op,
@@ -213,8 +211,8 @@ impl Jobs {
         remembered.map(|(nth, add)| (&add.id, nth)).collect()
     }
 
-    /// Asks for a run of a job that exists, whoever holds it: at another time, with other data, or
-    /// with what it has. The creator's form of `couch_jobs`' resubmit.
+    /// Requests a run of an existing job, whether held or not: at another time, with other data, or
+    /// unchanged. The creator's form of `couch_jobs`' resubmit.
     pub async fn resubmit(
         &self,
         ty: &JobType,
@@ -259,11 +257,11 @@ impl Jobs {
         Ok(Added::from(reply))
     }
 
-    /// Removes a job in whatever state, and one in [quarantine](Self::quarantined). Its holder hears of
-    /// it as [`Error::Halt`].
+    /// Removes a job in any state, and in [quarantine](Self::quarantined). Its holder gets
+    /// [`Error::Halt`].
     pub async fn remove(&self, ty: &JobType, id: &JobId) -> Result<()> {
         let op = self.op();
-        // Which job an attempt was about to remove: not one that is added again meanwhile.
+        // The job that an attempt was about to remove: not one added again meanwhile.
         let victim = &Mutex::new(None);
         (self.store())
             .transact("remove", |tx| async move {
@@ -310,7 +308,7 @@ impl Jobs {
         mut header: Option<Arc<Header>>,
     ) -> Result<()> {
         if header.is_none() && tx.maybe_committed() {
-            // An earlier try that saw no job would have said so: it has removed it.
+            // An earlier try that found no job would have returned an error: it removed the job.
             return Ok(());
         }
         let mut effects = self.effects(tx, op.now_ms).await?;
@@ -318,7 +316,7 @@ impl Jobs {
         effects.flush(op).await
     }
 
-    /// True when the next run gets this data anyway.
+    /// Whether the next run gets this data anyway.
     async fn same_data(
         &self,
         tx: &Transaction,

@@ -1,12 +1,12 @@
-//! The last runs that this process has ended with the deletion of their job: the store has nothing left by which a
-//! retry, after an unknown outcome, could recognise that it was done.
+//! The last runs whose end deleted their job in this process: the store has nothing left by which a retry after an
+//! unknown outcome could recognise that it was done.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::JobLock;
 
-/// How many runs are remembered: more than end during the retries of one call.
+/// Maximum runs remembered: more than end during the retries of one call.
 const RUNS: usize = 65_536;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Heartbeats that wait to be sent together, see `services/keep_alive.rs`.
+//! Heartbeats waiting to be sent together, see `services/keep_alive.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,23 +12,23 @@ use crate::model::ids::{Job, JobLock};
 use crate::model::machine::Held;
 use crate::operations::batch::Batch;
 
-/// The most heartbeats in one transaction.
+/// Maximum heartbeats per transaction.
 const TOGETHER_MAX: usize = 100;
 /// Ticks in the timeout of a type.
 const TICKS: u32 = 64;
 
-/// The heartbeats that wait for others to go out with.
+/// Heartbeats waiting to be sent with others.
 #[derive(Debug)]
 pub(crate) struct Heartbeats {
     waiting: Mutex<Vec<Waiting>>,
-    /// What the holders of jobs that are kept alive have written by themselves.
+    /// The latest updates by holders of jobs that are kept alive.
     kept: Mutex<BTreeMap<JobLock, Kept>>,
     pub(crate) batch: Batch,
     /// The first tick.
     began: Instant,
 }
 
-/// The last update of a holder that was committed, and one that may not be.
+/// The last committed update of a holder, and a later one that may not be committed.
 #[derive(Debug, Default)]
 struct Kept {
     committed: Option<(Instant, Held)>,
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-/// A job that is kept alive; dropped when it no longer is.
+/// A job that is kept alive, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Keeping<'a> {
     beats: &'a Heartbeats,
@@ -52,7 +52,7 @@ pub(crate) struct Keeping<'a> {
 }
 
 impl Keeping<'_> {
-    /// When the holder's last update was written that was committed, and its answer.
+    /// When the holder's last committed update was written, and its answer.
     pub(crate) fn updated(&self) -> Option<(Instant, Held)> {
         self.beats.kept().get_mut(&self.lock)?.committed()
     }
@@ -81,18 +81,18 @@ pub(crate) struct Waiting {
     pub(crate) answer: oneshot::Sender<Beat>,
 }
 
-/// What became of a heartbeat.
+/// The result of a heartbeat.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Beat {
     /// The job was held at this time or later.
     Held(Held, Instant),
     Lost,
-    /// It may be tried again.
+    /// It may be retried.
     Failed,
 }
 
 impl Heartbeats {
-    /// Adds one; all that wait, if they fill a transaction now.
+    /// Adds a heartbeat; returns all waiting ones if they fill a transaction.
     pub(crate) fn join(&self, waiting: Waiting) -> Option<Vec<Waiting>> {
         let mut all = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(waiting);
@@ -107,13 +107,13 @@ impl Heartbeats {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the updates of this holder count as heartbeats.
+    /// Counts this holder's updates as heartbeats from now on.
     pub(crate) fn keep(&self, lock: JobLock) -> Keeping<'_> {
         self.kept().insert(lock, Kept::default());
         Keeping { beats: self, lock }
     }
 
-    /// The holder writes an update, in a transaction with this stamp.
+    /// Records an update by the holder, in a transaction with this stamp.
     pub(crate) fn update(&self, lock: JobLock, held: Held, stamp: CommitStamp) {
         if let Some(kept) = self.kept().get_mut(&lock) {
             kept.committed();
@@ -121,7 +121,7 @@ impl Heartbeats {
         }
     }
 
-    /// The next tick at a time or after it.
+    /// The first tick at or after a time.
     pub(crate) fn tick(&self, at: Instant, timeout: Duration) -> Instant {
         let every = (timeout / TICKS).as_nanos().max(1);
         let since = at.saturating_duration_since(self.began).as_nanos();

@@ -1,4 +1,4 @@
-//! Looking at one job: its state, its data, its history.
+//! Reads one job: its state, its data, its history.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use store::{RangeOptions, Transaction};
 use crate::model::header::{Blob, Header};
 use crate::{Attempt, Error, JobId, JobType, Jobs, Result, State};
 
-/// What is known of a job, apart from its data.
+/// A job without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobInfo {
     /// Its id.
     pub id: JobId,
-    /// What it is doing.
+    /// Its state.
     pub state: State,
     /// When it is due, or was last due; 0 is as soon as possible.
     pub due_ms: i64,
-    /// When it was added first.
+    /// When it was first added.
     pub created_ms: i64,
-    /// How often it was accepted.
+    /// The number of its runs.
     pub attempts: u32,
-    /// How many of its last runs in a row ended with a silent holder, or failed and were put back.
+    /// Runs in a row that ended with a silent holder, or failed and put the job back.
     pub stalls: u32,
-    /// A running job will run again after this run, at this time.
+    /// When a running job will run again after this run, if it will.
     pub next_due_ms: Option<i64>,
     /// When it finished or died, if it has.
     pub finished_ms: Option<i64>,
-    /// When it will be forgotten, if it will.
+    /// When it expires, if it does.
     pub expires_ms: Option<i64>,
-    /// The run in progress, else the last one.
+    /// The current run, else the last one.
     pub last: Option<Attempt>,
-    /// How many bytes of data it has.
+    /// The size of its data in bytes.
     pub data_bytes: usize,
 }
 
@@ -61,7 +61,7 @@ impl JobInfo {
 }
 
 impl Jobs {
-    /// A job and its data, or `None` if there is none.
+    /// A job and its data, or `None` if it does not exist.
     pub async fn get(&self, ty: &JobType, id: &JobId) -> Result<Option<(JobInfo, Bytes)>> {
         self.read("get", |tx| async move { self.get_in(&tx, ty, id).await })
             .await
@@ -81,7 +81,7 @@ impl Jobs {
         Ok(Some((JobInfo::of(id.clone(), &header), data)))
     }
 
-    /// A job without its data, or `None` if there is none.
+    /// A job without its data, or `None` if it does not exist.
     pub async fn info(&self, ty: &JobType, id: &JobId) -> Result<Option<JobInfo>> {
         self.read("info", |tx| async move { self.info_in(&tx, ty, id).await })
             .await
@@ -98,7 +98,7 @@ impl Jobs {
         Ok(header.map(|header| JobInfo::of(id.clone(), &header)))
     }
 
-    /// The last runs of a job, oldest first: up to ten and the one in progress.
+    /// The last runs of a job, oldest first: up to ten and the current one.
     pub async fn history(&self, ty: &JobType, id: &JobId) -> Result<Vec<Attempt>> {
         self.read("history", |tx| async move {
             let header = self.header(&tx, ty, id).await?.ok_or(Error::NotFound)?;
@@ -114,8 +114,8 @@ impl Jobs {
         .await
     }
 
-    /// The bytes of a blob. Chunks are read by snapshot: whoever replaces them writes the header,
-    /// which whoever needs to be sure has read.
+    /// The bytes of a blob. Chunks are read by snapshot: replacing them writes the header, which
+    /// callers that need consistency have read.
     pub(crate) async fn read_blob(
         &self,
         tx: &Transaction,
@@ -126,7 +126,7 @@ impl Jobs {
         self.try_blob(tx, ty, id, blob).await?
     }
 
-    /// The bytes of a blob, or why they are not whole.
+    /// The bytes of a blob, or the error of decoding it.
     pub(crate) async fn try_blob(
         &self,
         tx: &Transaction,

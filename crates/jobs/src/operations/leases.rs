@@ -1,12 +1,12 @@
-//! Leases on partitions: which node sweeps which buckets of a type, so that nodes do not meet.
+//! Leases on partitions: they assign buckets of a type to the nodes that sweep them, to avoid conflicts.
 //!
-//! A lease is a row (owner, generation, clock, versionstamp) that its owner rewrites at every turn. It has
-//! expired for whoever has seen the same row for long enough by its own monotonic clock. A sweep
-//! reads the row in its transaction, and ends when somebody else is the owner. Two that sweep the same
-//! job all the same conflict over the job: a lease that was lost costs a retry, never a mistake.
+//! A lease is a row (owner, generation, clock, versionstamp) that its owner rewrites at every turn. For a node it has
+//! expired when the row has not changed for long enough by that node's monotonic clock. A sweep reads the row in its
+//! transaction, and ends when the owner is another. Two nodes that still sweep the same job conflict on the job: a
+//! lost lease costs a retry, never consistency.
 //!
-//! The owners' clocks are there for retention, which lasts for longer than any of them runs: its time is the median of
-//! the clocks, so that one that is fast forgets nothing early. Of two, that is the slower.
+//! The owners' clocks are for retention, which outlasts their processes: it uses the median of the clocks, so that one
+//! fast clock expires nothing early. Of two clocks, that is the slower.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::model::ids::BUCKETS;
 use crate::model::keys::{Keys, after_stamp, stamp_template};
 use crate::{Error, JobType, Jobs, Result, telemetry};
 
-/// How many leases a type has: the most nodes that share its sweeps.
+/// Leases per type: the maximum number of nodes that share its sweeps.
 pub(crate) const PARTITIONS: u16 = 8;
 
 /// The buckets of a partition.
@@ -29,7 +29,7 @@ pub(crate) fn buckets(partition: u16) -> impl Iterator<Item = u16> {
     (partition..BUCKETS).step_by(usize::from(PARTITIONS))
 }
 
-/// A lease that is held.
+/// A held lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) partition: u16,
@@ -42,7 +42,7 @@ pub(crate) struct Lease {
 pub(crate) struct Leases {
     owner: u128,
     held: Vec<Lease>,
-    /// Rows of others, and since when each is the same.
+    /// Rows of other owners, and since when each is unchanged.
     seen: BTreeMap<u16, (Bytes, Instant)>,
 }
 
@@ -59,8 +59,8 @@ impl Leases {
         &self.held
     }
 
-    /// Renews the leases this node has and takes its share of the others. Rows that have stayed the
-    /// same for `expiry` are free. Returns the version at which it looked.
+    /// Renews this node's leases and takes its share of the others. Rows that have not changed for `expiry` are free.
+    /// Returns the version read.
     pub(crate) async fn turn(
         &mut self,
         jobs: &Jobs,
@@ -81,7 +81,7 @@ impl Leases {
                         })
                         .and_then(|partition| parse(&row.value).map(|_| partition))
                         .inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
-                    // A lease that cannot be decoded is nobody's.
+                    // An undecodable lease has no owner.
                     if let Ok(partition) = partition {
                         leases.insert(partition, row.value);
                     }
@@ -130,7 +130,7 @@ impl Leases {
         now_ms.saturating_sub(clocks[(clocks.len() - 1) / 2])
     }
 
-    /// The leases this node is to have now.
+    /// The leases that this node should have now.
     fn share(
         &self,
         rows: &BTreeMap<u16, Bytes>,
@@ -164,7 +164,7 @@ impl Leases {
         let missing = all.div_ceil(owners).saturating_sub(mine.len());
         let mut taken: Vec<(u16, u64)> = free.into_iter().take(missing).collect();
         if mine.len() + taken.len() < all / owners {
-            // Someone has more than a fair share: take one from the richest, one at each turn.
+            // An owner has more than a fair share: take one lease from the richest at each turn.
             let richest = others.into_values().max_by_key(Vec::len);
             let lease = richest.into_iter().flatten().next();
             taken.extend(lease.map(|lease| (lease.partition, lease.generation + 1)));
@@ -179,8 +179,8 @@ impl Leases {
 }
 
 impl Lease {
-    /// Whether the lease is still held. By a snapshot read: it may be lost before the transaction is
-    /// committed, and what is swept twice at the same moment conflicts over the jobs themselves.
+    /// Whether the lease is still held, by a snapshot read: it may be lost before the transaction commits, and
+    /// concurrent sweeps conflict on the jobs themselves.
     pub(crate) async fn holds(&self, jobs: &Jobs, tx: &Transaction, ty: &JobType) -> Result<bool> {
         let key = jobs.keys().lease(ty, self.partition);
         let value = tx.snapshot().get(&key).await?;

@@ -16,37 +16,37 @@ use crate::model::ids::BUCKETS;
 use crate::model::keys::{Keys, after_stamp};
 use crate::{Error, JobId, JobInfo, JobType, Jobs, Result, State, telemetry};
 
-/// The largest page.
+/// Maximum jobs per page.
 pub const PAGE_JOBS_MAX: usize = 1_000;
-/// About how much data a page takes along.
+/// Approximate maximum of data per page.
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What is listed.
+/// A query for jobs.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// Jobs in this state; `None` in any, by id.
+    /// Only jobs in this state; `None` lists all, by id.
     pub state: Option<State>,
-    /// Only ids from this one on. Only without a state.
+    /// Only ids from this one on. Not with a state.
     pub from: Option<JobId>,
-    /// Only ids before this one. Only without a state.
+    /// Only ids before this one. Not with a state.
     pub to: Option<JobId>,
-    /// From the last to the first.
+    /// Lists in reverse order.
     pub reverse: bool,
-    /// With the jobs' data.
+    /// Includes the jobs' data.
     pub data: bool,
 }
 
-/// Where a listing goes on.
+/// The position where a listing continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(Bytes);
 
 impl Cursor {
-    /// A cursor from what [`Self::as_bytes`] gave for the same query.
+    /// A cursor from [`Self::as_bytes`] for the same query.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Self {
         Self(bytes.into())
     }
 
-    /// In the index of a state, the key without its beginning; by id, the id.
+    /// By state, the key without its prefix; by id, the id.
     fn after(key: &Bytes, all: &KeyRange) -> Self {
         Self(key.slice(all.begin.len()..))
     }
@@ -60,20 +60,20 @@ impl Cursor {
 /// A job in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The job.
+    /// The job itself.
     pub info: JobInfo,
-    /// Its data, if the query asked for it.
+    /// Its data, if requested.
     pub data: Option<Bytes>,
-    /// When its holder was heard of last, by the holder's clock. Only in a listing of running jobs.
+    /// The last heartbeat, by the holder's clock. Only in a listing of running jobs.
     pub beat_ms: Option<i64>,
 }
 
-/// A part of a listing.
+/// A page of a listing.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// The jobs; may be fewer than asked for although more follow: with data, some 8 MB of it.
+    /// The jobs; possibly fewer than requested although more follow: with data, some 8 MB of it.
     pub jobs: Vec<Listed>,
-    /// Where to go on; `None` at the end.
+    /// Where the next page starts; `None` at the end.
     pub cursor: Option<Cursor>,
 }
 
@@ -168,7 +168,7 @@ impl Jobs {
         self.page_of(tx, ty, query, found, cursor).await
     }
 
-    /// The page of what was found: as much of it as fits, if it is to have its data.
+    /// The page of the jobs found, as many as fit if their data is requested.
     async fn page_of(
         &self,
         tx: &Transaction,
@@ -221,9 +221,9 @@ impl Jobs {
     }
 }
 
-/// The part of a listing by id that lies in one bucket of JOB.
+/// The part of a listing by id in one bucket of JOB.
 struct Bucket {
-    /// What was not read yet.
+    /// The part not read yet.
     range: KeyRange,
     rows: VecDeque<(JobId, Bytes)>,
 }
@@ -247,7 +247,7 @@ impl Bucket {
         Self { range, rows }
     }
 
-    /// Reads about as many rows as the page takes from here: ids are spread evenly.
+    /// Reads about as many rows as the page needs from this bucket: ids are spread evenly.
     async fn read(
         &mut self,
         tx: &Transaction,
@@ -278,13 +278,13 @@ impl Bucket {
     }
 }
 
-/// A row of an index, and the job that stands behind it: id, header, last heartbeat.
+/// A row of an index, and its job: id, header, last heartbeat.
 struct Found {
     cursor: Cursor,
     job: Option<(JobId, Header, Option<i64>)>,
 }
 
-/// The rows of a page, and where the next one begins.
+/// The rows of a page, and where the next one starts.
 async fn page(
     tx: &Transaction,
     all: &KeyRange,

@@ -1,6 +1,6 @@
-//! Jobs that cannot be decoded. A claim or sweep that finds one moves its index row to QUARANTINE and goes on without it:
-//! nothing else changes, so the job can be examined, and counts as what it was. Maintenance puts it back when a
-//! node can decode it, and [`Jobs::remove`] removes it.
+//! Undecodable jobs. A claim or sweep that finds one moves its index row to QUARANTINE and continues without it:
+//! nothing else changes, so the job can be examined, and is counted in its state. Maintenance puts it back when a node
+//! can decode it, and [`Jobs::remove`] removes it.
 
 use futures::future::{try_join, try_join_all};
 use store::{Call, RangeOptions, Transaction};
@@ -11,12 +11,12 @@ use crate::operations::leases::Lease;
 use crate::{Error, JobId, JobType, Jobs, Op, Result, telemetry};
 
 const FORMAT: u8 = 1;
-/// How many jobs one transaction looks at again, and the most that are counted.
+/// Jobs that one transaction retries, and maximum jobs counted.
 const JOBS: usize = 100;
 pub(crate) const COUNTED_MAX: usize = 1_000;
 
 impl Jobs {
-    /// Takes a job out of the index of its state, where it has this row.
+    /// Moves a job out of the index of its state, given its row there.
     pub(crate) fn quarantine(
         &self,
         tx: &Transaction,
@@ -30,7 +30,7 @@ impl Jobs {
         tx.set(&self.keys().quarantined(ty, id), &[FORMAT, state as u8]);
     }
 
-    /// The state that a job in quarantine was in; `None` if the job is not there.
+    /// The state of a job in quarantine; `None` if it is not there.
     pub(crate) async fn quarantined_in(
         &self,
         tx: &Transaction,
@@ -44,7 +44,7 @@ impl Jobs {
         }))
     }
 
-    /// The jobs of a type that are in quarantine, up to 1,000.
+    /// The jobs of a type in quarantine, up to 1,000.
     pub async fn quarantined(&self, ty: &JobType) -> Result<Vec<JobId>> {
         let all = &self.keys().all_quarantined(ty);
         self.read(Call::batch("quarantined"), |tx| async move {
@@ -55,7 +55,7 @@ impl Jobs {
         .await
     }
 
-    /// Puts the jobs back that this node can decode.
+    /// Puts back the jobs that this node can decode.
     pub(crate) async fn release(&self, ty: &JobType, lease: &Lease) -> Result<()> {
         let all = &self.keys().all_quarantined(ty);
         let mut range = all.clone();
@@ -115,7 +115,7 @@ impl Jobs {
         effects.flush(op).await
     }
 
-    /// Removes a job whose header cannot be decoded, if it is in quarantine.
+    /// Removes a job with an undecodable header, if it is in quarantine.
     pub(crate) async fn remove_quarantined(
         &self,
         tx: &Transaction,

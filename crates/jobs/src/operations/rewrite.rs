@@ -1,6 +1,6 @@
-//! Other bytes for the data of jobs, which mean the same: as when they are encrypted with another key.
+//! Replaces data of jobs by an equivalent, for example when it is encrypted with another key.
 //!
-//! Nothing else changes: state, times, holder and lock stay, no run begins or ends, and nobody is told.
+//! Nothing else changes: state, times, holder and lock stay, no run starts or ends, and no subscriber is notified.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use crate::model::header::{Blob, Header};
 use crate::model::keys::Keys;
 use crate::{JobId, JobType, Jobs, Result};
 
-/// How many jobs one transaction looks at.
+/// Jobs per transaction.
 const JOBS_MAX: usize = 200;
-/// About how many bytes of data it reads and writes: data beyond that is alone.
+/// Approximate maximum of data read and written per transaction; larger data is rewritten alone.
 const BYTES_MAX: usize = 2_000_000;
 
-/// How far a rewriting has come.
+/// The progress of a rewrite.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rewritten {
-    /// The job after which to go on; `None` is before the first.
+    /// The job to continue after; `None` starts at the first.
     pub after: Option<JobId>,
-    /// That was the last job.
+    /// Whether that was the last job.
     pub done: bool,
-    /// Jobs that were looked at.
+    /// Jobs read.
     pub looked: u64,
-    /// Data that was written.
+    /// Values written.
     pub written: u64,
 }
 
-/// The data that a job has, and that it will have.
+/// A job's current data, or that of its next run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Now,
@@ -59,8 +59,8 @@ impl Part {
 }
 
 impl Jobs {
-    /// Gives jobs that `rewrite` has other bytes for those bytes as their data, in whatever state they are. A bounded number
-    /// of jobs, the next after `after` in the order of their keys. What was rewritten must not be again, or it goes on for ever.
+    /// Replaces the data of jobs in any state by what `rewrite` returns for it. Handles a bounded number of jobs after
+    /// `after`, in key order. `rewrite` must return `None` for data that it returned before, or the rewrite never ends.
     pub async fn rewrite_in(
         &self,
         tx: &Transaction,
@@ -77,7 +77,7 @@ impl Jobs {
         if let Some(after) = after {
             range.begin = [&*self.keys().job(ty, after), &[0]].concat().into();
         }
-        // What is only looked at conflicts with nobody.
+        // Jobs that are only read cause no conflict.
         let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(JOBS_MAX));
         let rows = rows.collect().await?;
         let done = rows.len() < JOBS_MAX;
@@ -125,7 +125,7 @@ impl Jobs {
         data: Bytes,
     ) -> Arc<Header> {
         let key = self.keys().job(ty, id);
-        // Whoever changes the job meanwhile has changed what was read here.
+        // Conflicts with any concurrent change of the job.
         let end = [&*key, &[0]].concat();
         tx.add_read_conflict_range((key.clone(), end));
         let mut new = old.clone();

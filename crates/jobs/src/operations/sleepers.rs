@@ -1,8 +1,8 @@
-//! SLEEPER rows, by which acceptors are woken.
+//! SLEEPER rows, which wake acceptors.
 //!
-//! An acceptor that goes to sleep writes a row of its own and watches it. A transaction that makes work
-//! for it clears the row, and that change wakes it. While no acceptor sleeps there are no such rows,
-//! and so there is no row that every operation writes.
+//! An acceptor that goes to sleep writes its own row and watches it. A transaction that creates work for
+//! it clears the row, which wakes it. While no acceptor sleeps there are no such rows, so no row is
+//! written by every operation.
 
 use bytes::Bytes;
 use store::{KeyRange, RangeOptions, Transaction};
@@ -13,10 +13,10 @@ use crate::{JobType, Jobs, Op, Result};
 impl Jobs {
     /// Wakes up to `count` sleepers.
     ///
-    /// By a snapshot read: creators would otherwise conflict with every acceptor that falls asleep. One
-    /// that falls asleep at this moment is missed, and finds the work when it looks again. Sleepers draw
-    /// a new number each time, and creators look from a random number on: two at the same moment wake
-    /// different ones, and no part of the table is read by all.
+    /// Reads by snapshot: creators would otherwise conflict with every acceptor that goes to sleep. One
+    /// that does so concurrently is missed, and finds the work at its next poll. Sleepers draw a new
+    /// number each time, and creators search from a random number on: concurrent creators wake different
+    /// sleepers, and no part of the table is read by all.
     pub(crate) async fn wake(
         &self,
         tx: &Transaction,
@@ -43,14 +43,14 @@ impl Jobs {
         Ok(())
     }
 
-    /// Writes that an acceptor sleeps, in the transaction in which it found nothing to do.
+    /// Records that an acceptor sleeps, in the transaction in which it found no work.
     pub(crate) fn add_sleeper_in(&self, tx: &Transaction, ty: &JobType, sleeper: u64) {
         let value = stamp_template(self.store().incarnation(), &[]);
         tx.set_versionstamped_value(&self.keys().sleeper(ty, sleeper), &value);
     }
 
-    /// Removes the row of an acceptor that does not sleep any more. If the row is gone, the acceptor was
-    /// woken for work that it will not do: another sleeper is woken in its place.
+    /// Removes the row of an acceptor that no longer sleeps. If the row is gone, the acceptor was woken
+    /// for work that it will not do: wakes another sleeper instead.
     pub(crate) async fn remove_sleeper(&self, ty: &JobType, sleeper: u64) -> Result<()> {
         let op = self.op();
         let key = self.keys().sleeper(ty, sleeper);

@@ -1,10 +1,9 @@
-//! Registering types.
+//! Registration of types.
 //!
-//! Adding a job, claiming it and its heartbeats need its type, on every node. So that they do not all read one row all the
-//! time, a process caches what its [`TypeWatcher`](crate::TypeWatcher) has read, until the watch on TYPES fires.
-//! What is read from the cache may be outdated by a moment, and that does no harm: how long a job is kept and whether its
-//! type is registered may change right after any read, and a heartbeat states the timeout that its holder keeps to, by which
-//! monitors judge it.
+//! Adds, claims and heartbeats need their type, on every node. To avoid reading one row constantly, a process caches
+//! what its [`TypeWatcher`](crate::TypeWatcher) has read, until the watch on TYPES fires. The cache may be outdated for
+//! a moment, which is harmless: retention and registration may change right after any read, and a heartbeat states the
+//! timeout that its holder follows, which monitors apply.
 
 pub(crate) mod known;
 
@@ -17,7 +16,7 @@ use crate::model::keys::stamp_template;
 use crate::{Error, JobType, Jobs, Result, TypeConfig, telemetry};
 
 impl Jobs {
-    /// Registers a type, or changes its registration. Every node hears of it within seconds.
+    /// Registers a type, or changes its registration. Every node learns of it within seconds.
     pub async fn set_type(&self, ty: &JobType, config: TypeConfig) -> Result<()> {
         let set = (self.store())
             .transact("set_type", |tx| async move {
@@ -28,7 +27,7 @@ impl Jobs {
         set
     }
 
-    /// [`Self::set_type`] in the caller's transaction. Writes nothing when nothing changes.
+    /// [`Self::set_type`] in the caller's transaction. Writes nothing if nothing changes.
     pub async fn set_type_in(
         &self,
         tx: &Transaction,
@@ -47,8 +46,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// Removes the registration of a type: nothing can be added any more, subscriptions end, and
-    /// nobody watches over its running jobs. Its jobs stay, and come back with its registration.
+    /// Removes the registration of a type: no job can be added, subscriptions end, and running jobs are not monitored.
+    /// Its jobs stay, and resume when it is registered again.
     pub async fn clear_type(&self, ty: &JobType) -> Result<()> {
         let cleared = (self.store())
             .transact("clear_type", |tx| async move {
@@ -66,7 +65,7 @@ impl Jobs {
         self.bump_types(tx);
     }
 
-    /// The registration of a type, or `None` if it has none.
+    /// The registration of a type, if any.
     pub async fn type_config(&self, ty: &JobType) -> Result<Option<TypeConfig>> {
         (self.store())
             .transact("type_config", |tx| async move {
@@ -75,8 +74,8 @@ impl Jobs {
             .await
     }
 
-    /// [`Self::type_config`] in the caller's transaction, by a snapshot read: whoever adds jobs
-    /// does not conflict with whoever changes the type.
+    /// [`Self::type_config`] in the caller's transaction, by a snapshot read: adding jobs does not conflict with
+    /// changing the type.
     pub async fn type_config_in(
         &self,
         tx: &Transaction,
@@ -86,7 +85,7 @@ impl Jobs {
         value.map(TypeConfig::decode).transpose()
     }
 
-    /// The timeout that a holder of a job of this type is to keep to. Without a registration nobody judges it.
+    /// The timeout for a holder of a job of this type. Unregistered types are not monitored.
     pub(crate) async fn timeout_in(&self, tx: &Transaction, ty: &JobType) -> Result<Duration> {
         const UNREGISTERED_MS: u64 = 60_000;
         let config = match self.known_types().get(ty) {
@@ -113,7 +112,7 @@ impl Jobs {
             let name = self.keys().type_name(&row.key)?;
             match TypeConfig::decode(row.value) {
                 Ok(config) => drop(types.insert(name, config)),
-                // The other types go on.
+                // Other types are unaffected.
                 Err(error) => telemetry::undecodable(&name, &row.key, &error),
             }
         }

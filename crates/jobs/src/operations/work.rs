@@ -1,11 +1,11 @@
-//! What the holder of a job does: heartbeats, progress, finishing, running again.
+//! Operations of a job's holder: heartbeats, progress, finishing, running again.
 //!
-//! Each reads the job's header, so that whoever takes the job away conflicts with it, and answers
-//! [`Error::Halt`] when the lock is not the job's any more. A holder that calls one of them in the
-//! transaction of its own writes gets them exactly once, if it leaves them out when the answer says
-//! `repeated`: then an earlier try of this very transaction was committed, although the store could
-//! not say so. Several calls about one job in one transaction share an [`Op`], by which all of them
-//! are recognised. Calls in different transactions may overlap.
+//! Each reads the job's header, so that it conflicts with any transaction that takes the job away, and
+//! returns [`Error::Halt`] when the lock is outdated. A holder that calls one in the transaction of its
+//! own writes gets them exactly once, if it omits them when the answer is `repeated`: then an earlier
+//! try of this transaction was committed, although the store could not tell. Several calls on one job
+//! in one transaction share an [`Op`], by which all are recognised. Calls in different transactions may
+//! overlap.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::model::keys::Position;
 use crate::model::machine::{Event, Finish, Held, Reply};
 use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
 
-/// The most jobs that one transaction accepts.
+/// Maximum jobs per claim.
 pub(crate) const CLAIM_JOBS_MAX: usize = 500;
 
 impl Jobs {
-    /// A heartbeat, with new data if there is any. To be sent at least every third of the type's
-    /// timeout; says whether the job was asked to run again.
+    /// A heartbeat, with new data if given. Send one at least every third of the type's timeout.
+    /// Returns whether another run was requested.
     pub async fn update(&self, job: &Job, data: Option<Bytes>) -> Result<Held> {
         let (op, data) = (self.op(), data.as_ref());
         let held = (self.store())
@@ -56,7 +56,7 @@ impl Jobs {
         self.hold_in(tx, op, job, data, event).await
     }
 
-    /// A step of the holder after which it goes on: a heartbeat too.
+    /// A heartbeat by a call after which the holder continues.
     async fn hold_in(
         &self,
         tx: &Transaction,
@@ -85,9 +85,9 @@ impl Jobs {
         Ok(held)
     }
 
-    /// A heartbeat beside which nothing else is written, so that nobody has to recognise it. The row
-    /// that it writes is its fence too: whoever takes the job away clears it. So whoever only writes to
-    /// the header, for another run or for a subscriber, does not get in the way.
+    /// A heartbeat without other writes, which no retry needs to recognise. The row it writes is also
+    /// its fence: taking the job away clears it. So writes to only the header, for another run or a
+    /// subscriber, do not conflict.
     pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
         let key = self.keys().index(&job.ty, &job.id, Position::Active);
         let row = self.keys().job(&job.ty, &job.id);
@@ -109,8 +109,8 @@ impl Jobs {
         Ok(held(reply, header.as_deref(), job.lock))
     }
 
-    /// Asks for another run after this one, at a time: a heartbeat too. Unlike
-    /// [`resubmit`](Self::resubmit), only the holder can.
+    /// Requests another run after this one, at a time; also a heartbeat. Unlike
+    /// [`resubmit`](Self::resubmit), only for the holder.
     pub async fn run_again_in(
         &self,
         tx: &Transaction,
@@ -128,7 +128,7 @@ impl Jobs {
         self.hold_in(tx, op, job, data, event).await
     }
 
-    /// [`Self::run_again_in`] in a transaction of its own.
+    /// [`Self::run_again_in`] as its own transaction.
     pub async fn run_again(&self, job: &Job, due_ms: i64, data: Option<Bytes>) -> Result<Held> {
         let (op, data) = (self.op(), data.as_ref());
         (self.store())
@@ -139,7 +139,7 @@ impl Jobs {
             .await
     }
 
-    /// Ends the run of a job. Saying so again with the same lock is no error.
+    /// Ends the run of a job. Repeating it with the same lock is no error.
     pub async fn finish(&self, job: &Job, finish: Finish) -> Result<Held> {
         let (op, finish) = (self.op(), &finish);
         (self.store())
@@ -163,8 +163,8 @@ impl Jobs {
         answers.pop().unwrap_or(Err(Error::Halt))
     }
 
-    /// Ends several runs in one transaction. Each has its own answer: one that is lost does not
-    /// keep the others from being finished.
+    /// Ends several runs in one transaction. Each has its own answer: a lost job does not affect the
+    /// others.
     pub async fn finish_many(&self, jobs: &[(Job, Finish)]) -> Result<Vec<Result<Held>>> {
         let op = self.op();
         (self.store())
@@ -218,21 +218,21 @@ impl Jobs {
         Ok(answers)
     }
 
-    /// True when this very call was done before. By a snapshot read: what an earlier try has done or
-    /// not stays so, and the header is the fence.
+    /// Whether an earlier try of this call was committed. By a snapshot read: the outcome of an earlier
+    /// try no longer changes, and the header is the fence.
     async fn was_called(&self, tx: &Transaction, job: &Job, op: &Op) -> Result<bool> {
         let key = self.keys().call(job, op.id(0));
         match tx.snapshot().get(&key).await {
             Ok(row) => Ok(row.is_some()),
-            // This transaction has written it: it cannot read the stamp, and was not committed
-            // before, or it would not have written it again.
+            // Written by this transaction: the stamp cannot be read, and it was not committed before,
+            // or it would not have been written again.
             Err(store::Error::Misuse(_)) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// True when the run of this lock is in the history, ended. That stays so: a snapshot read. A job
-    /// that was deleted when it finished has no history: then this process remembers that it tried to.
+    /// Whether the history has this lock's run as ended. That never changes, so by a snapshot read. A
+    /// job deleted when it finished has no history: this process remembers it instead.
     async fn has_ended(&self, tx: &Transaction, job: &Job) -> Result<bool> {
         if self.deleted().contains(job.lock) {
             return Ok(true);
@@ -262,7 +262,7 @@ fn held(reply: Reply, header: Option<&Header>, lock: JobLock) -> Held {
 }
 
 impl JobLock {
-    /// Locks of one call, one for each job that it may accept; 0 is no acceptor.
+    /// Locks of one call, one per job that it may claim; 0 is no acceptor.
     pub(crate) fn draw(entropy: &crate::Entropy, count: usize, acceptor: u64) -> Vec<Self> {
         let random = || entropy.bits() & !u128::from(u64::MAX);
         (0..count.min(CLAIM_JOBS_MAX))

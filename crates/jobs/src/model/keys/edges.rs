@@ -1,19 +1,19 @@
-//! Transitions as COUNT counts them.
+//! Transitions, as counted in COUNT.
 
 use crate::model::header::State;
 
-/// The state before a job is added and after it is removed, as edges count it.
+/// The state before a job is added and after it is removed.
 const ABSENT: u16 = 0;
 
-/// Labels there are: 0 is none.
+/// The number of labels; 0 is none.
 pub(crate) const LABELS: u8 = 16;
 
 /// Room for states in an edge; five are used.
 const STATES: u16 = 8;
-/// How many transitions there are between states, whatever the labels are.
+/// The number of transitions between states, ignoring labels.
 pub(crate) const STATE_EDGES: usize = 64;
 
-/// How a job is counted: its state, and the label of its data.
+/// The kind of a job in the counters: its state, and the label of its data.
 pub(crate) type Kind = Option<(State, u8)>;
 
 /// The number of a transition in COUNT.
@@ -23,18 +23,18 @@ pub(crate) fn edge(old: Kind, new: Kind) -> u16 {
     (label(old) * u16::from(LABELS) + label(new)) * STATES * STATES + states
 }
 
-/// The number of a transition whatever the labels are: that of the transition without labels.
+/// The number of a transition without its labels.
 pub(crate) fn edge_of_states(edge: u16) -> usize {
     usize::from(edge % (STATES * STATES))
 }
 
-/// What one transition of this edge adds to the number of jobs in `state`.
+/// How one transition of this edge changes the number of jobs in `state`.
 pub(crate) fn edge_adds(edge: u16, state: State) -> i64 {
     let state = state_number(Some((state, 0)));
     i64::from(edge % STATES == state) - i64::from(edge / STATES % STATES == state)
 }
 
-/// The kinds of job that a transition takes away from and adds to.
+/// The kinds of job before and after a transition.
 pub(crate) fn edge_ends(edge: u16) -> [Kind; 2] {
     let labels = edge / (STATES * STATES);
     let kind = |state: u16, label: u16| {

@@ -41,11 +41,11 @@ fn lane() -> impl Strategy<Value = Option<Lane>> {
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    // Zeros are escaped in keys, and so they are what goes wrong.
+    // Zeros are escaped in keys, so errors are likeliest there.
     proptest::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 0..20)
 }
 
-/// Where a job of this type, position and id lies in its index: what its key has to be ordered by.
+/// The sort key of an index row by type, position and id.
 fn place(position: Position, id: &JobId) -> (u16, u32, u64, i64, Vec<u8>) {
     let (first, incarnation, version, time) = match position {
         Position::Ready(lane, order) => {
@@ -98,7 +98,7 @@ proptest! {
         prop_assert!(keys.jobs_of(&ty, bucket(&a)).contains(&key(&a)));
         let range = keys.jobs(&ty);
         prop_assert_eq!(Keys::id(&range, &key(&a)).unwrap(), id(&a));
-        // The rows of one job are not among those of another, whatever their ids begin with.
+        // The rows of one job are not among those of another, whatever prefix their ids share.
         let chunk = keys.chunk(&ty, &id(&a), 1, 0);
         let others = keys.chunks(&ty, &id(&b), 1);
         prop_assert_eq!(*others.begin < *chunk && *chunk < *others.end, a == b);
@@ -113,7 +113,7 @@ proptest! {
         let timed = keys.index(&ty, &id, Position::Timed(None, due_ms));
         let due = keys.due(&ty, id.timed_bucket(), now_ms);
         prop_assert_eq!(*due.begin <= *timed && *timed < *due.end, due_ms <= now_ms);
-        // What expires at the end of time never does.
+        // The end of time never expires.
         prop_assume!(due_ms < i64::MAX);
         let finished = keys.index(&ty, &id, Position::Finished(due_ms));
         let expired = keys.expired(&ty, id.bucket(), now_ms);
@@ -159,7 +159,7 @@ proptest! {
     }
 }
 
-/// Bytes that are stored and can never change.
+/// Stored bytes, which can never change.
 #[test]
 fn keys_are_pinned() {
     let (keys, ty, id) = (Keys::new(), ty("mail"), id(b"a\x00b"));

@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 use crate::{JobType, TypeConfig};
 
-/// The types as this process has read them last.
+/// The types as last read by this process.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTypes(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// How often they were forgotten.
+    /// How often the cache was invalidated.
     changes: u64,
     types: Option<(Arc<BTreeMap<JobType, TypeConfig>>, Instant)>,
 }
@@ -27,12 +27,12 @@ impl KnownTypes {
         config.filter(|_| Instant::now() < *until)
     }
 
-    /// To be called before the types are read that are to be known.
+    /// Call this before reading the types that are passed to [`Self::set`].
     pub(crate) fn changes(&self) -> u64 {
         self.lock().changes
     }
 
-    /// These were the types, if none was changed since: they are to be read again before `until`.
+    /// Caches the types until `until`, unless the cache was invalidated since `changes`.
     pub(crate) fn set(
         &self,
         types: Arc<BTreeMap<JobType, TypeConfig>>,
