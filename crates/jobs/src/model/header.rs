@@ -1,4 +1,4 @@
-//! The header of a job: all that is known of it but large data.
+//! The header of a job: everything about it except large data.
 
 mod rare;
 
@@ -12,29 +12,29 @@ use crate::{Error, Holder, JobLock, Lane, Result};
 
 pub(crate) use rare::{Rare, field};
 
-/// The most data a job has.
+/// Maximum bytes of a job's data.
 pub const DATA_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The longest reason kept of how an attempt ended; longer ones are cut.
+/// Maximum bytes of the stored reason of an attempt's end; longer ones are cut.
 pub const REASON_BYTES_MAX: usize = 300;
-/// Data up to here lies in the header itself: it saves a row in the life of most jobs.
+/// Data up to this size is stored in the header itself, which saves most jobs a row.
 pub(crate) const INLINE_BYTES_MAX: usize = 512;
-/// How many operation ids of creators a header remembers.
+/// Maximum creators' operation ids that a header stores.
 const OPS_MAX: usize = 4;
 /// The format byte of headers. 1 and 2 were headers without and with a lane, before fields had numbers.
 const FORMAT: u8 = 3;
 /// The format byte of attempts.
 const ATTEMPT_FORMAT: u8 = 1;
-/// Where the label stands in the number that holds it and the slot.
+/// The position of the label in the number that holds it and the slot.
 const LABEL_SHIFT: u32 = 32;
 
-/// What a job is doing.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// It waits to be accepted, now or when it falls due.
+    /// It waits to be claimed, now or when it is due.
     Pending,
-    /// Somebody holds it.
+    /// It has a holder.
     Running,
-    /// It waits for nothing any more but to be added again, or forgotten.
+    /// It is done, until it is added again, removed, or expires.
     Finished,
     /// It could not be done: a dead letter, kept until it is [retried](crate::Jobs::retry), added again or removed.
     Dead,
@@ -57,7 +57,7 @@ pub enum Outcome {
     Done,
     /// Its holder gave up on it.
     Failed,
-    /// Its holder put it back, to be run again.
+    /// Its holder put it back to run again.
     Again,
     /// Its holder went silent and it was put back.
     Stalled,
@@ -74,7 +74,7 @@ impl Outcome {
         Self::GaveUp,
     ];
 
-    /// True when the holder itself ended the attempt.
+    /// Whether the holder itself ended the attempt.
     pub(crate) fn by_holder(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Again)
     }
@@ -85,11 +85,11 @@ impl Outcome {
 pub struct Attempt {
     /// Counts the runs of a job from 1.
     pub number: u32,
-    /// Who ran it.
+    /// The node that ran it.
     pub holder: Holder,
-    /// When it was accepted, by its holder's clock.
+    /// When it was claimed, by its holder's clock.
     pub started_ms: i64,
-    /// How it ended; `None` while it runs.
+    /// How it ended; `None` while it is running.
     pub end: Option<End>,
     pub(crate) lock: JobLock,
 }
@@ -97,22 +97,22 @@ pub struct Attempt {
 /// The end of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// When, by the clock of whoever ended it.
+    /// When, by the clock of the node that ended it.
     pub at_ms: i64,
-    /// How.
+    /// How the attempt ended.
     pub outcome: Outcome,
-    /// Why, as far as somebody said.
+    /// Why, if a reason was given.
     pub reason: Option<String>,
 }
 
-/// The place of a ready job in its queue: the version it was made ready at.
+/// The position of a ready job in its queue: the version at which it became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order {
     pub(crate) incarnation: u32,
     pub(crate) version: u64,
 }
 
-/// The one index row of a job follows from it.
+/// Determines the one index row of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Pending, as soon as possible.
@@ -129,54 +129,54 @@ pub(crate) enum Place {
     },
 }
 
-/// A job's data, or where it lies.
+/// A job's data, or its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blob {
     /// 0: in the header.
     pub(crate) slot: u32,
     pub(crate) len: u32,
-    /// Always there in slot 0; in another one only before it is written.
+    /// Always set in slot 0; in another one only before it is written.
     pub(crate) bytes: Option<Bytes>,
-    /// What it is counted as, if anybody has said so.
+    /// The label it is counted by, if computed.
     pub(crate) label: Option<NonZeroU8>,
 }
 
-/// What was asked of a running job for its next run.
+/// The next run requested of a running job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Next {
     pub(crate) due_ms: i64,
     pub(crate) data: Option<Blob>,
-    /// Asked by a creator, whom the holder's own wishes do not overrule.
+    /// Requested by a creator; the holder's own request does not override it.
     pub(crate) by_creator: bool,
 }
 
-/// All that is known of a job but large data.
+/// Everything about a job except large data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) place: Place,
-    /// When it is, or was last, due; 0 as soon as possible.
+    /// When it is, or was last, due; 0 means as soon as possible.
     pub(crate) due_ms: i64,
     pub(crate) created_ms: i64,
-    /// The operation that made the job: tells it from one of the same id, before or after.
+    /// The operation that created the job: distinguishes it from earlier and later jobs of its id.
     pub(crate) born: u64,
     pub(crate) attempts: u32,
     /// Attempts in a row whose holder went silent, or failed and put the job back.
     pub(crate) stalls: u32,
-    /// How long it is kept after it has finished; `None` for good.
+    /// How long it is kept after it has finished; `None` until it is removed.
     pub(crate) retention_ms: Option<u64>,
-    /// The last slot that was used for data.
+    /// The last slot used for data.
     pub(crate) slots: u32,
     pub(crate) data: Blob,
     pub(crate) next: Option<Next>,
-    /// The run in progress, else the last one.
+    /// The current run, else the last one.
     pub(crate) last: Option<Attempt>,
     /// The creators' last operations, newest last.
     pub(crate) ops: Vec<u64>,
-    /// Notifiers to be told of the next change.
+    /// Notifiers to notify of the next change.
     pub(crate) watchers: Vec<u64>,
-    /// Where it waits while it is pending; `None` for jobs that take no turns.
+    /// Where it waits while pending; `None` for jobs without a lane.
     pub(crate) lane: Option<Lane>,
-    /// What few jobs have.
+    /// Fields that few jobs have.
     pub(crate) rare: Option<Box<Rare>>,
 }
 
@@ -190,7 +190,7 @@ impl Header {
         }
     }
 
-    /// The lock of the run in progress.
+    /// The lock of the current run.
     pub(crate) fn lock(&self) -> Option<JobLock> {
         match self.place {
             Place::Active => self.last.as_ref().map(|attempt| attempt.lock),
@@ -198,19 +198,19 @@ impl Header {
         }
     }
 
-    /// Deleted when it finishes.
+    /// Whether the job is deleted when it finishes.
     pub(crate) fn is_fleeting(&self) -> bool {
         self.retention_ms == Some(0)
     }
 
-    /// True when the last run was this lock's, and its holder has ended it.
+    /// Whether this lock's run was the last one, and its holder has ended it.
     pub(crate) fn was_ended_by(&self, lock: JobLock) -> bool {
         self.last.as_ref().is_some_and(|last| {
             last.lock == lock && last.end.as_ref().is_some_and(|end| end.outcome.by_holder())
         })
     }
 
-    /// A blob of these bytes, in a slot that no earlier data of the job had.
+    /// A blob of these bytes, in a slot that no earlier data of the job used.
     pub(crate) fn blob(&mut self, bytes: Bytes) -> Blob {
         let slot = if bytes.len() <= INLINE_BYTES_MAX {
             0
@@ -221,7 +221,7 @@ impl Header {
         Blob::new(slot, bytes)
     }
 
-    /// The blobs that lie in rows of their own.
+    /// The blobs stored in their own rows.
     pub(crate) fn chunked(&self) -> impl Iterator<Item = &Blob> {
         let next = self.next.as_ref().and_then(|next| next.data.as_ref());
         [Some(&self.data), next]
@@ -230,12 +230,12 @@ impl Header {
             .filter(|blob| blob.slot != 0)
     }
 
-    /// What the job is counted as.
+    /// The label that the job is counted by.
     pub(crate) fn label(&self) -> u8 {
         self.data.label.map_or(0, NonZeroU8::get)
     }
 
-    /// Labels the data that has no label yet.
+    /// Labels data that has no label yet.
     pub(crate) fn label_new(&mut self, label: impl Fn(&[u8]) -> u8) {
         let next = self.next.as_mut().and_then(|next| next.data.as_mut());
         for blob in [Some(&mut self.data), next].into_iter().flatten() {
@@ -450,12 +450,12 @@ impl Attempt {
     }
 }
 
-/// Refuses data that no job can have.
+/// Rejects data above the limit.
 pub(crate) fn check_data(data: Option<&Bytes>) -> Result<()> {
     check("job data", data.map_or(0, Bytes::len), DATA_BYTES_MAX)
 }
 
-/// Cuts a reason to its longest.
+/// Cuts a reason to the limit.
 pub(crate) fn shorten(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {
         let end = reason.floor_char_boundary(REASON_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! The state machine: (old header, event) → (new header, what else is to be written, reply).
+//! The state machine: (old header, event) → (new header, other writes, reply).
 //!
 //! ```text
 //!                        creator: Ask (add, resubmit)
@@ -9,7 +9,7 @@
 //!  │         │                               │         │         │
 //!  │         │◄──────────────────────────────┤         │         │
 //!  └─▲──┬────┘  holder: Finish, if a run is  └──┬──────┘   ┌─────┴────┐
-//!    │  │       owed or `again_ms` is set       │          │ finished │
+//!    │  │       due or `again_ms` is set        │          │ finished │
 //!    │  │       monitor: Stall, by its verdict  └─────────►│          │
 //!    │  │                          holder: Finish          └────┬─────┘
 //!    │  └────────── creator: Remove ◄── (from every state)      │ sweeper: Expire
@@ -29,17 +29,17 @@
 //!
 //! ```text
 //!  pending   creator: Ask      replaces time and data
-//!  running   creator: Ask      owes a run: `next`, in which the creator's wish beats the holder's
+//!  running   creator: Ask      requests a run: `next`, where a creator's request overrides the holder's
 //!            holder: Update    a heartbeat, and new data if there is any
-//!            holder: Resubmit  wants a run: `next`
-//!  any       notifier: Watch   is told of the next change
+//!            holder: Resubmit  requests a run: `next`
+//!  any       notifier: Watch   subscribes to the next change
 //! ```
 //!
-//! Only the holder proves who it is: by the lock that `Accept` gave it. Another lock is [`Error::Halt`], but for
-//! the lock of a run that has ended, whose holder may just be asking again.
+//! Only the holder has to identify itself, by the lock that `Accept` gave it. Another lock is [`Error::Halt`], except
+//! that of a run that has ended, whose holder may be retrying.
 //!
-//! Every operation and every sweep goes through [`step`]. It reads nothing and writes nothing: index rows,
-//! counters and wake-ups follow from the old and the new header, in `operations/effects.rs`.
+//! Every operation and every sweep uses [`step`]. It reads and writes nothing: index rows, counters and wake-ups follow
+//! from the old and the new header, in `operations/effects.rs`.
 
 mod creator;
 mod holder;
@@ -56,28 +56,28 @@ use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
 use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
 
-/// What a step depends on besides the job.
+/// The inputs of a step besides the job.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context {
     pub(crate) now_ms: i64,
-    /// Where a job that becomes ready now stands in line.
+    /// The position of a job that becomes ready now.
     pub(crate) order: Order,
     pub(crate) planted: Planted,
 }
 
-/// What is asked of a job.
+/// An event on a job.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// A creator asks for a run.
+    /// A creator requests a run.
     Ask {
         op: u64,
         /// `None` keeps the time.
         due_ms: Option<i64>,
         /// `None` keeps the data.
         data: Option<Bytes>,
-        /// The next run would get the same data without this.
+        /// The next run would get the same data anyway.
         same: bool,
-        /// How to make the job if there is none; with `None` that is [`Error::NotFound`].
+        /// How to create the job if it does not exist; with `None` that is [`Error::NotFound`].
         create: Option<Create>,
     },
     Remove,
@@ -88,21 +88,21 @@ pub(crate) enum Event {
     Update {
         lock: JobLock,
         data: Option<Bytes>,
-        /// This very call has written its heartbeat before.
+        /// This call has written its heartbeat before.
         repeated: bool,
     },
-    /// The holder asks for another run.
+    /// The holder requests another run.
     Resubmit {
         lock: JobLock,
         due_ms: i64,
         data: Option<Bytes>,
-        /// This very call has written its heartbeat before.
+        /// This call has written its heartbeat before.
         repeated: bool,
     },
     Finish {
         lock: JobLock,
         finish: Finish,
-        /// The history says that this run has ended.
+        /// The history has this run as ended.
         repeated: bool,
     },
     /// The holder went silent.
@@ -111,7 +111,7 @@ pub(crate) enum Event {
         policy: StallPolicy,
     },
     Expire,
-    /// A notifier is to be told of the next change.
+    /// A notifier subscribes to the next change.
     Watch {
         nonce: u64,
     },
@@ -126,12 +126,12 @@ pub(crate) struct Create {
 /// How a run ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Finish {
-    /// The data the job is left with; `None` leaves it as it was. A creator's newer data wins.
+    /// The final data; `None` keeps the data. A creator's newer data wins.
     pub data: Option<Bytes>,
-    /// Run the job again at this time instead of finishing it; 0 is as soon as possible.
+    /// Run the job again at this time instead of finishing it; 0 means as soon as possible.
     pub again_ms: Option<i64>,
-    /// The run failed. Recorded in the history; the job is finished all the same. With `again_ms` the run counts as one that
-    /// ended badly, like that of a silent holder.
+    /// The run failed. Recorded in the history; the job is still finished. With `again_ms` the run counts as
+    /// unsuccessful, like that of a silent holder.
     pub failed: bool,
     /// The job cannot be done, and is a [dead letter](State::Dead) instead of finished: unless it is to be run again.
     pub dead: bool,
@@ -140,12 +140,12 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// The job is finished, with the data it has.
+    /// The job is finished, with its current data.
     pub fn done() -> Self {
         Self::default()
     }
 
-    /// The job is finished, and failed for this reason.
+    /// The job is finished as failed, with this reason.
     pub fn failed(reason: impl Into<String>) -> Self {
         Self {
             failed: true,
@@ -186,40 +186,40 @@ impl Finish {
 pub struct Held {
     /// Another run follows: the job is pending if this call ended the run.
     pub again: bool,
-    /// An earlier try of this very transaction was committed, so this one changes nothing.
+    /// An earlier try of this transaction was committed, so this one changes nothing.
     pub repeated: bool,
 }
 
-/// What happens to a job whose holder went silent.
+/// The decision about a job whose holder went silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// What the type's [`StallPolicy`] says.
+    /// The type's [`StallPolicy`] decides.
     Policy,
-    /// The job is run again.
+    /// The job runs again.
     Rerun {
-        /// When; `None` as the policy says, but the job is never given up.
+        /// When; `None` as the policy decides, except that it never gives the job up.
         due_ms: Option<i64>,
-        /// With which data; `None` with what it has.
+        /// The new data; `None` keeps the data.
         data: Option<Bytes>,
     },
     /// The job is [dead](State::Dead), as [given up](crate::Outcome::GaveUp).
     GiveUp {
-        /// The data it is left with; `None` leaves it as it was.
+        /// The final data; `None` keeps the data.
         data: Option<Bytes>,
         /// Why, for the history.
         reason: String,
     },
 }
 
-/// What an event does to a job, and what else is to be written.
+/// The effect of an event on a job, and other writes.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) change: Change,
     /// A run that moves from the header to the history.
     pub(crate) spill: Option<Attempt>,
-    /// Notifiers to be told.
+    /// Notifiers to notify.
     pub(crate) tell: Vec<u64>,
-    /// For the holder that the job had, if there was one.
+    /// For the job's previous holder, if it had one.
     pub(crate) signal: Option<Signal>,
     pub(crate) reply: Reply,
 }
@@ -229,7 +229,7 @@ pub(crate) enum Change {
     None,
     Put(Arc<Header>),
     Delete,
-    /// Finished, and deleted with it.
+    /// Finished, and deleted at the same time.
     FinishAndDelete,
 }
 
@@ -237,12 +237,12 @@ pub(crate) enum Change {
 pub(crate) enum Reply {
     Created,
     Replaced,
-    /// To be delivered at the next run.
+    /// Delivered to the next run.
     Deferred,
     /// A finished or dead job is pending again.
     Revived,
     Unchanged,
-    /// This very call was done before.
+    /// This call was done before.
     Repeated,
     /// Done; `again` if another run follows.
     Done {
@@ -250,7 +250,7 @@ pub(crate) enum Reply {
     },
 }
 
-/// What `event` does to a job.
+/// Applies `event` to a job.
 pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<Step> {
     match event {
         Event::Ask {
@@ -314,7 +314,7 @@ impl Step {
         }
     }
 
-    /// A change that subscribers are not told of.
+    /// A change without a notification.
     fn put(new: Header, reply: Reply) -> Self {
         Self {
             change: Change::Put(Arc::new(new)),
@@ -322,7 +322,7 @@ impl Step {
         }
     }
 
-    /// A change that subscribers are told of, once.
+    /// A change that subscribers are notified of once.
     fn tell(mut new: Header, reply: Reply) -> Self {
         let tell = if new.is_fleeting() && !new.state().is_over() {
             // Its end waits for nobody, so they have to be there already.

@@ -1,4 +1,4 @@
-//! Accepting jobs.
+//! Claims: they assign due jobs to a holder.
 //!
 //! One claim for up to n jobs, in one transaction:
 //!
@@ -12,29 +12,29 @@
 //! each chosen job   JOB                                 ── the fence ─  JOB with a new lock
 //!   (conflicting)   its DATA (snapshot)                                 clears its PENDING row
 //!                                                                       ACTIVITY: the first heartbeat
-//!                                                                       HISTORY: the run before, if any
-//!                                                                       NOTE, NOTIFIER if it is followed
+//!                                                                       HISTORY: the previous run, if any
+//!                                                                       NOTE, NOTIFIER if it has subscribers
 //! all of them       SLEEPER, if more is due than is taken (snapshot)    clears one: wakes another acceptor
 //!                                                                       COUNT: blind additions
 //! ```
 //!
-//! What two transactions at the same moment collide on:
+//! Conflicts between concurrent transactions:
 //!
 //! ```text
-//! claim A   claim B that chose the same job    JOB: the second to commit retries, and chooses anew
+//! claim A   claim B that chose the same job    JOB: the second to commit retries, and chooses again
 //! claim A   claim B that chose other jobs      nothing: PENDING is read by snapshot, COUNT is added to
 //! claim A   a creator that adds other jobs     nothing, for the same reasons
-//! claim A   a creator that replaces, or        JOB: the claim retries, and accepts the newer data, or
+//! claim A   a creator that replaces, or        JOB: the claim retries, and gets the newer data, or
 //!           removes, a chosen job              another job
 //! ```
 //!
-//! Claims of one moment should therefore seldom choose the same jobs. Each begins at a random shard, and of
-//! more candidates than it wants it takes a whole block of neighbours: two claims that see the same rows
-//! choose all jobs in common or none, so a collision costs one retry and not one for each job.
+//! So concurrent claims should seldom choose the same jobs. Each starts at a random shard, and from more
+//! candidates than it wants takes a whole block of neighbours: two claims that read the same rows choose all
+//! jobs in common or none, so a collision costs one retry, not one per job.
 //!
-//! Locks are drawn before the transaction and kept over its retries. When the store cannot say whether a try
-//! was committed, the next one looks for its own locks in the headers ([`Jobs::recall_claim`]): jobs that
-//! carry them were accepted, and are returned instead of others.
+//! Locks are drawn before the transaction and kept over its retries. If the store cannot tell whether a try was
+//! committed, the next one looks for its own locks in the headers ([`Jobs::recall_claim`]): jobs that carry
+//! them were claimed, and are returned instead of others.
 
 mod candidates;
 mod lanes;
@@ -59,11 +59,11 @@ use crate::testing::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
 use candidates::{Candidate, choose};
 
-/// About how much data one claim returns: it has to be read within the transaction's time.
+/// Approximate maximum of data per claim: it must be read within the transaction's time limit.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A request for jobs, drawn before its transaction and kept over retries: so a claim recognises its jobs
-/// when an earlier try was committed and the store could not say so.
+/// A request for jobs, drawn before its transaction and kept over retries, so that a retry recognises the jobs
+/// of an earlier try that was committed without an answer.
 #[derive(Debug)]
 pub struct Claim {
     ty: JobType,
@@ -73,7 +73,7 @@ pub struct Claim {
     locks: Vec<JobLock>,
     drawn_at: Instant,
     turn: Turn,
-    /// What the tries chose that may be committed, and whether an earlier call may have committed it.
+    /// Choices of tries that may be committed, and whether an earlier call may have committed one.
     memo: Mutex<Memo>,
 }
 
@@ -83,36 +83,36 @@ struct Memo {
     unsure: bool,
 }
 
-/// A job that was accepted.
+/// A claimed job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// The handle that the holder's later calls take.
+    /// The argument of the holder's later calls.
     pub job: Job,
     /// The job's data.
     pub data: Bytes,
-    /// How many of its last runs in a row ended with a silent holder, or failed and were put back.
+    /// Runs in a row that ended with a silent holder, or failed and put the job back.
     pub stalls: u32,
-    /// When it was due; 0 was as soon as possible.
+    /// When it was due; 0 means as soon as possible.
     pub due_ms: i64,
-    /// When it was added first.
+    /// When it was first added.
     pub created_ms: i64,
-    /// When it became ready to be accepted, by its creator's clock.
+    /// When it became ready to be claimed, by its creator's clock.
     pub ready_ms: i64,
-    /// A moment before it was accepted. The timeout is counted from here.
+    /// Just before it was claimed. The timeout starts here.
     pub claimed_at: Instant,
 }
 
-/// What a claim found.
+/// The result of a claim.
 #[derive(Debug, Default)]
 pub struct Claimed {
     /// The jobs: as many as were requested and due.
     pub jobs: Vec<Accepted>,
-    /// When the next scheduled job falls due, if no job was due.
+    /// When the next scheduled job is due, if no job was.
     pub next_due_ms: Option<i64>,
 }
 
 impl Claim {
-    /// True when the store could not say whether the last call was committed.
+    /// Whether the store could not tell if the last call was committed.
     pub(crate) fn is_unsure(&self) -> bool {
         self.memo().unsure
     }
@@ -147,7 +147,7 @@ impl Jobs {
         self.claim_for(ty, holder, count, 0)
     }
 
-    /// A claim of an acceptor, which is told when the jobs are taken away.
+    /// A claim of an acceptor, which is notified when the jobs are removed.
     pub(crate) fn claim_for(
         &self,
         ty: &JobType,
@@ -181,9 +181,9 @@ impl Jobs {
         self.accept_claim(&self.claim(ty, holder, count)).await
     }
 
-    /// Accepts the jobs of a claim, without waiting for the disk: after a power cut the jobs may be
-    /// pending again. On [`store::Error::MaybeCommitted`] call again with the same claim, or call
-    /// [`recall_claim`](Self::recall_claim): otherwise jobs that were accepted have to time out.
+    /// Claims jobs without waiting for the disk: after a power cut they may be pending again. On
+    /// [`store::Error::MaybeCommitted`] call this or [`recall_claim`](Self::recall_claim) with the same claim:
+    /// otherwise claimed jobs have to time out.
     pub async fn accept_claim(&self, claim: &Claim) -> Result<Claimed> {
         let claimed = self
             .transact_claim(claim, false, |tx| async move {
@@ -195,7 +195,7 @@ impl Jobs {
         Ok(claimed)
     }
 
-    /// The jobs that an earlier call with this claim has accepted; none if it was not committed.
+    /// The jobs that an earlier call with this claim has claimed; none if it was not committed.
     pub async fn recall_claim(&self, claim: &Claim) -> Result<Vec<Accepted>> {
         if !claim.is_unsure() {
             return Ok(Vec::new());
@@ -206,9 +206,9 @@ impl Jobs {
         Ok(claimed.unwrap_or_default().jobs)
     }
 
-    /// A transaction that accepts the jobs of a claim. It need not wait for the disk: if a power cut undoes
-    /// the claim, the job is run again, as after any death of a holder, and whatever the holder has
-    /// written since came after the claim in the log and is undone with it.
+    /// A transaction that claims jobs. It need not wait for the disk: if a power cut undoes the claim, the job
+    /// runs again, as after the death of a holder, and everything that the holder has written since comes later
+    /// in the log and is undone, too.
     pub(crate) async fn transact_claim<T, Fut>(
         &self,
         claim: &Claim,
@@ -283,8 +283,7 @@ impl Jobs {
         })
     }
 
-    /// The candidates that are pending, with header and data: as many as fit. Those that cannot be decoded
-    /// are put into quarantine.
+    /// The pending candidates with header and data, as many as fit. Undecodable ones are put into quarantine.
     async fn pending(
         &self,
         tx: &Transaction,
@@ -367,14 +366,14 @@ impl Jobs {
                 }
                 return Ok::<_, Error>(Some(accepted));
             }
-            // An earlier try that is still on its way has read this row, so it cannot be committed any more.
+            // An earlier try still in progress has read this row, so it cannot be committed any more.
             let key = self.keys().job(&claim.ty, &id);
             tx.add_write_conflict_range(KeyRange::key(&key));
             Ok(None)
         });
         let jobs: Vec<Accepted> = try_join_all(looked).await?.into_iter().flatten().collect();
         if jobs.is_empty() {
-            // It was not committed: the claim starts anew.
+            // It was not committed: the claim starts over.
             return Ok(None);
         }
         Ok(Some(Claimed {

@@ -1,5 +1,5 @@
-//! Writes what a step of the state machine calls for: the header, the one index row that follows from
-//! it, chunks of data, history and counters; and wakes acceptors and notifiers.
+//! Writes the effects of a step of the state machine: the header, its index row, chunks of data,
+//! history and counters; and wakes acceptors and notifiers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use crate::{Job, JobId, JobType, Jobs, Op, Result};
 
 /// The size of a chunk of data, below `FoundationDB`'s limit for values.
 pub(crate) const CHUNK_BYTES: usize = 90_000;
-/// How many attempts are kept beside the one in the header.
+/// Attempts kept besides the one in the header.
 pub(crate) const HISTORY_MAX: u32 = 10;
-/// Sleeping services look for work at least this often, so only jobs that are due sooner wake one.
+/// Sleeping services poll at least this often, so only jobs due sooner wake one.
 pub(crate) const POLL_MS: i64 = 5_000;
-/// The most acceptors that one transaction wakes.
+/// Maximum acceptors that one transaction wakes.
 const WAKE_MAX: usize = 8;
 
-/// The writes of one operation, so far. [`Self::flush`] ends it.
+/// The pending writes of one operation, written by [`Self::flush`].
 pub(crate) struct Effects<'a> {
     jobs: &'a Jobs,
     tx: &'a Transaction,
     cx: Context,
     /// Additions to COUNT rows, by type and edge.
     counts: BTreeMap<(JobType, u16), i64>,
-    /// How many jobs of a type have become due, or will before sleepers look again.
+    /// Jobs of a type that are due, or will be before sleepers poll again.
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
 }
 
 impl Jobs {
-    /// The writes of an operation in `tx`: none so far.
+    /// An operation in `tx`, without writes yet.
     pub(crate) async fn effects<'a>(
         &'a self,
         tx: &'a Transaction,
@@ -62,7 +62,7 @@ impl Jobs {
         })
     }
 
-    /// Removes the chunks of data that `new` no longer refers to, and writes those that are new to it.
+    /// Removes the chunks of data that `new` does not refer to any more, and writes its new ones.
     pub(crate) fn move_chunks(
         &self,
         tx: &Transaction,
@@ -90,7 +90,7 @@ impl Jobs {
 }
 
 impl Effects<'_> {
-    /// Runs the state machine and writes what follows. `header` becomes the new one.
+    /// Runs the state machine and writes its effects. `header` becomes the new one.
     pub(crate) fn run(
         &mut self,
         ty: &JobType,
@@ -148,7 +148,7 @@ impl Effects<'_> {
             let from = old.as_deref().map(kind);
             let by = deleted.map(|state| (state, from.map_or(0, |(_, label)| label)));
             let to = header.as_deref().map(kind);
-            // One that is deleted when it finishes has finished all the same.
+            // A job deleted when it finishes still counts as finished.
             for (from, to) in [(from, by.or(to)), (by.or(to), to)] {
                 self.count(ty, from, to);
             }
@@ -176,7 +176,7 @@ impl Effects<'_> {
             self.tx.clear(&self.jobs.keys().index(ty, id, from));
         }
         match to {
-            // ACTIVITY rows are written with the heartbeat, by [`Self::beat`].
+            // [`Self::beat`] writes ACTIVITY rows with the heartbeat.
             None | Some(Position::Active) => {}
             Some(to @ (Position::Finished(_) | Position::Dead(_))) => {
                 self.tx.set(&self.jobs.keys().index(ty, id, to), &[]);
@@ -216,7 +216,7 @@ impl Effects<'_> {
         }
     }
 
-    /// Counts that a job is gone of which only the state is known.
+    /// Counts the removal of a job of which only the state is known.
     pub(crate) fn count_removed(&mut self, ty: &JobType, state: State) {
         let key = (ty.clone(), edge(Some((state, 0)), None));
         *self.counts.entry(key).or_default() += 1;
@@ -234,7 +234,7 @@ impl Effects<'_> {
         }
     }
 
-    /// Writes the holder's heartbeat, and how long it may be silent from then on.
+    /// Writes the holder's heartbeat, with the timeout that applies from then on.
     pub(crate) fn beat(&self, ty: &JobType, id: &JobId, timeout: Duration) {
         let key = self.jobs.keys().index(ty, id, Position::Active);
         let mut rest = [0; 16];
@@ -244,20 +244,20 @@ impl Effects<'_> {
         self.tx.set_versionstamped_value(&key, &value);
     }
 
-    /// Remembers a call of the holder, and forgets those that have ended.
+    /// Records a call of the holder, and drops those that have ended.
     pub(crate) fn remember(&self, job: &Job, op: u64) {
         let keys = self.jobs.keys();
         let forgets = self.cx.planted.is(Bug::CallsForgetOthers);
         for ended in job.run.call(op, self.tx.call(), forgets) {
             self.tx.clear(&keys.call(job, ended));
         }
-        // With a stamp, so that a second call in this transaction is not taken for another try of it.
+        // With a stamp, so that a second call in this transaction is not mistaken for a retry of it.
         let value = stamp_template(self.cx.order.incarnation, &[]);
         self.tx
             .set_versionstamped_value(&keys.call(job, op), &value);
     }
 
-    /// The run is over: forgets its calls, but for those that may still be tried again.
+    /// The run has ended: drops its calls, except those that may still be retried.
     pub(crate) fn forget(&self, job: &Job) {
         let keys = self.jobs.keys();
         match job.run.end() {

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use crate::model::codec::{Reader, Writer};
 use crate::{Error, Result};
 
-/// The numbers of the fields behind those that every header has, in the order in which they are
-/// written. Never change one, never use one again.
+/// The numbers of the fields after those of every header, in the order in which they are written.
+/// Never change or reuse one.
 pub(crate) mod field {
     pub(crate) const LANE: u8 = 1;
     pub(crate) const FAILURES: u8 = 2;
@@ -18,22 +18,22 @@ pub(crate) mod field {
     pub(crate) const TAKEN: u8 = 8;
 }
 
-/// Fields that few jobs have; one that has its default is not written.
+/// Fields that few jobs have; defaults are not written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rare {
     /// Runs in a row that failed.
     pub(crate) failures: u32,
-    /// When the oldest signal came that no run has covered.
+    /// When the oldest signal not yet covered by a run arrived.
     pub(crate) asked_ms: Option<i64>,
-    /// Its priority; 0 is the ordinary one.
+    /// Its priority; 0 is normal.
     pub(crate) class: u8,
-    /// Whose share of the queue it takes.
+    /// The tenant whose share of the queue it uses.
     pub(crate) tenant: Option<Bytes>,
-    /// The limit on how many of its kind run.
+    /// The limit on concurrent runs of its kind.
     pub(crate) pool: Option<Bytes>,
-    /// The limit on how many run that work on the same thing.
+    /// The limit on concurrent runs on the same resource.
     pub(crate) key: Option<Bytes>,
-    /// The slots of limits that its run has taken.
+    /// The slots of limits that its run occupies.
     pub(crate) taken: Vec<(Bytes, u32)>,
 }
 

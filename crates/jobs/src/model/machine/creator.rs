@@ -1,4 +1,4 @@
-//! What a creator's `add` and `resubmit` do to a job.
+//! A creator's `add` and `resubmit`.
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ pub(super) fn ask(
     create: Option<Create>,
     cx: &Context,
 ) -> Result<Step> {
-    // 0 is as soon as possible, and nothing is sooner.
+    // 0 means as soon as possible, and nothing is sooner.
     let mut due_ms = due_ms.map(|due_ms| due_ms.max(0));
     if due_ms.is_none() && cx.planted.is(Bug::ResubmitFarFuture) {
         due_ms = Some(1 << 46);

@@ -1,4 +1,4 @@
-//! What acceptors and holders do to a job.
+//! Events of acceptors and holders.
 
 use bytes::Bytes;
 
@@ -137,7 +137,7 @@ pub(super) fn finish(
     Ok(step)
 }
 
-/// The job, if `lock` holds it.
+/// The job, if held with `lock`.
 fn held(old: Option<&Header>, lock: JobLock) -> Result<&Header> {
     old.filter(|old| old.lock() == Some(lock))
         .ok_or(Error::Halt)

@@ -1,4 +1,4 @@
-//! Changes to a header that several events share.
+//! Changes of a header shared by several events.
 
 use bytes::Bytes;
 
@@ -55,8 +55,8 @@ impl Header {
         }
     }
 
-    /// The holder asks for another run. It cannot delay a run that a creator has asked for, nor replace
-    /// the creator's data.
+    /// The holder requests another run. It can neither delay a run that a creator requested, nor
+    /// replace the creator's data.
     pub(super) fn ask_again(&mut self, due_ms: i64, data: Option<Bytes>) {
         let due_ms = due_ms.max(0);
         let data = data.map(|data| self.blob(data));

@@ -1,4 +1,4 @@
-//! What happens to a job when its holder goes silent.
+//! Events of silent holders.
 
 use super::{Context, Reply, Step, Verdict};
 use crate::model::header::Header;
@@ -31,8 +31,8 @@ pub(super) fn stall(
             new.data = newer;
         }
         if next.by_creator {
-            // A creator's run is owed even if the policy would give the job up: it asks for a new run, and
-            // does not retry the one that went silent.
+            // A creator's run is due even if the policy would give the job up: it is a new run, not a
+            // retry of the one that went silent.
             new.end_attempt(Outcome::Stalled, Some(silent), cx);
             new.be_pending(next.due_ms, cx);
             return Ok(Step::tell(new, Reply::Done { again: true }));

@@ -15,8 +15,8 @@ use crate::model::keys::{Position, since};
 use crate::testing::planted::Bug;
 use crate::{JobId, JobType, Jobs, Lane, Result, telemetry};
 
-/// How many rows a claim reads: so many for each job it wants, but only so many more than it wants,
-/// because claims that begin at random shards seldom see the same rows; and at least so many.
+/// Rows that a claim reads: a multiple of the jobs it wants, but limited in excess, because claims that
+/// start at random shards seldom read the same rows; and a minimum.
 const WINDOW_PER_JOB: usize = 8;
 const WINDOW_MORE_MAX: usize = 64;
 const WINDOW_MIN: usize = 16;
@@ -24,7 +24,7 @@ const WINDOW_MIN: usize = 16;
 const TIMED_WINDOW_PER_JOB: usize = 32;
 const TIMED_WINDOW_MORE_MAX: usize = 256;
 const TIMED_WINDOW_MIN: usize = 32;
-/// Up to so many scheduled jobs are read in one range; if there are more, each bucket is read by itself.
+/// Up to this many scheduled jobs are read in one range; if there are more, each bucket is read separately.
 const TIMED_FEW: usize = 256;
 
 /// A row at the head of a bucket.
@@ -35,7 +35,7 @@ pub(super) struct Candidate {
     pub(super) since_ms: i64,
 }
 
-/// What a claim may take.
+/// The jobs that a claim may take.
 #[derive(Debug)]
 pub(super) struct Heads {
     /// Jobs without a lane.
@@ -50,17 +50,16 @@ impl Heads {
     }
 }
 
-/// Scheduled jobs, as far as they were looked at.
+/// The scheduled jobs that were read.
 #[derive(Debug)]
 struct Scheduled {
     due: Vec<Candidate>,
-    /// When the first of the others falls due.
+    /// When the first of the others is due.
     next_due_ms: Option<i64>,
 }
 
 impl Jobs {
-    /// Due jobs, about as many as it takes to choose from; if there are none at all, when the next
-    /// one falls due.
+    /// Due jobs, enough to choose from; if there are none, when the next one is due.
     pub(super) async fn heads(&self, tx: &Transaction, claim: &Claim) -> Result<Heads> {
         let wanted = claim.locks.len();
         let window = (WINDOW_PER_JOB * wanted).min(wanted + WINDOW_MORE_MAX);
@@ -76,7 +75,7 @@ impl Jobs {
             self.candidates(tx, claim, timed_after, timed_window),
         )
         .await?;
-        // Those of lanes come last, in the order of lanes and not of turns.
+        // Jobs of lanes come last, ordered by lane, not by turn.
         let without = due.partition_point(|job| job.lane().is_none());
         let has_lanes = due.split_off(without).pop().is_some();
         let has_lanes = has_lanes || timed.last().is_some_and(|job| job.lane().is_some());
@@ -131,7 +130,7 @@ impl Jobs {
         Ok(candidates.collect())
     }
 
-    /// Which of these scheduled jobs are due.
+    /// Splits scheduled jobs into due ones and others.
     fn scheduled(&self, claim: &Claim, jobs: Vec<Candidate>) -> Scheduled {
         let horizon_ms = self.horizon_ms(claim);
         let (due, later): (Vec<_>, Vec<_>) = jobs
@@ -150,7 +149,7 @@ impl Jobs {
         claim: &Claim,
         window: usize,
     ) -> Result<Scheduled> {
-        // Together twice as many as are wanted, if they are spread evenly.
+        // Twice as many as wanted in total, if they are spread evenly.
         let each = 1 + (2 * claim.locks.len()).div_ceil(usize::from(TIMED_BUCKETS));
         let heads = (0..TIMED_BUCKETS).map(|bucket| {
             let bucket = self.keys().timed(&claim.ty, bucket);
@@ -177,7 +176,7 @@ impl Scheduled {
         (self.due.iter()).filter(|job| job.lane().is_none()).count()
     }
 
-    /// Adds what was seen elsewhere, or seen again.
+    /// Adds jobs found elsewhere, without duplicates.
     fn add(&mut self, other: Self) {
         let known: BTreeSet<JobId> = self.due.iter().map(|job| job.id.clone()).collect();
         let new = (other.due.into_iter()).filter(|job| !known.contains(&job.id));
@@ -189,7 +188,7 @@ impl Scheduled {
 }
 
 impl Candidate {
-    /// `None` if the key says nothing. Without a time the job has waited since it was due.
+    /// `None` if the key cannot be decoded. Without a time the job has waited since it was due.
     fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Option<Self> {
         let position = jobs.keys().position(ty, State::Pending, &row.key);
         let position = position.inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
@@ -219,16 +218,15 @@ impl Candidate {
 }
 
 impl Claim {
-    /// Choices that nothing depends on; another attempt makes others.
+    /// For choices that do not affect results; another attempt makes others.
     fn rng(&self, attempt: u32) -> SmallRng {
         SmallRng::seed_from_u64(self.op.seed() ^ u64::from(attempt))
     }
 }
 
-/// As many neighbours of the candidates as are wanted, in blocks from the first one on: claims
-/// that look at the same jobs meet in all of what they take, or in none. What is left behind the last
-/// whole block is the beginning of one more, or what is due would not have its turn there for as long
-/// as there are ready jobs.
+/// As many neighbouring candidates as wanted, from a random block: claims that read the same jobs take
+/// all in common, or none. The remainder after the last whole block starts a block, too, which wraps
+/// around; otherwise due jobs there would wait for as long as there are ready ones.
 pub(super) fn choose(
     mut candidates: Vec<Candidate>,
     wanted: usize,

@@ -1,9 +1,9 @@
 //! Lanes: owners whose jobs take turns.
 //!
-//! A claim begins with the lane behind the one that was served last, so a job waits for as many
-//! claims as there are lanes with jobs, and not for the jobs before it. Whose turn it is is known to
-//! the handle alone: another one begins anywhere and comes round as soon. Jobs without a lane are
-//! served as one lane, behind the last. A type that uses none is looked at for lanes seldom.
+//! A claim starts with the lane after the one served last, so a job waits for as many claims as there
+//! are lanes with jobs, not for the jobs before it. Only the handle knows whose turn it is: another
+//! one starts anywhere and gets to the lane as soon. Jobs without a lane are served as one lane,
+//! after the last. A type that uses no lanes is seldom searched for them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,11 +18,11 @@ use crate::model::keys::Position;
 use crate::model::turns::Turn;
 use crate::{Jobs, Result};
 
-/// How many lanes one claim takes jobs from at most, if the first ones have enough.
+/// Maximum lanes that one claim takes jobs from, if the first ones have enough.
 const LANES_MAX: usize = 8;
-/// How many lanes of scheduled jobs one claim looks at before it takes what it has found.
+/// Maximum lanes of scheduled jobs that one claim reads.
 const TIMED_LANES_MAX: usize = 16;
-/// Into how many parts the lanes are divided when all of them are looked at.
+/// Ranges into which the lanes are divided when all of them are read.
 const PARTS: u16 = 32;
 
 /// Due jobs of one lane.
@@ -32,12 +32,12 @@ struct Group {
     due: Vec<Candidate>,
 }
 
-/// Due jobs of some lanes, in the order of their turns.
+/// Due jobs of some lanes, in order of their turns.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     ready: Vec<Group>,
     timed: Vec<Group>,
-    /// Behind the last lane of scheduled jobs that was looked at.
+    /// The lane after the last one of scheduled jobs that was read.
     timed_end: u16,
 }
 
@@ -54,7 +54,7 @@ impl Groups {
             .collect()
     }
 
-    /// Adds scheduled jobs that were found elsewhere, if they are not there yet.
+    /// Adds scheduled jobs found elsewhere, without duplicates.
     pub(super) fn add_timed(&mut self, mut found: Vec<Candidate>) {
         let known = self.ids();
         found.retain(|job| !known.contains(&job.id));
@@ -102,7 +102,7 @@ impl Jobs {
         Ok(groups)
     }
 
-    /// The heads of lanes of ready jobs, until there are enough beside those that are known.
+    /// The heads of lanes of ready jobs, until there are enough together with the known ones.
     async fn ready_lanes(
         &self,
         tx: &Transaction,
@@ -133,8 +133,8 @@ impl Jobs {
         Ok(groups)
     }
 
-    /// The heads of up to so many lanes of scheduled jobs that are due, when the first of the others
-    /// is, and the lane behind them.
+    /// The heads of up to `lanes_max` lanes of scheduled due jobs, when the first of the others is
+    /// due, and the lane after them.
     async fn timed_lanes(
         &self,
         tx: &Transaction,
@@ -166,7 +166,7 @@ impl Jobs {
         Ok((groups, next_due_ms, lanes.start))
     }
 
-    /// The scheduled jobs of all lanes that are due, and when the first of the others is.
+    /// The due scheduled jobs of all lanes, and when the first of the others is due.
     pub(super) async fn all_timed_lanes(
         &self,
         tx: &Transaction,
@@ -186,8 +186,8 @@ impl Jobs {
         Ok((due, next_due_ms))
     }
 
-    /// Chooses among the jobs without a lane and those of lanes: one of each in turn, as far as there
-    /// are any.
+    /// Chooses among the jobs without a lane and those of lanes: one of each in turn, while both have
+    /// any.
     pub(super) fn take_turns(
         &self,
         others: Vec<Candidate>,
@@ -204,7 +204,7 @@ impl Jobs {
             first.insert(place, Group { lane, due });
         }
         let ready_count = first.len();
-        // Neither kind waits for the other.
+        // Ready and scheduled jobs do not block each other.
         let ready_first = claims.is_multiple_of(2);
         if !ready_first {
             std::mem::swap(&mut first, &mut second);
@@ -235,14 +235,14 @@ impl Jobs {
     }
 }
 
-/// True when a claim needs no other lanes: it has jobs for all its locks, of some lanes.
+/// Whether a claim needs no other lanes: it has enough jobs, from enough lanes.
 fn enough(groups: &[Group], known: usize, wanted: usize) -> bool {
     let jobs: usize = groups.iter().map(|group| group.due.len()).sum();
     jobs >= wanted && known + groups.len() >= wanted.min(LANES_MAX)
 }
 
-/// Divides what is wanted among groups of these sizes, as evenly as they allow; the first ones get
-/// what is left over.
+/// Divides what is wanted among groups of these sizes as evenly as possible; the first ones get the
+/// remainder.
 fn shares(sizes: &[usize], wanted: usize) -> Vec<usize> {
     let mut shares = vec![0; sizes.len()];
     let mut left = wanted;

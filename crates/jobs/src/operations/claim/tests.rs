@@ -6,8 +6,8 @@ use super::candidates::{Candidate, choose};
 use crate::model::keys::Position;
 use crate::{Clock, Entropy, Holder, JobId, JobType, Jobs};
 
-/// Of more candidates than are wanted each has its turn: one that lies behind whole blocks of
-/// others, as a scheduled job does behind a backlog of ready ones, too.
+/// Every candidate is chosen at some time, even one after whole blocks of others, like a scheduled
+/// job behind a backlog of ready ones.
 #[tokio::test]
 async fn every_candidate_has_its_turn() {
     let store = Store::open("memory:").await.unwrap();
