@@ -18,7 +18,7 @@ struct Mail {
 
 async fn send(task: Task<Mail>) -> Result<Finish, Failure> {
     if !task.data.to.contains('@') {
-        return Err(Failure::Dead(format!("{} is no address", task.data.to)));
+        return Err(Failure::Dead(format!("{} is not an address", task.data.to)));
     }
     // An error passed on with `?` is retried later.
     tokio::time::sleep(Duration::from_millis(10)).await;

@@ -36,7 +36,7 @@ pub enum Error {
     #[error("the service was stopped")]
     Stopped,
     /// The store failed, after retries of retryable errors.
-    #[error("use the store")]
+    #[error("the store failed")]
     Store(#[from] store::Error),
 }
 

@@ -122,7 +122,7 @@ pub(crate) fn stalled(ty: &JobType, rerun: u64, given_up: u64) {
 
 /// Logs and counts a row that is skipped.
 pub(crate) fn undecodable(ty: &JobType, key: &[u8], error: &Error) {
-    tracing::error!(job.ty = %ty, key = %key.escape_ascii(), error = %error.chain(), "skip a row that cannot be decoded");
+    tracing::error!(job.ty = %ty, key = %key.escape_ascii(), error = %error.chain(), "skipped an undecodable row");
     counter!(UNDECODABLE, "type" => ty.to_string()).increment(1);
 }
 

@@ -27,14 +27,14 @@ pub enum ServiceError {
     #[error("the service was stopped")]
     Stopped,
     /// Credentials cannot be opened: a key is missing, or the stored text was altered. For the operator: 500.
-    #[error("read what was sealed")]
+    #[error("cannot open sealed credentials")]
     Unreadable(#[from] Unreadable),
     #[error(transparent)]
     Docs(#[from] docstore::Error),
     #[error(transparent)]
     Jobs(#[from] jobs::Error),
     /// The store failed, after retries of retryable errors.
-    #[error("use the store")]
+    #[error("the store failed")]
     Store(#[from] store::Error),
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn stopped(jobs: usize) {
 }
 
 /// Jobs of this node, and the idle ones among them, which hold no permit.
-#[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
+#[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 jobs")]
 pub(crate) fn load(running: usize, parked: usize) {
     gauge!("couchdb_couch_replicator_jobs_running").set(running as f64);
     gauge!("davenport_replicator_jobs_idle").set(parked as f64);
@@ -42,14 +42,14 @@ pub(crate) fn lag(lag: Duration) {
     gauge!("davenport_replicator_lag_seconds").set(lag.as_secs_f64());
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
+#[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 jobs")]
 pub(crate) fn queue(pending: u64, total: u64) {
     gauge!("couchdb_couch_replicator_jobs_pending").set(pending as f64);
     gauge!("couchdb_couch_replicator_jobs_total").set(total as f64);
 }
 
 /// All replications of the service by state; the same on every node.
-#[expect(clippy::cast_precision_loss, reason = "nobody has so many jobs")]
+#[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 jobs")]
 pub(crate) fn replications(census: &Census) {
     for (state, jobs) in [
         ("pending", census.pending - census.paused),
@@ -66,7 +66,7 @@ pub(crate) fn replications(census: &Census) {
 }
 
 /// Keys that something may be sealed with: more than one only while keys are changed.
-#[expect(clippy::cast_precision_loss, reason = "nobody has so many keys")]
+#[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 keys")]
 pub(crate) fn keys(used: usize) {
     gauge!("davenport_keys_in_use").set(used as f64);
 }

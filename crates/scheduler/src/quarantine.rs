@@ -123,7 +123,7 @@ impl Suspect {
             .transact("clear_suspect", clear)
             .await
         {
-            tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "clear a suspect");
+            tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "cannot clear a suspect");
         }
     }
 }
@@ -152,10 +152,10 @@ impl Replications {
         tracing::error!(
             job.id = %job.id,
             stuck_s = stuck.as_secs(),
-            "a run does not give its thread back; the job goes to another node, and this one should be restarted"
+            "a run blocks its thread; another node takes over its job, and this node should be restarted"
         );
         if let Err(error) = write.await {
-            tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "mark a stuck run");
+            tracing::debug!(job.id = %job.id, error = %wire::chain(&error), "cannot record a stuck run");
         }
     }
 }

@@ -36,10 +36,10 @@ pub enum Unreadable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRing {
     /// Use only letters, digits, `-` and `_`.
-    #[error("`{0}` is no name of a key: letters, digits, - and _ only")]
+    #[error("`{0}` is not a valid key name: use only letters, digits, - and _")]
     Name(String),
     /// Give every key its own name.
-    #[error("the key `{0}` is there twice")]
+    #[error("the key `{0}` is defined twice")]
     Twice(String),
 }
 

@@ -162,7 +162,7 @@ impl Server {
                             return;
                         }
                         Err(error) => {
-                            tracing::warn!(error = %wire::chain(&error), "accept jobs");
+                            tracing::warn!(error = %wire::chain(&error), "cannot claim jobs");
                             sleep(Duration::from_secs(1)).await;
                         }
                     }
@@ -232,7 +232,7 @@ impl Server {
             Ok((id, _)) => id,
             Err(error) => {
                 // A bug. The activity monitor recovers the job when its heartbeats are missed.
-                tracing::error!(error = %error, "a run ended badly");
+                tracing::error!(error = %error, "a run ended unexpectedly");
                 error.id()
             }
         };
@@ -277,7 +277,7 @@ impl Server {
         let waiting = match self.waiting(options.max_churn).await {
             Ok(waiting) => waiting,
             Err(error) => {
-                tracing::warn!(error = %wire::chain(&error), "count waiting jobs");
+                tracing::warn!(error = %wire::chain(&error), "cannot count waiting jobs");
                 0
             }
         };
@@ -365,7 +365,7 @@ async fn tidy(replications: Replications) {
             Ok(true) if testing::has(Bug::BusyTidying) => sleep(Duration::from_millis(200)).await,
             Ok(true) => sleep(TIDY_PAUSE / 2 + replications.entropy().up_to(TIDY_PAUSE)).await,
             Err(error) => {
-                tracing::warn!(error = %wire::chain(&error), "tidy up");
+                tracing::warn!(error = %wire::chain(&error), "background work failed");
                 sleep(TIDY_PAUSE).await;
             }
         }

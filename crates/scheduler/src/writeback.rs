@@ -121,7 +121,7 @@ pub(crate) async fn write_in(
         }
         Err(error) if error.as_store_error().is_some() => Err(error.into()),
         Err(error) => {
-            tracing::warn!(db = %db.name(), doc.id = %edit.id, error = %error, "write the state of a replication");
+            tracing::warn!(db = %db.name(), doc.id = %edit.id, error = %error, "cannot write the state of a replication");
             Ok(())
         }
     }

@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back(unsigned: u64, signed: i64, text: String, ids: Vec<u64>, opt: Option<u32>) {
+        fn numbers_round_trip(unsigned: u64, signed: i64, text: String, ids: Vec<u64>, opt: Option<u32>) {
             let mut writer = Writer::new(7);
             writer.uint(unsigned);
             writer.int(signed);
@@ -200,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_is_refused_not_fatal(bytes: Vec<u8>) {
+        fn garbage_is_rejected(bytes: Vec<u8>) {
             if let Ok(mut reader) = Reader::new(bytes.into(), "test", 1) {
                 let _ = reader.uint::<u32>();
                 let _ = reader.ids();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_eleven_bytes_is_refused() {
+    fn a_number_of_eleven_bytes_is_rejected() {
         let mut bytes = vec![1];
         bytes.extend([0xff; 9]);
         bytes.push(2);

@@ -59,7 +59,7 @@ impl JobType {
     pub fn new(name: &str) -> Result<Self> {
         check("job type", name.len(), TYPE_BYTES_MAX)?;
         if name.is_empty() {
-            return Err(Error::Invalid("a job type has a name"));
+            return Err(Error::Invalid("a job type needs a name"));
         }
         Ok(Self(name.into()))
     }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_does_not_show_itself() {
+    fn debug_output_hides_the_lock() {
         let lock = JobLock::from_bits(0xabcd_ef01_2345);
         assert_eq!(format!("{lock:?}"), "0000…");
         assert_eq!(lock.bits(), 0xabcd_ef01_2345);

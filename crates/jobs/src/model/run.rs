@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_remembered_while_they_may_be_tried_again() {
+    fn calls_are_kept_while_they_may_be_retried() {
         let (run, one, two) = (Run::default(), Arc::new(()), Arc::new(()));
         assert_eq!(run.end(), Ended::Some(vec![]));
         assert!(run.call(1, Arc::downgrade(&one), false).is_empty());

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_waits_doubling_and_gives_up() {
+    fn delays_double_until_a_job_is_given_up() {
         let policy = StallPolicy {
             stalls_max: Some(4),
             backoff_ms: 100,

@@ -157,7 +157,7 @@ impl Effects<'_> {
         let held_by = old.as_ref().and_then(|old| old.lock());
         if let (Some(signal), Some(lock)) = (signal, held_by)
             && let Some(acceptor) = lock.acceptor()
-            && !self.cx.planted.is(Bug::CancelTellsNobody)
+            && !self.cx.planted.is(Bug::CancelLeavesNoNote)
         {
             self.tell(ty, &signal.note(lock)?, &[acceptor]);
         }
@@ -203,7 +203,7 @@ impl Effects<'_> {
     }
 
     /// Writes the index row of a job that has none.
-    pub(crate) fn index_anew(
+    pub(crate) fn restore_index(
         &mut self,
         ty: &JobType,
         id: &JobId,
@@ -282,7 +282,7 @@ impl Effects<'_> {
             let key = self.jobs.keys().count(&ty, row, edge);
             self.tx.add(&key, times);
         }
-        if self.cx.planted.is(Bug::NobodyWakes) {
+        if self.cx.planted.is(Bug::WakesNoSleeper) {
             return Ok(());
         }
         for (ty, jobs) in self.wake {

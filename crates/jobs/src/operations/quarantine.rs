@@ -109,7 +109,7 @@ impl Jobs {
         for (id, key, header) in read.into_iter().flatten() {
             tx.clear(&key);
             if let Some(header) = header {
-                effects.index_anew(ty, id, &header, timeout);
+                effects.restore_index(ty, id, &header, timeout);
             }
         }
         effects.flush(op).await

@@ -56,7 +56,7 @@ impl Jobs {
         let key = self.keys().sleeper(ty, sleeper);
         let key = &key;
         (self.store())
-            .transact("take_bell_down", |tx| async move {
+            .transact("wake_another_sleeper", |tx| async move {
                 if tx.get(key).await?.is_some() {
                     tx.clear(key);
                     return Ok(());

@@ -65,9 +65,9 @@ const ENDED_MAX: usize = 250;
 /// Requests queued before a caller has to wait.
 const REQUESTS: usize = 1_024;
 /// Pauses before the claims that precede sleeping.
-const LINGERS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
+const LINGER_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
 /// Time until a sleeper's first polls, woken or not; [`POLL_MS`] after that.
-const LOOKS: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(300)];
+const POLLS: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(300)];
 
 /// Claims jobs of one type for the workers of a process.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ pub struct Acceptor {
     /// Claims without jobs since the last one with jobs.
     lingered: usize,
     /// Polls since it went to sleep.
-    looks: usize,
+    polls: usize,
 }
 
 /// What a claim that finds no jobs does next.
@@ -105,7 +105,7 @@ enum Sleep {
 /// What ended a sleep.
 enum Woken {
     Stop,
-    Look,
+    Poll,
     Returned(Vec<Accepted>),
     Requested,
 }
@@ -129,8 +129,8 @@ impl Acceptor {
             unsure: None,
             runs,
             sleeper: None,
-            lingered: LINGERS.len(),
-            looks: 0,
+            lingered: LINGER_PAUSES.len(),
+            polls: 0,
         };
         (acceptor, handle)
     }
@@ -162,7 +162,7 @@ impl Acceptor {
                 }
                 break;
             }
-            match self.look().await {
+            match self.claim_once().await {
                 Ok(Some((next_due_ms, watch))) => {
                     pause.reset();
                     if !self.sleep(&token, next_due_ms, watch).await {
@@ -171,23 +171,23 @@ impl Acceptor {
                 }
                 Ok(None) => pause.reset(),
                 Err(error) => {
-                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "accept jobs");
+                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "cannot claim jobs");
                     pause.wait(&token).await;
                 }
             }
         }
-        self.leave().await;
+        self.shut_down().await;
     }
 
     /// Takes queued requests, and drops those whose caller has stopped waiting.
     fn gather(&mut self) {
         while let Ok(request) = self.requests.try_recv() {
-            self.take_in(request);
+            self.enqueue(request);
         }
         self.waiting.retain(|wanted| !wanted.reply.is_closed());
     }
 
-    fn take_in(&mut self, request: Request) {
+    fn enqueue(&mut self, request: Request) {
         match request {
             Request::Accept(wanted) => self.waiting.push_back(wanted),
             Request::Finish(ended) => self.ended.push_back(ended),
@@ -208,7 +208,7 @@ impl Acceptor {
             }
             request = requests.recv() => match request {
                 Some(request) => {
-                    self.take_in(request);
+                    self.enqueue(request);
                     true
                 }
                 None => false,
@@ -218,7 +218,7 @@ impl Acceptor {
 
     /// Claims for all waiting workers, and ends runs. Returns when the next job is due, and the watch, if nothing is
     /// due and it is time to sleep.
-    async fn look(&mut self) -> Result<Option<(Option<i64>, Option<Watch>)>> {
+    async fn claim_once(&mut self) -> Result<Option<(Option<i64>, Option<Watch>)>> {
         if let Some(claim) = &self.unsure {
             let jobs = self.jobs.recall_claim(claim).await?;
             self.unsure = None;
@@ -231,7 +231,7 @@ impl Acceptor {
         let claim = (self.jobs).claim_for(&self.ty, &self.holder, wanted, self.runs.number);
         self.runs.claim(self.jobs.planted());
         let (sleeper, ended) = (self.sleeper, self.take_ended());
-        let linger = LINGERS.get(self.lingered).copied();
+        let linger = LINGER_PAUSES.get(self.lingered).copied();
         let sleep = match (sleeper, linger) {
             (Some(sleeper), _) => Sleep::Watch(sleeper),
             (None, None) => Sleep::Announce(self.jobs.op().seed()),
@@ -244,7 +244,7 @@ impl Acceptor {
                 Ok((claimed, watch))
             }
             Err(error) => {
-                self.end_apart(ended, &error).await;
+                self.end_separately(ended, &error).await;
                 Err(error)
             }
         };
@@ -267,7 +267,7 @@ impl Acceptor {
             }
             (Ok(_), Sleep::Announce(sleeper)) => {
                 // A creator may have read just before the row existed: claim once more.
-                (self.sleeper, self.looks) = (Some(sleeper), 0);
+                (self.sleeper, self.polls) = (Some(sleeper), 0);
                 Ok(None)
             }
             (Ok(_), Sleep::Linger) => {
@@ -330,14 +330,14 @@ impl Acceptor {
             let ended = self.take_ended();
             match self.jobs.finish_many(&finishes(&ended)).await {
                 Ok(answers) => answer(ended, answers),
-                Err(error) => self.end_apart(ended, &error).await,
+                Err(error) => self.end_separately(ended, &error).await,
             }
         }
     }
 
     /// The shared transaction failed: ends each run in its own, so that one bad request does not fail the others. If
     /// the store is unreachable, all callers get that error.
-    async fn end_apart(&self, ended: Vec<Ended>, error: &Error) {
+    async fn end_separately(&self, ended: Vec<Ended>, error: &Error) {
         for run in ended {
             let answer = if error.is_retryable() {
                 Err(error.clone())
@@ -356,7 +356,7 @@ impl Acceptor {
         next_due_ms: Option<i64>,
         watch: Option<Watch>,
     ) -> bool {
-        let until = self.next_look(next_due_ms, watch.is_some());
+        let until = self.next_poll(next_due_ms, watch.is_some());
         let changed = changed_or_never(watch);
         tokio::pin!(changed);
         loop {
@@ -364,10 +364,10 @@ impl Acceptor {
                 biased;
                 () = token.cancelled() => Woken::Stop,
                 Some(jobs) = self.returned.recv() => Woken::Returned(jobs),
-                () = &mut changed => Woken::Look,
-                () = sleep_until(until) => Woken::Look,
+                () = &mut changed => Woken::Poll,
+                () = sleep_until(until) => Woken::Poll,
                 Some(request) = self.requests.recv() => {
-                    self.take_in(request);
+                    self.enqueue(request);
                     Woken::Requested
                 }
             };
@@ -378,7 +378,7 @@ impl Acceptor {
                     self.end_runs().await;
                 }
                 Woken::Returned(jobs) => self.give_back(jobs).await,
-                Woken::Look => break,
+                Woken::Poll => break,
             }
         }
         self.gather();
@@ -390,13 +390,13 @@ impl Acceptor {
     }
 
     /// When to poll if nothing happens before.
-    fn next_look(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
+    fn next_poll(&mut self, next_due_ms: Option<i64>, watched: bool) -> Instant {
         let poll = Duration::from_millis(POLL_MS.unsigned_abs());
-        let look = LOOKS.get(self.looks).copied();
-        self.looks += 1;
-        let mut wait = look.unwrap_or(if watched { poll } else { poll / 5 });
+        let first = POLLS.get(self.polls).copied();
+        self.polls += 1;
+        let mut wait = first.unwrap_or(if watched { poll } else { poll / 5 });
         wait = wait / 2 + self.jobs.entropy().up_to(wait / 2);
-        if self.jobs.planted().is(Bug::NobodyWakes) {
+        if self.jobs.planted().is(Bug::WakesNoSleeper) {
             wait = Duration::from_hours(24);
         }
         if let Some(due_ms) = next_due_ms {
@@ -434,19 +434,19 @@ impl Acceptor {
         let finishes: Vec<(Job, Finish)> = (jobs.into_iter())
             .map(|accepted| {
                 let finish = Finish {
-                    reason: Some("nobody waited for it any more".into()),
+                    reason: Some("no worker waited for it any more".into()),
                     ..Finish::again(accepted.due_ms)
                 };
                 (accepted.job, finish)
             })
             .collect();
         if let Err(error) = self.jobs.finish_many(&finishes).await {
-            tracing::warn!(job.ty = %self.ty, error = %error.chain(), "give jobs back");
+            tracing::warn!(job.ty = %self.ty, error = %error.chain(), "cannot put jobs back");
         }
     }
 
     /// Stops: ends runs, and gives back jobs that no worker took.
-    async fn leave(&mut self) {
+    async fn shut_down(&mut self) {
         self.requests.close();
         self.gather();
         self.end_runs().await;
@@ -462,7 +462,7 @@ impl Acceptor {
             return;
         };
         if let Err(error) = self.jobs.remove_sleeper(&self.ty, sleeper).await {
-            tracing::debug!(job.ty = %self.ty, error = %error.chain(), "stop waiting for jobs");
+            tracing::debug!(job.ty = %self.ty, error = %error.chain(), "cannot remove a sleeper");
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) async fn perform<D: Duty>(
                 wait
             }
             Err(error) => {
-                tracing::warn!(job.ty = %ty, duty = D::NAME, error = %error.chain(), "watch over jobs");
+                tracing::warn!(job.ty = %ty, duty = D::NAME, error = %error.chain(), "a duty of the monitor failed");
                 telemetry::duty_failed(ty, D::NAME);
                 duty.failed();
                 if jobs.planted().is(Bug::DutiesFailTogether) {

@@ -18,15 +18,15 @@ use crate::{Accepted, Error, Held, Job, Jobs, Op, Result};
 impl Jobs {
     /// Sends heartbeats for a job at the pace of its type's timeout until the job is lost: returns [`Error::Halt`] when
     /// it may have another holder, or when no heartbeat has succeeded for so long that it may have one soon. The run
-    /// then has a quarter of the timeout to stop. Each answer is passed to `told`.
+    /// then has a quarter of the timeout to stop. Each answer is passed to `observe`.
     ///
     /// A write with [`update`](Self::update) or [`run_again`](Self::run_again) through this handle is a heartbeat, too:
     /// a worker that writes often enough sends no others.
     ///
     /// Race it with the work: `tokio::select! { done = work => …, lost = jobs.keep_alive(…) => … }`.
-    pub async fn keep_alive(&self, accepted: &Accepted, mut told: impl FnMut(Held)) -> Error {
+    pub async fn keep_alive(&self, accepted: &Accepted, mut observe: impl FnMut(Held)) -> Error {
         let keeping = self.heartbeats().keep(accepted.job.lock);
-        let (mut heard, mut failed) = (accepted.claimed_at, false);
+        let (mut answered, mut failed) = (accepted.claimed_at, false);
         let first = accepted.job.timeout();
         loop {
             let timeout = if self.planted().is(Bug::KeepsFirstPace) {
@@ -34,18 +34,18 @@ impl Jobs {
             } else {
                 accepted.job.timeout()
             };
-            let lost = heard + timeout / 4 * 3;
+            let lost = answered + timeout / 4 * 3;
             let now = Instant::now();
             let next = if failed {
                 now + timeout / 20 + self.entropy().up_to(timeout / 20)
             } else {
-                now.max(heard + timeout / 5 + self.entropy().up_to(timeout / 10))
+                now.max(answered + timeout / 5 + self.entropy().up_to(timeout / 10))
             };
             let tick = self.heartbeats().tick(next, timeout);
             sleep_until(tick.min(lost)).await;
-            if let Some((at, held)) = keeping.updated().filter(|(at, _)| *at > heard) {
-                (heard, failed) = (at, false);
-                told(held);
+            if let Some((at, held)) = keeping.updated().filter(|(at, _)| *at > answered) {
+                (answered, failed) = (at, false);
+                observe(held);
                 continue;
             }
             let sent = Instant::now();
@@ -53,22 +53,22 @@ impl Jobs {
                 accepted.job.run.lost.cancel();
                 return Error::Halt;
             }
-            let patience = (timeout / 12).min((lost - sent) / 4);
+            let max_delay = (timeout / 12).min((lost - sent) / 4);
             let beat = async {
                 if failed {
                     // This job may cause the conflict, so it is not sent with others again.
                     self.beat_alone(&accepted.job, lost).await
                 } else {
-                    self.beat(&accepted.job, patience, lost).await
+                    self.beat(&accepted.job, max_delay, lost).await
                 }
             };
             match timeout_at(lost, beat).await {
                 Ok(Beat::Held(held, at)) => {
-                    (heard, failed) = (at, false);
+                    (answered, failed) = (at, false);
                     if held.again {
                         accepted.job.run.again.cancel();
                     }
-                    told(held);
+                    observe(held);
                 }
                 Ok(Beat::Lost) | Err(_) => {
                     accepted.job.run.lost.cancel();
@@ -79,16 +79,16 @@ impl Jobs {
         }
     }
 
-    async fn beat(&self, job: &Job, patience: Duration, lost: Instant) -> Beat {
-        let (answer, mut told) = oneshot::channel();
+    async fn beat(&self, job: &Job, max_delay: Duration, lost: Instant) -> Beat {
+        let (answer, mut receiver) = oneshot::channel();
         let job = job.clone();
         let together = if let Some(all) = self.heartbeats().join(Waiting { job, answer }) {
             all
         } else {
             tokio::select! {
                 biased;
-                beat = &mut told => return beat.unwrap_or(Beat::Failed),
-                () = sleep(patience) => self.heartbeats().take(),
+                beat = &mut receiver => return beat.unwrap_or(Beat::Failed),
+                () = sleep(max_delay) => self.heartbeats().take(),
             }
         };
         if !together.is_empty() {
@@ -96,7 +96,7 @@ impl Jobs {
             Box::pin(self.beat_together(together, lost)).await;
         }
         // Without an answer, the task that sent this heartbeat was stopped.
-        told.await.unwrap_or(Beat::Failed)
+        receiver.await.unwrap_or(Beat::Failed)
     }
 
     async fn beat_together(&self, mut all: Vec<Waiting>, lost: Instant) {
@@ -108,7 +108,7 @@ impl Jobs {
         let work = |tx, part| async move { self.beats_in(&tx, op, part).await };
         let done = |part: &[(usize, Job)], beats: Result<Vec<Beat>>| {
             let beats = beats.unwrap_or_else(|error| {
-                tracing::warn!(jobs = part.len(), error = %error.chain(), "send heartbeats");
+                tracing::warn!(jobs = part.len(), error = %error.chain(), "cannot send heartbeats");
                 vec![Beat::Failed; part.len()]
             });
             for ((n, _), beat) in part.iter().zip(beats) {
@@ -128,7 +128,7 @@ impl Jobs {
                 |tx| async move { self.beat_in(&tx, op, job).await },
             );
         beat.await.unwrap_or_else(|error| {
-            tracing::warn!(job.id = %job.id, error = %error.chain(), "send a heartbeat");
+            tracing::warn!(job.id = %job.id, error = %error.chain(), "cannot send a heartbeat");
             Beat::Failed
         })
     }

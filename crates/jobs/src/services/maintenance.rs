@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::services::monitor::{ByPolicy, StallHook, watch_over};
+use crate::services::monitor::{ByPolicy, StallHook, monitor_type};
 use crate::services::pause::Pause;
 use crate::services::type_watcher::{TypeMap, TypeWatcher, Types};
 use crate::{JobType, Jobs, Options};
@@ -64,7 +64,7 @@ impl Maintenance {
             let (jobs, options, hook) = (jobs.clone(), options.clone(), Arc::clone(&hook));
             let ty = name.clone();
             Box::pin(async move {
-                Box::pin(watch_over(&jobs, &ty, &*hook, &options, &stop)).await;
+                Box::pin(monitor_type(&jobs, &ty, &*hook, &options, &stop)).await;
             })
         };
         self.served.insert(ty, Arc::new(watch));
@@ -115,7 +115,7 @@ impl Maintenance {
                 },
                 Some(Err(error)) = tasks.join_next() => {
                     // A bug, such as one in a hook: the type is monitored again later.
-                    tracing::error!(error = %error, "watch over a job type");
+                    tracing::error!(error = %error, "the monitor of a job type panicked");
                     monitors.retain(|_, (_, id)| *id != error.id());
                     pause.wait(&token).await;
                 }

@@ -57,7 +57,7 @@ impl StallHook for ByPolicy {
 }
 
 /// Performs the duties of one type on one node until the token is cancelled.
-pub(crate) async fn watch_over<H: StallHook>(
+pub(crate) async fn monitor_type<H: StallHook>(
     jobs: &Jobs,
     ty: &JobType,
     hook: &H,
@@ -114,7 +114,7 @@ impl<H: StallHook> Duty for TypeMonitor<'_, H> {
             ahead_ms: self.leases.ahead_ms(self.jobs.clock().now_ms()),
         });
         self.looked.push_back((Instant::now(), order));
-        self.forget_looks(timeout);
+        self.drop_old_turns(timeout);
         for lease in self.leases.held().to_vec() {
             if token.is_cancelled() {
                 break;
@@ -146,7 +146,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
     }
 
     /// Drops versions older than any holder's timeout.
-    fn forget_looks(&mut self, timeout: Duration) {
+    fn drop_old_turns(&mut self, timeout: Duration) {
         let longest = std::mem::take(&mut self.longest).max(timeout);
         while (self.looked.get(1)).is_some_and(|(at, _)| at.elapsed() >= longest) {
             self.looked.pop_front();
@@ -183,7 +183,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 let beat = Beat::decode(keys, self.ty, row)
                     .inspect_err(|error| telemetry::undecodable(self.ty, &row.key, error));
                 let Ok(beat) = beat else { continue };
-                let timeout = if self.planted(Bug::JudgedByType) {
+                let timeout = if self.planted(Bug::TimeoutOfType) {
                     of_type
                 } else {
                     beat.promised
@@ -234,7 +234,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
             Ok(None) => held = false,
             Err(error) if error.is_retryable() => failed = Some(error),
             Err(error) => {
-                tracing::error!(job.ty = %self.ty, job.id = ?ids, error = %error.chain(), "bring back a job");
+                tracing::error!(job.ty = %self.ty, job.id = ?ids, error = %error.chain(), "cannot recover a job");
             }
         };
         (self.batch)
@@ -271,7 +271,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
                 beat.inspect_err(|error| telemetry::undecodable(ty, &key, error))
                     .ok()
             });
-            let looks = !self.planted(Bug::StallWithoutLooking);
+            let looks = !self.planted(Bug::StallWithoutReading);
             if beat.is_none_or(|beat| beat > before && looks) {
                 continue;
             }

@@ -80,7 +80,7 @@ impl NotifierHandle {
                 if (self.jobs.type_config_in(&tx, &self.ty).await?).is_none() {
                     return Err(Error::NoTypeTimeout(self.ty.clone()));
                 }
-                let watched = !self.jobs.planted().is(Bug::SubscribeWithoutLooking);
+                let watched = !self.jobs.planted().is(Bug::SubscribeWithoutReading);
                 let nonce = watched.then_some(self.table.nonce);
                 let notice = look(&self.jobs, &tx, &op, &self.ty, id, nonce).await?;
                 Ok((tx.read_version().await?, notice))
@@ -89,7 +89,7 @@ impl NotifierHandle {
         if notice == Notice::Removed {
             return Err(Error::NotFound);
         }
-        if self.jobs.planted().is(Bug::SubscribeWithoutLooking) {
+        if self.jobs.planted().is(Bug::SubscribeWithoutReading) {
             (self.jobs.store())
                 .transact("subscribe", |tx| async move {
                     look(&self.jobs, &tx, &op, &self.ty, id, Some(self.table.nonce)).await
@@ -139,7 +139,7 @@ impl Notifier {
             let watch = match self.pass().await {
                 Ok(watch) => watch,
                 Err(error) => {
-                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "follow jobs");
+                    tracing::warn!(job.ty = %self.ty, error = %error.chain(), "cannot follow jobs");
                     if pause.wait(&token).await {
                         continue;
                     }
@@ -172,7 +172,7 @@ impl Notifier {
             })
             .await;
         if let Err(error) = cleared {
-            tracing::debug!(job.ty = %self.ty, error = %error.chain(), "stop following jobs");
+            tracing::debug!(job.ty = %self.ty, error = %error.chain(), "cannot stop following jobs");
         }
     }
 
@@ -202,7 +202,7 @@ impl Notifier {
             return Ok(Some(watch));
         }
         while !self.owed.is_empty() {
-            self.look_at_some().await?;
+            self.read_owed().await?;
         }
         Ok(None)
     }
@@ -236,12 +236,12 @@ impl Notifier {
     }
 
     /// Reads some of the owed jobs, subscribes to their next changes, and notifies the subscribers.
-    async fn look_at_some(&mut self) -> Result<()> {
+    async fn read_owed(&mut self) -> Result<()> {
         let (this, table) = (&*self, self.table());
         let ids: Vec<_> = self.owed.iter().take(NOTES).cloned().collect();
         let (op, mut failed, mut done_with) = (&self.jobs.op(), None, Vec::new());
-        let work = |tx, ids| async move { this.look_in(&tx, op, ids).await };
-        let done = |ids: &[JobId], looked: Result<Looked>| match looked {
+        let work = |tx, ids| async move { this.read_jobs_in(&tx, op, ids).await };
+        let done = |ids: &[JobId], looked: Result<ReadJobs>| match looked {
             Ok(looked) => {
                 for (id, notice) in looked.seen {
                     table.deliver(&id, looked.version, &notice);
@@ -260,7 +260,7 @@ impl Notifier {
     }
 
     /// Reads the first of these jobs, as many as fit with their data.
-    async fn look_in(&self, tx: &Transaction, op: &Op, ids: &[JobId]) -> Result<Looked> {
+    async fn read_jobs_in(&self, tx: &Transaction, op: &Op, ids: &[JobId]) -> Result<ReadJobs> {
         let (jobs, ty, table) = (&self.jobs, &self.ty, self.table());
         // Before the table is read: a job may get subscribers, and notes, from then on.
         let version = tx.read_version().await?;
@@ -292,7 +292,7 @@ impl Notifier {
                 Ok::<_, Error>((id.clone(), notice))
             })
         });
-        Ok(Looked {
+        Ok(ReadJobs {
             seen: try_join_all(seen).await?,
             version,
             count,
@@ -301,7 +301,7 @@ impl Notifier {
 }
 
 /// The followed jobs among those read.
-struct Looked {
+struct ReadJobs {
     seen: Vec<(JobId, Notice)>,
     version: u64,
     /// How many jobs were read.

@@ -26,7 +26,7 @@ use crate::{Accepted, Error, JobLock, JobType, Jobs, Result};
 /// Notes per transaction.
 const NOTES: usize = 1_000;
 /// Interval of reading notes in case a watch was lost.
-const LOOK: Duration = Duration::from_mins(1);
+const POLL_PAUSE: Duration = Duration::from_mins(1);
 
 /// The runs that an acceptor has handed out.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Runs {
 struct Table {
     runs: HashMap<JobLock, Weak<Run>>,
     /// Size at which dropped runs are removed.
-    crowded: usize,
+    prune_at: usize,
     /// During a claim, notes about its runs may arrive before the runs are known.
     claiming: bool,
     early: Vec<(JobLock, Signal)>,
@@ -74,9 +74,9 @@ impl Runs {
                 job.run.signal(*signal);
             }
         }
-        if table.runs.len() > table.crowded {
+        if table.runs.len() > table.prune_at {
             table.runs.retain(|_, run| run.strong_count() > 0);
-            table.crowded = 2 * table.runs.len() + 64;
+            table.prune_at = 2 * table.runs.len() + 64;
         }
         self.begun.notify_one();
     }
@@ -88,7 +88,7 @@ impl Runs {
         table.early.clear();
     }
 
-    fn hear(&self, lock: JobLock, signal: Signal) {
+    fn signal(&self, lock: JobLock, signal: Signal) {
         let table = &mut *self.table();
         match table.runs.get(&lock).map(Weak::upgrade) {
             Some(Some(run)) => run.signal(signal),
@@ -98,7 +98,7 @@ impl Runs {
     }
 
     /// Waits until there are runs.
-    async fn some(&self) {
+    async fn wait_for_runs(&self) {
         loop {
             let is_live = |run: &Weak<Run>| run.strong_count() > 0;
             if self.table().runs.values().any(is_live) {
@@ -112,13 +112,13 @@ impl Runs {
     pub(crate) async fn listen(&self, jobs: &Jobs, ty: &JobType) -> Infallible {
         let mut pause = Pause::new(jobs.entropy(), jobs.planted());
         loop {
-            self.some().await;
+            self.wait_for_runs().await;
             match self.take(jobs, ty).await {
                 Ok(None) => {}
                 Ok(Some(watch)) => {
                     pause.reset();
                     let poll = Duration::from_millis(POLL_MS.unsigned_abs());
-                    let look = if watch.is_some() { LOOK } else { poll };
+                    let look = if watch.is_some() { POLL_PAUSE } else { poll };
                     let look = look / 2 + jobs.entropy().up_to(look / 2);
                     tokio::select! {
                         biased;
@@ -127,7 +127,7 @@ impl Runs {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(job.ty = %ty, error = %error.chain(), "look for cancelled jobs");
+                    tracing::debug!(job.ty = %ty, error = %error.chain(), "cannot read signals of runs");
                     tokio::time::sleep(pause.after_error()).await;
                 }
             }
@@ -154,7 +154,7 @@ impl Runs {
         }
         for row in &rows {
             let (lock, signal) = Signal::of_note(&Keys::id(notes, &row.key)?)?;
-            self.hear(lock, signal);
+            self.signal(lock, signal);
         }
         // A lock gets no second signal that matters, so no new note can be cleared here.
         let rows = &rows;

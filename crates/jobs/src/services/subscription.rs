@@ -261,7 +261,7 @@ mod tests {
     /// A notifier reads a job that does not exist yet while a subscription is being made: that must
     /// not end the subscription.
     #[test]
-    fn nothing_is_last_before_the_first() {
+    fn no_notice_is_final_before_the_first() {
         let id = JobId::try_from("j").unwrap();
         let table = Arc::new(Table::new(1));
         let mut subscription = table.register(&id).unwrap();

@@ -104,8 +104,9 @@ impl Expiry<'_> {
             if token.is_cancelled() {
                 break;
             }
-            let work =
-                |tx: Transaction, rows| async move { self.forget_in(&tx, lease, rows, op).await };
+            let work = |tx: Transaction, rows| async move {
+                self.remove_expired_in(&tx, lease, rows, op).await
+            };
             let done = |_: &[KeyValue], ended: Result<usize>| match ended {
                 Ok(jobs) => forgotten += jobs,
                 Err(error) => failed = Some(error),
@@ -118,7 +119,7 @@ impl Expiry<'_> {
         failed.map_or(Ok(most), Err)
     }
 
-    async fn forget_in(
+    async fn remove_expired_in(
         &self,
         tx: &Transaction,
         lease: &Lease,

@@ -63,7 +63,7 @@ impl TypeWatcher {
                 Ok(read) => read,
                 Err(error) => {
                     known.forget();
-                    tracing::warn!(error = %error.chain(), "read job types");
+                    tracing::warn!(error = %error.chain(), "cannot read job types");
                     if planted.is(Bug::NoTypesOnError) {
                         self.types.send_replace(TypeMap::default());
                     }

@@ -243,7 +243,7 @@ impl<H> Shared<H> {
                 }
                 Err(Error::Stopped) => return,
                 Err(error) => {
-                    tracing::warn!(error = %error.chain(), "accept a job");
+                    tracing::warn!(error = %error.chain(), "cannot claim a job");
                     pause.wait(&self.stop).await;
                 }
             }
@@ -272,7 +272,7 @@ impl<H> Shared<H> {
             Err(Error::Halt) => tracing::info!(job.id = %job.id, "the job was lost"),
             // The job runs again once its heartbeats are missed.
             Err(error) => {
-                tracing::warn!(job.id = %job.id, error = %error.chain(), "end a run");
+                tracing::warn!(job.id = %job.id, error = %error.chain(), "cannot end a run");
             }
         }
     }
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_and_end() {
+    fn delays_double_up_to_the_limit() {
         let retry = Retry {
             retries_max: Some(4),
             delay: Duration::from_secs(1),

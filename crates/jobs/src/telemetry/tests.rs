@@ -144,7 +144,7 @@ async fn life(seen: &Seen) {
 }
 
 #[test]
-fn what_happens_is_told() {
+fn metrics_are_recorded() {
     let seen = Seen::default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

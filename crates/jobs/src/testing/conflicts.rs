@@ -71,7 +71,7 @@ fn seen_several(log: &[Reads]) -> BTreeSet<Named> {
 /// Every conflicting read of every writing transaction is in one of the lists, and every listed read
 /// happens.
 #[test]
-fn every_conflicting_read_is_tried() {
+fn every_conflicting_read_is_tested() {
     let log = ReadLog::default();
     let mistake = Mistake {
         log: Some(log.clone()),
@@ -101,7 +101,7 @@ fn every_conflicting_read_is_tried() {
 }
 
 #[test]
-fn tables_begin_as_they_are_thought_to() {
+fn table_prefixes_are_correct() {
     let keys = crate::model::keys::Keys::new();
     let ty = crate::JobType::new("t").unwrap();
     for (key, table) in [

@@ -92,16 +92,16 @@ async fn finished_jobs_expire_in_a_full_store() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let patience = Duration::from_mins(1);
+    let time_limit = Duration::from_mins(1);
     let leased = until(&|leases, _| leases == usize::from(PARTITIONS));
-    tokio::time::timeout(patience, leased)
+    tokio::time::timeout(time_limit, leased)
         .await
         .expect("leases");
     fill(&jobs, &ty, 100).await;
     assert_eq!(jobs.counts(&ty).await.unwrap().finished, 1);
     jobs.clock().set_ms(2_000);
     let gone = until(&|_, finished| finished == 0);
-    tokio::time::timeout(patience, gone)
+    tokio::time::timeout(time_limit, gone)
         .await
         .expect("its retention is over");
     stop.cancel();

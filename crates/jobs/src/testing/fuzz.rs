@@ -88,7 +88,7 @@ fn headers() -> Vec<Header> {
 
 /// Decoding and encoding agree, so no value is mistaken for another.
 #[test]
-fn a_header_of_any_bytes_is_read_or_refused() {
+fn any_bytes_decode_to_a_header_or_an_error() {
     for header in headers() {
         assert_eq!(Header::decode(header.encode().into()).unwrap(), header);
     }
@@ -104,7 +104,7 @@ fn a_header_of_any_bytes_is_read_or_refused() {
 }
 
 #[test]
-fn an_attempt_and_a_type_of_any_bytes_are_read_or_refused() {
+fn any_bytes_decode_to_an_attempt_or_type_or_an_error() {
     let config = TypeConfig::new(61_000);
     let attempts = [attempt(None), attempt(Some(end()))].map(|attempt| attempt.encode());
     let mut encoded = attempts.to_vec();
@@ -128,7 +128,7 @@ fn an_attempt_and_a_type_of_any_bytes_are_read_or_refused() {
 }
 
 #[test]
-fn keys_and_stamps_of_any_bytes_are_read_or_refused() {
+fn any_bytes_decode_to_keys_and_stamps_or_an_error() {
     let (keys, ty) = (Keys::new(), JobType::new("a\0type").unwrap());
     let states = State::ALL;
     let mut encoded: Vec<_> = states
@@ -172,7 +172,7 @@ fn samples(encoded: &[Vec<u8>]) -> Vec<&[u8]> {
 
 /// Headers of earlier and later formats are rejected, not misread.
 #[test]
-fn a_header_of_another_format_is_refused() {
+fn a_header_of_another_format_is_rejected() {
     let encoded = headers().remove(1).encode();
     for format in [0, 1, 2, 4] {
         let other = [&[format], &encoded[1..]].concat();

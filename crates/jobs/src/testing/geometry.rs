@@ -74,7 +74,7 @@ async fn collisions(scheduled: bool, wanted: usize) -> f64 {
 }
 
 #[test]
-fn claims_of_one_moment_seldom_collide() {
+fn concurrent_claims_seldom_collide() {
     for (scheduled, wanted) in [(true, 1), (true, 4), (false, 1)] {
         let part = crate::testing::mistake::paused().block_on(collisions(scheduled, wanted));
         println!("scheduled {scheduled}, {wanted} jobs: {part}");
@@ -156,7 +156,7 @@ impl Fleet {
 }
 
 #[test]
-fn no_row_is_hot_and_scheduled_jobs_are_as_fast_as_ready_ones() {
+fn no_row_is_hot_and_scheduled_jobs_are_fast() {
     crate::testing::mistake::paused().block_on(async {
         let types = [ty("ready"), ty("scheduled")];
         let mut fleet = Fleet::start(&types).await;
@@ -200,7 +200,7 @@ fn no_row_is_hot_and_scheduled_jobs_are_as_fast_as_ready_ones() {
 
 /// A process that knows the types does not read them to add a job, and learns of changes at once.
 #[test]
-fn known_types_are_not_read_until_they_change() {
+fn cached_types_are_not_read_until_they_change() {
     crate::testing::mistake::paused().block_on(async {
         let (jobs, ty) = (queue(3).await, ty("mail"));
         let (counted, counting) = jobs.store().counted(|key| &key[..4]);

@@ -9,7 +9,7 @@ pub(crate) enum Bug {
     /// A resubmit without data clears the data.
     ResubmitLosesData,
     /// The monitor acts on its scan without reading the job again.
-    StallWithoutLooking,
+    StallWithoutReading,
     /// A resubmit without a due time means "in two thousand years".
     ResubmitFarFuture,
     /// Adding a running job again drops the new data.
@@ -17,7 +17,7 @@ pub(crate) enum Bug {
     /// A stall forgets that another run was requested.
     StallDropsNext,
     /// A subscription does not read the job after it has registered.
-    SubscribeWithoutLooking,
+    SubscribeWithoutReading,
     /// After an error of reading the types there are none.
     NoTypesOnError,
     /// Finishing does not compare the lock.
@@ -31,23 +31,23 @@ pub(crate) enum Bug {
     /// The monitor does not count the jobs it recovers.
     StallUncounted,
     /// Adding wakes no sleeper, and sleepers do not poll.
-    NobodyWakes,
+    WakesNoSleeper,
     /// A loop retries at once after an error.
     BusyLoop,
     /// A finished job that is added again keeps its row in the index of finished jobs.
     ReviveKeepsFinishedRow,
     /// A finished job's subscribers are not notified.
-    FinishTellsNobody,
+    FinishNotifiesNone,
     /// A holder's call clears the marker of another call that may still be retried.
     CallsForgetOthers,
     /// A removal or requested run leaves no note for the holder.
-    CancelTellsNobody,
+    CancelLeavesNoNote,
     /// A note about a run that is not known yet is dropped.
     EarlySignalsAreLost,
     /// A holder keeps the heartbeat interval that it started with.
     KeepsFirstPace,
     /// The monitor applies a timeout that holders have not learned yet.
-    JudgedByType,
+    TimeoutOfType,
     /// Scheduled jobs are claimed before they are due.
     IgnoresSchedule,
     /// A conflicting batch of a background service is retried unchanged.

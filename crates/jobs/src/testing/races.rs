@@ -395,7 +395,7 @@ impl World {
     }
 
     /// An acceptor that is woken just as it stops sleeping wakes another one.
-    async fn take_bell_down(&self) -> Option<String> {
+    async fn wake_another_sleeper(&self) -> Option<String> {
         let (mine, other) = (1, 2);
         let (calm, ty) = (&self.calm, &self.ty);
         let hang = calm.store().transact("hang", |tx| async move {
@@ -472,7 +472,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
         None.or(World::new(rng, mistake).await.recall().await)
             .or(World::new(rng, mistake).await.register().await)
             .or(World::new(rng, mistake).await.rewrite().await)
-            .or(World::new(rng, mistake).await.take_bell_down().await)
+            .or(World::new(rng, mistake).await.wake_another_sleeper().await)
             .or(World::new(rng, mistake).await.late().await)
             .or(World::new(rng, mistake).await.clear_bells().await)
             .or(World::new(rng, mistake).await.expire().await)
@@ -491,7 +491,7 @@ fn is_found(what: &str, mistake: &Mistake) {
 }
 
 #[test]
-fn nobody_is_run_over() {
+fn races_are_harmless() {
     for seed in 1..=SEEDS {
         assert_eq!(simulate(seed, &Mistake::default()), None, "seed {seed}");
     }
@@ -519,7 +519,7 @@ mistake::weakened! {
     stall_beat_first: stall Activity First,
     stall_beat_later: stall Activity Later,
     set_type: set_type Type All,
-    take_bell_down: take_bell_down Sleeper All,
+    wake_another_sleeper: wake_another_sleeper Sleeper All,
 }
 
 pub(crate) fn weakened() -> &'static [Weaken] {

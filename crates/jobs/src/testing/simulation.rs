@@ -44,7 +44,7 @@ fn campaign<S: Fn(u64) -> Report + Sync>(simulate: S) -> Campaign<S, fn(u64) -> 
 
 /// The queue keeps its guarantees whatever fails.
 #[test]
-fn promises_are_kept() {
+fn guarantees_hold() {
     campaign(|seed| simulate(seed, &Mistake::default()).0).run();
 }
 

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use work::{config, expected_data, mail, runs_of, runs_wanted};
 
 /// Far longer than the queue takes to drain.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIME_LIMIT: Duration = Duration::from_mins(2);
 
 /// The entry point of a child.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,13 +49,13 @@ async fn queue(url: &str) -> Jobs {
 
 /// Everything the children reported before they were killed.
 #[derive(Default)]
-struct Said {
+struct Reported {
     added: BTreeSet<String>,
     done: BTreeSet<String>,
 }
 
-impl Said {
-    fn hear(&mut self, lines: Vec<String>) {
+impl Reported {
+    fn record(&mut self, lines: Vec<String>) {
         for line in lines {
             match line.split_once(' ') {
                 Some(("added", id)) => drop(self.added.insert(id.to_owned())),
@@ -77,7 +77,7 @@ async fn killed_processes_lose_no_job() {
     let mut rng = SmallRng::seed_from_u64(1);
     let roles = ["creator", "creator", "processor", "processor"];
     let mut children = roles.map(|role| Child::start(role, &url));
-    let (mut said, mut kills) = (Said::default(), 0);
+    let (mut reported, mut kills) = (Reported::default(), 0);
     for _ in 0..kill_cycles() {
         for child in &mut children {
             child.wait_for_lines(1);
@@ -91,21 +91,21 @@ async fn killed_processes_lose_no_job() {
             kills += 1;
         }
         for victim in victims {
-            said.hear(children[victim].take_lines());
+            reported.record(children[victim].take_lines());
             children[victim] = Child::start(roles[victim], &url);
         }
     }
     for child in &mut children {
         child.kill();
-        said.hear(child.take_lines());
+        reported.record(child.take_lines());
     }
     println!(
         "{kills} kills, {} added, {} done before the last one",
-        said.added.len(),
-        said.done.len()
+        reported.added.len(),
+        reported.done.len()
     );
-    assert!(said.added.len() > 100, "{}", said.added.len());
-    assert!(!said.done.is_empty());
+    assert!(reported.added.len() > 100, "{}", reported.added.len());
+    assert!(!reported.done.is_empty());
     let jobs = queue(&url).await;
     assert_eq!(
         problems(&jobs).await,
@@ -113,7 +113,7 @@ async fn killed_processes_lose_no_job() {
         "before the rest is done"
     );
     finish_the_rest(&jobs).await;
-    look_at_all(&jobs, &said).await;
+    check_all_jobs(&jobs, &reported).await;
 }
 
 async fn problems(jobs: &Jobs) -> Vec<String> {
@@ -134,7 +134,7 @@ async fn finish_the_rest(jobs: &Jobs) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let ended = tokio::time::timeout(PATIENCE, all_finished).await;
+    let ended = tokio::time::timeout(TIME_LIMIT, all_finished).await;
     stop.cancel();
     processing.await.unwrap();
     ended.expect("every job finishes");
@@ -142,7 +142,7 @@ async fn finish_the_rest(jobs: &Jobs) {
 
 /// Every job in the store has finished with the expected effects; every job that a child reported
 /// is in the store.
-async fn look_at_all(jobs: &Jobs, said: &Said) {
+async fn check_all_jobs(jobs: &Jobs, reported: &Reported) {
     let (query, mut cursor, mut found) = (
         Query {
             data: true,
@@ -151,7 +151,7 @@ async fn look_at_all(jobs: &Jobs, said: &Said) {
         None,
         0,
     );
-    let (mut added, mut done) = (said.added.clone(), said.done.clone());
+    let (mut added, mut done) = (reported.added.clone(), reported.done.clone());
     loop {
         let page = jobs
             .list(&mail(), &query, cursor.as_ref(), 500)

@@ -164,7 +164,7 @@ pub(crate) async fn newer_data_is_never_lost(mut queue: Queue) {
 
 /// A holder that requests a later run does not delay a creator's; without a creator, the holder's last request
 /// counts.
-pub(crate) async fn a_worker_does_not_put_off_a_creator(queue: Queue) {
+pub(crate) async fn a_worker_cannot_delay_a_creators_run(queue: Queue) {
     queue.add("j", "", 1).await;
     let job = queue.accept_one().await;
     assert!(

@@ -178,7 +178,7 @@ pub(crate) async fn every_step_recognises_its_success(queue: Queue) {
 
 /// A heartbeat between a commit without an answer and its retry: the worker's own writes still happen
 /// once.
-pub(crate) async fn heart_beats_hide_no_success(queue: Queue) {
+pub(crate) async fn heartbeats_do_not_hide_a_commit(queue: Queue) {
     let (store, control) = queue.store.with_faults(no_answers(true));
     let jobs = &Jobs::new(store, queue.jobs.clock().clone(), Entropy::seeded(11));
     queue.add("j", "", 0).await;
@@ -264,7 +264,7 @@ fn no_answers(applied: bool) -> Faults {
 }
 
 /// Scenario 9: The job of a claim whose answer is lost for good is recovered.
-pub(crate) async fn a_lost_claim_comes_back(mut queue: Queue) {
+pub(crate) async fn the_job_of_a_lost_claim_is_recovered(mut queue: Queue) {
     queue.maintain();
     queue.add("j", "", 0).await;
     let jobs = faulty(&queue, no_answers(true));

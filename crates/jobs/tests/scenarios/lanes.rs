@@ -106,7 +106,7 @@ pub(crate) async fn scheduled_jobs_of_owners_take_turns(queue: Queue) {
     queue.check().await;
 }
 
-pub(crate) async fn owners_take_turns_with_jobs_without_one(queue: Queue) {
+pub(crate) async fn owners_take_turns_with_jobs_without_a_lane(queue: Queue) {
     flood(&queue, None, 0).await;
     for number in 0..4 {
         let name = format!("b{number}");

@@ -227,7 +227,7 @@ pub(crate) async fn pages_follow_each_other(queue: Queue) {
 /// page depends on the machine. Its bound is the number of sequential reads, which a store with
 /// reads of up to a millisecond on a paused clock measures exactly: no more with many jobs than
 /// with few.
-pub(crate) async fn listings_stay_quick(queue: Queue) {
+pub(crate) async fn listings_are_fast(queue: Queue) {
     let (few, many) = (1_000, if queue.exact() { 100_000 } else { 10_000 });
     for (from, to) in [(0, few), (few, many)] {
         let adds: Vec<Add> = (from..to)
@@ -242,7 +242,7 @@ pub(crate) async fn listings_stay_quick(queue: Queue) {
             assert!(!ended.unwrap().again);
         }
         if queue.paused() {
-            looks_are_quick(&queue).await;
+            reads_are_fast(&queue).await;
         }
     }
     let (mut seen, mut cursor) = (BTreeMap::<JobId, u32>::new(), None);
@@ -274,7 +274,7 @@ pub(crate) async fn listings_stay_quick(queue: Queue) {
 }
 
 /// Reads pages, counts and single jobs through a slow store.
-async fn looks_are_quick(queue: &Queue) {
+async fn reads_are_fast(queue: &Queue) {
     const READ: Duration = Duration::from_millis(1);
     let (slow, _) = queue.store.with_faults(Faults {
         seed: 1,

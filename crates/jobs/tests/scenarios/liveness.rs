@@ -266,7 +266,7 @@ pub(crate) async fn skewed_clocks(mut queue: Queue) {
 }
 
 /// Scenario 26: A job that kills its holders is given up, with its reasons in its history.
-pub(crate) async fn poison_is_given_up(mut queue: Queue) {
+pub(crate) async fn poison_jobs_are_given_up(mut queue: Queue) {
     let config = TypeConfig {
         stalls: StallPolicy {
             stalls_max: Some(2),
@@ -308,7 +308,7 @@ pub(crate) async fn poison_is_given_up(mut queue: Queue) {
 }
 
 /// 18 and 27. A minute without a store: no busy loops, subscriptions survive, and everything continues.
-pub(crate) async fn an_outage_is_sat_out(mut queue: Queue) {
+pub(crate) async fn an_outage_is_survived(mut queue: Queue) {
     let Some(faults) = queue.faults.clone() else {
         return;
     };
@@ -340,7 +340,7 @@ pub(crate) async fn an_outage_is_sat_out(mut queue: Queue) {
 }
 
 /// Scenario 28: Without a watch left, services poll.
-pub(crate) async fn no_watch_is_left(mut queue: Queue) {
+pub(crate) async fn services_poll_without_watches(mut queue: Queue) {
     let mut watches = Vec::new();
     let call = store::Call::new("test").retries_max(0);
     loop {
@@ -420,7 +420,7 @@ pub(crate) async fn a_scheduled_job_wakes_its_sleeper(mut queue: Queue) {
 
 /// An idle node costs a few transactions per minute, and scheduled jobs, subscriptions to unchanged jobs and
 /// finished jobs add nothing.
-pub(crate) async fn nobody_works_when_there_is_nothing_to_do(mut queue: Queue) {
+pub(crate) async fn idle_nodes_do_nothing(mut queue: Queue) {
     if queue.kind != Kind::memory {
         return;
     }

@@ -55,26 +55,26 @@ scenarios! {
         resubmit_finished_with_data, resubmit_running_delivers_data_next, run_again_at_another_time,
         add_pending_replaces_data, add_finished_replaces_data, add_running_delivers_data_next,
         accept_up_to_a_horizon, accept_each_of_many_once, list_jobs, take_part_in_transactions, remove_running_job;
-    services: types_are_watched_over, only_served_types_are_watched_over, a_broken_hook_is_survived, a_stopped_notifier_says_so, a_stopped_acceptor_says_so,
-        acceptors_block, acceptors_end_runs, silent_holders_lose_their_job, types_change_live, retention_forgets,
+    services: registered_types_are_followed, only_served_types_are_monitored, a_panicking_hook_is_restarted, a_stopped_notifier_ends_subscriptions, a_stopped_acceptor_returns_an_error,
+        acceptors_block, acceptors_end_runs, silent_holders_lose_their_job, types_change_live, finished_jobs_expire,
         finished_jobs_can_be_deleted_at_once, history_is_bounded,
         hooks_decide, keep_alive_keeps_and_loses;
     subscriptions: subscribe_and_follow, removed_while_pending, removed_while_running, follow_several,
-        a_cleared_type_ends_subscriptions, dropped_subscriptions_hear_nothing, waiting_has_a_deadline,
+        clearing_a_type_ends_subscriptions, dropped_subscriptions_get_nothing, waiting_has_a_deadline,
         subscribing_races_with_finishing;
     correctness: two_in_one_transaction, many_steps_in_one_transaction, add_again_pending_same_time,
         newer_data_is_never_lost, resubmit_in_every_state, remove_and_add_while_running, finish_twice,
-        orphan_rows_are_repaired, batches_have_duplicates, a_worker_does_not_put_off_a_creator,
+        orphan_rows_are_repaired, batches_have_duplicates, a_worker_cannot_delay_a_creators_run,
         rewriting_data_changes_nothing_else, rewriting_is_bounded, labels_are_counted;
     fencing: stale_holders_are_halted, stale_effects_are_rolled_back, effects_happen_exactly_once,
-        unknown_commits_of_every_operation, every_step_recognises_its_success, heart_beats_hide_no_success, a_lost_claim_comes_back, an_unsure_claim_is_recalled;
+        unknown_commits_of_every_operation, every_step_recognises_its_success, heartbeats_do_not_hide_a_commit, the_job_of_a_lost_claim_is_recovered, an_unsure_claim_is_recalled;
     limits: ids_of_any_bytes, data_of_every_size, times_of_every_size, ids_at_the_boundary_of_a_horizon,
-        pages_follow_each_other, listings_stay_quick, pages_with_data_are_bounded,
+        pages_follow_each_other, listings_are_fast, pages_with_data_are_bounded,
         claims_are_bounded, counts_and_backlog, no_row_is_written_by_every_operation;
     workers: failures_are_retried, dead_letters_are_retried, runs_are_drained, removed_jobs_stop;
     lanes: ready_jobs_of_owners_take_turns, scheduled_jobs_of_owners_take_turns, owners_take_turns_with_jobs_without_one;
     liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,
         a_dead_monitor_is_replaced,
-        skewed_clocks, poison_is_given_up, an_outage_is_sat_out, no_watch_is_left, a_scheduled_job_wakes_its_sleeper,
-        nobody_works_when_there_is_nothing_to_do;
+        skewed_clocks, poison_jobs_are_given_up, an_outage_is_survived, services_poll_without_watches, a_scheduled_job_wakes_its_sleeper,
+        idle_nodes_do_nothing;
 }

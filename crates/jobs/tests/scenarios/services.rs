@@ -2,8 +2,8 @@
 //!
 //! 8 to 16 of the original send nonsense to processes and expect them to die and be restarted. Services here
 //! have typed handles, which take no nonsense; what remains of these tests is that a failed service is
-//! restarted (`a_broken_hook_is_survived`), and that callers learn that a service stopped
-//! (`a_stopped_notifier_says_so`, `a_stopped_acceptor_says_so`).
+//! restarted (`a_panicking_hook_is_restarted`), and that callers learn that a service stopped
+//! (`a_stopped_notifier_ends_subscriptions`, `a_stopped_acceptor_returns_an_error`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ use crate::support::Queue;
 
 /// 6 and 37. A watcher follows the registered types. 37 requires of the metadata version that a change is
 /// noticed without polling, which is the watch's purpose.
-pub(crate) async fn types_are_watched_over(mut queue: Queue) {
+pub(crate) async fn registered_types_are_followed(mut queue: Queue) {
     let (watcher, mut types) = TypeWatcher::new(queue.jobs.clone(), queue.options());
     let token = queue.token();
     queue.spawn(watcher.run(token));
@@ -37,7 +37,7 @@ pub(crate) async fn types_are_watched_over(mut queue: Queue) {
 }
 
 /// A node takes no lease on a type that it does not serve, and each type has its own hook.
-pub(crate) async fn only_served_types_are_watched_over(mut queue: Queue) {
+pub(crate) async fn only_served_types_are_monitored(mut queue: Queue) {
     let other = JobType::new("t2").unwrap();
     queue.jobs.set_type(&other, queue.config()).await.unwrap();
     let add = Add::new(queue.id("j"), "");
@@ -85,7 +85,7 @@ impl StallHook for Breaks {
 }
 
 /// 14 to 16.
-pub(crate) async fn a_broken_hook_is_survived(mut queue: Queue) {
+pub(crate) async fn a_panicking_hook_is_restarted(mut queue: Queue) {
     let hook = Breaks(AtomicU32::new(0));
     let service = Maintenance::new(queue.jobs.clone(), queue.options());
     let service = service.serve_with(queue.ty.clone(), hook);
@@ -101,7 +101,7 @@ pub(crate) async fn a_broken_hook_is_survived(mut queue: Queue) {
 }
 
 /// 7, 11 to 13. However the notifier ends, its subscribers are notified.
-pub(crate) async fn a_stopped_notifier_says_so(mut queue: Queue) {
+pub(crate) async fn a_stopped_notifier_ends_subscriptions(mut queue: Queue) {
     queue.add("j", "", 0).await;
     let stop = CancellationToken::new();
     let make = || Notifier::new(queue.jobs.clone(), queue.ty.clone(), queue.options());
@@ -130,7 +130,7 @@ pub(crate) async fn a_stopped_notifier_says_so(mut queue: Queue) {
 }
 
 /// 8 to 10.
-pub(crate) async fn a_stopped_acceptor_says_so(mut queue: Queue) {
+pub(crate) async fn a_stopped_acceptor_returns_an_error(mut queue: Queue) {
     let stop = CancellationToken::new();
     let (service, handle) = Acceptor::new(queue.jobs.clone(), queue.ty.clone(), queue.me.clone());
     let running = service.run(stop.clone());
@@ -280,7 +280,7 @@ pub(crate) async fn types_change_live(mut queue: Queue) {
 }
 
 /// Finished jobs are removed after the type's retention or their own.
-pub(crate) async fn retention_forgets(mut queue: Queue) {
+pub(crate) async fn finished_jobs_expire(mut queue: Queue) {
     let config = TypeConfig {
         retention_ms: Some(queue.config().timeout_ms),
         ..queue.config()

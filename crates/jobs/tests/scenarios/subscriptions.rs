@@ -149,7 +149,7 @@ pub(crate) async fn follow_several(mut queue: Queue) {
 }
 
 /// Further 16.
-pub(crate) async fn a_cleared_type_ends_subscriptions(mut queue: Queue) {
+pub(crate) async fn clearing_a_type_ends_subscriptions(mut queue: Queue) {
     let notifier = queue.notifier();
     queue.add("j", "", 0).await;
     let mut subscription = notifier.subscribe(&queue.id("j")).await.unwrap();
@@ -170,7 +170,7 @@ pub(crate) async fn a_cleared_type_ends_subscriptions(mut queue: Queue) {
 }
 
 /// Further 19. Dropping a subscription drops its queued notices.
-pub(crate) async fn dropped_subscriptions_hear_nothing(mut queue: Queue) {
+pub(crate) async fn dropped_subscriptions_get_nothing(mut queue: Queue) {
     let notifier = queue.notifier();
     queue.add("j", "", 0).await;
     for _ in 0..3 {

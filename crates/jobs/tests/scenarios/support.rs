@@ -195,8 +195,8 @@ impl Queue {
     /// Waits until a condition holds, for up to this many timeouts.
     pub(crate) async fn until(&self, timeouts: u32, what: &str, so: impl AsyncFn() -> bool) {
         // On a real clock, a machine busy with other tests gets more time.
-        let patience = if self.paused() { 1 } else { 10 };
-        let deadline = Instant::now() + self.timeout() * timeouts * patience;
+        let time_limit = if self.paused() { 1 } else { 10 };
+        let deadline = Instant::now() + self.timeout() * timeouts * time_limit;
         while !so().await {
             assert!(Instant::now() < deadline, "waited in vain: {what}");
             sleep(self.timeout() / 50).await;

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn owners_are_filled_in() {
-        let (joe, admin, nobody) = (
+        let (joe, admin, anonymous) = (
             user(Some("joe"), false),
             user(Some("adm"), true),
             user(None, true),
@@ -251,14 +251,14 @@ mod tests {
         let refused = Err("Can't update replication documents from other users.".to_owned());
         for (body, writer, expected) in [
             (r#"{"a":1}"#, &joe, Ok(r#"{"a":1,"owner":"joe"}"#)),
-            (r#"{"a":1}"#, &nobody, Ok(r#"{"a":1,"owner":null}"#)),
+            (r#"{"a":1}"#, &anonymous, Ok(r#"{"a":1,"owner":null}"#)),
             (r#"{"owner":"joe"}"#, &joe, Ok(r#"{"owner":"joe"}"#)),
             (r#"{"owner":"eve"}"#, &joe, Err(())),
             (r#"{"owner":null}"#, &joe, Err(())),
             (r#"{"owner":7}"#, &joe, Err(())),
             (r#"{"owner":"joe"}"#, &admin, Ok(r#"{"owner":"joe"}"#)),
             (r#"{"owner":null}"#, &admin, Ok(r#"{"owner":"adm"}"#)),
-            (r#"{"owner":null}"#, &nobody, Ok(r#"{"owner":null}"#)),
+            (r#"{"owner":null}"#, &anonymous, Ok(r#"{"owner":null}"#)),
             (
                 r#"{"owner":"eve"}"#,
                 &Writer::Replicator,

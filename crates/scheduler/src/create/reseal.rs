@@ -62,7 +62,10 @@ pub async fn count_seals(store: &Store) -> Result<BTreeMap<String, Sealed>, Serv
                 let found = Mutex::new(Vec::new());
                 let note = |sealed: Option<String>| {
                     let name = sealed.as_deref().and_then(key_of).map(str::to_owned);
-                    found.lock().expect("nobody panics with it").extend(name);
+                    found
+                        .lock()
+                        .expect("no holder of the lock panics")
+                        .extend(name);
                 };
                 let body = |_: &Db, _: &str, body: &str| {
                     note(strip::sealed(body));
@@ -75,7 +78,7 @@ pub async fn count_seals(store: &Store) -> Result<BTreeMap<String, Sealed>, Serv
                 let page = all.rewrite_in(&tx, from, &body, &job).await?;
                 Ok::<_, ServiceError>((
                     page.next,
-                    found.into_inner().expect("nobody panics with it"),
+                    found.into_inner().expect("no holder of the lock panics"),
                 ))
             })
             .await?;
@@ -160,7 +163,7 @@ impl Replications {
         let sealer = &self.0.sealer;
         let unreadable = AtomicU64::new(0);
         let left = |what: &str, error: &Unreadable| {
-            tracing::warn!(what, %error, "this cannot be sealed anew");
+            tracing::warn!(what, %error, "cannot reseal a value");
             unreadable.fetch_add(1, Ordering::Relaxed);
             None
         };

@@ -204,7 +204,7 @@ impl Source {
             match network.server(self.endpoint.clone(), options.clone()).await {
                 Ok(server) => break server,
                 Err(error) => {
-                    tracing::debug!(server = %self.endpoint, %error, "listen to a server");
+                    tracing::debug!(server = %self.endpoint, %error, "cannot watch a server");
                     sleep(pause).await;
                     pause = (pause * 2).min(RETRY_PAUSES.1);
                 }
@@ -225,7 +225,7 @@ impl Source {
                 }
                 Err(error) => error,
             };
-            tracing::debug!(server = %self.endpoint, %error, "follow updates of databases");
+            tracing::debug!(server = %self.endpoint, %error, "cannot follow _db_updates");
             self.feed.send_replace(Support::Unknown);
             if !is_refusal(&error) {
                 sleep(pause).await;
@@ -283,7 +283,7 @@ impl Source {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(server = %self.endpoint, %error, "ask for sequences of databases");
+                    tracing::debug!(server = %self.endpoint, %error, "cannot poll _dbs_info");
                     if is_refusal(&error) {
                         self.polls.send_replace(Support::Refused);
                         sleep(REFUSED_PAUSE).await;
@@ -342,7 +342,7 @@ impl Source {
         let mut listeners = self.listeners();
         listeners.misses += 1;
         if listeners.misses == MISSES_MAX {
-            tracing::warn!(server = %self.endpoint, "_db_updates does not tell of all updates: _dbs_info is asked often");
+            tracing::warn!(server = %self.endpoint, "_db_updates misses updates; polling _dbs_info more often");
             self.feed.send_replace(Support::Unknown);
         }
     }

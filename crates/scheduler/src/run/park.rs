@@ -218,7 +218,7 @@ impl Work<'_> {
                 Err(error) if error.is_halt() => return self.stops.lost.cancel(),
                 Err(error) => {
                     let id = &self.accepted.job.id;
-                    tracing::warn!(job.id = %id, error = %wire::chain(&error), "show an idle job");
+                    tracing::warn!(job.id = %id, error = %wire::chain(&error), "cannot save the state of an idle job");
                     sleep(Duration::from_secs(5)).await;
                 }
             }

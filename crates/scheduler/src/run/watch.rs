@@ -38,7 +38,7 @@ impl Work<'_> {
                         Err(jobs::Error::Halt) if testing::has(Bug::IgnoresLock) => return Ok(()),
                         Err(jobs::Error::Halt) => return Err(Halt),
                         Err(error) => {
-                            tracing::warn!(job.id = %job.id, error = %wire::chain(&error), "ask for a checkpoint");
+                            tracing::warn!(job.id = %job.id, error = %wire::chain(&error), "cannot check the lock before a checkpoint");
                             sleep(RETRY_PAUSE).await;
                         }
                     }
@@ -98,7 +98,7 @@ impl Work<'_> {
                 Err(error) if error.is_halt() => return true,
                 Err(error) => {
                     let id = &self.accepted.job.id;
-                    tracing::warn!(job.id = %id, error = %wire::chain(&error), "keep progress");
+                    tracing::warn!(job.id = %id, error = %wire::chain(&error), "cannot save progress");
                     // Retried with the next update.
                     (data.idle, data.unreachable) = before;
                 }

@@ -64,7 +64,7 @@ fn place(position: Position, id: &JobId) -> (u16, u32, u64, i64, Vec<u8>) {
 
 proptest! {
     #[test]
-    fn index_rows_say_what_they_were_made_of(position in position(), bytes in bytes()) {
+    fn index_rows_round_trip(position in position(), bytes in bytes()) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
         let key = keys.index(&ty, &id, position);
         let state = state_of(position);
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn jobs_are_in_the_order_of_their_ids(a in bytes(), b in bytes()) {
+    fn jobs_are_ordered_by_id(a in bytes(), b in bytes()) {
         let (keys, ty) = (Keys::new(), ty("mail"));
         let key = |bytes: &[u8]| keys.job(&ty, &id(bytes));
         let bucket = |bytes: &[u8]| id(bytes).bucket();
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn due_is_what_is_due(due_ms: i64, now_ms: i64, bytes in bytes()) {
+    fn due_ranges_contain_due_jobs(due_ms: i64, now_ms: i64, bytes in bytes()) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
         let timed = keys.index(&ty, &id, Position::Timed(None, due_ms));
         let due = keys.due(&ty, id.timed_bucket(), now_ms);
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn the_two_parts_of_ready_rows_are_all_of_them(order in order(), bytes in bytes(), shard in 0..1024_u16) {
+    fn ready_ranges_cover_all_rows(order in order(), bytes in bytes(), shard in 0..1024_u16) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
         let key = keys.index(&ty, &id, Position::Ready(None, order));
         let within = |range: &KeyRange| *range.begin <= *key && *key < *range.end;
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn types_do_not_meet(bytes in bytes(), position in position()) {
+    fn types_have_separate_keys(bytes in bytes(), position in position()) {
         let keys = Keys::new();
         let (a, b) = (ty("mail"), ty("mail2"));
         let key = keys.index(&b, &id(&bytes), position);
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn rubbish_is_refused_not_fatal(rest: Vec<u8>) {
+    fn garbage_is_rejected(rest: Vec<u8>) {
         let (keys, ty) = (Keys::new(), ty("mail"));
         for state in State::ALL {
             let key = [&*keys.state(&ty, state).begin, &*rest].concat();

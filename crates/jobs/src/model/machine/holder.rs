@@ -131,7 +131,7 @@ pub(super) fn finish(
         }
     }
     let mut step = Step::tell(new, Reply::Done { again });
-    if cx.planted.is(Bug::FinishTellsNobody) {
+    if cx.planted.is(Bug::FinishNotifiesNone) {
         step.tell.clear();
     }
     Ok(step)

@@ -55,7 +55,7 @@ async fn told(subscription: &mut Subscription) -> Option<State> {
 
 /// The notes are gone, and the notifier does not know the outcome of the commit that cleared them.
 #[tokio::test(start_paused = true)]
-async fn what_was_looked_at_in_vain_is_looked_at_again() {
+async fn reads_with_unknown_outcome_are_retried() {
     let mut scene = Scene::new(Faults::default()).await;
     let (handle, control) = (&scene.handle, &scene.control);
     let mut subscription = handle.subscribe(&scene.id).await.unwrap();
@@ -78,7 +78,7 @@ async fn what_was_looked_at_in_vain_is_looked_at_again() {
 
 /// A job gets a subscriber and ends just after the notifier found that it has none.
 #[tokio::test(start_paused = true)]
-async fn who_subscribes_meanwhile_is_told() {
+async fn a_concurrent_subscriber_is_notified() {
     let slow = Faults {
         delay: 1.0,
         delay_max: Duration::from_millis(100),
@@ -92,7 +92,7 @@ async fn who_subscribes_meanwhile_is_told() {
         run(handle).await;
         subscription
     };
-    let (looked, mut subscription) = tokio::join!(scene.notifier.look_at_some(), follow);
+    let (looked, mut subscription) = tokio::join!(scene.notifier.read_owed(), follow);
     looked.unwrap();
     scene.notifier.pass().await.unwrap();
     assert_eq!(told(&mut subscription).await, Some(State::Finished));

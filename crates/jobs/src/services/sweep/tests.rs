@@ -16,7 +16,7 @@ const SECONDS: usize = 20;
 const KEPT_SECONDS: usize = 3;
 
 #[tokio::test]
-async fn forgetting_keeps_up_with_finishing() {
+async fn expiry_keeps_up_with_finishing() {
     let place = Backend::Lmdb.place().unwrap();
     let store = store::Store::open(&place.url).await.unwrap();
     let clock = Clock::simulated(1_700_000_000_000);
@@ -60,7 +60,7 @@ async fn forgetting_keeps_up_with_finishing() {
 
 /// A node with a fast clock removes no job early while another node exists.
 #[tokio::test(start_paused = true)]
-async fn a_fast_clock_forgets_nothing_early() {
+async fn a_fast_clock_expires_nothing_early() {
     const MINUTE: Duration = Duration::from_mins(1);
     let store = store::Store::open("memory:").await.unwrap();
     let queue = |skew_ms, seed| {

@@ -74,7 +74,7 @@ async fn open(url: &str, newest: u16) -> Jobs {
 /// Two versions use the older one's data: one reads and writes this format; the other also reads a
 /// later one, but does not write it while the first is running.
 #[test]
-fn two_versions_work_on_the_rows_of_this_format() {
+fn two_versions_share_rows_of_this_format() {
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
         std::fs::write(path(2), export()).unwrap();
     }
@@ -123,7 +123,7 @@ fn two_versions_work_on_the_rows_of_this_format() {
 
 /// The first format used other keys.
 #[tokio::test]
-async fn an_export_of_the_first_format_is_refused() {
+async fn an_export_of_the_first_format_is_rejected() {
     let fixture = std::fs::read(path(1)).unwrap();
     let refused = Store::import("memory:", &mut &*fixture).await;
     let Err(TransferError::Store(store::Error::Open { message, .. })) = refused else {

@@ -113,14 +113,14 @@ impl Call {
     pub(super) fn of(act: &Act, now_ms: i64, runs: &[Run]) -> Option<Self> {
         let run = |number: usize| newest(runs, number).cloned();
         Some(match act {
-            Act::Add { ty, wishes } => Self::Add {
+            Act::Add { ty, requests } => Self::Add {
                 ty: *ty,
-                asks: (wishes.iter())
-                    .map(|wish| Asked {
-                        id: wish.id,
-                        due_ms: wish.due.ms(now_ms),
-                        data: wish.data,
-                        kept: wish.kept,
+                asks: (requests.iter())
+                    .map(|request| Asked {
+                        id: request.id,
+                        due_ms: request.due.ms(now_ms),
+                        data: request.data,
+                        kept: request.kept,
                     })
                     .collect(),
             },
@@ -358,7 +358,7 @@ impl Reply {
 
 impl Reply {
     /// The same reply, ignoring whether the job runs again.
-    pub(super) fn but_for_again(&self) -> Self {
+    pub(super) fn ignoring_again(&self) -> Self {
         let once = |held: Held| Held {
             again: false,
             ..held

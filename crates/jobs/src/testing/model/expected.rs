@@ -125,7 +125,7 @@ impl Expected {
         };
         // A repeated call is answered by the job's state after the whole transaction.
         let stands = how.again && how.together;
-        if *reply == should || stands && reply.but_for_again() == should.but_for_again() {
+        if *reply == should || stands && reply.ignoring_again() == should.ignoring_again() {
             Ok(())
         } else {
             Err(format!(

@@ -2,14 +2,14 @@
 
 use store::CommitFate;
 
-use super::script::{Act, Kept, Script, Step, When, Wish};
+use super::script::{Act, Kept, Request, Script, Step, When};
 use crate::testing::rules::Token;
 
 pub(super) fn scripts() -> Vec<Script> {
     vec![
-        asked_again_and_no_answer(),
-        long_batch_and_no_answer(),
-        unchanged_first_and_no_answer(),
+        resubmitted_without_an_answer(),
+        long_batch_without_an_answer(),
+        unchanged_first_without_an_answer(),
     ]
 }
 
@@ -18,7 +18,7 @@ fn lost(act: Act) -> Step {
 }
 
 fn add(data: &[Token]) -> Act {
-    let wish = |data: &Token| Wish {
+    let request = |data: &Token| Request {
         id: 0,
         due: When::Soon,
         data: *data,
@@ -26,12 +26,12 @@ fn add(data: &[Token]) -> Act {
     };
     Act::Add {
         ty: 0,
-        wishes: data.iter().map(wish).collect(),
+        requests: data.iter().map(request).collect(),
     }
 }
 
 /// A holder that requests another run learns that it had requested one before.
-fn asked_again_and_no_answer() -> Script {
+fn resubmitted_without_an_answer() -> Script {
     let accept = Act::Accept {
         ty: 0,
         holder: 0,
@@ -46,12 +46,12 @@ fn asked_again_and_no_answer() -> Script {
 }
 
 /// More requests than a job remembers: the first ones do not take effect again after the last.
-fn long_batch_and_no_answer() -> Script {
+fn long_batch_without_an_answer() -> Script {
     Script(vec![lost(add(&[1, 2, 3, 4, 5, 6]))])
 }
 
 /// A request that changed nothing is not remembered, and does not take effect after a later one.
-fn unchanged_first_and_no_answer() -> Script {
+fn unchanged_first_without_an_answer() -> Script {
     Script(vec![
         Step::Do(add(&[1]), CommitFate::Normal),
         lost(add(&[1, 2])),

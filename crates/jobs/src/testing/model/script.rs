@@ -55,7 +55,7 @@ pub(super) enum Step {
 pub(super) enum Act {
     Add {
         ty: usize,
-        wishes: Vec<Wish>,
+        requests: Vec<Request>,
     },
     Resubmit {
         at: At,
@@ -76,7 +76,7 @@ pub(super) enum Act {
 }
 
 #[derive(Clone)]
-pub(super) struct Wish {
+pub(super) struct Request {
     pub(super) id: usize,
     pub(super) due: When,
     pub(super) data: Token,
@@ -146,8 +146,8 @@ impl Step {
         let mut asked = Vec::new();
         acts.iter().all(|act| match act {
             Act::Remove(_) | Act::Accept { .. } => false,
-            Act::Add { ty, wishes } => {
-                let mut of_act: Vec<_> = wishes.iter().map(|wish| (*ty, wish.id)).collect();
+            Act::Add { ty, requests } => {
+                let mut of_act: Vec<_> = requests.iter().map(|request| (*ty, request.id)).collect();
                 let new = !of_act.iter().any(|at| asked.contains(at));
                 asked.append(&mut of_act);
                 new
@@ -196,8 +196,8 @@ fn together() -> impl Strategy<Value = Step> {
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        4 => (0..TYPES, vec(wish(), 1..3)).prop_map(|(ty, wishes)| Act::Add { ty, wishes }),
-        1 => (0..TYPES, vec(wish(), 3..9)).prop_map(|(ty, wishes)| Act::Add { ty, wishes }),
+        4 => (0..TYPES, vec(request(), 1..3)).prop_map(|(ty, requests)| Act::Add { ty, requests }),
+        1 => (0..TYPES, vec(request(), 3..9)).prop_map(|(ty, requests)| Act::Add { ty, requests }),
         2 => (at(), option::of(when()), option::of(token()))
             .prop_map(|(at, due, data)| Act::Resubmit { at, due, data }),
         1 => at().prop_map(Act::Retry),
@@ -221,13 +221,13 @@ fn at() -> impl Strategy<Value = At> {
     (0..TYPES, 0..IDS).prop_map(|(ty, id)| At { ty, id })
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn request() -> impl Strategy<Value = Request> {
     let kept = prop_oneof![
         4 => Just(Kept::AsType),
         1 => Just(Kept::Forever),
         2 => (1..50_u64).prop_map(Kept::Ms),
     ];
-    (0..IDS, when(), token(), kept).prop_map(|(id, due, data, kept)| Wish {
+    (0..IDS, when(), token(), kept).prop_map(|(id, due, data, kept)| Request {
         id,
         due,
         data,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use store::CommitFate;
 
-use super::script::{Act, At, End, Kept, Rules, Script, Step, When, Wish, Word};
+use super::script::{Act, At, End, Kept, Request, Rules, Script, Step, When, Word};
 use crate::testing::rules::Token;
 
 /// Shown after "data", if there is any.
@@ -59,9 +59,11 @@ fn outcome(fate: CommitFate) -> &'static str {
 impl fmt::Debug for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Add { ty, wishes } => {
+            Self::Add { ty, requests } => {
                 write!(f, "add to t{ty}:")?;
-                wishes.iter().try_for_each(|wish| write!(f, " {wish:?}"))
+                requests
+                    .iter()
+                    .try_for_each(|request| write!(f, " {request:?}"))
             }
             Self::Resubmit { at, due, data } => {
                 write!(f, "resubmit {at:?}")?;
@@ -102,7 +104,7 @@ impl fmt::Debug for At {
     }
 }
 
-impl fmt::Debug for Wish {
+impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (due, data) = (self.due, Data(Some(self.data)));
         write!(f, "(j{} {due:?}{data:?}", self.id)?;

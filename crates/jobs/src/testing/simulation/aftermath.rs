@@ -31,10 +31,10 @@ impl Fleet {
     /// Waits until all due jobs are done.
     pub(super) async fn drain(&mut self) {
         let begin = Instant::now();
-        let patience = self.world.plan.healed_within();
+        let time_limit = self.world.plan.healed_within();
         for ty in 0..self.world.types.len() {
             while unconstrained(self.busy(ty)).await {
-                if begin.elapsed() > patience {
+                if begin.elapsed() > time_limit {
                     let name = &self.world.types[ty];
                     let counts = self.calm.counts(name).await.unwrap();
                     let problem = format!("due {name} jobs are still not done: {counts:?}");
@@ -50,10 +50,10 @@ impl Fleet {
 
     /// Checks that every open subscriber has its job's current state, or gets it soon: scheduled
     /// jobs may just have run, and a service that lost a watch polls every few seconds.
-    pub(super) async fn hear_the_last(&mut self) {
+    pub(super) async fn check_final_notices(&mut self) {
         let mut before = BTreeMap::new();
         for _ in 0..4 {
-            let late = self.not_heard().await;
+            let late = self.late_followers().await;
             for (follower, (told, is)) in &late {
                 if before.get(follower) == Some(&(told.clone(), is.clone())) {
                     let problem =
@@ -70,7 +70,7 @@ impl Fleet {
     }
 
     /// Subscribers without their job's current state: their last notice, and that state.
-    async fn not_heard(&self) -> BTreeMap<usize, (Option<Told>, Told)> {
+    async fn late_followers(&self) -> BTreeMap<usize, (Option<Told>, Told)> {
         let open: Vec<_> = {
             let record = self.world.history.record();
             let open = (record.followed.iter().enumerate()).filter(|(_, followed)| followed.open);
@@ -144,11 +144,11 @@ impl Fleet {
         stop.cancel();
         running.await.unwrap();
         self.audit().await;
-        self.look_for_orphans().await;
+        self.find_orphans().await;
     }
 
     /// Reports rows without an owner, and jobs that should have expired.
-    async fn look_for_orphans(&self) {
+    async fn find_orphans(&self) {
         let history = &self.world.history;
         let now_ms = self.calm.clock().now_ms();
         for ty in &self.world.types {

@@ -31,7 +31,7 @@ struct World {
     /// One job of each state with a damaged header.
     damaged: BTreeSet<JobId>,
     /// A job with a damaged heartbeat.
-    numb: JobId,
+    silenced: JobId,
 }
 
 impl World {
@@ -63,14 +63,14 @@ impl World {
         let damaged = ids.iter().map(|ids| ids.choose(rng).unwrap().clone());
         let damaged: BTreeSet<_> = damaged.collect();
         let mut running = ids[1].iter().filter(|id| !damaged.contains(id));
-        let numb = running.next().unwrap().clone();
+        let silenced = running.next().unwrap().clone();
         Self {
             jobs,
             ty,
             me,
             ids,
             damaged,
-            numb,
+            silenced,
         }
     }
 
@@ -81,7 +81,7 @@ impl World {
         let whole = keys.job(ty, pending.unwrap());
         let odd = |range: store::KeyRange| [&*range.begin, b"\x02odd\x00"].concat();
         let mut rows = vec![
-            keys.index(ty, &self.numb, Position::Active),
+            keys.index(ty, &self.silenced, Position::Active),
             keys.sleeper(ty, 1),
             keys.notifier(ty, 1),
             keys.lease(ty, 3),
@@ -138,7 +138,7 @@ impl World {
         let running = tokio::spawn(service.serve(self.ty.clone()).run(stop.clone()));
         sleep((TIMEOUT + TIMEOUT / 6) * 2).await;
         let claimed = self.claimed().await.map_err(failed)?;
-        let good = |id: &&JobId| !self.damaged.contains(id) && **id != self.numb;
+        let good = |id: &&JobId| !self.damaged.contains(id) && **id != self.silenced;
         let [pending, silent, finished] = &self.ids;
         let lost: Vec<_> = (pending.iter().chain(silent))
             .filter(good)
@@ -182,7 +182,11 @@ impl World {
         if repaired.len() != 1 || !claimed.contains(repaired[0]) {
             return Err(format!("{repaired:?} came back from quarantine"));
         }
-        let info = self.jobs.info(&self.ty, &self.numb).await.map_err(failed)?;
+        let info = self
+            .jobs
+            .info(&self.ty, &self.silenced)
+            .await
+            .map_err(failed)?;
         let state = info.map(|info| info.state);
         let expected = (state == Some(State::Running)).then_some(());
         expected.ok_or_else(|| format!("a job of unknown heart-beat is {state:?}"))

@@ -47,7 +47,7 @@ pub(super) async fn run(plan: Plan, mistake: &Mistake) -> (Report, u64) {
     fleet.heal().await;
     if !fleet.world.history.has_problems() {
         fleet.drain().await;
-        fleet.hear_the_last().await;
+        fleet.check_final_notices().await;
         fleet.idle().await;
         fleet.hold().await;
     }
@@ -188,7 +188,7 @@ impl Fleet {
 
     async fn act(&mut self, act: Act) {
         match act {
-            Act::Node(node, fault) => self.befall(node, fault).await,
+            Act::Node(node, fault) => self.inject(node, fault).await,
             Act::Full(node, full) => {
                 self.useless(node);
                 self.members[node].full = full;
@@ -207,7 +207,7 @@ impl Fleet {
         }
     }
 
-    async fn befall(&mut self, node: usize, fault: Fault) {
+    async fn inject(&mut self, node: usize, fault: Fault) {
         match fault {
             Fault::Outage(outage) => {
                 self.useless(node);

@@ -18,9 +18,9 @@ pub(super) async fn follow(node: Node, ty: usize, notifier: NotifierHandle, mut 
     let (world, history) = (&node.world, node.history());
     let (mut followed, mut numbers): (Vec<Subscription>, Vec<usize>) = (Vec::new(), Vec::new());
     loop {
-        let patience = some_time(&mut rng, Duration::from_secs(2));
-        let until = Instant::now() + patience;
-        if let Some((n, notice)) = Subscription::wait_any(&mut followed, patience).await {
+        let time_limit = some_time(&mut rng, Duration::from_secs(2));
+        let until = Instant::now() + time_limit;
+        if let Some((n, notice)) = Subscription::wait_any(&mut followed, time_limit).await {
             history.told(numbers[n], &notice);
             if notice.is_last() {
                 followed.swap_remove(n);

@@ -115,7 +115,7 @@ impl Plan {
     fn draw_schedule(&mut self, timeout: Duration, rng: &mut SmallRng) {
         let mut schedule = Schedule::new(self.troubled, rng);
         for node in 0..self.nodes.len() {
-            befall(&mut schedule, node, timeout);
+            draw_faults(&mut schedule, node, timeout);
         }
         schedule.store_outage(0.4, Duration::from_mins(1), self.nodes.len(), Act::Node);
         for ty in 0..self.types.len() {
@@ -136,7 +136,7 @@ impl Plan {
 }
 
 /// Draws all faults of one node.
-fn befall(schedule: &mut Schedule<'_, Act>, node: usize, timeout: Duration) {
+fn draw_faults(schedule: &mut Schedule<'_, Act>, node: usize, timeout: Duration) {
     let act = |fault| Act::Node(node, fault);
     let mut some = |most, longest, begin, end| schedule.some(most, longest, begin, end);
     let (outage, full) = (Duration::from_secs(90), Duration::from_mins(1));

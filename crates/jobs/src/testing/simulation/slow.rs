@@ -129,7 +129,7 @@ pub(super) fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
 }
 
 #[test]
-fn holders_that_are_kept_alive_keep_their_jobs() {
+fn holders_with_heartbeats_keep_their_jobs() {
     let lost: Vec<_> = (0..SEEDS)
         .filter_map(|seed| simulate(seed, &Mistake::default()))
         .collect();
@@ -155,7 +155,7 @@ fn silent_holders_lose_their_jobs_in_time() {
 }
 
 #[test]
-fn expired_jobs_are_forgotten_in_time() {
+fn expired_jobs_are_removed_in_time() {
     at_each_latency(|latency_ms| async move {
         let world = World::open(latency_ms, &Mistake::default()).await;
         let held = world.accepted(10_000, Retention::Ms(1)).await;
@@ -167,7 +167,7 @@ fn expired_jobs_are_forgotten_in_time() {
 }
 
 #[test]
-fn subscribers_hear_of_many_changes_in_time() {
+fn subscribers_get_many_changes_in_time() {
     at_each_latency(|latency_ms| async move {
         let world = World::open(latency_ms, &Mistake::default()).await;
         let held = world.accepted(300, Retention::Forever).await;

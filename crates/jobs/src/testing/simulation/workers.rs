@@ -17,13 +17,13 @@ use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Job, Result};
 /// Runs jobs from the node's acceptor without end.
 pub(super) async fn work(node: Node, ty: usize, acceptor: AcceptorHandle, mut rng: SmallRng) {
     loop {
-        let patience = if rng.random_bool(0.05) {
+        let time_limit = if rng.random_bool(0.05) {
             Duration::from_millis(rng.random_range(1..50))
         } else {
             Duration::from_secs(rng.random_range(5..60))
         };
         let count = rng.random_range(1..=node.world.plan.batch);
-        let accepting = acceptor.accept(count, patience);
+        let accepting = acceptor.accept(count, time_limit);
         let accepted = if rng.random_bool(0.03) && !node.world.healing() {
             // A caller that does not wait for the answer.
             match timeout(some_time(&mut rng, Duration::from_secs(2)), accepting).await {
@@ -137,7 +137,7 @@ impl Run<'_> {
         } else if fate < hang {
             sleep(timeout.mul_f64(self.rng.random_range(0.9..3.0))).await;
         } else if fate < hog {
-            if !self.toil(timeout).await && self.rng.random_bool(0.5) {
+            if !self.work_long(timeout).await && self.rng.random_bool(0.5) {
                 return;
             }
             // Or a worker that ignores that the job is lost.
@@ -162,7 +162,7 @@ impl Run<'_> {
     }
 
     /// Works for a long time while heartbeats are sent; false when the job is lost.
-    async fn toil(&mut self, timeout: Duration) -> bool {
+    async fn work_long(&mut self, timeout: Duration) -> bool {
         let (node, accepted) = (self.node, self.accepted);
         let kept = node.jobs.keep_alive(accepted, |_| {});
         let work = async {
@@ -266,7 +266,7 @@ impl Run<'_> {
     }
 
     /// Returns `held`; records a rejected lock.
-    async fn heed(
+    async fn note_halt(
         &self,
         tx: &Transaction,
         call: CallId,
@@ -289,7 +289,7 @@ impl Run<'_> {
                 history.attempt(call, &tx);
                 let before = self.before(&tx).await?;
                 let held = jobs.update_in(&tx, op, job, token.map(data_of)).await;
-                let held = self.heed(&tx, call, &before, held).await?;
+                let held = self.note_halt(&tx, call, &before, held).await?;
                 if !held.repeated {
                     let what = What::Beat {
                         lock: job.lock,
@@ -314,7 +314,7 @@ impl Run<'_> {
                 history.attempt(call, &tx);
                 let before = self.before(&tx).await?;
                 let held = jobs.finish_in(&tx, op, job, finish.clone()).await;
-                let held = self.heed(&tx, call, &before, held).await?;
+                let held = self.note_halt(&tx, call, &before, held).await?;
                 if !held.repeated {
                     let what = What::Finish {
                         lock: job.lock,
@@ -352,11 +352,11 @@ impl Run<'_> {
                 let before = self.before(&tx).await?;
                 if beat {
                     let held = jobs.update_in(&tx, op, job, None).await;
-                    let _ = self.heed(&tx, call, &before, held).await?;
+                    let _ = self.note_halt(&tx, call, &before, held).await?;
                 }
                 let data = token.map(data_of);
                 let held = jobs.run_again_in(&tx, &ops[0], job, due_ms, data).await;
-                let _ = self.heed(&tx, call, &before, held).await?;
+                let _ = self.note_halt(&tx, call, &before, held).await?;
                 let held = jobs.finish_in(&tx, &ops[1], job, Finish::done()).await?;
                 if !held.repeated {
                     let lock = job.lock;
