@@ -1,4 +1,4 @@
-//! Tells whoever builds on this crate that it is not upstream's: the client library has to be loaded.
+//! Tells dependent crates that this is not upstream's: the client library has to be loaded.
 
 #![allow(clippy::print_stdout, reason = "that is how a build script speaks")]
 

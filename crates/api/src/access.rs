@@ -38,7 +38,7 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
         return Err(Error::unauthorized("Authentication required."));
     }
     match access {
-        Access::Public | Access::Anybody => Ok(None),
+        Access::Public | Access::Everyone => Ok(None),
         Access::Authenticated if caller.name.is_some() || caller.is_admin() => Ok(None),
         Access::Authenticated => Err(Error::unauthorized("You are not an authenticated user")),
         Access::Metrics if caller.roles.iter().any(|role| role == "_metrics") => Ok(None),

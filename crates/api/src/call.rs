@@ -130,7 +130,7 @@ impl Call {
             .header(&CONTENT_LENGTH)
             .and_then(|length| length.parse().ok());
         let mut whole = Collected::sized(declared, bytes_max).map_err(|_| too_large())?;
-        let patience = Duration::from_secs(self.options().body_timeout_sec);
+        let time_limit = Duration::from_secs(self.options().body_timeout_sec);
         let body = self
             .body
             .get_mut()
@@ -138,7 +138,7 @@ impl Call {
             .take();
         let mut pieces = body.unwrap_or_else(Body::empty).into_data_stream();
         loop {
-            let piece = match timeout(patience, pieces.next()).await {
+            let piece = match timeout(time_limit, pieces.next()).await {
                 Ok(Some(Ok(piece))) => piece,
                 Ok(Some(Err(error))) => return Err(pace::refusal(error)),
                 Ok(None) => return Ok(whole.finish()),

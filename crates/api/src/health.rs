@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::Error;
 
 /// Time limit of a commit.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// How long a success is cached, and a failure.
 const WELL: Duration = Duration::from_secs(10);
 const UNWELL: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ impl Health {
         }
         // A caller that disconnects must not cause more checks.
         last.1 = Instant::now() + UNWELL;
-        let probed = self.store.probe(PATIENCE).await;
+        let probed = self.store.probe(TIME_LIMIT).await;
         if let Err(error) = &probed {
             tracing::warn!(%error, "the store does not accept writes");
         }

@@ -3,8 +3,8 @@
 //! loses it when another client needs one.
 
 mod idle;
-mod patience;
 mod targets;
+mod timeouts;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use idle::{Slot, Slots};
-use patience::Impatient;
 use targets::Escaped;
+use timeouts::WriteTimeout;
 
 /// Maximum size of a request head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -159,7 +159,7 @@ async fn converse(
         }
     });
     let (read, write) = tokio::io::split(stream);
-    let write = Impatient::new(write, options.write_timeout);
+    let write = WriteTimeout::new(write, options.write_timeout);
     let stream = tokio::io::join(Escaped::new(read), write);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

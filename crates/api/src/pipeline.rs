@@ -171,8 +171,10 @@ async fn pass_through(
     id: &str,
 ) -> Result<Reply, Error> {
     let permit = permits::acquire_to_wait(shared)?;
-    let patience = Duration::from_secs(shared.options.body_timeout_sec);
-    let reply = upstream.forward(parts, body, client, id, patience).await?;
+    let time_limit = Duration::from_secs(shared.options.body_timeout_sec);
+    let reply = upstream
+        .forward(parts, body, client, id, time_limit)
+        .await?;
     Ok(permits::hold(Some(permit), reply))
 }
 
@@ -181,8 +183,8 @@ async fn within(call: &mut Call) -> Result<Reply, Error> {
     if matches!(call.route, Route::Replicate) {
         return permitted(call).await;
     }
-    let patience = Duration::from_secs(call.options().request_timeout_sec);
-    match timeout(patience, permitted(call)).await {
+    let time_limit = Duration::from_secs(call.options().request_timeout_sec);
+    match timeout(time_limit, permitted(call)).await {
         Ok(answer) => answer,
         Err(_) => Err(Error::busy("The request timed out; try again.")),
     }

@@ -81,7 +81,7 @@ pub enum DbPart {
 pub enum Access {
     Public,
     /// All callers, unless anonymous requests are turned off.
-    Anybody,
+    Everyone,
     /// Authenticated callers.
     Authenticated,
     /// Server administrators, and callers with the role `_metrics`.
@@ -135,7 +135,7 @@ impl Route {
             Self::Welcome | Self::Up | Self::Session | Self::OpenApi | Self::Dashboard(_) => {
                 Access::Public
             }
-            Self::Uuids => Access::Anybody,
+            Self::Uuids => Access::Everyone,
             Self::Metrics => Access::Metrics,
             Self::AllDbs
             | Self::DbsInfo

@@ -5,11 +5,11 @@
 //! |---|---|
 //! | connections | `upstream/connect.rs` |
 //! | forwarding requests | `upstream/forward.rs` |
-//! | authentication | `upstream/who.rs` |
+//! | authentication | `upstream/identity.rs` |
 
 mod connect;
 mod forward;
-mod who;
+mod identity;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -32,8 +32,8 @@ use crate::once::Once;
 use crate::options::InvalidOption;
 use connect::{Connector, connector};
 pub(crate) use forward::Untouched;
-use who::Known;
-pub(crate) use who::PROOFS;
+use identity::Known;
+pub(crate) use identity::PROOFS;
 
 /// Shorter than the idle time-outs of servers and balancers.
 const IDLE: Duration = Duration::from_secs(20);
@@ -144,13 +144,13 @@ impl Upstream {
         };
         let base = url.as_str().trim_end_matches('/').to_owned();
         let authority = url[url::Position::BeforeHost..url::Position::AfterPort].to_owned();
-        let patience = Duration::from_secs(options.connect_timeout_sec);
+        let time_limit = Duration::from_secs(options.connect_timeout_sec);
         let client = HttpClient::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .set_host(false)
-            .build(connector(tls, patience));
+            .build(connector(tls, time_limit));
         Ok(Some(Self(Arc::new(Shared {
             base,
             authority,

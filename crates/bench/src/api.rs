@@ -233,9 +233,9 @@ async fn changes_fanout(bench: &ApiBench, frontend: &Frontend) -> anyhow::Result
                 let path = format!("/_replicator/_changes?feed=longpoll&since={since}");
                 let mut feed = connection.follow(&path).await?;
                 // The feed has started: anything written now ends it.
-                feed.hear("results").await?;
+                feed.read_until("results").await?;
                 heard.wait().await;
-                feed.hear("last_seq").await?;
+                feed.read_until("last_seq").await?;
                 Ok::<_, anyhow::Error>(Instant::now())
             });
         }

@@ -186,7 +186,7 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// Reads until the server has sent this word.
-    pub(crate) async fn hear(&mut self, word: &str) -> anyhow::Result<()> {
+    pub(crate) async fn read_until(&mut self, word: &str) -> anyhow::Result<()> {
         while memmem::find(&self.read, word.as_bytes()).is_none() {
             let Some(frame) = self.body.frame().await else {
                 bail!("the feed ended without {word}");

@@ -105,7 +105,7 @@ impl Watched {
         }
     }
 
-    /// Notes a failed request; true if somebody has to [`observe`](Self::observe) the server from now on.
+    /// Records a failed request; true if the caller must [`observe`](Self::observe) the server from now on.
     pub(crate) fn doubt(&self) -> bool {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         !self.doubted.swap(true, Ordering::Relaxed)

@@ -55,7 +55,7 @@ pub enum Error {
         reason: String,
     },
     /// The store failed; retryable errors were retried.
-    #[error("use the store")]
+    #[error("the store failed")]
     Store(#[from] store::Error),
 }
 

@@ -37,7 +37,7 @@ fn members_cost_in_proportion() {
     assert!(ratio < 250.0, "{ratio}");
 }
 
-/// The same numbers below 120 levels: 120 when each level is read anew.
+/// The same numbers below 120 levels: 120 when each level is read again.
 #[test]
 fn nesting_costs_in_proportion() {
     let nested = |levels: usize| {

@@ -84,8 +84,8 @@ mod tests {
         assert_eq!(systemd.watchdog(), Some(Duration::from_secs(2)));
         // The watchdog of another process.
         assert_eq!(Systemd::new(lookup, 8).watchdog(), None);
-        let nobody = Systemd::new(|_| None, 7);
-        nobody.tell("READY=1");
-        assert_eq!(nobody.watchdog(), None);
+        let unset = Systemd::new(|_| None, 7);
+        unset.tell("READY=1");
+        assert_eq!(unset.watchdog(), None);
     }
 }

@@ -270,7 +270,7 @@ mod tests {
             tokio::time::sleep(BEAT_EVERY).await;
         }
         assert_eq!((new.format(), store.nodes().await.unwrap().len()), (2, 3));
-        // The old node is stopped: for a minute nobody can know whether it comes back.
+        // The old node is stopped: for a minute it may still come back.
         for _ in 0..5 {
             b.beat(30).await.unwrap();
             assert_eq!(new.format(), 2);

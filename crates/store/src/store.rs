@@ -211,18 +211,18 @@ impl Store {
     }
 
     /// Commits a write without effect, to test whether the store accepts writes: with a full disk or
-    /// without a quorum, reads may still succeed. Fails after `patience`.
-    pub async fn probe(&self, patience: Duration) -> Result<()> {
+    /// without a quorum, reads may still succeed. Fails after `time_limit`.
+    pub async fn probe(&self, time_limit: Duration) -> Result<()> {
         let call = Call {
-            deadline: patience,
+            deadline: time_limit,
             ..Call::new("probe")
         };
         let probing = self.transact(call, |tx| async move {
             metadata::touch(&tx);
             Ok::<_, Error>(())
         });
-        let late = || Error::unavailable(format!("no commit within {patience:?}"));
-        timeout(patience, probing)
+        let late = || Error::unavailable(format!("no commit within {time_limit:?}"));
+        timeout(time_limit, probing)
             .await
             .unwrap_or_else(|_| Err(late()))
     }

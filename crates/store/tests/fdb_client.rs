@@ -1,4 +1,4 @@
-//! What whoever starts a node is told when FoundationDB cannot be used. A process has one client
+//! The errors at start when FoundationDB cannot be used. A process has one client
 //! library, so each case is a process of its own, over a stand-in for `libfdb_c`.
 
 #![allow(

@@ -28,7 +28,7 @@ struct Inner {
     /// Keys the digests of passwords; never leaves the process.
     key: hmac::Key,
     /// Checked in place of an unknown user's hash.
-    nobody: PasswordHash,
+    unknown_user: PasswordHash,
     hashing: Hashing,
     remembered: Mutex<HashMap<PasswordHash, (Digest, Instant)>>,
     /// Checks by the digest of hash and password.
@@ -49,7 +49,7 @@ impl Verifier {
     pub fn new(random: [u8; 32]) -> Self {
         Self(Arc::new(Inner {
             key: hmac::Key::new(hmac::HMAC_SHA256, &random),
-            nobody: PasswordHash::unmatched(wire::hex(&random[..16])),
+            unknown_user: PasswordHash::unmatched(wire::hex(&random[..16])),
             hashing: Hashing::default(),
             remembered: Mutex::default(),
             checks: Once::default(),
@@ -73,7 +73,7 @@ impl Verifier {
             password,
             lane,
         } = question;
-        let candidate = hash.unwrap_or(&self.0.nobody).clone();
+        let candidate = hash.unwrap_or(&self.0.unknown_user).clone();
         let key = self.digest(&[name, &candidate.to_config(), password]);
         let begin = || {
             let ticket = self.0.hashing.enter(lane)?;

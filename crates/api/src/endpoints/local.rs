@@ -31,7 +31,7 @@ pub(crate) fn grant(call: &Call) -> Option<Grant> {
     }
 }
 
-/// How the caller addresses this service. Whoever makes that up is granted no more than for a plain name.
+/// The host names by which the caller addresses this service. A forged one grants no more than a plain name.
 fn hosts(call: &Call) -> Vec<String> {
     let named = [HOST, FORWARDED_HOST];
     let named = named.iter().filter_map(|name| call.header(name));

@@ -141,7 +141,7 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
     });
     let mut operation = json!({
         "summary": summary,
-        "description": format!("Access: {}.", who(access)),
+        "description": format!("Access: {}.", access_text(access)),
         "parameters": parameters,
         "responses": {
             "2XX": {"description": "Done", "content": {"application/json": {"schema": {}}}},
@@ -149,7 +149,7 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
             "503": error,
         },
     });
-    if !matches!(access, Access::Public | Access::Anybody) {
+    if !matches!(access, Access::Public | Access::Everyone) {
         operation["security"] = json!([{"basic": []}, {"cookie": []}, {"jwt": []}]);
     }
     if matches!(method, "post" | "put") {
@@ -169,10 +169,10 @@ fn access(path: &str, method: &str) -> Access {
     Route::parse(&example).map_or(Access::Admin, |route| route.access(&method))
 }
 
-fn who(access: Access) -> &'static str {
+fn access_text(access: Access) -> &'static str {
     match access {
         Access::Public => "everybody",
-        Access::Anybody => "all callers, unless `require_valid_user` is set",
+        Access::Everyone => "all callers, unless `require_valid_user` is set",
         Access::Authenticated => "authenticated callers",
         Access::Metrics => "server administrators and callers with the role `_metrics`",
         Access::Member => "members of the database",

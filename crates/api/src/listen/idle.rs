@@ -124,10 +124,10 @@ impl Slot {
     }
 
     /// Waits until no request has been open for this long.
-    pub(super) async fn idle_for(&self, patience: Duration) {
+    pub(super) async fn idle_for(&self, time_limit: Duration) {
         let mut requests = self.requests.subscribe();
         loop {
-            let changed = timeout(patience, requests.changed()).await;
+            let changed = timeout(time_limit, requests.changed()).await;
             if changed.is_err() && !self.is_open() {
                 return;
             }

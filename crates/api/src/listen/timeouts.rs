@@ -10,18 +10,18 @@ use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
 /// Fails writes that make no progress for some time.
-pub(super) struct Impatient<S> {
+pub(super) struct WriteTimeout<S> {
     stream: S,
-    patience: Duration,
+    time_limit: Duration,
     /// When the pending write times out.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
+impl<S> WriteTimeout<S> {
+    pub(super) fn new(stream: S, time_limit: Duration) -> Self {
         Self {
             stream,
-            patience,
+            time_limit,
             waiting: None,
         }
     }
@@ -32,8 +32,8 @@ impl<S> Impatient<S> {
             self.waiting = None;
             return done;
         }
-        let patience = self.patience;
-        let waiting = (self.waiting).get_or_insert_with(|| Box::pin(sleep(patience)));
+        let time_limit = self.time_limit;
+        let waiting = (self.waiting).get_or_insert_with(|| Box::pin(sleep(time_limit)));
         match waiting.as_mut().poll(cx) {
             Poll::Ready(()) => {
                 let reason = "the client does not read";
@@ -44,7 +44,7 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -16,7 +16,7 @@ use crate::state::Shared;
 use crate::{Error, metrics};
 
 /// How long a request may wait for a permit.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Acquires a permit. Requests that wait for changes or jobs have a separate, larger limit; anonymous callers have a
 /// smaller one, so that they cannot use up the permits of others.
@@ -34,7 +34,7 @@ pub(super) async fn acquire(call: &Call) -> Result<Option<OwnedSemaphorePermit>,
     } else {
         &shared.permits
     };
-    let permit = timeout(PATIENCE, Arc::clone(permits).acquire_owned()).await;
+    let permit = timeout(TIME_LIMIT, Arc::clone(permits).acquire_owned()).await;
     match permit {
         Ok(Ok(permit)) => Ok(Some(permit)),
         Ok(Err(_)) | Err(_) => Err(refused()),

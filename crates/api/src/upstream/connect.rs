@@ -17,15 +17,15 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 pub(super) type Connector =
     BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
-/// Connects within `patience`, including the TLS handshake. Without `tls`, only `http` works.
-pub(super) fn connector(tls: Option<Arc<ClientConfig>>, patience: Duration) -> Connector {
+/// Connects within `time_limit`, including the TLS handshake. Without `tls`, only `http` works.
+pub(super) fn connector(tls: Option<Arc<ClientConfig>>, time_limit: Duration) -> Connector {
     let mut http = HttpConnector::new();
     http.set_nodelay(true);
     http.set_keepalive(Some(KEEPALIVE));
     http.set_keepalive_interval(Some(KEEPALIVE));
     let Some(tls) = tls else {
         let http = http.map_response(MaybeHttpsStream::Http);
-        return BoxCloneSyncService::new(Timeout::new(http, patience));
+        return BoxCloneSyncService::new(Timeout::new(http, time_limit));
     };
     http.enforce_http(false);
     let https = HttpsConnectorBuilder::new()
@@ -33,5 +33,5 @@ pub(super) fn connector(tls: Option<Arc<ClientConfig>>, patience: Duration) -> C
         .https_or_http()
         .enable_http1()
         .wrap_connector(http);
-    BoxCloneSyncService::new(Timeout::new(https, patience))
+    BoxCloneSyncService::new(Timeout::new(https, time_limit))
 }

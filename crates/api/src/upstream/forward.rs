@@ -50,21 +50,21 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 pub(crate) struct Untouched;
 
 impl Upstream {
-    /// Forwards a request and returns the response. `patience` applies to a client that stops sending.
+    /// Forwards a request and returns the response. `time_limit` applies to a client that stops sending.
     pub(crate) async fn forward(
         &self,
         parts: Parts,
         body: Body,
         client: Client,
         id: &str,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<Reply, Error> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = (self.uri(path)).ok_or_else(|| Error::bad_request("invalid path"))?;
         let given_up = Arc::new(OnceLock::new());
         let has_body = !body.is_end_stream();
         let body = if has_body {
-            Body::from_stream(watched(body, patience, Arc::clone(&given_up)))
+            Body::from_stream(watched(body, time_limit, Arc::clone(&given_up)))
         } else {
             Body::empty()
         };
@@ -210,13 +210,13 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// The body; fails if it stalls, or is too slow or too large.
 fn watched(
     body: Body,
-    patience: Duration,
+    time_limit: Duration,
     given_up: Arc<OnceLock<Error>>,
 ) -> impl Stream<Item = io::Result<Bytes>> {
     let pieces = body.into_data_stream();
     stream::unfold(Some((pieces, given_up)), move |state| async move {
         let (mut pieces, given_up) = state?;
-        let refused = match timeout(patience, pieces.next()).await {
+        let refused = match timeout(time_limit, pieces.next()).await {
             Ok(None) => return None,
             Ok(Some(Ok(piece))) => return Some((Ok(piece), Some((pieces, given_up)))),
             Ok(Some(Err(error))) => pace::refusal(error),

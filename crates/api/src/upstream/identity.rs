@@ -24,7 +24,7 @@ use crate::auth::{Identity, proxy};
 use crate::client::Client;
 
 /// Time limit for the cluster's response.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 const SESSION_BYTES_MAX: usize = 64 * 1024;
 const TASKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KNOWN_MAX: usize = 10_000;
@@ -113,7 +113,7 @@ impl Upstream {
     async fn ask(&self, proofs: HeaderMap, client: Client) -> Result<Proven, Error> {
         let by_cookie = proofs.contains_key(COOKIE);
         let (parts, body) = self.get("/_session", proofs, client).await?.into_parts();
-        let body = timeout(PATIENCE, to_bytes(Body::new(body), SESSION_BYTES_MAX)).await;
+        let body = timeout(TIME_LIMIT, to_bytes(Body::new(body), SESSION_BYTES_MAX)).await;
         let body = body.map_err(Error::bad_gateway)?;
         let body = body.map_err(Error::bad_gateway)?;
         if parts.status != StatusCode::OK {
@@ -162,7 +162,7 @@ impl Upstream {
         }
         let mut request = Request::new(Body::empty());
         (*request.uri_mut(), *request.headers_mut()) = (uri, headers);
-        let answer = timeout(PATIENCE, self.send(request, false)).await;
+        let answer = timeout(TIME_LIMIT, self.send(request, false)).await;
         answer.map_err(Error::bad_gateway)?
     }
 
@@ -174,7 +174,7 @@ impl Upstream {
     ) -> Result<Vec<Value>, Error> {
         let answer = self.get("/_active_tasks", proofs(headers), client).await?;
         let (parts, body) = answer.into_parts();
-        let body = timeout(PATIENCE, to_bytes(Body::new(body), TASKS_BYTES_MAX)).await;
+        let body = timeout(TIME_LIMIT, to_bytes(Body::new(body), TASKS_BYTES_MAX)).await;
         let body = body.map_err(Error::bad_gateway)?;
         let body = body.map_err(Error::bad_gateway)?;
         if parts.status != StatusCode::OK {

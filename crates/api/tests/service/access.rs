@@ -100,7 +100,7 @@ async fn the_table_holds() {
         let words = line.split_whitespace().skip(2);
         let fixture = fixture().await;
         let callers = [
-            fixture.nobody(),
+            fixture.anonymous(),
             fixture.user("stranger", "password"),
             metrics(&fixture),
             fixture.user("joe", "password"),
@@ -114,7 +114,7 @@ async fn the_table_holds() {
                 }
                 "/_replicator/_revs_limit" => json!(1000),
                 "/_session" => json!({"name": "root", "password": "s3cret"}),
-                // There is no such replication, so nobody waits for it.
+                // There is no such replication, so no caller waits for it.
                 "/_replicate" => {
                     let mut body = replication();
                     body["cancel"] = json!(true);
@@ -148,12 +148,12 @@ async fn the_table_holds() {
     }
 }
 
-/// One who may read metrics. Stored users cannot have that role: a proxy says so.
+/// A caller who may read metrics. Stored users cannot have that role; a proxy sets it.
 fn metrics(fixture: &Fixture) -> User<'_> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, PROXY_SECRET);
     let token = hmac::sign(&key, b"mia");
     let token = token.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    (fixture.nobody())
+    (fixture.anonymous())
         .with("x-auth-couchdb-username", "mia")
         .with("x-auth-couchdb-roles", "_metrics")
         .with("x-auth-couchdb-token", &token.collect::<String>())

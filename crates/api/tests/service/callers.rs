@@ -1,4 +1,4 @@
-//! Ways to prove who one is, through the whole service: tokens, proxies, and passwords that are hashed anew.
+//! Authentication through the whole service: tokens, proxies, and passwords that are rehashed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,7 +56,7 @@ async fn tokens_of_all_kinds_are_believed_by_their_key_alone() {
     let ask = async |path: &str, token: &str| {
         let bearer = format!("Bearer {token}");
         fixture
-            .nobody()
+            .anonymous()
             .with("authorization", &bearer)
             .get(path)
             .await
@@ -113,7 +113,7 @@ async fn a_trusted_proxy_says_who_calls() {
     let token = hmac::sign(&key, b"anna");
     let token = token.as_ref().iter().map(|byte| format!("{byte:02x}"));
     let vouched = fixture
-        .nobody()
+        .anonymous()
         .with("x-auth-couchdb-username", "anna")
         .with("x-auth-couchdb-roles", "people,_admin")
         .with("x-auth-couchdb-token", &token.collect::<String>());
@@ -167,7 +167,7 @@ async fn a_weak_hash_is_made_anew_at_login() {
     wrong.refuses(401, "unauthorized", "Name or password is incorrect.");
     assert_eq!(fixture.root().get(path).await.json(), before);
     let login = json!({"name": "anna", "password": "a"});
-    let session = fixture.nobody().post("/_session", &login).await;
+    let session = fixture.anonymous().post("/_session", &login).await;
     session.gives(200);
     let after = fixture.root().get(path).await.gives(200);
     assert_eq!(after["iterations"], 600_000);
@@ -176,7 +176,7 @@ async fn a_weak_hash_is_made_anew_at_login() {
     assert!(after["_rev"].as_str().unwrap().starts_with("2-"));
     // The session is that of the new hash, and the password is the old one.
     let resumed = fixture
-        .nobody()
+        .anonymous()
         .with("cookie", session.cookie())
         .get("/_session")
         .await;
@@ -185,7 +185,7 @@ async fn a_weak_hash_is_made_anew_at_login() {
     assert_eq!(fixture.root().get(path).await.json(), after);
 }
 
-/// Feeds of `_replicator` for somebody who administrates it, with what ends them.
+/// Feeds of `_replicator` for an administrator, and the events that end them.
 async fn feed_ends(ends: impl AsyncFnOnce(&Fixture)) {
     let fixture = Fixture::new().await;
     fixture.add_user("anna", "a", &[]).await;

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, over real connections.
+//! Third-party clients, over real connections.
 //!
 //! `TEST_CLIENTS` names the directory `tests/clients` after `npm ci`; without it there is nothing to run.
 

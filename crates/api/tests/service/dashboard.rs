@@ -53,7 +53,7 @@ fn loaded<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
 #[tokio::test]
 async fn every_file_is_served_to_anonymous_clients_and_revalidated() {
     let fixture = Fixture::new().await;
-    let page = fixture.nobody().get("/_dashboard").await;
+    let page = fixture.anonymous().get("/_dashboard").await;
     assert_eq!(
         (page.status.as_u16(), page.header("location")),
         (302, "_dashboard/")
@@ -62,7 +62,7 @@ async fn every_file_is_served_to_anonymous_clients_and_revalidated() {
     sources.insert(String::new(), sources["index.html"].clone());
     for (name, text) in &sources {
         let path = format!("/_dashboard/{name}");
-        let answer = fixture.nobody().get(&path).await;
+        let answer = fixture.anonymous().get(&path).await;
         assert_eq!(
             (answer.status.as_u16(), &answer.text),
             (200, text),
@@ -81,10 +81,10 @@ async fn every_file_is_served_to_anonymous_clients_and_revalidated() {
         assert!(policy.starts_with("default-src 'self'; script-src 'self';"));
         assert!(!policy.contains("unsafe"));
         let etag = answer.header("etag").to_owned();
-        let again = fixture.nobody().with("if-none-match", &etag);
+        let again = fixture.anonymous().with("if-none-match", &etag);
         let again = again.get(&path).await;
         assert_eq!((again.status.as_u16(), again.text.as_str()), (304, ""));
-        let other = fixture.nobody().with("if-none-match", "\"old\"");
+        let other = fixture.anonymous().with("if-none-match", "\"old\"");
         assert_eq!(other.get(&path).await.status.as_u16(), 200);
         // Also with a wrong password: the login form is in them.
         let wrong = fixture.user("root", "wrong").get(&path).await;
@@ -92,7 +92,7 @@ async fn every_file_is_served_to_anonymous_clients_and_revalidated() {
     }
     for missing in ["app.rs", "lib", "lib/", "lib/none.js", "views/../app.js"] {
         let missing = fixture
-            .nobody()
+            .anonymous()
             .get(&format!("/_dashboard/{missing}"))
             .await;
         missing.refuses(404, "not_found", "missing");
@@ -114,7 +114,7 @@ async fn everything_that_the_page_loads_is_served_and_nothing_else_is() {
     let mut unread = vec!["index.html".to_owned()];
     while let Some(name) = unread.pop() {
         let at = root.join(&name).unwrap();
-        let text = fixture.nobody().get(at.path()).await.text;
+        let text = fixture.anonymous().get(at.path()).await.text;
         for address in loaded(&name, &text) {
             // Relative, and for modules not bare: those need an import map.
             let file = at.join(address).unwrap();
@@ -123,7 +123,7 @@ async fn everything_that_the_page_loads_is_served_and_nothing_else_is() {
                 extension(&name) != "js" || address.starts_with('.'),
                 "{name}: {address}"
             );
-            let answer = fixture.nobody().get(file.path()).await;
+            let answer = fixture.anonymous().get(file.path()).await;
             assert_eq!(answer.status.as_u16(), 200, "{name}: {address}");
             let file = file.path().strip_prefix(root.path()).unwrap().to_owned();
             if found.insert(file.clone()) {
@@ -158,7 +158,7 @@ fn the_files_do_what_their_policy_allows() {
 #[tokio::test]
 async fn a_summary_is_for_administrators() {
     let fixture = Fixture::new().await;
-    let refused = fixture.nobody().get("/_scheduler/summary").await;
+    let refused = fixture.anonymous().get("/_scheduler/summary").await;
     refused.refuses(401, "unauthorized", "You are not a server admin.");
     let summary = fixture.root().get("/_scheduler/summary").await.gives(200);
     assert_eq!(

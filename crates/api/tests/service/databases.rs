@@ -37,9 +37,9 @@ async fn databases_come_and_go() {
     }
     let illegal = root.send(Method::PUT, "/ordinary", "").await.gives(400);
     assert_eq!(illegal["error"], "illegal_database_name");
-    let nobody = fixture.nobody();
+    let anonymous = fixture.anonymous();
     for method in [Method::PUT, Method::DELETE] {
-        let refused = nobody.send(method, "/_replicator", "").await;
+        let refused = anonymous.send(method, "/_replicator", "").await;
         refused.refuses(401, "unauthorized", "You are not a server admin.");
     }
     assert_eq!(
@@ -54,7 +54,7 @@ async fn security_says_who_may() {
     for (name, role) in [("ada", "boss"), ("max", "staff"), ("joe", "guest")] {
         fixture.add_user(name, "password", &[role]).await;
     }
-    let (root, nobody) = (fixture.root(), fixture.nobody());
+    let (root, anonymous) = (fixture.root(), fixture.anonymous());
     let path = "/_replicator/_security";
     let default = json!({"members": {"roles": ["_admin"]}, "admins": {"roles": ["_admin"]}});
     assert_eq!(root.get(path).await.gives(200), default);
@@ -64,7 +64,7 @@ async fn security_says_who_may() {
         .await
         .refuses(403, "forbidden", not_allowed);
     let not_authorized = "You are not authorized to access this db.";
-    nobody
+    anonymous
         .get("/_replicator")
         .await
         .refuses(401, "unauthorized", not_authorized);
@@ -101,9 +101,9 @@ async fn security_says_who_may() {
     }
     assert_eq!(root.get(path).await.gives(200), security);
     assert_eq!(root.put("/_users/_security", &json!({})).await.status, 403);
-    // Nobody named is everybody, as in CouchDB.
+    // Without names, everyone is a member, as in CouchDB.
     root.put(path, &json!({})).await.gives(200);
-    assert_eq!(nobody.get("/_replicator").await.status, 200);
+    assert_eq!(anonymous.get("/_replicator").await.status, 200);
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn clients_may_ask_for_upkeep() {
         assert_eq!(root.put("/_replicator/_revs_limit", &bad).await.status, 400);
     }
     let refused = fixture
-        .nobody()
+        .anonymous()
         .put("/_replicator/_revs_limit", &json!(1))
         .await;
     assert_eq!(refused.status, 401);

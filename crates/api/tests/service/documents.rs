@@ -74,7 +74,7 @@ async fn documents_are_written_read_and_deleted() {
     root.delete("/_replicator/a?rev=bad")
         .await
         .refuses(404, "not_found", "deleted");
-    // It can be written anew without a revision.
+    // It can be recreated without a revision.
     let again = root.put("/_replicator/a", &replication()).await.gives(201);
     assert!(again["rev"].as_str().unwrap().starts_with("3-"));
 }
@@ -269,7 +269,7 @@ async fn revisions_are_opened() {
         .await
         .refuses(404, "not_found", "missing");
 
-    // As in CouchDB, who takes anything gets parts.
+    // As in CouchDB, a client that accepts anything gets multipart.
     let parts = root
         .get("/_replicator/a?open_revs=%5B%221-a%22,%229-z%22%5D")
         .await;

@@ -152,7 +152,7 @@ impl Fixture {
     }
 
     /// An anonymous client.
-    pub(crate) fn nobody(&self) -> User<'_> {
+    pub(crate) fn anonymous(&self) -> User<'_> {
         User {
             fixture: self,
             headers: vec![("host", "here.example".to_owned())],
@@ -167,7 +167,7 @@ impl Fixture {
     /// A client with name and password.
     pub(crate) fn user(&self, name: &str, password: &str) -> User<'_> {
         let pair = BASE64_STANDARD.encode(format!("{name}:{password}"));
-        self.nobody()
+        self.anonymous()
             .with("authorization", &format!("Basic {pair}"))
     }
 

@@ -25,9 +25,9 @@ fn crowded() -> Options {
 async fn slow_bodies_of_anonymous_callers_leave_room_for_others() {
     let fixture = Fixture::with(crowded(), Setting::default()).await;
     fixture.add_user("anna", "password", &[]).await;
-    let nobody = fixture.nobody().with("content-type", "application/json");
+    let anonymous = fixture.anonymous().with("content-type", "application/json");
     let mut slow: FuturesUnordered<_> = (0..600)
-        .map(|_| nobody.send(Method::POST, "/_session", stuck()))
+        .map(|_| anonymous.send(Method::POST, "/_session", stuck()))
         .collect();
     // All of them are on their way.
     assert!(futures::poll!(slow.next()).is_pending());
@@ -43,9 +43,9 @@ async fn slow_bodies_of_anonymous_callers_leave_room_for_others() {
 async fn a_login_is_small() {
     let fixture = Fixture::new().await;
     let login = json!({"name": "root", "password": "x".repeat(20_000)});
-    let large = fixture.nobody().post("/_session", &login).await;
+    let large = fixture.anonymous().post("/_session", &login).await;
     large.refuses(413, "too_large", "the request entity is too large");
-    let zipped = fixture.nobody().with("content-encoding", "gzip");
+    let zipped = fixture.anonymous().with("content-encoding", "gzip");
     let zipped = zipped.send(Method::POST, "/_session", "{}").await;
     assert_eq!(zipped.status, 415);
 }
@@ -78,10 +78,10 @@ async fn a_body_that_trickles_is_given_up() {
 #[tokio::test]
 async fn parallel_guesses_are_counted_before_they_are_judged() {
     let fixture = Fixture::new().await;
-    let nobody = fixture.nobody();
+    let anonymous = fixture.anonymous();
     let guesses = (0..100).map(async |n| {
         let guess = json!({"name": "root", "password": format!("guess {n}")});
-        nobody.post("/_session", &guess).await.status.as_u16()
+        anonymous.post("/_session", &guess).await.status.as_u16()
     });
     let statuses = futures::future::join_all(guesses).await;
     let judged = statuses.iter().filter(|status| **status == 401).count();

@@ -8,8 +8,8 @@ use crate::fixture::{Fixture, Setting, User};
 
 async fn logged_in(fixture: &Fixture) -> User<'_> {
     let login = json!({"name": "root", "password": "s3cret"});
-    let answer = fixture.nobody().post("/_session", &login).await;
-    fixture.nobody().with("cookie", answer.cookie())
+    let answer = fixture.anonymous().post("/_session", &login).await;
+    fixture.anonymous().with("cookie", answer.cookie())
 }
 
 const REASON: &str = "The request comes from another site.";
@@ -62,7 +62,7 @@ async fn a_cookie_alone_changes_nothing() {
 async fn nobody_is_logged_in_by_another_site() {
     let fixture = Fixture::new().await;
     let login = json!({"name": "root", "password": "s3cret"});
-    let page = fixture.nobody().with("origin", "http://evil.example");
+    let page = fixture.anonymous().with("origin", "http://evil.example");
     page.post("/_session", &login)
         .await
         .refuses(403, "forbidden", REASON);
@@ -79,7 +79,7 @@ async fn origins_read_answers_when_they_are_listed() {
         ..Options::default()
     };
     let fixture = Fixture::with(options, Setting::default()).await;
-    let app = fixture.nobody().with("origin", "https://app.example");
+    let app = fixture.anonymous().with("origin", "https://app.example");
     let answer = app.get("/").await;
     assert_eq!(
         answer.header("access-control-allow-origin"),
@@ -101,7 +101,7 @@ async fn origins_read_answers_when_they_are_listed() {
             .header("access-control-allow-headers")
             .contains("content-type")
     );
-    let evil = fixture.nobody().with("origin", "https://evil.example");
+    let evil = fixture.anonymous().with("origin", "https://evil.example");
     assert_eq!(
         evil.get("/").await.header("access-control-allow-origin"),
         ""
@@ -111,6 +111,6 @@ async fn origins_read_answers_when_they_are_listed() {
     assert_eq!(asked.header("access-control-allow-methods"), "");
     // By default there are no other origins at all.
     let closed = Fixture::new().await;
-    let app = closed.nobody().with("origin", "https://app.example");
+    let app = closed.anonymous().with("origin", "https://app.example");
     assert_eq!(app.get("/").await.header("access-control-allow-origin"), "");
 }

@@ -263,7 +263,7 @@ fn requests() -> impl Strategy<Value = Sent> {
     )
         .prop_map(|(method, path, query, body, mut headers, kind)| {
             headers.push(("content-type", kind.to_owned()));
-            // Nobody runs replications here, so a client that waits for one waits for ever.
+            // No node runs replications here, so a client that waits for one waits forever.
             let wait = if path == "/_replicate" {
                 "&async=true"
             } else {
@@ -315,7 +315,7 @@ fn nothing_breaks_the_service() {
                 // Most requests find what they are about, although some delete it.
                 let _ = fixture.replications.create_database("_replicator").await;
                 check(&fixture.root(), &sent).await;
-                check(&fixture.nobody(), &sent).await;
+                check(&fixture.anonymous(), &sent).await;
             });
         }
         Ok(())

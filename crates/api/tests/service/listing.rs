@@ -406,7 +406,11 @@ async fn configuration_can_be_read_and_nothing_else() {
         refused.refuses(405, "method_not_allowed", "Only GET,HEAD allowed");
     }
     assert_eq!(
-        fixture.nobody().get("/_node/_local/_config").await.status,
+        fixture
+            .anonymous()
+            .get("/_node/_local/_config")
+            .await
+            .status,
         401
     );
 }

@@ -19,11 +19,11 @@ fn example(path: &str) -> String {
 #[tokio::test]
 async fn every_operation_is_there_and_no_other() {
     let fixture = Fixture::new().await;
-    let (root, nobody) = (fixture.root(), fixture.nobody());
+    let (root, anonymous) = (fixture.root(), fixture.anonymous());
     root.put("/_replicator/doc", &replication())
         .await
         .gives(201);
-    let document = nobody.get("/_openapi.json").await.gives(200);
+    let document = anonymous.get("/_openapi.json").await.gives(200);
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
     for (path, operations) in paths {
@@ -79,7 +79,7 @@ fn check(operation: &Value, route: &Route, path: &str) {
 #[tokio::test]
 async fn every_part_of_a_database_is_listed() {
     let fixture = Fixture::new().await;
-    let document = fixture.nobody().get("/_openapi.json").await.gives(200);
+    let document = fixture.anonymous().get("/_openapi.json").await.gives(200);
     let paths = document["paths"].as_object().unwrap();
     let listed: BTreeSet<_> = paths.keys().map(|path| example(path)).collect();
     for part in [

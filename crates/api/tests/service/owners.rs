@@ -72,7 +72,7 @@ async fn uuid(user: &User<'_>) -> String {
         .to_owned()
 }
 
-/// Every way in which somebody else could take a document over.
+/// Every way in which another user could take over a document.
 #[tokio::test]
 async fn nobody_hijacks_a_document() {
     let fixture = shared().await;

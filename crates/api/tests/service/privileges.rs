@@ -211,7 +211,7 @@ async fn others_write_nothing() {
     let fixture = fixture().await;
     fixture.add_user("mia", "password", &["_metrics"]).await;
     for (caller, status) in [
-        (fixture.nobody(), 401),
+        (fixture.anonymous(), 401),
         (fixture.user("mia", "password"), 403),
     ] {
         for (patch, ..) in lines() {

@@ -90,8 +90,8 @@ async fn who_may_not_wait_does_not() {
     world.fixture.add_user("anna", "a", &[]).await;
     world.fixture.add_user("berta", "b", &[]).await;
     let body = world.body(&json!({"continuous": true}));
-    let nobody = world.fixture.nobody().post("/_replicate", &body).await;
-    nobody.refuses(401, "unauthorized", "You are not an authenticated user");
+    let anonymous = world.fixture.anonymous().post("/_replicate", &body).await;
+    anonymous.refuses(401, "unauthorized", "You are not an authenticated user");
     let anna = world.fixture.user("anna", "a");
     let started = anna.post("/_replicate?async=true", &body).await;
     let job = started.gives(202)["job_id"].as_str().unwrap().to_owned();
@@ -110,7 +110,7 @@ async fn who_may_not_wait_does_not() {
     refused.refuses(401, "unauthorized", "Persistent replication collision");
     let cancelled = world.root().post("/_replicate", &cancel).await;
     assert_eq!(cancelled.gives(200), json!({"ok": true, "_local_id": job}));
-    // Whoever waits for a job hears that it was cancelled.
+    // A caller that waits for a job learns that it was cancelled.
     let waiting = anna.post("/_replicate", &body);
     let cancelling = async {
         let path = format!("/_scheduler/jobs/{job}");

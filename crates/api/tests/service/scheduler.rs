@@ -102,8 +102,8 @@ async fn jobs_are_filtered() {
     );
     let gone = root.get("/_scheduler/jobs/none").await;
     gone.refuses(404, "not_found", "missing");
-    let nobody = world.fixture.nobody().get("/_scheduler/jobs").await;
-    nobody.refuses(401, "unauthorized", "You are not a server admin.");
+    let anonymous = world.fixture.anonymous().get("/_scheduler/jobs").await;
+    anonymous.refuses(401, "unauthorized", "You are not a server admin.");
 }
 
 #[tokio::test]
@@ -285,12 +285,14 @@ async fn jobs_are_restarted_paused_and_resumed() {
         .post("/_scheduler/jobs/none/_restart", &json!({}))
         .await;
     none.refuses(404, "not_found", "missing");
-    let nobody = world.fixture.nobody();
-    let refused = nobody.post(&format!("{path}/_restart"), &json!({})).await;
+    let anonymous = world.fixture.anonymous();
+    let refused = anonymous
+        .post(&format!("{path}/_restart"), &json!({}))
+        .await;
     refused.refuses(401, "unauthorized", "You are not a server admin.");
 }
 
-/// It would fail again in the same words, so nobody is told that it runs.
+/// It would fail again with the same error, so it is not reported as running.
 #[tokio::test]
 async fn what_describes_no_replication_is_not_restarted() {
     let world = World::new().await;
@@ -322,6 +324,6 @@ async fn metrics_are_what_the_process_has_measured() {
     assert_eq!(answer.text, "measured 1\n");
     let couchdbs = world.root().get("/_node/_local/_prometheus").await;
     assert_eq!(couchdbs.text, answer.text);
-    let nobody = world.fixture.nobody().get("/_metrics").await;
-    nobody.refuses(401, "unauthorized", "You are not a server admin.");
+    let anonymous = world.fixture.anonymous().get("/_metrics").await;
+    anonymous.refuses(401, "unauthorized", "You are not a server admin.");
 }

@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 #[tokio::test]
 async fn the_service_welcomes_in_couchdbs_form() {
     let fixture = Fixture::new().await;
-    let answer = fixture.nobody().get("/").await;
+    let answer = fixture.anonymous().get("/").await;
     let welcome = answer.gives(200);
     assert_eq!(welcome["couchdb"], "Welcome");
     assert_eq!(welcome["vendor"]["name"], "Davenport");
@@ -22,10 +22,10 @@ async fn the_service_welcomes_in_couchdbs_form() {
     assert_eq!(answer.header("x-content-type-options"), "nosniff");
     assert!(answer.text.ends_with("}\n"));
     assert_eq!(
-        fixture.nobody().get("/_up").await.gives(200)["status"],
+        fixture.anonymous().get("/_up").await.gives(200)["status"],
         "ok"
     );
-    // Health is nobody's secret, and needs no password that is right.
+    // Health is public, even with a wrong password.
     let wrong = fixture.user("root", "wrong");
     assert_eq!(wrong.get("/_up").await.gives(200)["status"], "ok");
     let refused = wrong.get("/").await;
@@ -82,17 +82,17 @@ async fn other_methods_and_paths_are_refused() {
 #[tokio::test]
 async fn uuids_differ_and_are_counted() {
     let fixture = Fixture::new().await;
-    let answer = fixture.nobody().get("/_uuids?count=1000").await;
+    let answer = fixture.anonymous().get("/_uuids?count=1000").await;
     assert_eq!(answer.header("cache-control"), "no-cache");
     let uuids = answer.gives(200)["uuids"].as_array().unwrap().clone();
     let different: HashSet<_> = uuids.iter().map(|uuid| uuid.as_str().unwrap()).collect();
     assert_eq!((uuids.len(), different.len()), (1000, 1000));
     assert!(different.iter().all(|uuid| uuid.len() == 32));
-    let refused = fixture.nobody().get("/_uuids?count=1001").await;
+    let refused = fixture.anonymous().get("/_uuids?count=1001").await;
     refused.refuses(400, "bad_request", "count parameter too large");
     for count in ["x", "-1", ""] {
         let refused = fixture
-            .nobody()
+            .anonymous()
             .get(&format!("/_uuids?count={count}"))
             .await;
         refused.refuses(400, "bad_request", "count must be a positive integer");
@@ -105,7 +105,7 @@ async fn databases_are_listed_for_administrators() {
     for name in ["a/_replicator", "b/_replicator"] {
         fixture.replications.create_database(name).await.unwrap();
     }
-    let (root, nobody) = (fixture.root(), fixture.nobody());
+    let (root, anonymous) = (fixture.root(), fixture.anonymous());
     for (query, expected) in [
         (
             "",
@@ -140,7 +140,7 @@ async fn databases_are_listed_for_administrators() {
         "Content-Type must be application/json",
     );
     for path in ["/_all_dbs", "/_dbs_info", "/_membership"] {
-        let refused = nobody.get(path).await;
+        let refused = anonymous.get(path).await;
         refused.refuses(401, "unauthorized", "You are not a server admin.");
     }
     let nodes = root.get("/_membership").await.gives(200);

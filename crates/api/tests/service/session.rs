@@ -9,14 +9,14 @@ use crate::fixture::{Fixture, Setting};
 #[tokio::test]
 async fn a_session_is_begun_renewed_and_ended() {
     let fixture = Fixture::new().await;
-    let nobody = fixture.nobody();
+    let anonymous = fixture.anonymous();
     let login = json!({"name": "root", "password": "s3cret"});
-    let answer = nobody.post("/_session", &login).await;
+    let answer = anonymous.post("/_session", &login).await;
     let expected = json!({"ok": true, "name": "root", "roles": ["_admin"]});
     assert_eq!(answer.gives(200), expected);
     let attributes = "; Version=1; Expires=Tue, 14-Nov-2023 22:23:20 GMT; Max-Age=600; Path=/; HttpOnly; SameSite=Strict";
     assert!(answer.header("set-cookie").ends_with(attributes));
-    let form = nobody
+    let form = anonymous
         .clone()
         .with("content-type", "application/x-www-form-urlencoded");
     let by_form = form
@@ -24,7 +24,7 @@ async fn a_session_is_begun_renewed_and_ended() {
         .await;
     assert_eq!(by_form.cookie(), answer.cookie());
 
-    let browser = nobody.clone().with("cookie", answer.cookie());
+    let browser = anonymous.clone().with("cookie", answer.cookie());
     let session = browser.get("/_session").await;
     assert_eq!(
         session.gives(200)["userCtx"],
@@ -52,22 +52,22 @@ async fn a_session_is_begun_renewed_and_ended() {
 #[tokio::test]
 async fn wrong_passwords_are_all_the_same() {
     let fixture = Fixture::new().await;
-    let nobody = fixture.nobody();
+    let anonymous = fixture.anonymous();
     for login in [
         json!({"name": "root", "password": "wrong"}),
-        json!({"name": "nobody", "password": "s3cret"}),
+        json!({"name": "anonymous", "password": "s3cret"}),
         json!({"name": "root"}),
         json!({}),
     ] {
-        let answer = nobody.post("/_session", &login).await;
+        let answer = anonymous.post("/_session", &login).await;
         answer.refuses(401, "unauthorized", "Name or password is incorrect.");
         assert!(answer.header("set-cookie").starts_with("AuthSession=;"));
     }
-    let list = nobody.post("/_session", &json!([])).await;
+    let list = anonymous.post("/_session", &json!([])).await;
     list.refuses(400, "bad_request", "Request body must be a JSON object");
-    let please = nobody.get("/_session?basic=true").await;
+    let please = anonymous.get("/_session?basic=true").await;
     please.refuses(401, "unauthorized", "Please login.");
-    let junk = nobody
+    let junk = anonymous
         .clone()
         .with("cookie", "AuthSession=junk")
         .get("/")
@@ -81,7 +81,7 @@ async fn guessing_is_slowed_down() {
     let guess = json!({"name": "root", "password": "wrong"});
     let mut last = None;
     for _ in 0..8 {
-        last = Some(fixture.nobody().post("/_session", &guess).await);
+        last = Some(fixture.anonymous().post("/_session", &guess).await);
     }
     let last = last.unwrap();
     assert_eq!(last.status, 429);
@@ -111,13 +111,13 @@ async fn redirects_after_a_login_stay_here() {
     let fixture = Fixture::new().await;
     let login = json!({"name": "root", "password": "s3cret"});
     let answer = fixture
-        .nobody()
+        .anonymous()
         .post("/_session?next=/_utils", &login)
         .await;
     assert_eq!(answer.status, 302);
     assert_eq!(answer.header("location"), "http://here.example/_utils");
     let away = fixture
-        .nobody()
+        .anonymous()
         .post("/_session?next=//evil.example", &login)
         .await;
     assert_eq!((away.status.as_u16(), away.header("location")), (200, ""));
@@ -132,13 +132,13 @@ async fn anonymous_callers_can_be_refused_altogether() {
         ..Options::default()
     };
     let fixture = Fixture::with(options, Setting::default()).await;
-    let refused = fixture.nobody().get("/_uuids").await;
+    let refused = fixture.anonymous().get("/_uuids").await;
     refused.refuses(401, "unauthorized", "Authentication required.");
     for open in ["/", "/_up", "/_session"] {
-        assert_eq!(fixture.nobody().get(open).await.status, 200, "{open}");
+        assert_eq!(fixture.anonymous().get(open).await.status, 200, "{open}");
     }
     let login = json!({"name": "root", "password": "s3cret"});
-    let answer = fixture.nobody().post("/_session", &login).await;
+    let answer = fixture.anonymous().post("/_session", &login).await;
     assert!(
         answer
             .header("set-cookie")

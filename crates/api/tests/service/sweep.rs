@@ -191,8 +191,7 @@ async fn no_secret_comes_out_anywhere() {
         .finish();
     let _logged = tracing::subscriber::set_default(subscriber);
     let fixture = fixture().await;
-    // A test of another thread may have come to a log line just before there was this subscriber, and be remembered as one
-    // that nobody listens to.
+    // A test on another thread may have reached a log line before this subscriber existed, and cached it as disabled.
     tracing::callsite::rebuild_interest_cache();
     let (joe, eve) = (
         fixture.user("joe", "password"),
@@ -225,7 +224,7 @@ async fn no_secret_comes_out_anywhere() {
     let login = json!({"name": "joe", "password": SECRET});
     assert!(
         !fixture
-            .nobody()
+            .anonymous()
             .post("/_session", &login)
             .await
             .text

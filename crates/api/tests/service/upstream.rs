@@ -1,4 +1,4 @@
-//! In front of a cluster: who callers are, what is answered here, and names in place of URLs.
+//! In front of a cluster: authentication, local responses, and names in place of URLs.
 
 use std::time::Duration;
 
@@ -68,8 +68,8 @@ async fn the_cluster_says_who_a_caller_is() {
     let world = World::in_front().await;
     let (fixture, peer) = (&world.fixture, &world.peer);
     peer.add_user("anna", "a", &["people"]).unwrap();
-    let nobody = fixture.nobody().get("/_scheduler/jobs").await;
-    nobody.refuses(401, "unauthorized", "You are not a server admin.");
+    let anonymous = fixture.anonymous().get("/_scheduler/jobs").await;
+    anonymous.refuses(401, "unauthorized", "You are not a server admin.");
     assert_eq!(peer.count("GET", "/_session"), 0);
     let (anna, boss) = (fixture.user("anna", "a"), fixture.user("boss", "b0ss"));
     let refused = anna.get("/_scheduler/jobs").await;
@@ -85,9 +85,9 @@ async fn the_cluster_says_who_a_caller_is() {
     fixture.root().get("/_scheduler/jobs").await.gives(200);
     assert_eq!(peer.count("GET", "/_session"), 3);
     let login = json!({"name": "boss", "password": "b0ss"});
-    let session = fixture.nobody().post("/_session", &login).await;
+    let session = fixture.anonymous().post("/_session", &login).await;
     session.gives(200);
-    let browser = fixture.nobody().with("cookie", session.cookie());
+    let browser = fixture.anonymous().with("cookie", session.cookie());
     browser.get("/_scheduler/jobs").await.gives(200);
     // A page of another site cannot steer replications with it.
     let forged = browser.clone().with("origin", "https://evil.example");
@@ -103,7 +103,7 @@ async fn a_party_makes_nobody_an_administrator_here() {
         ..Setting::default()
     };
     let fixture = Fixture::with(api::Options::default(), setting).await;
-    let bogus = fixture.nobody().with("cookie", "AuthSession=");
+    let bogus = fixture.anonymous().with("cookie", "AuthSession=");
     let refused = bogus.get("/_scheduler/jobs").await;
     refused.refuses(401, "unauthorized", "You are not a server admin.");
 }
@@ -122,7 +122,7 @@ async fn a_cluster_that_is_down_is_said_to_be() {
         assert!(!answer.text.contains(&url));
     }
     fixture.root().get("/_scheduler/jobs").await.gives(200);
-    fixture.nobody().get("/_up").await.gives(200);
+    fixture.anonymous().get("/_up").await.gives(200);
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn names_are_databases_of_the_cluster_with_the_callers_rights() {
     let anna = fixture.user("anna", "a");
     let refused = anna.post("/_replicate", &body).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.text);
-    // Whoever writes somebody else's document does not lend it the own rights.
+    // Writing another user's document does not grant it the writer's rights.
     let others = json!({"source": "a", "target": "b", "owner": "anna"});
     let lent = boss.put("/_replicator/lent", &others).await;
     lent.refuses(403, "forbidden", LENT);
@@ -226,7 +226,7 @@ async fn names_stay_names_in_documents_and_what_is_added_is_never_shown() {
     .await;
 }
 
-/// A cluster that believes what a proxy in front of it says: it answers who the caller is, and nothing else.
+/// A cluster that trusts the proxy in front of it: it returns who the caller is, and nothing else.
 async fn believing() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -256,7 +256,7 @@ async fn believing() -> String {
     url
 }
 
-/// A proxy signs the name alone, and for ever: who sees that once is whoever they say.
+/// A proxy signs only the name, without expiry: anyone who sees the signature once can use it.
 #[tokio::test]
 async fn the_word_of_a_proxy_is_good_for_one_request_and_never_shown() {
     let world = World::in_front_of(&believing().await).await;
@@ -267,7 +267,7 @@ async fn the_word_of_a_proxy_is_good_for_one_request_and_never_shown() {
         .put("/_replicator/_security", &security)
         .await
         .gives(200);
-    let anna = (fixture.nobody())
+    let anna = (fixture.anonymous())
         .with("x-auth-couchdb-username", "anna")
         .with("x-auth-couchdb-roles", "people")
         .with("x-auth-couchdb-token", "5ec4e7");
@@ -321,8 +321,8 @@ async fn a_session_is_not_good_for_a_replication_that_outlives_it() {
     let world = World::in_front().await;
     let fixture = &world.fixture;
     let login = json!({"name": "boss", "password": "b0ss"});
-    let session = fixture.nobody().post("/_session", &login).await;
-    let browser = fixture.nobody().with("cookie", session.cookie());
+    let session = fixture.anonymous().post("/_session", &login).await;
+    let browser = fixture.anonymous().with("cookie", session.cookie());
     let once = json!({"source": "a", "target": "b", "create_target": true});
     let answer = browser.post("/_replicate", &once).await;
     assert_eq!(answer.gives(200)["ok"], true);

@@ -43,7 +43,7 @@ async fn read_to(stream: &mut TcpStream, end: &str) -> String {
 async fn headers_change_as_little_as_a_proxy_has_to() {
     let (fixture, listener) = in_front().await;
     let user = fixture
-        .nobody()
+        .anonymous()
         .with("connection", "close, x-mine")
         .with("x-mine", "1")
         .with("te", "trailers")
@@ -126,7 +126,7 @@ async fn a_client_that_goes_away_ends_the_request_to_the_cluster() {
 #[tokio::test]
 async fn what_a_cluster_cuts_off_is_cut_off_here() {
     let (fixture, cluster) = in_front().await;
-    let user = fixture.nobody();
+    let user = fixture.anonymous();
     let answered = async {
         let (mut stream, _) = cluster.accept().await.unwrap();
         read_to(&mut stream, "\r\n\r\n").await;
@@ -141,7 +141,7 @@ async fn what_a_cluster_cuts_off_is_cut_off_here() {
 #[tokio::test]
 async fn a_kept_connection_that_turns_out_closed_costs_nothing() {
     let (fixture, cluster) = in_front().await;
-    let user = fixture.nobody();
+    let user = fixture.anonymous();
     for again in [false, true] {
         let answered = async {
             let (mut stream, _) = cluster.accept().await.unwrap();
@@ -212,7 +212,7 @@ async fn in_front_of_couchdb() {
 #[tokio::test]
 async fn a_request_for_the_server_as_a_whole_is_answered_here() {
     let (fixture, _listener) = in_front().await;
-    let star = fixture.nobody();
+    let star = fixture.anonymous();
     let answer = star.send(Method::OPTIONS, "*", Body::empty()).await;
     assert_eq!(answer.status.as_u16(), 204, "{}", answer.text);
     assert_eq!(answer.header("allow"), "DELETE,GET,HEAD,OPTIONS,POST,PUT");
@@ -231,9 +231,9 @@ async fn interim_answers_without_an_end_are_cut_off() {
         let hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
         while stream.write_all(hints.as_bytes()).await.is_ok() {}
     };
-    let user = fixture.nobody();
+    let user = fixture.anonymous();
     let asked = timeout(PATIENCE, user.send(Method::POST, "/db/_x", Body::from("x")));
     let (answer, ()) = tokio::join!(asked, endless);
-    let answer = answer.expect("it goes on for ever");
+    let answer = answer.expect("it never ends");
     assert_eq!(answer.status.as_u16(), 502, "{}", answer.text);
 }

@@ -57,7 +57,7 @@ async fn passwords_become_hashes() {
             matches!(joe.get(path).await.status.as_u16(), 401 | 403),
             "{path}"
         );
-        assert_eq!(fixture.nobody().get(path).await.status, 401, "{path}");
+        assert_eq!(fixture.anonymous().get(path).await.status, 401, "{path}");
     }
     let docs = json!({"docs": [{"id": "org.couchdb.user:eve"}]});
     assert_eq!(joe.post("/_users/_bulk_get", &docs).await.status, 401);

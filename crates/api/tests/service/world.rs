@@ -26,7 +26,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Requests may wait for jobs, but nobody runs any.
+    /// Requests may wait for jobs, but no node runs any.
     pub(crate) async fn idle() -> Self {
         Self::with(scheduler::Options::default()).await
     }

@@ -113,8 +113,7 @@ async fn pump(
             return Err(revisions.attachment_damaged());
         }
     }
-    // A fault of this kind turns up only after the last attachment, so it is looked for before the
-    // target hears the end.
+    // This error shows only after the last attachment, so it is checked before the target gets the end.
     if revisions.next_attachment().await?.is_some() {
         return Err(revisions.attachments_missing());
     }

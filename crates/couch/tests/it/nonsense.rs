@@ -1,4 +1,4 @@
-//! Answers that were damaged on the way: an error or an answer, never a panic, never for ever.
+//! Answers that were damaged on the way: an error or an answer, never a panic or a hang.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Waiting for changes, with one watch per database and process.
 //!
 //! A task reads the update sequence, publishes it to all listeners, and sleeps until the watch fires or
-//! the poll interval is over; it ends with the last listener. No write is missed: listeners compare
+//! the poll interval has passed; it ends with the last listener. No write is missed: listeners compare
 //! sequences, and a lost watch costs one poll interval.
 
 use std::collections::HashMap;

@@ -84,7 +84,7 @@ pub(crate) async fn a_database_made_again_is_another(fixture: Fixture) {
     assert!(matches!(fixture.get("a").await, Err(Error::Missing)));
     fixture.put("b", None, "{}").await.unwrap();
     fixture.check().await;
-    // Whoever knew the old database is told of the new one from its beginning.
+    // A reader of the old database gets the new one from its beginning.
     let since_old = ChangesQuery {
         since: old_seq.into(),
         ..ChangesQuery::default()
@@ -160,7 +160,7 @@ pub(crate) async fn info_counts(fixture: Fixture) {
     assert_eq!(counts().await, (2, 0, 10));
     fixture.delete("a", &second).await.unwrap();
     assert_eq!(counts().await, (1, 1, 4));
-    // A deletion that comes by replication, of a document nobody had.
+    // A deletion that comes by replication, of a document that did not exist here.
     fixture
         .replicate("gone", &["3-c", "2-b"], r#"{"_deleted":true}"#)
         .await;

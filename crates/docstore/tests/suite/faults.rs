@@ -44,8 +44,8 @@ fn number(body: &str) -> usize {
     digits[..end.unwrap()].parse().unwrap()
 }
 
-/// Twenty writers, and one who follows the feed: no write is lost, none is made twice, and the follower
-/// hears of the last one of each document.
+/// Twenty writers and a follower of the feed: no write is lost or repeated, and the follower gets the last
+/// one of each document.
 #[tokio::test(start_paused = true)]
 async fn writers_and_a_follower_on_a_bad_day() {
     const ROUNDS: usize = 10;
@@ -78,7 +78,7 @@ async fn writers_and_a_follower_on_a_bad_day() {
     }
 }
 
-/// Follows the feed until it has told of `last` in each of two documents.
+/// Follows the feed until it has returned `last` in each of two documents.
 async fn follow(fixture: &Fixture, last: usize) -> BTreeSet<String> {
     let mut listener = fixture.docstore.listen(&fixture.db);
     let mut since = Seq::ZERO;
@@ -102,7 +102,7 @@ async fn follow(fixture: &Fixture, last: usize) -> BTreeSet<String> {
     done
 }
 
-/// Counts how often it is told of a write, in the write's transaction.
+/// Counts its calls, in the transaction of the write.
 struct Tally;
 
 impl WriteHook for Tally {

@@ -58,7 +58,7 @@ pub(crate) async fn a_waiter_sees_what_came_before(fixture: Fixture) {
         let (rows, last_seq) = fixture.changes(query).await;
         assert_eq!(rows.len(), 1);
         seq = last_seq;
-        // There is nothing more to hear, and the feed is not told that there were.
+        // There are no further changes, and the feed gets no notification.
         let mut quiet = std::pin::pin!(listener.changed_since(seq));
         assert!(futures::poll!(&mut quiet).is_pending());
     }

@@ -135,7 +135,7 @@ impl Import {
         }
         let what = format!(
             "the cluster's UUID is {theirs} and the one here is {ours}, so checkpoints of the cluster would not be found and \
-             every replication would begin anew: set uuid = \"{theirs}\" in [couchdb] on every node, and for this command"
+             every replication would start over: set uuid = \"{theirs}\" in [couchdb] on every node, and for this command"
         );
         if !self.apply || self.new_checkpoints {
             output::error(&format!("note: {what}"));
@@ -309,7 +309,7 @@ impl Outcome {
             let defaults = replications.options().defaults();
             let wanted = Replication::granted(&body, judged.grant.as_ref(), &defaults);
             let wanted = wanted.map_err(|invalid| invalid.to_string())?;
-            // To the cluster these members mean nothing, so anybody may have written them there.
+            // These members mean nothing to the cluster, so any user may have written them there.
             if wanted.is_privileged() {
                 return Err(PRIVILEGED.to_owned());
             }

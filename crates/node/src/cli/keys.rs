@@ -98,8 +98,8 @@ pub(super) async fn look(config: &Config, file: Option<&Path>) -> anyhow::Result
     let Some(file) = key_file(config, file).filter(|_| store_is_there(config)) else {
         return Ok(());
     };
-    let patience = std::time::Duration::from_secs(5);
-    let read = tokio::time::timeout(patience, Compared::read(config, file));
+    let time_limit = std::time::Duration::from_secs(5);
+    let read = tokio::time::timeout(time_limit, Compared::read(config, file));
     let read = read
         .await
         .unwrap_or_else(|_| Err(anyhow!("it does not respond")));

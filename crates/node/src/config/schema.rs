@@ -146,7 +146,7 @@ mod tests {
                 let variable = section.variable(&key.name);
                 assert!(
                     variables.insert(variable.clone()),
-                    "{variable} is there twice"
+                    "{variable} is defined twice"
                 );
             }
         }

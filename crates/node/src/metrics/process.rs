@@ -4,7 +4,7 @@ use std::fs;
 
 use metrics::gauge;
 
-/// Reads them anew, as far as there is a `/proc`.
+/// Updates them, if `/proc` exists.
 #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact")]
 pub(super) fn update() -> Option<()> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;

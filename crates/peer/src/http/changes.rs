@@ -25,16 +25,16 @@ use filter::Filter;
 pub(super) const TIMEOUT_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct FeedWait {
     pub(super) wait: Duration,
     /// Whether the feed then sends a heartbeat and continues, or ends.
     pub(super) heartbeat: bool,
 }
 
-impl Patience {
+impl FeedWait {
     pub(super) fn parse(request: &Request) -> Result<Self, Refusal> {
         let milliseconds = |text: &str| text.parse::<i64>().ok();
-        let patience = match request.param("heartbeat") {
+        let wait_options = match request.param("heartbeat") {
             None | Some("false") => None,
             Some("true") => Some(TIMEOUT_MAX),
             Some(text) => {
@@ -60,10 +60,10 @@ impl Patience {
                 )
             }
         };
-        let wait = patience.unwrap_or(timeout).min(TIMEOUT_MAX);
+        let wait = wait_options.unwrap_or(timeout).min(TIMEOUT_MAX);
         Ok(Self {
             wait,
-            heartbeat: patience.is_some(),
+            heartbeat: wait_options.is_some(),
         })
     }
 }
@@ -86,7 +86,7 @@ struct Query {
     seq_interval: Option<u64>,
     docs: Option<Docs>,
     all_leaves: bool,
-    patience: Patience,
+    wait_options: FeedWait,
 }
 
 impl Query {
@@ -141,7 +141,7 @@ impl Query {
             seq_interval,
             docs: request.flag("include_docs").then_some(docs),
             all_leaves,
-            patience: Patience::parse(request)?,
+            wait_options: FeedWait::parse(request)?,
         })
     }
 }

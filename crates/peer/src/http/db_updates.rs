@@ -9,7 +9,7 @@ use http::header::{CACHE_CONTROL, ETAG};
 use tokio::sync::watch;
 use wire::FeedKind;
 
-use super::changes::Patience;
+use super::changes::FeedWait;
 use super::check_server_admin;
 use crate::events::{Events, Kind};
 use crate::refusal::Refusal;
@@ -23,7 +23,7 @@ struct Feed {
     events: Arc<Events>,
     updates: watch::Receiver<u64>,
     kind: FeedKind,
-    patience: Patience,
+    wait_options: FeedWait,
     seqs: Seqs,
     since: u64,
     descending: bool,
@@ -61,7 +61,7 @@ pub(super) fn db_updates(server: &Arc<Server>, request: &Request) -> Result<Repl
         events: Arc::clone(&server.events),
         updates: server.events.watch(),
         kind,
-        patience: Patience::parse(request)?,
+        wait_options: FeedWait::parse(request)?,
         seqs,
         since,
         descending: request.flag("descending"),
@@ -142,14 +142,15 @@ impl Feed {
 
     async fn wait(&mut self, out: &mut Vec<u8>) {
         let since = self.since;
-        let patience = self.patience;
+        let wait_options = self.wait_options;
         let updated =
-            tokio::time::timeout(patience.wait, self.updates.wait_for(|seq| *seq > since)).await;
+            tokio::time::timeout(wait_options.wait, self.updates.wait_for(|seq| *seq > since))
+                .await;
         let updated = updated.map(|updated| updated.is_ok());
         match updated {
             Ok(true) => self.phase = Phase::Rows,
             Ok(false) => self.phase = Phase::Done,
-            Err(_) if !patience.heartbeat => self.tail(out),
+            Err(_) if !wait_options.heartbeat => self.tail(out),
             Err(_) => out.extend_from_slice(self.kind.heartbeat().as_bytes()),
         }
     }

@@ -20,7 +20,10 @@ pub(super) async fn session(
         Method::GET if request.user.name.is_none() && request.flag("basic") => {
             Err(Refusal::unauthorized("Please login."))
         }
-        Method::GET => Ok(reply::json(StatusCode::OK, who(&request.user, handler))),
+        Method::GET => Ok(reply::json(
+            StatusCode::OK,
+            session_info(&request.user, handler),
+        )),
         Method::POST => log_in(server, request).await,
         Method::DELETE => Ok(reply::with(
             reply::ok(StatusCode::OK),
@@ -31,7 +34,7 @@ pub(super) async fn session(
     }
 }
 
-fn who(user: &UserContext, handler: Option<&'static str>) -> Vec<u8> {
+fn session_info(user: &UserContext, handler: Option<&'static str>) -> Vec<u8> {
     let mut body = b"{\"ok\":true,\"userCtx\":{".to_vec();
     name_and_roles(&mut body, user);
     body.extend_from_slice(b"},\"info\":{\"authentication_handlers\":[\"cookie\",\"default\"]");

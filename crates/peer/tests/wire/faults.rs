@@ -138,7 +138,7 @@ async fn connections_that_break() {
     assert!(get(&url).await.is_err());
     whole(&url).await;
 
-    // The work is done, and nobody hears of it.
+    // The request takes effect, but its response is lost.
     let (peer, _) = faulty(Fault::Reset).await;
     peer.set_faults(Faults::script([(
         On::put("/db/b").nth(1),

@@ -76,7 +76,7 @@ async fn updates_of_databases() {
     assert_eq!(feed["results"][0]["db_name"], "a");
     assert_eq!(feed["results"][0]["type"], "created");
     let since = feed["last_seq"].as_str().unwrap().to_owned();
-    // Whoever waits hears of the next thing.
+    // A waiting client gets the next change.
     let waiting = client()
         .get(url(&format!("feed=longpoll&since={since}")))
         .send();

@@ -2,7 +2,7 @@
 //!
 //! Small ones are cheapest as base64 within `_bulk_get` and `_bulk_docs`: one request for hundreds of documents instead
 //! of two for each. Compressed ones must not be inline, because the source would decompress them and the target decide
-//! anew whether and how to compress; those, and large ones, are streamed one by one.
+//! again whether and how to compress; those, and large ones, are streamed one by one.
 
 use std::collections::HashMap;
 

@@ -277,12 +277,12 @@ impl Context {
     /// What the source sends while there are no changes: an empty line keeps a connection alive, but only the end of a
     /// response says how far a filtered feed is.
     pub(super) fn idle(&self, heartbeat: bool) -> Idle {
-        let patience =
+        let time_limit =
             u64::try_from(self.options.connection_timeout.as_millis()).unwrap_or(u64::MAX);
         // A third of the time-out, but at least a second unless that would be too late.
-        let ms = (patience / 3)
+        let ms = (time_limit / 3)
             .max(1000)
-            .min((patience / 3).saturating_mul(2))
+            .min((time_limit / 3).saturating_mul(2))
             .max(1);
         if heartbeat {
             Idle::HeartbeatMs(ms)

@@ -114,7 +114,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Repeats passes over the feed until the run is over.
+    /// Repeats passes over the feed until the run ends.
     async fn live(&mut self) -> Result<Ending, Error> {
         loop {
             match Pass::new(self).run().await? {

@@ -56,7 +56,7 @@ pub(super) enum Event {
     CaughtUp,
 }
 
-/// Reads until the end of the feed; a continuous replication reads for ever.
+/// Reads until the end of the feed; a continuous replication never stops.
 pub(super) async fn read(cx: &Context, since: Seq, out: mpsc::Sender<Event>) -> Result<(), Error> {
     let mut reader = Reader {
         cx,
@@ -331,7 +331,7 @@ impl Reader<'_> {
         self.flush().await;
     }
 
-    /// Fails only if the run is over; then the reader is dropped as well.
+    /// Fails only if the run has ended; then the reader is dropped, too.
     async fn send(&mut self, event: Event) {
         self.failures = 0;
         let _ = self.out.send(event).await;

@@ -99,7 +99,7 @@ async fn conflicts_come_and_go() {
         "source again"
     );
     assert_eq!(leaves(&world), 2);
-    // The loser is deleted on the target, which the source hears from the other direction.
+    // The loser is deleted on the target, which the source gets from the other direction.
     let loser = world.target().contents("b").unwrap().documents["c"]
         .keys()
         .next()

@@ -190,7 +190,7 @@ async fn pauses_and_goes_on() {
     world.assert_same();
 }
 
-/// A batch that a pause cuts off begins anew, and what comes after it counts again.
+/// A batch cut off by a pause starts over, and later changes count again.
 #[tokio::test]
 async fn a_pause_in_the_middle_of_a_batch() {
     let mut world = World::new().await;
@@ -279,7 +279,7 @@ async fn zombies_are_found() {
     let mut world = World::new().await;
     world.settings.no_progress_timeout = Some(Duration::from_millis(400));
     world.put_docs(0..5);
-    // What the second feed says is a lie: nothing new, for ever.
+    // What the second feed says is wrong: no changes, forever.
     world.source.set_faults(Faults::script([
         (
             On::get("/a/_changes").nth(3),

@@ -61,7 +61,7 @@ async fn a_refused_document_may_end_the_run() {
         let expected =
             json!({"error": "doc_write_failed", "reason": "forbidden: only even (document `one`)"});
         assert_eq!(error.to_info(), expected);
-        // It is met again, until somebody does something about it.
+        // It fails again until it is corrected.
         assert!(
             world
                 .try_replicate(json!({"on_write_failure": "stop"}))

@@ -185,7 +185,7 @@ fn attach(world: &World, chance: &mut StdRng, id: &str, rev: Option<&str>) {
         .unwrap();
 }
 
-/// A leaf that somebody else has made, at times with ancestors that are known here.
+/// A leaf from another writer, sometimes with ancestors that exist here.
 fn conflict(world: &World, chance: &mut StdRng, id: &str) {
     let known = world
         .source

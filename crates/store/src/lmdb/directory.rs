@@ -148,19 +148,19 @@ impl LockFile {
     }
 
     /// Waits for the lock with a time-out: a stopped process may hold it.
-    pub(super) fn lock_within(&self, patience: Duration) -> Result<Locked<'_>> {
+    pub(super) fn lock_within(&self, time_limit: Duration) -> Result<Locked<'_>> {
         let begun = Instant::now();
         let pause = (Mutex::new(()), Condvar::new());
         loop {
             match self.try_lock() {
                 Ok(Some(locked)) => return Ok(locked),
-                Ok(None) if begun.elapsed() < patience => {
+                Ok(None) if begun.elapsed() < time_limit => {
                     let guard = pause.0.lock().unwrap_or_else(PoisonError::into_inner);
                     drop(pause.1.wait_timeout(guard, Duration::from_millis(5)));
                 }
                 Ok(None) => {
                     return Err(Error::open(format!(
-                        "another process has held {} for {patience:?}; is one of them stopped?",
+                        "another process has held {} for {time_limit:?}; is one of them stopped?",
                         self.name
                     )));
                 }

@@ -53,7 +53,7 @@ async fn there(tx: &foundationdb::Transaction, prefix: &[u8], op: &Op) -> Answer
     Vec::new()
 }
 
-/// Runs every transaction through both; nobody else writes, so none is retried.
+/// Runs every transaction through both; there are no other writers, so none is retried.
 async fn compare(
     store: &Store,
     database: &Database,

@@ -181,7 +181,7 @@ impl Driven {
 }
 
 /// Runs a script of (transaction, operation) over three open transactions; an operation of `None`
-/// commits and begins anew. Returns everything that could be seen.
+/// commits and begins a new one. Returns everything that was read.
 async fn interleave(store: &Store, script: &[(usize, Option<Op>)]) -> Vec<Result<Answer, String>> {
     let mut open: Vec<Driven> = (0..3).map(|_| Driven::begin(store.clone())).collect();
     let mut seen = Vec::new();
@@ -419,7 +419,7 @@ fn the_checker_finds_a_lost_update() {
     });
 }
 
-/// A store that has become full says nothing about the attempt before, of which nobody knows.
+/// A store that has become full says nothing about the outcome of the attempt before.
 #[tokio::test(start_paused = true)]
 async fn a_full_store_does_not_deny_what_it_may_have_done() {
     let memory = Store::open("memory:").await.unwrap();

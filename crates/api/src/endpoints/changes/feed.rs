@@ -54,7 +54,7 @@ impl Feed {
         }
     }
 
-    /// With a heartbeat, the feed waits for ever.
+    /// With a heartbeat, the feed waits forever.
     pub(super) fn waiting(
         self,
         heartbeat: Option<Duration>,

@@ -219,14 +219,14 @@ impl Feed {
     async fn wait(&mut self, out: &mut Vec<u8>) {
         let gone = self.db.gone.clone();
         let since = self.since;
-        let heartbeat = self.query.patience.heartbeat;
+        let heartbeat = self.query.wait_options.heartbeat;
         tokio::select! {
             biased;
             updated = self.updates.wait_for(|seq| *seq > since) => {
                 self.phase = if updated.is_ok() { Phase::Rows } else { Phase::Tail };
             }
             () = gone.cancelled() => self.phase = Phase::Tail,
-            () = tokio::time::sleep(self.query.patience.wait) => if heartbeat {
+            () = tokio::time::sleep(self.query.wait_options.wait) => if heartbeat {
                 out.extend_from_slice(self.query.kind.heartbeat().as_bytes());
             } else {
                 self.phase = Phase::Tail;

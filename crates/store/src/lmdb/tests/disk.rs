@@ -17,7 +17,7 @@ async fn a_failed_sync_is_never_a_success() {
     let put = |value: &'static str| store.commit(blind(vec![set("k", value)]), None, true);
     put("1").await.expect("committed");
     store.engine().log.trace.fail_sync(EIO);
-    let error = put("2").await.expect_err("nobody knows");
+    let error = put("2").await.expect_err("the outcome is unknown");
     assert!(matches!(error, Error::MaybeCommitted), "{error}");
     // The next sync would succeed, and prove nothing.
     for _ in 0..2 {
@@ -323,7 +323,7 @@ async fn who_does_not_wait_for_the_disk_is_told_before_it() {
             seen.get(b"k").expect("read").as_deref(),
             Some(value.as_bytes())
         );
-        // And who has read it need not wait either.
+        // A transaction that has read it need not wait either.
         (store.commit(blind(Vec::new()), Some(seen), false).await).expect("told");
     }
     drop(gate);

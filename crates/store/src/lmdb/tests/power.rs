@@ -500,7 +500,7 @@ fn an_unpublished_record_is_written_over_or_adopted() {
         let snapshot = store.snapshot().expect("a snapshot");
         snapshot.get(b"k").expect("read").expect("a value")
     };
-    append("a longer record that nobody has published");
+    append("a longer record that was never published");
     assert_eq!(value(&store), "1");
     commit(&store, blind(vec![set("k", "2")])).expect("committed");
     commit(&store, blind(vec![set("k", "3")])).expect("committed");
