@@ -12,7 +12,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::work::{config, mail};
-use crate::{PATIENCE, Said, creator, finish_the_rest, look_at_all, problems, processor, queue};
+use crate::{
+    Reported, TIME_LIMIT, check_all_jobs, creator, finish_the_rest, problems, processor, queue,
+};
 
 /// How many jobs have to be done between two events.
 const STEP: usize = 150;
@@ -51,9 +53,9 @@ async fn fdb_processes_that_die_or_are_cut_off_lose_no_job() {
     }
     progress("when all is well again").await;
     full.store(true, Ordering::Relaxed);
-    let mut said = Said::default();
+    let mut reported = Reported::default();
     while let Some(added) = creators.join_next().await {
-        said.added.extend(added.unwrap());
+        reported.added.extend(added.unwrap());
     }
     finish_the_rest(&jobs).await;
     stop.cancel();
@@ -61,10 +63,10 @@ async fn fdb_processes_that_die_or_are_cut_off_lose_no_job() {
         ended.unwrap();
     }
     assert_eq!(problems(&jobs).await, Vec::<String>::new());
-    look_at_all(&jobs, &said).await;
+    check_all_jobs(&jobs, &reported).await;
     println!(
         "{} jobs, {} done",
-        said.added.len(),
+        reported.added.len(),
         DONE.load(Ordering::Relaxed)
     );
 }
@@ -76,11 +78,11 @@ async fn progress(when: &str) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    let ended = timeout(PATIENCE, done).await;
+    let ended = timeout(TIME_LIMIT, done).await;
     assert!(ended.is_ok(), "the work stands still {when}");
 }
 
-/// Adds jobs until told to stop; returns those of which the store has said that they are there.
+/// Adds jobs until told to stop; returns those of which the store has reported that they are there.
 async fn create(jobs: Jobs, stop: Arc<AtomicBool>) -> Vec<String> {
     let mut all = Vec::new();
     for batch in creator::batches(&jobs) {
