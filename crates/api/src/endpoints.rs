@@ -18,6 +18,7 @@ mod replication;
 mod scheduler;
 pub(crate) mod server;
 pub(crate) mod session;
+mod table;
 mod users;
 mod writing;
 
@@ -43,7 +44,6 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
         (Route::OpenApi, _) => openapi::openapi(call),
         (Route::Config(path), _) => config::config(call, &path),
         (Route::Dashboard(file), _) => dashboard::file(call, &file),
-        (Route::Summary, _) => dashboard::summary(call).await,
         (Route::Db(name), None) => match call.method {
             Method::PUT => database::create(call, &name).await,
             _ => database::delete(call, &name).await,
@@ -62,6 +62,11 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             Route::Replicate
             | Route::ActiveTasks
             | Route::Metrics
+            | Route::Summary
+            | Route::Replications
+            | Route::Causes
+            | Route::Nodes
+            | Route::History
             | Route::Jobs
             | Route::Job(_)
             | Route::JobAction(..)

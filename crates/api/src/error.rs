@@ -151,7 +151,23 @@ impl Error {
 
     /// `error` and `reason`, as in a row of a bulk response.
     pub fn to_json(&self) -> serde_json::Value {
-        json!({"error": self.kind, "reason": self.reason})
+        let mut json = json!({"error": self.kind, "reason": self.reason});
+        // CouchDB has no such member; it is left out where there is nothing to add.
+        if let Some(hint) = self.hint() {
+            json["hint"] = hint.into();
+        }
+        json
+    }
+
+    /// What to do about an invalid replication.
+    fn hint(&self) -> Option<&'static str> {
+        if self.status != StatusCode::FORBIDDEN && self.status != StatusCode::BAD_REQUEST {
+            return None;
+        }
+        ["local_endpoints_not_supported", "endpoint", "egress"]
+            .iter()
+            .find(|word| self.reason.contains(**word))
+            .and_then(|_| scheduler::hint("", &self.reason))
     }
 
     /// Logs what the client is not told.

@@ -24,6 +24,11 @@ pub enum Route {
     ActiveTasks,
     Replicate,
     Summary,
+    /// `/_scheduler/replications`: all of them, and actions on many
+    Replications,
+    Causes,
+    Nodes,
+    History,
     Jobs,
     /// `/_scheduler/jobs/{id}`
     Job(String),
@@ -104,6 +109,10 @@ impl Route {
         match parts.as_slice() {
             [] => Ok(Self::Welcome),
             ["_scheduler", "summary"] => Ok(Self::Summary),
+            ["_scheduler", "replications"] => Ok(Self::Replications),
+            ["_scheduler", "causes"] => Ok(Self::Causes),
+            ["_scheduler", "nodes"] => Ok(Self::Nodes),
+            ["_scheduler", "history"] => Ok(Self::History),
             ["_scheduler", "docs", rest @ ..] => scheduler_docs(rest),
             ["_scheduler", "jobs", rest @ ..] => scheduler_jobs(rest),
             ["_dashboard"] if !path.ends_with('/') => Ok(Self::Dashboard(String::new())),
@@ -143,6 +152,10 @@ impl Route {
             | Self::Config(_)
             | Self::ActiveTasks
             | Self::Summary
+            | Self::Replications
+            | Self::Causes
+            | Self::Nodes
+            | Self::History
             | Self::Jobs
             | Self::Job(_)
             | Self::JobAction(..)

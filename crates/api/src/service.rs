@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use jobs::NotifierHandle;
 use scheduler::Replications;
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -74,7 +74,6 @@ impl Service {
             body_memory: Arc::new(Semaphore::new(body_memory)),
             options,
             stop: CancellationToken::new(),
-            summary: Mutex::default(),
         })))
     }
 

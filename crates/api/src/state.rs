@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use docstore::DocStore;
 use jobs::NotifierHandle;
-use scheduler::{Replications, SummaryMemory};
-use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore};
-use tokio::time::Instant;
+use scheduler::Replications;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::authenticator::Authenticator;
@@ -37,8 +35,6 @@ pub(crate) struct Shared {
     pub(crate) body_memory: Arc<Semaphore>,
     /// Ends feeds and `_replicate` requests that wait.
     pub(crate) stop: CancellationToken,
-    /// The summary last sent to dashboards.
-    pub(crate) summary: Mutex<KeptSummary>,
 }
 
 impl Shared {
@@ -53,11 +49,4 @@ impl Shared {
     pub(crate) fn bits(&self) -> u128 {
         self.replications.jobs().entropy().bits()
     }
-}
-
-/// The last summary, when it was made, and the state for the next.
-#[derive(Debug, Default)]
-pub(crate) struct KeptSummary {
-    pub(crate) last: Option<(Instant, Value)>,
-    pub(crate) memory: SummaryMemory,
 }

@@ -15,6 +15,7 @@
 //! (52, 11, name of a key)               = 16 bytes       check value: a hash of the key of this name
 //! (52, 12, job id)                      = JSON           a suspect that a node is starting
 //! (52, 15, time, job id)                = replication id of a transient job that ended at this time
+//! (52, 16, minute, node)                = JSON           what a node copied in this minute since 1970
 //! ```
 //!
 //! Table numbers are never reused. A row of table 1 may outlive its job; the next job with that replication id overwrites it.
@@ -39,6 +40,7 @@ const PASS: u16 = 10;
 const CHECKS: u16 = 11;
 const SUSPECTS: u16 = 12;
 const RESULTS: u16 = 15;
+const MINUTES: u16 = 16;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -117,6 +119,22 @@ pub(crate) fn results(until_ms: i64) -> KeyRange {
     )
 }
 
+pub(crate) fn minute(number: i64, node: &str) -> Vec<u8> {
+    pack(&(LAYER, MINUTES, number, node))
+}
+
+/// The minutes after one, up to another.
+pub(crate) fn minutes(after: i64, to: i64) -> KeyRange {
+    let bound = |number: i64| pack(&(LAYER, MINUTES, number.saturating_add(1)));
+    KeyRange::new(bound(after), bound(to))
+}
+
+pub(crate) fn minute_of(key: &[u8]) -> Result<i64, ServiceError> {
+    let (_, _, number, _) = unpack::<(u16, u16, i64, String)>(key)
+        .map_err(|_| ServiceError::corrupt("the key of a minute cannot be decoded"))?;
+    Ok(number)
+}
+
 pub(crate) fn active(replication_id: Option<&str>, job: &JobId) -> Vec<u8> {
     let rank = u16::from(replication_id.is_none());
     let id = replication_id.unwrap_or_default();
@@ -177,6 +195,7 @@ mod tests {
         );
         assert_eq!(hex(service()), r"\x154\x15\x03");
         assert_eq!(hex(live(&job("j"))), r"\x154\x15\x05\x01j\x00");
+        assert_eq!(hex(minute(1, "n")), r"\x154\x15\x10\x15\x01\x02n\x00");
         assert_eq!(hex(suspect(&job("j"))), r"\x154\x15\x0c\x01j\x00");
         assert_eq!(
             hex(active(Some("ab"), &job("j"))),
@@ -200,6 +219,10 @@ mod tests {
         assert_eq!(last_job(&one).unwrap(), job("j"));
         assert_eq!(last_job(&active(Some("ab"), &job("k"))).unwrap(), job("k"));
         assert_eq!(last_job(&active(None, &job("l"))).unwrap(), job("l"));
+        assert!(
+            minutes(1, 2).contains(&minute(2, "n")) && !minutes(1, 2).contains(&minute(1, "n"))
+        );
+        assert_eq!(minute_of(&minute(7, "n")).unwrap(), 7);
         assert!(last_job(b"x").is_err());
         assert!(uses().contains(&used("k")) && !uses().contains(&pass()));
         assert_eq!(used_key(&used("k")).unwrap(), "k");

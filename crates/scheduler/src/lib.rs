@@ -14,14 +14,17 @@
 //! | control | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel);
 //! [`find`](Replications::find) resolves ids |
 //! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
+//! | all replications | [`Replications::table`], [`causes`](Replications::causes), [`nodes`](Replications::nodes), [`history`](Replications::history), [`act`](Replications::act) on many |
 //! | running | one [`Server`] per replication node |
 //! | trace context of jobs | [`traces`] |
 //! | credentials at rest | a [`Sealer`] with keys that are not in the store; [`keys_in_use`], and
 //! [`Replications::reseal_a_little`] after a change of keys |
 
+mod bulk;
 mod create;
 mod data;
 mod fault;
+mod history;
 mod idle;
 mod keys;
 mod keys_in_use;
@@ -44,6 +47,7 @@ pub mod traces;
 mod view;
 mod writeback;
 
+pub use bulk::{Acted, Action, Chosen};
 pub use create::{
     Answer, Caller, DocumentHook, Failure, Meaning, Prepared, Rank, Sealed, Started, Writer,
     count_seals,
@@ -55,4 +59,6 @@ pub use options::Options;
 pub use seal::{InvalidRing, Sealer, Unreadable};
 pub use server::{Load, Server, ServerSetup};
 pub use service::{JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Secrets, Setup};
-pub use view::{DocsPage, DocsQuery, JobsPage, JobsQuery, SummaryMemory, VISITS_MAX};
+pub use view::{
+    Column, DocsPage, DocsQuery, JobsPage, JobsQuery, RowState, TableQuery, VISITS_MAX, hint,
+};

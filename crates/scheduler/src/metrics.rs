@@ -51,16 +51,7 @@ pub(crate) fn queue(pending: u64, total: u64) {
 /// All replications of the service by state; the same on every node.
 #[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 jobs")]
 pub(crate) fn replications(census: &Census) {
-    for (state, jobs) in [
-        ("pending", census.pending - census.paused),
-        ("paused", census.paused),
-        ("running", census.running - census.idle - census.unreachable),
-        ("idle", census.idle),
-        ("unreachable", census.unreachable),
-        ("crashing", census.crashing),
-        ("completed", census.completed),
-        ("failed", census.failed),
-    ] {
+    for (state, jobs) in census.by_state() {
         gauge!("davenport_replications", "state" => state).set(jobs as f64);
     }
 }

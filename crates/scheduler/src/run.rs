@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::JobData;
 use crate::fault::ServiceError;
+use crate::history::{Copied, Counting};
 use crate::idle::{ChangeListener, Sources};
 use crate::keys;
 use crate::live::Live;
@@ -64,6 +65,7 @@ pub(crate) struct Runner {
     pub(crate) serial: AtomicU64,
     /// Runs that wait for changes without a permit.
     pub(crate) parked: AtomicUsize,
+    pub(crate) copied: Copied,
 }
 
 /// Signals that stop a run.
@@ -283,7 +285,8 @@ impl Work<'_> {
         let settled = self.settled(&run.replication, progress.clone());
         let engine = engine::run(run.clone(), handles);
         let servers = Servers::of(&self.runner.network, &run.replication);
-        let watching = self.watch(progress.clone(), servers, data);
+        let counting = Counting::new(&self.runner.copied);
+        let watching = self.watch(progress.clone(), servers, data, &counting);
         let mut progressing = progress.clone();
         let begun = async {
             let caught_up = progressing.wait_for(|now| now.phase == Phase::CaughtUp);
@@ -320,6 +323,7 @@ impl Work<'_> {
             }
         };
         let last = progress.borrow().clone();
+        counting.count(&last);
         Driven::Ended(match outcome {
             None => {
                 control.abort();

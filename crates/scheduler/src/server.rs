@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::{Census, JobData, counted};
 use crate::fault::ServiceError;
+use crate::history::Copied;
 use crate::idle::Sources;
 use crate::keys;
 use crate::metrics;
@@ -107,6 +108,7 @@ impl Server {
             process,
             serial: AtomicU64::new(1),
             parked: AtomicUsize::new(0),
+            copied: Copied::default(),
         };
         let server = Self {
             runner: Arc::new(runner),
@@ -125,10 +127,12 @@ impl Server {
     /// Works until the token is cancelled; then every run writes a checkpoint and puts its job back.
     pub async fn run(mut self, token: CancellationToken) {
         let tidying: BoxFuture<'static, ()> = Box::pin(tidy(self.runner.replications.clone()));
+        let keeping = Box::pin(keep_history(Arc::clone(&self.runner)));
         tokio::select! {
             biased;
             () = self.work(token) => {}
             () = tidying => {}
+            () = keeping => {}
         }
         self.stop().await;
     }
@@ -349,6 +353,17 @@ impl Server {
         self.continuous = 0;
         self.runner.sources.close().await;
         self.show_load();
+    }
+}
+
+/// Keeps a row for every minute.
+async fn keep_history(runner: Arc<Runner>) {
+    loop {
+        sleep(Duration::from_mins(1)).await;
+        let (replications, node) = (&runner.replications, runner.node.to_string());
+        if let Err(error) = replications.keep_minute(&node, &runner.copied).await {
+            tracing::warn!(error = %wire::chain(&error), "keep the history");
+        }
     }
 }
 

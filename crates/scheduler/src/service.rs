@@ -16,6 +16,7 @@ use crate::keys;
 use crate::keys_in_use::check_keys_in;
 use crate::options::Options;
 use crate::seal::Sealer;
+use crate::view::Kept;
 use replication::id::Service;
 use replication::params::Defaults;
 
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) secrets: Secrets,
     pub(crate) policy: Option<couch::Policy>,
     pub(crate) service: Service,
+    pub(crate) kept: Kept,
     options: watch::Sender<Arc<Options>>,
 }
 
@@ -126,6 +128,7 @@ impl Replications {
                 uuid,
                 legacy_host: setup.legacy_host,
             },
+            kept: Kept::default(),
             options: watch::Sender::new(Arc::new(setup.options)),
         })))
     }

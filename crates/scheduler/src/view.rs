@@ -3,8 +3,13 @@
 //! Every listing walks an index, some rows per transaction: unfinished jobs by replication id, documents by document
 //! id. Rows are only read if they are shown or filtered, and one call visits at most [`VISITS_MAX`] rows.
 
+mod all;
+mod cause;
 mod docs;
+mod nodes;
+mod rates;
 mod summary;
+mod table;
 
 use std::collections::HashSet;
 
@@ -16,8 +21,13 @@ use jobs::{Cursor, JobId, JobInfo, Query, State};
 use serde_json::{Map, Value, json};
 use store::{RangeOptions, Transaction};
 
+pub use all::RowState;
+pub(crate) use all::{Kept, Row};
+pub use cause::hint;
 pub use docs::{DocsPage, DocsQuery};
-pub use summary::SummaryMemory;
+pub use table::{Column, TableQuery};
+
+use cause::parts;
 
 use crate::data::{JobData, JobState, Origin, Outage, iso};
 use crate::fault::ServiceError;
@@ -356,7 +366,7 @@ impl Seen {
 
     pub(crate) fn scheduler_job(&self) -> Value {
         let (node, pid) = self.node();
-        json!({
+        self.with_next_try(json!({
             "database": self.database(),
             "id": self.data.rep_id,
             "pid": pid,
@@ -370,13 +380,13 @@ impl Seen {
             "start_time": iso(self.data.start_time),
             "state": self.state().as_str(),
             "job_id": crate::data::job_text(&self.job),
-        })
+        }))
     }
 
     pub(crate) fn scheduler_doc(&self) -> Value {
         let (node, pid) = self.node();
         let shown = &self.data.shown;
-        json!({
+        self.with_next_try(json!({
             "database": self.database(),
             "doc_id": self.doc_id(),
             "id": self.data.rep_id,
@@ -392,7 +402,16 @@ impl Seen {
             "last_updated": iso(self.data.last_updated.max(self.live.updated)),
             "start_time": iso(self.data.start_time),
             "job_id": crate::data::job_text(&self.job),
-        })
+        }))
+    }
+
+    /// Adds what CouchDB's rows do not have, where there is something to say.
+    fn with_next_try(&self, row: Value) -> Value {
+        let mut row = with_hint(row);
+        if let Some(due_ms) = self.next_try_ms() {
+            row["next_try"] = iso(due_ms.div_euclid(1000)).into();
+        }
+        row
     }
 
     /// `None` for a claimed job that has not started yet.
@@ -421,6 +440,15 @@ impl Seen {
         members.extend(self.live.info.clone());
         Some(task)
     }
+}
+
+/// Adds what to do about the error of a row.
+fn with_hint(mut row: Value) -> Value {
+    let (error, reason) = parts(&row["info"]);
+    if let Some(hint) = hint(error, reason).filter(|_| !error.is_empty()) {
+        row["hint"] = hint.into();
+    }
+    row
 }
 
 fn encode_bookmark(key: &Bytes) -> String {

@@ -1,8 +1,6 @@
-//! The dashboard: its static files, and the summary that it displays.
+//! The dashboard's static files.
 
 mod files;
-
-use std::time::Duration;
 
 use axum::body::Body;
 use http::header::{
@@ -10,17 +8,14 @@ use http::header::{
     REFERRER_POLICY, X_FRAME_OPTIONS,
 };
 use http::{Response, StatusCode};
-use tokio::time::Instant;
 
 use crate::Error;
 use crate::call::Call;
-use crate::reply::{self, Reply, set};
+use crate::reply::{Reply, set};
 
 /// Only scripts, styles and requests of this service, whatever a document contains.
 const POLICY: &str = "default-src 'self'; script-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'; object-src 'none'";
-/// Bounds the cost of the summary, however many dashboards are open.
-const SUMMARY_AGE: Duration = Duration::from_secs(1);
 
 /// `GET /_dashboard/` and the files below it.
 pub(crate) fn file(call: &Call, name: &str) -> Result<Reply, Error> {
@@ -49,21 +44,5 @@ pub(crate) fn file(call: &Call, name: &str) -> Result<Reply, Error> {
     set(&mut reply, CONTENT_SECURITY_POLICY, POLICY);
     set(&mut reply, REFERRER_POLICY, "no-referrer");
     set(&mut reply, X_FRAME_OPTIONS, "DENY");
-    Ok(reply)
-}
-
-pub(crate) async fn summary(call: &Call) -> Result<Reply, Error> {
-    call.allow("GET,HEAD")?;
-    // Concurrent requests wait for the same summary.
-    let mut kept = call.shared.summary.lock().await;
-    if let Some((made, summary)) = &kept.last
-        && made.elapsed() < SUMMARY_AGE
-    {
-        return Ok(reply::ok(summary));
-    }
-    let replications = &call.shared.replications;
-    let summary = replications.summary(&mut kept.memory).await?;
-    let reply = reply::ok(&summary);
-    kept.last = Some((Instant::now(), summary));
     Ok(reply)
 }

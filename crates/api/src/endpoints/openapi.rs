@@ -41,6 +41,10 @@ const TABLE: &str = "\
 /_scheduler/jobs/{id}/_resume         | post                | Resume a job                                         |
 /_scheduler/jobs/{id}/failures        | get                 | Rejected documents of a job                          |
 /_scheduler/summary                   | get                 | Number of replications by state                      |
+/_scheduler/replications              | get post            | All replications; actions on many of them            | states database q cause sort descending limit bookmark
+/_scheduler/causes                    | get                 | Replications that need attention, by cause           | limit
+/_scheduler/nodes                     | get                 | Nodes and their work                                 |
+/_scheduler/history                   | get                 | The last hour, minute by minute                      |
 /_scheduler/docs                      | get                 | Replication documents and their states               | DOCS
 /_scheduler/docs/{replicator}         | get                 | Replication documents of a database and their states | DOCS
 /_scheduler/docs/{replicator}/{docid} | get                 | State of a replication document                      |
@@ -112,7 +116,7 @@ fn document() -> Value {
             "schemas": {"Error": {
                 "type": "object",
                 "required": ["error", "reason"],
-                "properties": {"error": {"type": "string"}, "reason": {"type": "string"}},
+                "properties": {"error": {"type": "string"}, "reason": {"type": "string"}, "hint": {"type": "string"}},
             }},
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use http::StatusCode;
 
-use super::{replicate, scheduler};
+use super::{replicate, scheduler, table};
 use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
@@ -14,6 +14,11 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
         Route::Replicate => replicate::replicate(call).await,
         Route::ActiveTasks => scheduler::active_tasks(call).await,
         Route::Metrics => metrics(call),
+        Route::Summary => table::summary(call).await,
+        Route::Replications => table::replications(call).await,
+        Route::Causes => table::causes(call).await,
+        Route::Nodes => table::nodes(call).await,
+        Route::History => table::history(call).await,
         Route::Jobs => scheduler::jobs(call).await,
         Route::Job(id) => scheduler::job(call, &id).await,
         Route::JobAction(id, action) => scheduler::job_action(call, &id, action).await,

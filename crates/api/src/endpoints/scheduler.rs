@@ -227,7 +227,7 @@ fn append(piece: &mut String, rows: &[Value], any: &mut bool) {
 }
 
 /// A number as parsed by CouchDB's scheduler.
-fn number(query: &Query, name: &str) -> Result<Option<u64>, Error> {
+pub(super) fn number(query: &Query, name: &str) -> Result<Option<u64>, Error> {
     let Some(text) = query.get(name) else {
         return Ok(None);
     };
@@ -296,7 +296,7 @@ fn range(query: &Query) -> Result<IdRange, Error> {
 }
 
 /// An invalid bookmark is reported as a malformed parameter.
-fn query_error(error: scheduler::ServiceError) -> Error {
+pub(super) fn query_error(error: scheduler::ServiceError) -> Error {
     match error {
         scheduler::ServiceError::Invalid(invalid) => Error::query(invalid.to_string()),
         error => error.into(),

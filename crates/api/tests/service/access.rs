@@ -32,6 +32,11 @@ GET    /_node/_local/_config                   1 1 1 1 1 .
 PUT    /_node/_local/_config/a/b               1 1 1 1 1 .
 GET    /_active_tasks                          1 1 1 1 1 .
 GET    /_scheduler/summary                     1 1 1 1 1 .
+GET    /_scheduler/replications                1 1 1 1 1 .
+POST   /_scheduler/replications                1 1 1 1 1 .
+GET    /_scheduler/causes                      1 1 1 1 1 .
+GET    /_scheduler/nodes                       1 1 1 1 1 .
+GET    /_scheduler/history                     1 1 1 1 1 .
 POST   /_replicate                             1 . . . . .
 GET    /_scheduler/jobs                        1 1 1 1 1 .
 GET    /_scheduler/jobs/x                      1 1 1 1 1 .

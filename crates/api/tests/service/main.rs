@@ -23,6 +23,7 @@ mod scheduler;
 mod server;
 mod session;
 mod sweep;
+mod table;
 mod tls;
 mod upstream;
 mod upstream_wire;

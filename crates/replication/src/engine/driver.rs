@@ -68,6 +68,8 @@ struct Driver<'a> {
     checkpointer: Option<Box<Checkpointer>>,
     committed: Seq,
     checkpoint_at: Instant,
+    /// What earlier runs counted.
+    before: Stats,
     /// The body of the last checkpoint.
     result: Map<String, Value>,
     rates: Rates,
@@ -101,6 +103,7 @@ impl<'a> Driver<'a> {
             concurrency: Concurrency::new(cx.options.worker_processes, now),
             checkpointer: Some(Box::new(checkpointer)),
             checkpoint_at: now + cx.options.checkpoint_interval,
+            before: stats,
             result: last_result,
             rates: Rates::new(
                 stats.docs_written,
@@ -258,7 +261,7 @@ impl<'a> Driver<'a> {
         self.handles.progress.send_modify(|progress| {
             let moved = progress.stats != stats;
             progress.phase = phase;
-            progress.stats = stats;
+            (progress.stats, progress.before) = (stats, self.before);
             let through = self.through.through();
             progress.source_seq = Some(self.through.highest_done().unwrap_or(through).clone());
             progress.through_seq = Some(through.clone());

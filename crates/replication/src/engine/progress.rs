@@ -53,6 +53,8 @@ pub struct Progress {
     pub phase: Phase,
     /// The counters, including earlier runs.
     pub stats: Stats,
+    /// What earlier runs counted.
+    pub before: Stats,
     pub start_seq: Option<Seq>,
     pub started_from: StartedFrom,
     /// The newest finished sequence.
@@ -78,6 +80,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// What this run has counted.
+    pub fn own_stats(&self) -> Stats {
+        self.stats.since(&self.before)
+    }
+
     /// The statistics shown in job information, `_active_tasks` and the like.
     pub fn to_info(&self, now: Timestamp) -> Map<String, Value> {
         let mut info = self.stats.to_info();

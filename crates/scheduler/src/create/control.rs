@@ -1,6 +1,6 @@
 //! Restarts, pauses and resumes jobs.
 
-use docstore::{Db, Edit, EditMode};
+use docstore::{Db, Edit, EditMode, Revisions};
 use document::json::Json;
 use jobs::{JobId, JobInfo, Op, State};
 use store::{AsStoreError as _, Transaction};
@@ -22,6 +22,42 @@ impl Replications {
         (self.0.jobs.store())
             .transact("restart", |tx| async move {
                 self.restart_in(&tx, &op, job).await
+            })
+            .await
+            .inspect(|()| self.0.kept.outdate())
+    }
+
+    /// Runs the replication of a document that has no job, as of one that had ended when it was written.
+    pub(crate) async fn restart_document(&self, origin: &Origin) -> Result<(), ServiceError> {
+        let op = self.0.jobs.op();
+        (self.0.jobs.store())
+            .transact("restart", |tx| async move {
+                let patch = &writeback::Patch::Started;
+                match writeback::edit_in(self, &tx, &op, origin, patch).await? {
+                    Some((db, edit)) => self.put_document_in(&tx, &op, &db, &edit).await,
+                    None => Ok(()),
+                }
+            })
+            .await
+    }
+
+    /// Deletes a document, and with it its job.
+    pub(crate) async fn delete_document(&self, origin: &Origin) -> Result<(), ServiceError> {
+        let op = self.0.jobs.op();
+        (self.0.jobs.store())
+            .transact("delete_document", |tx| async move {
+                // An earlier try of this transaction may have deleted it.
+                let Some(read) = writeback::read_in(self, &tx, origin).await? else {
+                    return Ok(());
+                };
+                let edit = Edit {
+                    id: read.doc.id,
+                    revisions: Some(Revisions::from(read.doc.rev)),
+                    deleted: true,
+                    body: "{}".to_owned(),
+                    ..Edit::default()
+                };
+                self.put_document_in(&tx, &op, &read.db, &edit).await
             })
             .await
     }
@@ -97,6 +133,7 @@ impl Replications {
                 }
             })
             .await
+            .inspect(|()| self.0.kept.outdate())
     }
 
     async fn pause_document_in(

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use store::{Faults, Store};
 
 use super::*;
-use crate::SummaryMemory;
+use crate::bulk::{Action, Chosen};
 use crate::data::{JobData, JobState, Origin, document_job_id};
 use crate::fault::ServiceError;
 use crate::seal::Sealer;
 use crate::service::{Replications, Scanned, Setup};
+use crate::view::{Column, RowState, TableQuery};
 use crate::writeback::{self, Patch};
 use replication::id::ReplicationId;
 
@@ -286,7 +287,7 @@ async fn invalid_documents_are_rejected_with_couchdbs_reasons() {
 }
 
 #[tokio::test]
-async fn a_summary_counts_all_jobs_and_samples_some() {
+async fn a_summary_counts_all() {
     let store = Store::open("memory:").await.unwrap();
     let replications = open(&store).await;
     let db = replications.create_database("_replicator").await.unwrap();
@@ -297,8 +298,7 @@ async fn a_summary_counts_all_jobs_and_samples_some() {
     let mut parked = body("parked", "p");
     parked["paused"] = true.into();
     write(&replications, &db, joe(), &parked).await.unwrap();
-    let memory = &mut SummaryMemory::default();
-    let all = replications.summary(memory).await.unwrap();
+    let all = replications.summary().await.unwrap();
     let jobs = json!({
         "pending": 211, "running": 0, "crashing": 0, "completed": 0, "failed": 0, "idle": 0, "paused": 1,
         "unreachable": 0,
@@ -311,13 +311,6 @@ async fn a_summary_counts_all_jobs_and_samples_some() {
         (&all["docs_per_second"], &all["lag_seconds_max"]),
         (&json!(0.0), &json!(0))
     );
-    // A sample still counts every job.
-    let some = replications.summary_of(memory, 1).await.unwrap();
-    assert_eq!(
-        (&some["exact"], &some["sampled"]),
-        (&json!(true), &json!(true))
-    );
-    assert_eq!(some["jobs"], jobs);
 }
 
 /// Listings and counters agree on every state, and counters are zero once the jobs are gone.
@@ -360,12 +353,11 @@ async fn counters_agree_with_listings() {
     let mut parked = body("parked", "p");
     parked["paused"] = true.into();
     write(&replications, &db, joe(), &parked).await.unwrap();
-    let memory = &mut SummaryMemory::default();
     let jobs = json!({
         "pending": 2, "running": 2, "crashing": 1, "completed": 1, "failed": 1, "idle": 1, "paused": 1,
         "unreachable": 0,
     });
-    let all = replications.summary(memory).await.unwrap();
+    let all = replications.summary().await.unwrap();
     assert_eq!((&all["jobs"], &all["sampled"]), (&jobs, &json!(false)));
     let problems = queue.check(ty).await.unwrap().problems;
     assert!(problems.is_empty(), "{problems:?}");
@@ -576,4 +568,168 @@ async fn the_writers_reach_is_kept_with_the_document() {
             .unwrap();
         assert_eq!(reach("his").await, Reach::Public);
     }
+}
+
+/// Three documents that have completed and three that wait, in one database; three that have failed in another.
+async fn nine_replications() -> (Replications, Db) {
+    let store = Store::open("memory:").await.unwrap();
+    let replications = open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
+    let other = (replications.create_database("other/_replicator").await).unwrap();
+    for n in 0..3 {
+        let mut doc = body(&format!("done{n}"), "a");
+        doc["_replication_state"] = "completed".into();
+        write(&replications, &db, joe(), &doc).await.unwrap();
+        let mut doc = body(&format!("lost{n}"), "a");
+        doc["_replication_state"] = "failed".into();
+        doc["_replication_state_reason"] =
+            format!("db_not_found: could not open http://gone/db{n}/").into();
+        write(&replications, &other, joe(), &doc).await.unwrap();
+        let mut doc = body(&format!("runs{n}"), &format!("s{n}"));
+        doc["continuous"] = (n > 0).into();
+        write(&replications, &db, joe(), &doc).await.unwrap();
+    }
+    (replications, db)
+}
+
+/// Documents that had ended when they were written have no job, and are counted, listed and acted on all the same.
+#[tokio::test]
+async fn every_replication_is_counted_listed_and_grouped() {
+    let (replications, db) = nine_replications().await;
+    let summary = replications.summary().await.unwrap();
+    let jobs = |name: &str| summary["jobs"][name].clone();
+    let counts = ["completed", "failed", "pending"].map(jobs);
+    assert_eq!(counts, [3, 3, 3]);
+    // One line for one cause, and its link leads to as many.
+    let causes = replications.causes(10).await.unwrap();
+    assert_eq!(causes["total_causes"], 1, "{causes:#}");
+    let cause = &causes["causes"][0];
+    assert_eq!(
+        (
+            &cause["state"],
+            &cause["error"],
+            &cause["server"],
+            &cause["replications"]
+        ),
+        (
+            &json!("failed"),
+            &json!("db_not_found"),
+            &json!("http://gone"),
+            &json!(3)
+        )
+    );
+    assert!(cause["hint"].as_str().unwrap().starts_with("Create the"));
+    let mut query = TableQuery {
+        cause: cause["cause"].as_str().map(str::to_owned),
+        limit: 10,
+        ..TableQuery::default()
+    };
+    let of_cause = replications.table(&query).await.unwrap();
+    assert_eq!(
+        (&of_cause["matching"], &of_cause["total_rows"]),
+        (&json!(3), &json!(9))
+    );
+    assert_eq!(of_cause["states"]["failed"], 3);
+    assert_eq!(of_cause["databases"], json!({"other/_replicator": 3}));
+    // Restarting them makes jobs of them.
+    query.limit = 0;
+    let matching = Chosen::Matching(query);
+    let acted = replications.act(Action::Restart, &matching).await.unwrap();
+    assert_eq!((acted.done, acted.failed.len(), acted.left), (3, 0, 0));
+    let causes = replications.causes(10).await.unwrap();
+    assert_eq!(
+        (&causes["total_causes"], &causes["states"]["pending"]),
+        (&json!(0), &json!(6))
+    );
+    // By key, of both kinds; one key is unknown.
+    let key = |id: &str| crate::data::job_text(&document_job_id(db.instance(), id));
+    let keys = vec![key("done0"), key("runs0"), "nothing".to_owned()];
+    let keys = Chosen::Keys(keys);
+    let acted = replications.act(Action::Delete, &keys).await.unwrap();
+    assert_eq!((acted.done, acted.failed.len()), (2, 1));
+    let left = replications.table(&TableQuery::default()).await.unwrap();
+    assert_eq!(
+        (&left["total_rows"], &left["states"]["completed"]),
+        (&json!(7), &json!(2))
+    );
+    let all = Chosen::Matching(TableQuery::default());
+    let acted = replications.act(Action::Pause, &all).await.unwrap();
+    assert_eq!(acted.done, 7);
+    let paused = replications.table(&TableQuery::default()).await.unwrap();
+    assert_eq!(
+        (&paused["states"]["paused"], &paused["states"]["completed"]),
+        (&json!(5), &json!(2))
+    );
+}
+
+#[tokio::test]
+async fn listings_are_in_any_order_and_page_by_page() {
+    let store = Store::open("memory:").await.unwrap();
+    let replications = open(&store).await;
+    let db = replications.create_database("_replicator").await.unwrap();
+    for n in 0..25 {
+        let mut doc = body(&format!("d{n:02}"), &format!("h{:02}", 99 - n));
+        doc["continuous"] = (n % 2 == 0).into();
+        doc["paused"] = (n % 5 == 0).into();
+        write(&replications, &db, joe(), &doc).await.unwrap();
+    }
+    let all = async |query: &TableQuery| {
+        let mut query = TableQuery {
+            limit: 7,
+            ..query.clone()
+        };
+        let mut ids = Vec::new();
+        loop {
+            let page = replications.table(&query).await.unwrap();
+            let rows = page["replications"].as_array().unwrap();
+            ids.extend(
+                rows.iter()
+                    .map(|row| row["doc_id"].as_str().unwrap().to_owned()),
+            );
+            match page["bookmark"].as_str() {
+                Some(next) => query.bookmark = Some(next.to_owned()),
+                None => return ids,
+            }
+        }
+    };
+    let sorted: Vec<_> = (0..25).map(|n| format!("d{n:02}")).collect();
+    let query = |sort, descending| TableQuery {
+        sort,
+        descending,
+        ..TableQuery::default()
+    };
+    assert_eq!(all(&query(Column::Id, false)).await, sorted);
+    let reversed: Vec<_> = sorted.iter().rev().cloned().collect();
+    assert_eq!(all(&query(Column::Id, true)).await, reversed);
+    assert_eq!(all(&query(Column::Source, false)).await, reversed);
+    for column in [
+        Column::Type,
+        Column::Lag,
+        Column::Rate,
+        Column::NextTry,
+        Column::LastUpdated,
+    ] {
+        let mut ids = all(&query(column, true)).await;
+        ids.sort();
+        assert_eq!(ids, sorted, "{column:?}");
+    }
+    // What needs someone comes first.
+    let by_state = all(&query(Column::State, false)).await;
+    assert_eq!(by_state[..5], ["d00", "d05", "d10", "d15", "d20"]);
+    let searched = TableQuery {
+        text: Some("H9".to_owned()),
+        states: vec![RowState::Paused],
+        ..TableQuery::default()
+    };
+    assert_eq!(all(&searched).await, ["d00", "d05"]);
+    let counts = replications.table(&searched).await.unwrap();
+    assert_eq!(
+        (&counts["matching"], &counts["states"]["pending"]),
+        (&json!(2), &json!(8))
+    );
+    let wrong = TableQuery {
+        bookmark: Some("x".to_owned()),
+        ..TableQuery::default()
+    };
+    assert!(replications.table(&wrong).await.is_err());
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jobs::State;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::{Value, json};
 
 use super::JobState;
 
@@ -102,5 +103,28 @@ impl Census {
             *of_state += count;
         }
         Some(all)
+    }
+
+    /// Each job in one state.
+    pub(crate) fn by_state(&self) -> [(&'static str, u64); 8] {
+        [
+            ("pending", self.pending - self.paused),
+            ("paused", self.paused),
+            ("running", self.running - self.idle - self.unreachable),
+            ("idle", self.idle),
+            ("unreachable", self.unreachable),
+            ("crashing", self.crashing),
+            ("completed", self.completed),
+            ("failed", self.failed),
+        ]
+    }
+
+    /// As summaries have it.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "pending": self.pending, "running": self.running, "crashing": self.crashing,
+            "completed": self.completed, "failed": self.failed, "idle": self.idle,
+            "paused": self.paused, "unreachable": self.unreachable,
+        })
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{Servers, Work, timestamp};
 use crate::data::JobData;
 use crate::fault::ServiceError;
+use crate::history::Counting;
 use crate::keys;
 use crate::live::Live;
 use crate::testing::{self, Bug};
@@ -53,6 +54,7 @@ impl Work<'_> {
         mut progress: watch::Receiver<Progress>,
         mut servers: Servers,
         data: &mut JobData,
+        counting: &Counting<'_>,
     ) -> bool {
         let mut saved_at = Instant::now();
         let mut phase = Phase::Starting;
@@ -79,6 +81,7 @@ impl Work<'_> {
                 () = changed => sleep_until(due.min(saved_at + PHASE_PAUSE)).await,
             }
             let now = progress.borrow_and_update().clone();
+            counting.count(&now);
             if now.phase == Phase::Ended {
                 return false;
             }

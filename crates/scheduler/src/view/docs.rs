@@ -6,8 +6,10 @@ use futures::future::try_join_all;
 use serde_json::{Map, Value, json};
 use store::Transaction;
 
-use super::VISITS_MAX;
-use crate::data::{JobState, document_job_id};
+use super::all::{Failure, Figures, Row, RowState};
+use super::cause::{Causes, parts};
+use super::{Seen, VISITS_MAX, with_hint};
+use crate::data::{JobState, document_job_id, job_text};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 use crate::strip::without_credentials;
@@ -170,9 +172,22 @@ impl Replications {
         db: &Db,
         doc_id: &str,
     ) -> Result<Option<Value>, ServiceError> {
+        let found = self.found_in(tx, db, doc_id).await?;
+        Ok(found.map(|found| match found {
+            Found::Job(seen) => seen.scheduler_doc(),
+            Found::Document { row, .. } => row,
+        }))
+    }
+
+    pub(super) async fn found_in(
+        &self,
+        tx: &Transaction,
+        db: &Db,
+        doc_id: &str,
+    ) -> Result<Option<Found>, ServiceError> {
         let job = document_job_id(db.instance(), doc_id);
-        if let Some(seen) = self.see_in(tx, job).await? {
-            return Ok(Some(seen.scheduler_doc()));
+        if let Some(seen) = self.see_in(tx, job.clone()).await? {
+            return Ok(Some(Found::Job(Box::new(seen))));
         }
         let doc = match self
             .0
@@ -186,7 +201,71 @@ impl Replications {
         };
         let body = Json::parse(&doc.body)
             .map_err(|_| ServiceError::corrupt("a document cannot be decoded"))?;
-        Ok(Some(row_of_document(db, doc_id, &body)))
+        Ok(Some(Found::Document {
+            key: job_text(&job),
+            continuous: body.get("continuous").and_then(Json::as_bool) == Some(true),
+            row: row_of_document(db, doc_id, &body),
+        }))
+    }
+}
+
+/// A document, by its job if it has one.
+pub(super) enum Found {
+    Job(Box<Seen>),
+    Document {
+        /// The id that its job would have.
+        key: String,
+        continuous: bool,
+        row: Value,
+    },
+}
+
+impl Found {
+    pub(super) fn row(self, causes: &mut Causes) -> Row {
+        let (key, continuous, row) = match self {
+            Self::Job(seen) => return seen.row((0.0, 0.0), causes),
+            Self::Document {
+                key,
+                continuous,
+                row,
+            } => (key, continuous, row),
+        };
+        let text = |name: &str| row[name].as_str().map(str::to_owned);
+        let count = |name: &str| row["info"].get(name).and_then(Value::as_u64);
+        let state = match row["state"].as_str() {
+            Some("completed") => RowState::Completed,
+            Some("failed") => RowState::Failed,
+            _ => RowState::Initializing,
+        };
+        let (error, reason) = parts(&row["info"]);
+        let error = (state == RowState::Failed).then(|| Failure {
+            cause: causes.of(state, error, reason),
+            reason: reason.to_owned(),
+            count: 1,
+        });
+        let updated = row["last_updated"].as_str();
+        let updated = updated.and_then(|time| time.parse::<jiff::Timestamp>().ok());
+        Row {
+            key,
+            has_job: false,
+            replication_id: None,
+            database: text("database"),
+            doc_id: text("doc_id"),
+            user: None,
+            source: text("source"),
+            target: text("target"),
+            state,
+            continuous,
+            error,
+            node: None,
+            figures: Figures {
+                docs_written: count("docs_written"),
+                doc_write_failures: count("doc_write_failures"),
+                ..Figures::default()
+            },
+            next_try: None,
+            last_updated: updated.map(jiff::Timestamp::as_second),
+        }
     }
 }
 
@@ -220,7 +299,7 @@ fn row_of_document(db: &Db, doc_id: &str, body: &Json) -> Value {
         "failed" => json!({"error": text("_replication_state_reason")}),
         _ => Value::Null,
     };
-    json!({
+    let row = json!({
         "database": db.name().as_str(),
         "doc_id": doc_id,
         "id": null,
@@ -236,5 +315,6 @@ fn row_of_document(db: &Db, doc_id: &str, body: &Json) -> Value {
         "last_updated": text("_replication_state_time"),
         "start_time": start_time,
         "job_id": null,
-    })
+    });
+    with_hint(row)
 }

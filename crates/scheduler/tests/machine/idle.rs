@@ -249,8 +249,7 @@ async fn all_jobs_of_a_server_show_its_outage() {
             "{error}"
         );
     }
-    let mut memory = scheduler::SummaryMemory::default();
-    let summary = world.replications.summary(&mut memory).await.unwrap();
+    let summary = world.replications.summary().await.unwrap();
     assert_eq!(summary["jobs"]["unreachable"], PAIRS + 1, "{summary:#}");
     assert_eq!(summary["unreachable"][0]["jobs"], PAIRS + 1, "one line");
     assert_eq!(summary["unreachable"][0]["server"], json!(server));

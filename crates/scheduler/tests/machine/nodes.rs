@@ -1,7 +1,7 @@
 //! Nodes that start and stop.
 
 use peer::{Fault, Faults, On};
-use scheduler::{Options, SummaryMemory};
+use scheduler::Options;
 use serde_json::{Value, json};
 
 use crate::fixture::World;
@@ -17,11 +17,7 @@ async fn a_stopping_node_puts_its_jobs_back() {
         .until("x", |row| row["info"]["docs_written"] == 1)
         .await;
     first.until_running(1).await;
-    let summary = world
-        .replications
-        .summary(&mut SummaryMemory::default())
-        .await;
-    let summary = summary.unwrap();
+    let summary = world.replications.summary().await.unwrap();
     let at_work = |work: &Value| (work["node"].clone(), work["running"].clone());
     let nodes: Vec<_> = summary["nodes"]
         .as_array()

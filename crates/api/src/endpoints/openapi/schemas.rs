@@ -14,6 +14,9 @@ pub(super) fn parameter(name: &str) -> Value {
         "include_docs" | "conflicts" | "deleted_conflicts" | "descending" | "inclusive_end"
         | "revs" | "revs_info" | "latest" | "meta" | "local_seq" | "attachments" | "new_edits"
         | "update_seq" | "async" | "basic" => json!({"type": "boolean"}),
+        "sort" => json!({"enum": [
+            "state", "id", "type", "source", "target", "lag", "rate", "next_try", "last_updated",
+        ]}),
         "feed" => json!({"enum": ["normal", "longpoll", "continuous", "eventsource"]}),
         "filter" => json!({"enum": ["_doc_ids", "_selector", "_design"]}),
         "style" => json!({"enum": ["main_only", "all_docs"]}),
@@ -41,6 +44,18 @@ pub(super) fn body(path: &str) -> Value {
             members(
                 &json!({"name": text, "password": text}),
                 &["name", "password"],
+            )
+        }
+        "replications" => {
+            let action = json!({"enum": ["restart", "pause", "resume", "delete"]});
+            let text = json!({"type": "string"});
+            let matching = members(
+                &json!({"states": texts(), "database": text, "q": text, "cause": text}),
+                &[],
+            );
+            members(
+                &json!({"action": action, "keys": texts(), "matching": matching}),
+                &["action"],
             )
         }
         "_replicate" => replication(),
