@@ -59,14 +59,14 @@ dashboard("only administrators can log in", async (page) => {
 });
 
 dashboard("logging in again returns to the page where the session expired", async (page) => {
-  await enter(page, "#/docs");
-  await shows(page, "h1", "Documents");
+  await enter(page, "#/nodes");
+  await shows(page, "h1", "Nodes");
   await page.deleteCookie(...(await page.cookies()));
   await shows(page, "[role=alert]", "Your session has expired");
   await fill(page, "[name=name]", "root");
   await fill(page, "[name=password]", PASSWORD);
   await page.keyboard.press("Enter");
-  await shows(page, "h1", "Documents");
+  await shows(page, "h1", "Nodes");
 });
 
 dashboard("a replication is created in the form and controlled on its page", async (page) => {
@@ -119,7 +119,12 @@ dashboard("a replication is created in the form and controlled on its page", asy
   await shows(page, ".badge", /running|idle/);
   await until(() => row("formed here"), (row) => row.info?.docs_written >= 300);
   await shows(page, ".figures div:first-child", /^Documents written\s+[3-9]\d\d/);
-  await shows(page, ".timeline", /started[^]*added/);
+  // The history is collapsed, and there are no rejected documents to show.
+  await shows(page, "[data-latest]", /started/);
+  assert.equal(await page.$eval("[data-history-more]", (more) => more.open), false);
+  await click(page, "[data-history-more] summary");
+  await shows(page, "[data-history]", /added/);
+  assert.equal(await page.$eval("[data-rejected-box]", (box) => box.hidden), true);
   await shows(page, ".details", "_replicator");
   assert.doesNotMatch(await page.$eval("main", (main) => main.textContent), new RegExp(service.peerPassword));
 
@@ -135,14 +140,15 @@ dashboard("a replication is created in the form and controlled on its page", asy
   const before = starts(await job());
   await click(page, "[data-restart]");
   await until(job, (job) => starts(job) > before);
-  await shows(page, ".timeline", /started/);
+  await shows(page, "[data-latest]", /started/);
 
   await click(page, "[data-delete]");
   await shows(page, "dialog[open]", "Delete replication formed here?");
+  await shows(page, "#confirm-text", /The document formed here in _replicator is deleted[^]*documents it has copied stay on the target/);
   await click(page, "dialog[open] button[value=no]");
   await click(page, "[data-delete]");
   await click(page, "#confirm-yes");
-  await shows(page, "h1", "Jobs");
+  await shows(page, "h1", "Replications");
   await assert.rejects(service.request("/_replicator/formed%20here"), /404/);
 });
 
@@ -156,117 +162,10 @@ dashboard("an ID that is taken is reported at its field", async (page) => {
   await shows(page, "[name=id] + .field-error", "A document with this ID already exists");
 });
 
-dashboard("the overview lists failures with hints", async (page) => {
-  await put("crashes", { source: service.endpoint(service.source.replace(/orders\/?$/, "nowhere")), target: service.endpoint(service.target) });
-  await until(() => row("crashes"), ({ state }) => state === "crashing");
-  await enter(page);
-  await shows(page, ".attention", /crashes[^]*db_not_found[^]*Create the database/);
-  await shows(page, ".tiles .crashing", /[1-9]/);
-  await page.waitForSelector("[data-states] path.crashing");
-  assert.match(await page.$eval("[data-throughput] svg", (svg) => svg.getAttribute("aria-label")), /^Documents per second, now: written \d/);
-  await click(page, ".attention a");
-  await shows(page, ".alert", /db_not_found[^]*nowhere[^]*Create the database/);
-  await shows(page, ".timeline .crashed", "crashed");
-});
-
-dashboard("the overview shows running replications and their node", async (page) => {
-  await put("runs", service.replication({ continuous: true }));
-  await until(() => row("runs"), ({ state }) => state === "running");
-  await enter(page);
-  await shows(page, ".nodes", /davenport@/);
-  const count = () => page.$eval(".tiles .running strong, .tiles .idle strong", () => [...document.querySelectorAll(".tiles .running strong, .tiles .idle strong")].reduce((sum, node) => sum + Number(node.textContent), 0));
-  await until(count, (count) => count >= 1);
-  // The chart goes on.
-  const points = () => page.$eval("[data-throughput] .line", (line) => line.getAttribute("d").split("L").length).catch(() => 0);
-  await until(points, (points) => points >= 2);
-});
-
-dashboard("lists are read a page at a time", async (page) => {
-  const docs = Array.from({ length: 120 }, (_, at) => ({ _id: `many-${String(at).padStart(3, "0")}`, ...service.replication({ paused: true, since_seq: at }) }));
-  await service.request("/other%2F_replicator", { method: "PUT" });
-  await service.request("/other%2F_replicator/_bulk_docs", { method: "POST", json: { docs } });
-  const asked = [];
-  page.on("request", (request) => { if (request.url().includes("_scheduler/")) asked.push(new URL(request.url())); });
-  await enter(page, "#/docs?database=other/_replicator");
-  await shows(page, ".head", "120 in other/_replicator");
-  const ids = () => page.$$eval(".rows tbody .name", (names) => names.map((name) => name.textContent));
-  await shows(page, ".rows", "many-049");
-  assert.deepEqual([(await ids()).length, (await ids())[0]], [50, "many-000"]);
-  await page.keyboard.press("]");
-  await shows(page, ".rows", "many-050");
-  await shows(page, ".pager", "Page 2");
-  await click(page, "[data-next]");
-  await shows(page, ".rows", "many-119");
-  assert.deepEqual(await ids(), docs.slice(100).map(({ _id }) => _id));
-  await page.waitForSelector("[data-next]:disabled");
-  await page.keyboard.press("[");
-  await shows(page, ".pager", "Page 2");
-  await shows(page, ".rows", "many-099");
-  assert.deepEqual(asked.filter((url) => /docs\//.test(url.pathname) && url.searchParams.get("limit") !== "50"), []);
-
-  await fill(page, "[data-search]", "many-11");
-  await until(ids, (ids) => ids.length === 10 && ids[9] === "many-119");
-  await click(page, ".chip.failed");
-  await shows(page, ".empty", "No matching documents.");
-  assert.match(page.url(), /#\/docs\?q=many-11&database=other%2F_replicator&states=failed$/);
-  await page.reload();
-  await shows(page, ".empty", "No matching documents.");
-  await click(page, ".chip.failed");
-  await until(ids, (ids) => ids.length === 10);
-
-  // Jobs by a bookmark.
-  await go(page, "#/jobs?states=paused&database=other%2F_replicator");
-  await shows(page, ".pager", "Page 1");
-  await until(ids, (ids) => ids.length === 50);
-  const seen = new Set(await ids());
-  for (const number of [2, 3]) {
-    const before = (await ids())[0];
-    await click(page, "[data-next]");
-    await until(ids, (ids) => ids.length > 0 && ids[0] !== before);
-    for (const id of await ids()) seen.add(id);
-    await shows(page, ".pager", `Page ${number}`);
-  }
-  assert.equal(seen.size, 120);
-  await fill(page, "[data-search]", "/no-such-database");
-  await shows(page, ".empty", "No matching jobs.");
-  await service.request("/other%2F_replicator", { method: "DELETE" });
-});
-
-dashboard("the keyboard reaches everything", async (page) => {
-  await put("by keys", service.replication({ paused: true, since_seq: "keys" }));
-  await enter(page);
-  await shows(page, "h1", "Overview");
-  await page.keyboard.press("?");
-  await shows(page, "dialog[open]", "Keyboard shortcuts");
-  await page.keyboard.press("Escape");
-  await page.keyboard.press("g");
-  await page.keyboard.press("d");
-  await shows(page, "h1", "Documents");
-  await page.keyboard.press("/");
-  assert.equal(await page.evaluate(() => document.activeElement.type), "search");
-  await page.keyboard.type("by key");
-  const ids = () => page.$$eval(".rows tbody .name", (names) => names.map((name) => name.textContent));
-  await until(ids, (ids) => ids.length === 1 && ids[0] === "by keys");
-  await page.keyboard.press("Escape");
-  await page.keyboard.press("j");
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), "by keys");
-  await page.keyboard.press("Enter");
-  await shows(page, ".job-title", /by keys\s+paused/);
-  // A first Tab leads past the bar.
-  await page.evaluate(() => document.activeElement.blur());
-  await page.keyboard.press("p");
-  await shows(page, "#live", "Paused");
-  await page.keyboard.press("p");
-  await shows(page, "#live", "Live");
-  await page.keyboard.press("n");
-  await shows(page, "h1", "Create replication");
-  assert.equal(await page.evaluate(() => document.activeElement.name), "source");
-});
-
 dashboard("markup in names is shown as text", async (page) => {
   const id = '<img src=x onerror="window.caught=1">&amp;"\'';
   await put(id, service.replication({ paused: true, since_seq: "odd" }));
-  await enter(page, "#/docs");
+  await enter(page, "#/replications?states=paused");
   await shows(page, ".rows .name", id);
   const link = await page.evaluateHandle((id) => [...document.querySelectorAll(".rows .name")].find((name) => name.textContent === id), id);
   await link.click();
@@ -288,16 +187,9 @@ dashboard("a hidden tab sends no requests", async (page) => {
   // Two turns of the fastest poll and more.
   await new Promise((resolve) => setTimeout(resolve, 5000));
   assert.equal(asked, 0);
-  const request = page.waitForRequest((request) => request.url().includes("_scheduler/summary"));
+  const request = page.waitForRequest((request) => request.url().includes("_scheduler/causes"));
   await hide(false);
   await request;
-});
-
-dashboard("a database that does not exist has no pages", async (page) => {
-  await enter(page, "#/docs?database=none/_replicator");
-  await shows(page, ".empty", "This database does not exist yet");
-  await page.waitForSelector("[data-next]:disabled");
-  await page.waitForSelector("[data-previous]:disabled");
 });
 
 dashboard("an outage is shown until the service responds again", async (page) => {
@@ -309,7 +201,7 @@ dashboard("an outage is shown until the service responds again", async (page) =>
   await shows(page, "#live", "Live");
 });
 
-for (const [where, hash] of [["overview", "#/"], ["jobs", "#/jobs"], ["documents", "#/docs"], ["form", "#/new"]]) {
+for (const [where, hash] of [["overview", "#/"], ["list", "#/replications"], ["nodes", "#/nodes"], ["form", "#/new"]]) {
   dashboard(`a phone shows the ${where} without scrolling sideways`, async (page) => {
     await enter(page, hash);
     await page.waitForSelector(".view");
@@ -329,7 +221,7 @@ test("every control has a name, in light and in dark", async () => {
     for (const scheme of ["light", "dark"]) {
       await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
       if (scheme === "light") await enter(page);
-      for (const hash of ["#/", "#/jobs", "#/docs", "#/new"]) {
+      for (const hash of ["#/", "#/replications", "#/nodes", "#/new"]) {
         await go(page, hash);
         await page.waitForNetworkIdle({ idleTime: 300 });
         const unnamed = [];

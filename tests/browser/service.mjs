@@ -43,13 +43,14 @@ class Program {
 
 export class Service {
   // Both roles on a directory of their own, and the servers of a demo, the first of which has a database `orders`
-  // that gets a document a second.
-  static async start() {
+  // that gets a document a second. With `upstream`, it stands in front of that server.
+  static async start({ upstream = false } = {}) {
     const service = new Service();
     service.demo = new Program(["demo", "--documents", "300"], [/^source\s+(\S+)/, /^target\s+(\S+)/, /^log in\s+admin:(\S+)/]);
     [service.source, service.target, service.peerPassword] = await service.demo.found;
     service.directory = await mkdtemp(join(tmpdir(), "davenport-browser-"));
     const settings = ["replicator.stats_update_interval_sec=1", "replicator.min_backoff_penalty_sec=2"];
+    if (upstream) settings.push(`upstream.url=${new URL(service.source).origin}`);
     const args = ["serve", "--listen", "127.0.0.1:0", "--store", `lmdb:${join(service.directory, "data")}`, "--admin", `root:${PASSWORD}`];
     service.program = new Program([...args, ...settings.flatMap((setting) => ["--set", setting])], [/^davenport listens on (\S+)/, /^(davenport is ready)/]);
     [service.url] = await service.program.found;

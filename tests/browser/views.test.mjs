@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer } from "node:http";
 import { after, before } from "node:test";
-import { fill, launch, shows, story } from "./browser.mjs";
+import { click, fill, launch, shows, story } from "./browser.mjs";
 import { serveProxy } from "./proxy.mjs";
 import { PASSWORD, Service } from "./service.mjs";
 
@@ -27,11 +27,13 @@ async function login(page) {
 
 const VIEWS = [
   ["overview", "Overview", () => "#/", "Overview"],
-  ["jobs", "Jobs", () => "#/jobs?states=paused", "Jobs"],
-  ["documents", "Documents", () => "#/docs?q=orders&database=_replicator", "Documents"],
+  ["list", "Replications", () => "#/replications?states=paused&sort=id&descending=true", "Replications"],
+  ["jobs of the first version", "Replications", () => "#/jobs?states=paused", "Replications"],
+  ["documents of the first version", "Replications", () => "#/docs?q=orders&database=_replicator", "Replications"],
+  ["nodes", "Nodes", () => "#/nodes", "Nodes"],
   ["create", "Create", () => "#/new", "Create replication"],
-  ["job", "Jobs", () => `#/job/${encodeURIComponent(job)}`, ID],
-  ["document", "Documents", () => `#/doc/_replicator/${encodeURIComponent(ID)}`, ID],
+  ["job", "Replications", () => `#/job/${encodeURIComponent(job)}`, ID],
+  ["document", "Replications", () => `#/doc/_replicator/${encodeURIComponent(ID)}`, ID],
   ["unknown", "Overview", () => "#/toString/1", "Overview"],
 ];
 for (const [view, tab, hash, heading] of VIEWS) {
@@ -131,9 +133,13 @@ dashboard("a server that hangs is one line of the overview", async (page) => {
     await login(page);
     await shows(page, "h1", "Overview");
     hanging.hangs = true;
-    await page.waitForSelector("[data-outages] li", { timeout: 60_000 });
-    await shows(page, "[data-outages] li", hanging.url);
-    assert.equal(await page.$$eval("[data-outages] li", (rows) => rows.length), 1);
+    await shows(page, ".attention li", `${hanging.url} ×2`);
+    await shows(page, ".attention li .badge", "unreachable");
+    assert.equal(await page.$$eval(".attention li", (rows) => rows.length), 1);
+    // The link leads to the two.
+    await click(page, ".attention .cause");
+    await shows(page, ".rows tbody tr:nth-child(2) .badge", "unreachable");
+    assert.equal(await page.$$eval(".rows tbody tr", (rows) => rows.length), 2);
   } finally {
     hanging.server.close();
     hanging.server.closeAllConnections();

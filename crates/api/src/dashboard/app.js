@@ -7,18 +7,22 @@ import { togglePaused } from "./lib/live.js";
 import { parse, show } from "./lib/router.js";
 import { logout, startSession, user } from "./lib/session.js";
 import { create } from "./views/create.js";
-import { documents } from "./views/documents.js";
-import { jobs } from "./views/jobs.js";
 import { loginForm } from "./views/login.js";
+import { nodes } from "./views/nodes.js";
 import { overview } from "./views/overview.js";
 import { replicationOfDocument, replicationOfJob } from "./views/replication.js";
+import { replications } from "./views/replications.js";
 
+const LIST = { tab: "replications", make: ({ parameters }) => replications(parameters) };
 const VIEWS = {
   "": { tab: "overview", make: () => overview() },
-  jobs: { tab: "jobs", make: ({ parameters }) => jobs(parameters) },
-  job: { tab: "jobs", make: ({ parts }) => replicationOfJob(...parts) },
-  docs: { tab: "docs", make: ({ parameters }) => documents(parameters) },
-  doc: { tab: "docs", make: ({ parts }) => replicationOfDocument(...parts) },
+  replications: LIST,
+  // Bookmarks of the first version.
+  jobs: LIST,
+  docs: LIST,
+  job: { tab: "replications", make: ({ parts }) => replicationOfJob(...parts) },
+  doc: { tab: "replications", make: ({ parts }) => replicationOfDocument(...parts) },
+  nodes: { tab: "nodes", make: () => nodes() },
   new: { tab: "new", make: () => create() },
 };
 

@@ -4,9 +4,9 @@ const API = new URL("../", document.baseURI);
 let onUnauthorized = () => {};
 
 export class ApiError extends Error {
-  constructor(status, error, reason) {
+  constructor(status, error, reason, hint = "") {
     super(reason);
-    Object.assign(this, { status, error, reason });
+    Object.assign(this, { status, error, reason, hint });
   }
 }
 
@@ -22,14 +22,16 @@ export function query(parameters) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-export async function request(url, { method = "GET", json, signal } = {}) {
+// `login` is a name and a password for this request alone, in place of the session.
+export async function request(url, { method = "GET", json, signal, login } = {}) {
   const headers = { accept: "application/json" };
+  if (login) headers.authorization = `Basic ${btoa(String.fromCharCode(...new TextEncoder().encode(login.join(":"))))}`;
   if (json !== undefined) headers["content-type"] = "application/json";
   const body = json === undefined ? undefined : JSON.stringify(json);
   let response;
   try {
     response = await fetch(new URL(url, API), {
-      method, headers, body, signal, credentials: "same-origin", cache: "no-store",
+      method, headers, body, signal, credentials: login ? "omit" : "same-origin", cache: "no-store",
     });
   } catch (error) {
     if (signal?.aborted) throw error;
@@ -38,8 +40,8 @@ export async function request(url, { method = "GET", json, signal } = {}) {
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;
   // A 401 of _session itself means a wrong password.
-  if (response.status === 401 && url !== "_session") onUnauthorized();
-  throw new ApiError(response.status, answer?.error ?? "error", answer?.reason ?? response.statusText);
+  if (response.status === 401 && url !== "_session" && !login) onUnauthorized();
+  throw new ApiError(response.status, answer?.error ?? "error", answer?.reason ?? response.statusText, answer?.hint);
 }
 
 // For a request that may find nothing.

@@ -1,11 +1,12 @@
-// A line, or a stack of areas, over the last ten minutes.
+// A line, or a stack of areas, over the last hour.
 
 import { el, put, svg } from "./dom.js";
 import { duration } from "./format.js";
 
 const HEIGHT = 168;
-const KEEP_S = 600;
-const GAP_S = 20;
+const KEEP_S = 3600;
+// History has a sample a minute.
+const GAP_S = 150;
 
 export class Chart {
   constructor(figure, { title, series, stacked = false, format }) {
@@ -24,8 +25,17 @@ export class Chart {
 
   add(values) {
     const now = Date.now() / 1000;
-    this.samples.push({ at: now, values });
+    this.samples.push({ at: now, values, live: true });
     while (this.samples[0].at < now - KEEP_S) this.samples.shift();
+    this.draw();
+  }
+
+  // Puts history before the samples that were added here.
+  begin(history) {
+    const first = this.samples.find(({ live }) => live)?.at ?? Infinity;
+    const now = Date.now() / 1000;
+    const before = history.filter(({ at }) => at < first && at >= now - KEEP_S);
+    this.samples = [...before, ...this.samples.filter(({ live }) => live)];
     this.draw();
   }
 

@@ -1,10 +1,8 @@
 // The parts of a replication's page, drawn from its row in the API.
 
-import { query } from "./api.js";
 import { el, keyed, put } from "./dom.js";
-import { ago, bytes, duration, localTime, number, rate, throughput } from "./format.js";
-import { hint } from "./hints.js";
-import { badge, errorOf, infoOf, nameOf, showEndpoint, stateOf } from "./replications.js";
+import { ago, bytes, duration, localTime, number, rate, throughput, until } from "./format.js";
+import { badge, errorOf, infoOf, listAddress, nameOf, showEndpoint, stateOf } from "./replications.js";
 
 const whileRunning = (format) => (value, item) => (item.state === "running" ? format(value) : "–");
 
@@ -44,15 +42,17 @@ function showHead(view, item) {
   if (!view.crumbs.firstChild) view.crumbs.append(parentLink(item));
   showEndpoint(view.source, item.source);
   showEndpoint(view.target, item.target);
-  view.restart.disabled = !item.job_id || state === "paused";
+  view.restart.disabled = state === "paused";
   view.pause.disabled = !item.job_id || ended;
+  view.edit.hidden = !item.doc_id;
   put(view.pause, item.info?.paused ? "Resume" : "Pause");
   view.delete.disabled = !item.doc_id && ended;
   put(view.delete, item.doc_id ? "Delete" : "Cancel replication");
 }
 
 function parentLink({ doc_id: id, database }) {
-  return id ? el("a", { href: `#/docs${query({ database })}` }, database) : el("a", { href: "#/jobs" }, "Jobs");
+  return id ? el("a", { href: listAddress({ database }) }, database)
+    : el("a", { href: listAddress({}) }, "Replications");
 }
 
 function showError(view, item) {
@@ -60,7 +60,8 @@ function showError(view, item) {
   view.alert.hidden = !error;
   put(view.alertError, error);
   put(view.alertReason, reason);
-  put(view.alertHint, error && hint(error, reason));
+  put(view.alertHint, error ? item.hint : "");
+  put(view.alertNext, item.next_try ? `Next try ${until(item.next_try)}, at ${localTime(item.next_try)}` : "");
 }
 
 function showProgress(view, item) {
@@ -80,6 +81,7 @@ function detailsOf(item, info) {
     ["Document ID", item.doc_id],
     ["Created by", item.user],
     ["Created", localTime(item.start_time)],
+    ["Next try", item.next_try && `${localTime(item.next_try)} (${until(item.next_try)})`],
     ["Last updated", item.last_updated && `${localTime(item.last_updated)} (${ago(item.last_updated)})`],
     ["Node", item.node],
     ["Process", item.pid],
@@ -102,22 +104,25 @@ function pair([label]) {
 }
 
 function showHistory(view, history) {
+  put(view.historyCount, history.length > 1 ? `${number(history.length)} events` : "");
   // Newest first, but counted from the oldest: a new event leaves the keys of the others as they are.
   const keys = history.map((event, at) => `${history.length - at} ${event.timestamp} ${event.type}`);
   const events = history.map((event, at) => ({ ...event, key: keys[at] }));
-  keyed(view.history, events, ({ key }) => key, (event) => {
+  const row = (event) => {
     const when = el("span", { class: "dim" });
     const time = el("time", { datetime: event.timestamp, title: localTime(event.timestamp) }, when);
     const reason = event.reason ? el("p", { class: "why" }, event.reason) : null;
     const node = el("li", { class: event.type }, el("b", {}, event.type), time, reason);
     return { node, update: () => put(when, ago(event.timestamp)) };
-  });
+  };
+  keyed(view.latest, events.slice(0, 1), ({ key }) => key, row);
+  keyed(view.history, events.slice(1), ({ key }) => key, row);
+  view.historyMore.hidden = events.length < 2;
 }
 
 export function showRejected(view, failures) {
   const newest = [...failures].reverse();
-  view.noRejected.hidden = newest.length > 0;
-  view.rejectedTable.hidden = newest.length === 0;
+  view.rejectedBox.hidden = newest.length === 0;
   keyed(view.rejected, newest, ({ id, rev, time }) => `${id} ${rev} ${time}`, (failure) => {
     const cell = (label, text, kind) => el("td", { "data-label": label, class: kind }, text ?? "–");
     const when = el("td", { "data-label": "Time", title: localTime(failure.time) });

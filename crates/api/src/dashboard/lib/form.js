@@ -7,8 +7,13 @@ const NUMBERS = [
 const TEXTS = ["source_proxy", "target_proxy", "on_write_failure", "filter_where"];
 const SWITCHES = ["continuous", "create_target", "skip_deleted", "skip_design_docs", "winning_revs_only"];
 
+const WHAT = ["doc_ids", "selector", "filter", "query_params"];
+// A new document has none of these, and so begins anew.
+const RESULTS = /^_replication_/;
+
 // The document as entered: the service validates it. Text that is not JSON where JSON is expected is sent as a string.
-export function documentOf(form) {
+// Members of the document `before` that the form does not have stay as they are.
+export function documentOf(form, before = {}) {
   const text = (name) => form.elements[name].value.trim();
   const json = (name) => {
     try {
@@ -17,8 +22,10 @@ export function documentOf(form) {
       return text(name);
     }
   };
-  const doc = {};
-  for (const side of ["source", "target"]) if (text(side)) doc[side] = endpointOf(form, side, text(side));
+  const replaced = ["source", "target", ...SWITCHES, ...TEXTS, ...NUMBERS, ...WHAT, "since_seq", "use_checkpoints"];
+  const kept = ([name]) => !replaced.includes(name) && !RESULTS.test(name);
+  const doc = Object.fromEntries(Object.entries(before).filter(kept));
+  for (const side of ["source", "target"]) if (text(side)) doc[side] = endpointOf(form, side, text(side), before[side]);
   for (const name of SWITCHES) if (form.elements[name].checked) doc[name] = true;
   for (const name of TEXTS) if (text(name)) doc[name] = text(name);
   for (const name of NUMBERS) {
@@ -36,18 +43,52 @@ export function documentOf(form) {
   return doc;
 }
 
-function endpointOf(form, side, url) {
+// An empty password leaves the one of the document as it is.
+function endpointOf(form, side, url, before) {
   const username = form.elements[`${side}_user`].value.trim();
-  const password = form.elements[`${side}_password`].value;
-  return username ? { url, auth: { basic: { username, password } } } : url;
+  const password = form.elements[`${side}_password`].value || before?.auth?.basic?.password || "";
+  const rest = typeof before === "object" ? before : {};
+  const { basic, ...auth } = rest.auth ?? {};
+  if (username) return { ...rest, url, auth: { ...auth, basic: { username, password } } };
+  // Whoever takes the user away means the password, too.
+  const left = { ...rest, url, auth };
+  if (Object.keys(auth).length === 0) delete left.auth;
+  return Object.keys(left).length > 1 ? left : url;
 }
 
-// What to do about messages of the service that do not say it.
-const ADVICE = {
-  local_endpoints_not_supported: "Enter a full URL, starting with http:// or https://.",
-  "endpoint has an invalid url": "Enter a URL such as https://couch.example.com/database.",
-};
-export const advice = (reason) => ADVICE[reason] ?? "";
+// Shows a document in the form. Passwords are not shown.
+export function fillForm(form, doc) {
+  const set = (name, value) => {
+    if (value !== undefined && value !== null) form.elements[name].value = typeof value === "object" ? JSON.stringify(value) : value;
+  };
+  for (const side of ["source", "target"]) {
+    set(side, typeof doc[side] === "object" ? doc[side].url : doc[side]);
+    set(`${side}_user`, doc[side]?.auth?.basic?.username);
+    if (doc[side]?.auth?.basic?.password) form.elements[`${side}_password`].placeholder = "unchanged";
+  }
+  for (const name of SWITCHES) form.elements[name].checked = doc[name] === true;
+  for (const name of [...TEXTS, ...NUMBERS, "since_seq"]) set(name, doc[name]);
+  form.elements.no_checkpoints.checked = doc.use_checkpoints === false;
+  form.elements.what.value = ["doc_ids", "selector", "filter"].find((name) => doc[name]) ?? "all";
+  if (Array.isArray(doc.doc_ids)) set("doc_ids", doc.doc_ids.join("\n"));
+  for (const name of ["selector", "filter", "query_params"]) set(name, doc[name]);
+}
+
+// Plain names, and URLs of this service in front of a cluster: the cluster's databases, which are used with the rights of
+// whoever saves the document. A session ends before the replication does, so that takes the password.
+const isOwn = (text) => text !== "" && (!text.includes("://") || (URL.canParse(text) && new URL(text).host === location.host));
+
+export function ownLogin(form, name) {
+  const password = form.elements.own_password.value;
+  return ["source", "target"].some((side) => isOwn(form.elements[side].value.trim())) && password ? [name, password] : undefined;
+}
+
+// Shows only the fields that the others need.
+export function showWhat(form) {
+  const own = ["source", "target"].some((side) => isOwn(form.elements[side].value.trim()));
+  form.querySelector("[data-own]").hidden = !own;
+  for (const part of form.querySelectorAll("[data-what]")) part.hidden = part.dataset.what !== form.elements.what.value;
+}
 
 // The field that an error of the service is about, or null.
 export function fieldOf({ status, reason }, form) {

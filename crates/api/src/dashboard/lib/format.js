@@ -47,3 +47,10 @@ export function ago(iso) {
 }
 
 export const localTime = (iso) => (isTime(iso) ? new Date(iso).toLocaleString() : "");
+
+// When something is due.
+export function until(iso) {
+  if (!isTime(iso)) return UNKNOWN;
+  const seconds = (Date.parse(iso) - Date.now()) / 1000;
+  return seconds < 1 ? "due now" : `in ${duration(seconds)}`;
+}

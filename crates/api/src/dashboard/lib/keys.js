@@ -4,11 +4,11 @@ import { $ } from "./dom.js";
 import { refresh, togglePaused } from "./live.js";
 
 const SEQUENCE_MS = 1000;
-const GO = { o: "#/", j: "#/jobs", d: "#/docs", n: "#/new" };
+const GO = { o: "#/", r: "#/replications", s: "#/nodes", n: "#/new" };
 let goPressed = 0;
 
 function focusRow(by) {
-  const links = [...document.querySelectorAll(".rows .name, .attention a")];
+  const links = [...document.querySelectorAll(".rows .name, .attention .cause")];
   const at = links.indexOf(document.activeElement);
   links[Math.min(links.length - 1, Math.max(0, at + by))]?.focus();
 }
@@ -23,6 +23,7 @@ const KEYS = {
   k: () => focusRow(-1),
   n: () => { location.hash = GO.n; },
   p: togglePaused,
+  x: () => document.activeElement.closest(".rows tr")?.querySelector("input")?.click(),
   r: refresh,
 };
 

@@ -28,11 +28,14 @@ export async function act(button, what, work) {
   }
 }
 
-export function confirmed(title, text, yes) {
+// `no` is what happens instead.
+export function confirmed(title, text, yes, no = "Cancel") {
   const dialog = $("confirm");
   put($("confirm-title"), title);
   put($("confirm-text"), text);
   put($("confirm-yes"), yes);
+  put($("confirm-no"), no);
+  $("confirm-yes").classList.toggle("danger", /^(Delete|Cancel)/.test(yes));
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {

@@ -1,22 +1,18 @@
-// The whole service: counts by state, throughput, what fails, and the nodes.
+// The whole service: what needs attention, counts by state, the nodes, and the last hour.
 
-import { orElse, request } from "../lib/api.js";
+import { request } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { el, keyed, put, use } from "../lib/dom.js";
-import { brief, duration, number, rate, throughput } from "../lib/format.js";
-import { hint } from "../lib/hints.js";
+import { brief, count, number, rate } from "../lib/format.js";
 import { poll } from "../lib/live.js";
-import { addressOf, badge, causeOf, errorOf, errorText, nameOf, stateOf } from "../lib/replications.js";
+import { act, confirmed, toast } from "../lib/messages.js";
+import { actOn, addressOf, badge, listAddress, nameOf, STATES } from "../lib/replications.js";
+import { showNodes, WORK } from "./nodes.js";
 
-const SUMMARY_MS = 2000;
-const ATTENTION_MS = 15_000;
-const ATTENTION_ROWS = 4;
-const ATTENTION_LOOKS = 100;
-const ACTIVE = ["running", "idle", "unreachable", "pending", "paused", "crashing"];
-const TILES = [
-  ...ACTIVE.map((state) => ({ state, href: `#/jobs?states=${state}` })),
-  ...["failed", "completed"].map((state) => ({ state, href: `#/docs?states=${state}` })),
-];
+const POLL_MS = 3000;
+const HISTORY_MS = 30_000;
+const CAUSES = 12;
+const CHARTED = ["running", "idle", "pending", "paused", "unreachable", "crashing"];
 
 export function overview() {
   const view = use("t-overview");
@@ -24,130 +20,76 @@ export function overview() {
     title: "Documents per second", series: [["written", "rate"]], format: rate,
   });
   const states = new Chart(view.states, {
-    title: "Jobs by state", series: ACTIVE.map((state) => [state, state]), stacked: true, format: brief,
+    title: "Replications by state", series: CHARTED.map((state) => [state, state]), stacked: true, format: brief,
   });
-  let failing = { crashing: 0, failed: 0 }, listed, outages = 0, attended = 0;
-
-  poll(SUMMARY_MS, async (signal) => {
-    const summary = await request("_scheduler/summary", { signal });
-    const { jobs } = summary;
-    const counts = {
-      ...jobs, running: without(jobs.running, jobs.idle + jobs.unreachable), pending: without(jobs.pending, jobs.paused),
-    };
-    keyed(view.tiles, TILES.map((item) => ({ ...item, count: counts[item.state] })), ({ state }) => state, tile);
-    view.sampled.hidden = !summary.sampled;
-    written.add([summary.docs_per_second]);
-    states.add(ACTIVE.map((state) => counts[state]));
-    showNodes(view, summary.nodes);
-    keyed(view.outages, summary.unreachable, ({ server }) => server, outageRow);
-    outages = summary.unreachable.length;
-    view.calm.hidden = outages + attended > 0;
-    failing = jobs;
-    if (jobs.crashing + jobs.failed !== listed) {
-      listed = jobs.crashing + jobs.failed;
-      attention.now();
-    }
-  });
-
-  const attention = poll(ATTENTION_MS, async (signal) => {
-    const { crashing, failed } = failing;
-    const [jobs, docs] = await Promise.all([
-      crashing ? firstJobs("crashing", signal) : [],
-      failed ? firstDocuments("failed", signal) : [],
+  const overviewPoll = poll(POLL_MS, async (signal) => {
+    const [found, { nodes }] = await Promise.all([
+      request(`_scheduler/causes?limit=${CAUSES}`, { signal }), request("_scheduler/nodes", { signal }),
     ]);
-    const causes = [...byCause(jobs), ...byCause(docs)];
-    attended = causes.length;
-    keyed(view.attention, causes, ({ item }) => causeOf(item), attentionRow);
-    view.calm.hidden = outages + attended > 0;
-    view.moreCrashing.hidden = crashing < 2;
-    view.moreFailed.hidden = failed < 2;
+    const shown = STATES.filter((state) => state !== "initializing" || found.states[state]);
+    keyed(view.tiles, shown.map((state) => ({ state, count: found.states[state] })), ({ state }) => state, tile);
+    keyed(view.attention, found.causes, ({ cause }) => cause, () => causeRow(() => overviewPoll.now()));
+    view.calm.hidden = found.causes.length > 0;
+    view.more.hidden = found.total_causes <= CAUSES;
+    put(view.more, `${count(found.total_causes - CAUSES, "more cause")}`);
+    showNodes(view.nodes, nodes, WORK);
+    written.add([nodes.reduce((sum, node) => sum + node.docs_per_second, 0)]);
+    states.add(CHARTED.map((state) => found.states[state]));
+  });
+  poll(HISTORY_MS, async (signal) => {
+    const { minutes } = await request("_scheduler/history", { signal });
+    const at = ({ time }) => Date.parse(time) / 1000;
+    written.begin(minutes.map((minute) => ({ at: at(minute), values: [minute.docs_written / 60] })));
+    const counted = minutes.filter((minute) => minute.states);
+    states.begin(counted.map((minute) => ({ at: at(minute), values: CHARTED.map((state) => minute.states[state] ?? 0) })));
   });
   return { title: "Overview", root: view.root };
 }
 
-// A part may be estimated, so it may exceed the whole.
-const without = (whole, part) => Math.max(0, whole - part);
-
-const firstJobs = (state, signal) =>
-  request(`_scheduler/jobs?states=${state}&limit=${ATTENTION_LOOKS}`, { signal }).then((page) => page.jobs);
-
-const firstDocuments = (state, signal) =>
-  request(`_scheduler/docs/_replicator?states=${state}&limit=${ATTENTION_LOOKS}`, { signal })
-    .then((page) => page.docs, orElse([]));
-
-// One of the items of each cause, with how many there are; the most frequent causes first.
-function byCause(items) {
-  const causes = new Map();
-  for (const item of items) {
-    const cause = causes.get(causeOf(item)) ?? { item, count: 0 };
-    causes.set(causeOf(item), { ...cause, count: cause.count + 1 });
-  }
-  return [...causes.values()].sort((one, other) => other.count - one.count).slice(0, ATTENTION_ROWS);
-}
-
-function tile({ state, href }) {
-  const count = el("strong");
-  const node = el("li", { class: state }, el("a", { href }, count, el("span", {}, state)));
+function tile({ state }) {
+  const size = el("strong");
+  const node = el("li", { class: state }, el("a", { href: listAddress({ states: state }) }, size, el("span", {}, state)));
   return {
     node,
     update(item) {
-      put(count, brief(item.count));
+      put(size, brief(item.count));
       node.classList.toggle("none", !item.count);
     },
   };
 }
 
-function showNodes(view, nodes) {
-  const busiest = Math.max(1, ...nodes.map((node) => node.running));
-  keyed(view.nodes, nodes.map((node) => ({ ...node, busiest })), ({ node }) => node, nodeRow);
-  view.noNodes.hidden = nodes.length > 0;
-  view.nodesTable.hidden = nodes.length === 0;
-}
-
-function nodeRow() {
-  const labels = ["Running", "Idle", "Docs/s", "Throughput", "Max lag"];
-  const cells = labels.map((label) => el("td", { class: "num", "data-label": label }));
-  const name = el("span"), meter = el("meter", { min: 0, "aria-label": "Jobs, relative to the busiest node" });
+function causeRow(again) {
+  const mark = el("span"), title = el("a", { class: "cause" }), why = el("span", { class: "why" });
+  const help = el("span", { class: "dim small" }), names = el("span", { class: "names small" });
+  const restart = el("button", { type: "button" });
+  let shown;
+  restart.addEventListener("click", async () => {
+    const { cause, error, replications: size } = shown;
+    const what = count(size, "replication");
+    const text = `They run now, and their error counts are reset. Those that fail with ${error} again are retried later.`;
+    if (size > 1 && !(await confirmed(`Restart ${what}?`, text, `Restart ${what}`))) return;
+    await act(restart, `restart ${what}`, async () => {
+      const { text, kind } = await actOn("restart", { matching: { cause } });
+      toast(text, kind);
+      await again();
+    });
+  });
   return {
-    node: el("tr", {}, el("th", { scope: "row" }, name, meter), ...cells),
+    node: el("li", {}, mark, el("div", {}, title, why, help, names), restart),
     update(item) {
-      put(name, item.node);
-      [meter.max, meter.value] = [item.busiest, item.running];
-      const texts = [
-        number(without(item.running, item.idle)),
-        number(item.idle),
-        rate(item.docs_per_second),
-        throughput(item.bytes_per_second),
-        duration(item.lag_seconds_max),
-      ];
-      cells.forEach((cell, at) => put(cell, texts[at]));
-    },
-  };
-}
-
-function outageRow({ server }) {
-  const count = el("a", { href: `#/jobs?states=unreachable&q=${encodeURIComponent(server)}` });
-  const why = el("span", { class: "why" });
-  return {
-    node: el("li", {}, el("span", {}, badge("unreachable")), el("div", {}, count, why)),
-    update({ jobs, reason }) {
-      put(count, `${server}: ${number(jobs)} ${jobs === 1 ? "replication" : "replications"}`);
-      put(why, reason);
-    },
-  };
-}
-
-function attentionRow() {
-  const mark = el("span"), name = el("a");
-  const why = el("span", { class: "why" }), help = el("span", { class: "dim small" });
-  return {
-    node: el("li", {}, mark, el("div", {}, name, why, help)),
-    update({ item, count }) {
-      mark.replaceChildren(badge(stateOf(item)));
-      name.href = addressOf(item);
-      put(name, count > 1 ? `${nameOf(item)} and ${number(count - 1)} more` : nameOf(item));
-      put(why, errorText(item));
-      put(help, hint(...errorOf(item)));
+      shown = item;
+      const { state, error, server, reason, replications: size, cause, examples, hint } = item;
+      if (mark.dataset.state !== state) mark.replaceChildren(badge((mark.dataset.state = state)));
+      title.href = listAddress({ cause });
+      put(title, state === "unreachable" ? `${server} ${error} ×${number(size)}` : `${error}${server ? ` · ${server}` : ""} ×${number(size)}`);
+      put(why, size === 1 || state === "unreachable" ? reason : "");
+      put(help, hint);
+      const first = examples.map((example) => el("a", { href: addressOf(example) }, nameOf(example)));
+      const more = size - examples.length;
+      if (more > 0) first.push(el("a", { class: "rest", href: listAddress({ cause }) }, `+${number(more)} more`));
+      if (names.textContent !== first.map((link) => link.textContent).join("")) names.replaceChildren(...first);
+      put(restart, size > 1 ? "Restart all" : "Restart");
+      restart.setAttribute("aria-label", `Restart ${count(size, "replication")}: ${error}`);
     },
   };
 }

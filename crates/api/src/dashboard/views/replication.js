@@ -7,8 +7,9 @@ import { el, put, use } from "../lib/dom.js";
 import { rate } from "../lib/format.js";
 import { poll } from "../lib/live.js";
 import { act, confirmed, toast } from "../lib/messages.js";
-import { nameOf } from "../lib/replications.js";
+import { actOn, consequence, nameOf } from "../lib/replications.js";
 import { setTitle } from "../lib/router.js";
+import { edit } from "./create.js";
 
 const POLL_MS = 2000;
 const RATE_WINDOW_S = 20;
@@ -49,14 +50,37 @@ function replication(name, load) {
     });
   }
   view.restart.addEventListener("click", () =>
-    post(view.restart, "restart", "_restart", "Restarted. The error count is reset."));
+    item?.job_id
+      ? post(view.restart, "restart", "_restart", "Restarted. The error count is reset.")
+      : item && restartEnded(view.restart, item, polling));
   view.pause.addEventListener("click", () =>
     item?.info?.paused
       ? post(view.pause, "resume", "_resume", "Resumed from the last checkpoint.")
       : post(view.pause, "pause", "_pause", "Paused. The checkpoint is kept."));
+  view.edit.addEventListener("click", () => item && act(view.edit, `edit ${nameOf(item)}`, async () => {
+    const form = await edit(item, (saved) => {
+      view.editor.replaceChildren();
+      view.edit.focus();
+      if (saved) polling.now();
+    });
+    view.editor.replaceChildren(form.root);
+    form.form.elements.source_password.focus();
+    view.editor.scrollIntoView({ block: "start" });
+  }));
   view.delete.addEventListener("click", () => item && remove(view.delete, item));
   put(view.name, name);
   return { title: "Replication", root: view.root };
+}
+
+// A document that had ended when it was written has no job.
+async function restartEnded(button, item, polling) {
+  await act(button, `restart ${nameOf(item)}`, async () => {
+    const { replications } = await request(`_scheduler/replications${query({ database: item.database, q: item.doc_id, limit: 500 })}`);
+    const keys = replications.filter((row) => row.doc_id === item.doc_id).map((row) => row.key);
+    const { text, kind } = await actOn("restart", { keys });
+    toast(text, kind);
+    await polling.now();
+  });
 }
 
 const jobUrl = (item) => `_scheduler/jobs/${path(item.job_id)}`;
@@ -75,7 +99,7 @@ async function loadByDocument(database, id, signal) {
 
 const notFound = () => [
   el("h1", {}, "Replication not found"),
-  el("p", { class: "empty" }, "It does not exist or has been deleted. ", el("a", { href: "#/jobs" }, "Show all jobs")),
+  el("p", { class: "empty" }, "It does not exist or has been deleted. ", el("a", { href: "#/replications" }, "Show all replications")),
 ];
 
 // Documents per second over the last seconds: a job that has caught up reports no rate while it copies single changes.
@@ -94,8 +118,8 @@ function recentRate() {
 
 async function remove(button, item) {
   const verb = item.doc_id ? "Delete" : "Cancel", name = nameOf(item);
-  const text = "The replication stops. Documents that have been copied stay on the target.";
-  if (!(await confirmed(`${verb} replication ${name}?`, text, `${verb} replication`))) return;
+  const sure = await confirmed(`${verb} replication ${name}?`, consequence(item), `${verb} replication`, "Keep replication");
+  if (!sure) return;
   await act(button, `${verb.toLowerCase()} ${name}`, async () => {
     if (item.doc_id) {
       const url = path(item.database, item.doc_id);
@@ -106,6 +130,6 @@ async function remove(button, item) {
       await request("_replicate", { method: "POST", json });
     }
     toast(`${item.doc_id ? "Deleted" : "Cancelled"} ${name}.`);
-    location.hash = "#/jobs";
+    location.hash = "#/replications";
   });
 }
