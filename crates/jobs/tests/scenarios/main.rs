@@ -72,7 +72,7 @@ scenarios! {
         pages_follow_each_other, listings_are_fast, pages_with_data_are_bounded,
         claims_are_bounded, counts_and_backlog, no_row_is_written_by_every_operation;
     workers: failures_are_retried, dead_letters_are_retried, runs_are_drained, removed_jobs_stop;
-    lanes: ready_jobs_of_owners_take_turns, scheduled_jobs_of_owners_take_turns, owners_take_turns_with_jobs_without_one;
+    lanes: ready_jobs_of_owners_take_turns, scheduled_jobs_of_owners_take_turns, owners_take_turns_with_jobs_without_a_lane;
     liveness: idle_acceptors_are_woken_one_by_one, many_acceptors_drain_a_backlog, many_silent_holders,
         a_dead_monitor_is_replaced,
         skewed_clocks, poison_jobs_are_given_up, an_outage_is_survived, services_poll_without_watches, a_scheduled_job_wakes_its_sleeper,
