@@ -158,10 +158,15 @@ impl Context {
     }
 
     pub(super) fn observe_bulk_get(&self, successes: usize, attempts: usize) {
-        let mut state = self.state();
-        state.bulk_get.observe(successes, attempts, Instant::now());
-        state.stats.bulk_get_docs += successes as u64;
-        state.stats.bulk_get_attempts += attempts as u64;
+        (self.state().bulk_get).observe(successes, attempts, Instant::now());
+    }
+
+    /// Counts each document once, by the request that it came with.
+    pub(super) fn count_bulk_get(&self, docs: usize, attempts: usize) {
+        self.count(|stats| {
+            stats.bulk_get_docs += docs as u64;
+            stats.bulk_get_attempts += attempts as u64;
+        });
     }
 
     /// Whether to request a document with all its leaves, which saves the source a search for each.

@@ -70,7 +70,7 @@ struct Driver<'a> {
     checkpoint_at: Instant,
     /// What earlier runs counted.
     before: Stats,
-    /// The body of the last checkpoint.
+    /// The body of the last checkpoint of changes.
     result: Map<String, Value>,
     rates: Rates,
     /// Pending changes when the source was last asked, and the number read by then.
@@ -91,9 +91,12 @@ impl<'a> Driver<'a> {
         mut last_result: Map<String, Value>,
     ) -> Self {
         let now = Instant::now();
-        // If nothing happens, the result is that of the last run.
-        last_result.shift_insert(0, "no_changes".to_owned(), Value::Bool(true));
         let stats = cx.stats();
+        // If nothing happens, the result is that of the last run in which something did.
+        if !has_matches(&stats) {
+            last_result.clear();
+        }
+        last_result.shift_insert(0, "no_changes".to_owned(), Value::Bool(true));
         Self {
             cx,
             run,
@@ -115,6 +118,11 @@ impl<'a> Driver<'a> {
             moved: (cx.bytes_moved(), now),
             filter_failures: 0,
         }
+    }
+
+    /// Whether there were changes that this replication copies.
+    fn has_matched(&self) -> bool {
+        has_matches(&self.cx.stats().since(&self.before))
     }
 
     /// Repeats passes over the feed until the run ends.
@@ -163,7 +171,7 @@ impl<'a> Driver<'a> {
         } else {
             self.last_checkpoint().await;
         }
-        if !self.cx.options.use_checkpoints && self.through.highest_done().is_some() {
+        if !self.cx.options.use_checkpoints && self.has_matched() {
             self.result = [("use_checkpoints".to_owned(), Value::Bool(false))]
                 .into_iter()
                 .collect();
@@ -213,7 +221,11 @@ impl<'a> Driver<'a> {
         self.committed = checkpointer.committed.clone();
         self.checkpointer = Some(checkpointer);
         self.checkpoint_at = Instant::now() + self.checkpoint_interval();
-        self.result = written?;
+        let body = written?;
+        // A checkpoint that only moves the position is not a result.
+        if self.has_matched() {
+            self.result = body;
+        }
         if let Some(observer) = &self.run.observer {
             let replication = self.run.identity.replication.as_str();
             observer.checkpoint_written(replication, &self.run.session_id);
@@ -277,6 +289,11 @@ impl<'a> Driver<'a> {
             progress.add_failures(failures);
         });
     }
+}
+
+/// Whether these counters are of changes that the replication copies.
+fn has_matches(stats: &Stats) -> bool {
+    stats.missing_checked > 0 || stats.doc_write_failures > 0
 }
 
 /// Writes a checkpoint if the gate allows it.

@@ -55,22 +55,24 @@ async fn read_bulk(
     while !wanted.is_empty() {
         let rest = wanted.split_off(whole_documents(&wanted, cx.fetch_docs_max()));
         let group = std::mem::replace(&mut wanted, rest);
-        let mut successes = 0;
+        let (mut read, mut moved) = (0, 0);
         let attempts = group.len();
         let mut answer = BulkRead::open(cx, group, false).await?;
         while let Some((wanted, document)) = answer.next().await? {
             if document.attachments == Attachments::None {
-                successes += 1;
+                read += 1;
                 outbox.push(document).await?;
             } else if let Some(bytes) = inline_bytes(&document, &wanted.ancestors) {
-                successes += 1;
+                moved += 1;
                 inline.push((wanted, bytes));
             } else {
                 singles.push(wanted);
             }
         }
         let (again, left) = answer.left();
-        cx.observe_bulk_get(successes, attempts - again.len());
+        let attempts = attempts - again.len();
+        cx.observe_bulk_get(read + moved, attempts);
+        cx.count_bulk_get(read, attempts - moved);
         if cx.planted != Some(Mistake::ForgetsRevisions) {
             wanted.extend(again);
             singles.extend(left);
@@ -96,10 +98,13 @@ async fn read_inline(
             left = left.saturating_sub(bytes * 4 / 3 + 512);
             group.push(wanted);
         }
+        let (attempts, mut read) = (group.len(), 0);
         let mut answer = BulkRead::open(cx, group, true).await?;
         while let Some((_, document)) = answer.next().await? {
+            read += 1;
             outbox.push(document).await?;
         }
+        cx.count_bulk_get(read, attempts);
         if cx.planted != Some(Mistake::ForgetsRevisions) {
             singles.extend(answer.left().1);
         }

@@ -272,3 +272,31 @@ async fn odd_generations_do_no_harm() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_comes_in_bulk_is_counted_once() {
+    let world = World::new().await;
+    for n in 0..3 {
+        let id = format!("plain{n}");
+        let rev = world
+            .source
+            .put("a", &json!({"_id": id}).to_string())
+            .unwrap();
+        world.put(&json!({"_id": id, "_rev": rev, "n": n}));
+    }
+    for n in 0..2 {
+        let id = format!("attached{n}");
+        let rev = (world.source)
+            .attach("a", &id, None, "one", BINARY, noise(100, n))
+            .unwrap();
+        if n == 1 {
+            (world.source)
+                .attach("a", &id, Some(&rev), "two", BINARY, noise(100, n))
+                .unwrap();
+        }
+    }
+    let outcome = world.replicate(json!({})).await;
+    let stats = outcome.progress.stats;
+    assert_eq!((stats.bulk_get_attempts, stats.bulk_get_docs), (5, 5));
+    world.assert_same();
+}

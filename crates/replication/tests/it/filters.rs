@@ -172,10 +172,9 @@ async fn checkpoints_reach_the_end_of_the_feed() {
         json!({"selector": {"_id": "abel"}, "filter_where": "replicator"}),
     ] {
         let outcome = world.replicate(options.clone()).await;
-        let seq = outcome.result["source_last_seq"]
-            .as_str()
-            .unwrap_or_default();
-        assert!(seq.starts_with("304-"), "{options} {seq}");
+        let seq = outcome.progress.checkpointed_seq.unwrap();
+        let seq = seq.as_json();
+        assert!(seq.starts_with("\"304-"), "{options} {seq}");
         let again = world.replicate(options.clone()).await;
         assert_eq!(again.result["no_changes"], true, "{options}");
     }
@@ -285,4 +284,28 @@ async fn an_expensive_selector_fails_the_run() {
     assert_eq!(error.tag(), "filter_too_expensive");
     assert!(error.reason().starts_with("document `d`: "), "{error}");
     assert_eq!(world.target_ids().len(), 0);
+}
+
+/// As in CouchDB, except that the position is recorded, so that the next run does not read the feed again.
+#[tokio::test]
+async fn a_run_in_which_nothing_matches_changes_nothing() {
+    let world = zoo().await;
+    for options in [
+        json!({"doc_ids": ["none"]}),
+        json!({"selector": {"class": "fish"}}),
+        json!({"selector": {"class": "fish"}, "filter_where": "replicator"}),
+        json!({"filter": "f/starts", "query_params": {"starts": "z"}}),
+    ] {
+        let outcome = world.replicate(options.clone()).await;
+        let result = Value::Object(outcome.result);
+        assert_eq!(result, json!({"no_changes": true}), "{options}");
+        assert!(outcome.progress.checkpointed_seq.is_some(), "{options}");
+    }
+    let ids = json!({"doc_ids": ["abel"]});
+    let first = world.replicate(ids.clone()).await;
+    assert_eq!(first.result["docs_written"], 1);
+    world.put(&json!({"_id": "cleo", "class": "fish"}));
+    let second = world.replicate(ids).await;
+    assert_eq!(second.result["no_changes"], true);
+    assert_eq!(second.result["session_id"], first.result["session_id"]);
 }
