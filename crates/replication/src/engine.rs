@@ -39,7 +39,7 @@ use tracing::{Instrument as _, info_span};
 pub use budget::Budget;
 pub use handles::{Checkpoint, Control, Gate, Halt, Handles};
 pub use observer::{Mistake, Observer};
-pub use progress::{FailedDoc, Phase, Progress, StartedFrom};
+pub use progress::{FailedDoc, Phase, Progress, StartedFrom, show_seq};
 
 use crate::error::Error;
 use crate::id::{Identity, Service};

@@ -16,6 +16,7 @@
 //! (52, 12, job id)                      = JSON           a suspect that a node is starting
 //! (52, 15, time, job id)                = replication id of a transient job that ended at this time
 //! (52, 16, minute, node)                = JSON           what a node copied in this minute since 1970
+//! (52, 17, replication id)              = JSON           the run of a removed job that may still write a checkpoint
 //! ```
 //!
 //! Table numbers are never reused. A row of table 1 may outlive its job; the next job with that replication id overwrites it.
@@ -41,6 +42,7 @@ const CHECKS: u16 = 11;
 const SUSPECTS: u16 = 12;
 const RESULTS: u16 = 15;
 const MINUTES: u16 = 16;
+const LEAVING: u16 = 17;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -103,6 +105,10 @@ pub(crate) fn live(job: &JobId) -> Vec<u8> {
 
 pub(crate) fn suspect(job: &JobId) -> Vec<u8> {
     pack(&(LAYER, SUSPECTS, job.as_bytes()))
+}
+
+pub(crate) fn leaving(replication_id: &str) -> Vec<u8> {
+    pack(&(LAYER, LEAVING, replication_id))
 }
 
 /// The result of a transient job that ended at a time.
@@ -196,6 +202,7 @@ mod tests {
         assert_eq!(hex(service()), r"\x154\x15\x03");
         assert_eq!(hex(live(&job("j"))), r"\x154\x15\x05\x01j\x00");
         assert_eq!(hex(minute(1, "n")), r"\x154\x15\x10\x15\x01\x02n\x00");
+        assert_eq!(hex(leaving("ab")), r"\x154\x15\x11\x02ab\x00");
         assert_eq!(hex(suspect(&job("j"))), r"\x154\x15\x0c\x01j\x00");
         assert_eq!(
             hex(active(Some("ab"), &job("j"))),

@@ -13,6 +13,7 @@ use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::keys_in_use::sealing_in;
+use crate::run::leave_in;
 use crate::seal::key_of;
 use crate::service::{PARKED_MS, Replications};
 use crate::strip;
@@ -78,6 +79,7 @@ impl Replications {
             tx.clear(&keys::result(at_ms, job));
         }
         (self.drop_rows_in(tx, op, job, data.rep_id.as_deref())).await?;
+        leave_in(tx, op, &info, &data);
         self.0.jobs.remove_in(tx, op, &self.0.ty, job).await?;
         Ok(Some(data))
     }

@@ -5,6 +5,7 @@
 //! job. Every end is one transaction over queue, document, and the rows of the replication id.
 
 mod end;
+mod leave;
 mod outage;
 mod outcome;
 mod park;
@@ -15,7 +16,7 @@ mod watch;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use couch::{Endpoint, Network};
@@ -42,6 +43,7 @@ use replication::params::Replication;
 use replication::{Error, Stats};
 
 use end::End;
+pub(crate) use leave::leave_in;
 use outage::Servers;
 pub(crate) use outcome::Outcome;
 pub(crate) use shown::{STUCK, Shown, watched};
@@ -49,6 +51,9 @@ use start::Begun;
 
 /// How long a run may take to stop when its node stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks at whether the run of a removed job has ended.
+const LEAVING_PAUSE: Duration = Duration::from_millis(50);
 
 /// State shared by all runs of a node.
 pub(crate) struct Runner {
@@ -95,6 +100,10 @@ struct Work<'a> {
     stops: &'a Stops,
     /// Set until the run has shown that it does not stop its node.
     suspect: Mutex<Option<Suspect>>,
+    /// The replication id and the process id of the run, once it has begun.
+    begun: OnceLock<(String, String)>,
+    /// Its job was removed: it is to stop, and may write a last checkpoint.
+    leave: CancellationToken,
 }
 
 impl Runner {
@@ -111,6 +120,8 @@ impl Runner {
             accepted: &accepted,
             stops: &stops,
             suspect: Mutex::default(),
+            begun: OnceLock::new(),
+            leave: CancellationToken::new(),
         };
         let run = AssertUnwindSafe(Box::pin(work.run(data, permit))).catch_unwind();
         let ended = if let Ok(ended) = run.await {
@@ -157,11 +168,20 @@ impl Work<'_> {
         drop(data.reseal(&self.runner.replications.0.sealer, job));
         let jobs = &self.runner.replications.0.jobs;
         let beats = jobs.keep_alive(self.accepted, |_| {});
-        let end = tokio::select! {
-            biased;
-            _ = beats, if !testing::has(Bug::IgnoresLock) => return Ok(Outcome::Halted),
-            () = self.stops.lost.cancelled(), if !testing::has(Bug::IgnoresLock) => return Ok(Outcome::Halted),
-            end = self.work(&mut data, permit) => end?,
+        let end = {
+            let work = self.work(&mut data, permit);
+            tokio::pin!(work);
+            let end = tokio::select! {
+                biased;
+                _ = beats, if !testing::has(Bug::IgnoresLock) => None,
+                () = self.stops.lost.cancelled(), if !testing::has(Bug::IgnoresLock) => None,
+                end = &mut work => Some(end?),
+            };
+            let Some(end) = end else {
+                Box::pin(self.leave(work)).await;
+                return Ok(Outcome::Halted);
+            };
+            end
         };
         if matches!(end, End::Halted) {
             return Ok(Outcome::Halted);
@@ -201,16 +221,24 @@ impl Work<'_> {
             Ok(identified) => identified,
             Err(error) => return Ok(End::of_error(&error)),
         };
-        let stats = match Box::pin(self.begin(data, &identity)).await {
-            Ok(Begun::Run(stats)) => stats,
-            Ok(Begun::Again) => return Ok(End::Reschedule { due_ms: 0 }),
-            Ok(Begun::Duplicate) => {
-                return Ok(End::Duplicate {
-                    identity: Box::new(identity),
-                });
+        let stats = loop {
+            match Box::pin(self.begin(data, &identity)).await {
+                Ok(Begun::Run(stats)) => break stats,
+                Ok(Begun::Again) => return Ok(End::Reschedule { due_ms: 0 }),
+                Ok(Begun::Duplicate) => {
+                    return Ok(End::Duplicate {
+                        identity: Box::new(identity),
+                    });
+                }
+                Ok(Begun::Later) => {}
+                Err(error) if error.is_halt() => return Ok(End::Halted),
+                Err(error) => return Err(error),
             }
-            Err(error) if error.is_halt() => return Ok(End::Halted),
-            Err(error) => return Err(error),
+            tokio::select! {
+                biased;
+                () = self.stopped() => return Ok(self.stop_end()),
+                () = tokio::time::sleep(LEAVING_PAUSE) => {}
+            }
         };
         crate::metrics::started();
         let run = Run {
@@ -307,7 +335,9 @@ impl Work<'_> {
                 lost = &mut watching, if !watched => {
                     watched = true;
                     if lost && !testing::has(Bug::IgnoresLock) {
-                        return Driven::Ended(End::Halted);
+                        // The engine rests until it is known whether the job was removed; if not, this is dropped here.
+                        self.stops.lost.cancel();
+                        self.leave.cancelled().await;
                     }
                 }
                 () = self.stopped() => {
@@ -363,6 +393,7 @@ impl Work<'_> {
             () = self.stops.rotate.cancelled() => {}
             () = self.stops.shutdown.cancelled() => {}
             () = self.stops.again.cancelled() => {}
+            () = self.leave.cancelled() => {}
         }
     }
 

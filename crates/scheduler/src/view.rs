@@ -17,6 +17,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 use futures::future::try_join_all;
+use jiff::Timestamp;
 use jobs::{Cursor, JobId, JobInfo, Query, State};
 use serde_json::{Map, Value, json};
 use store::{RangeOptions, Transaction};
@@ -34,6 +35,7 @@ use crate::fault::ServiceError;
 use crate::keys;
 use crate::live::Live;
 use crate::service::Replications;
+use replication::engine::Progress;
 use replication::id::ReplicationId;
 
 /// Maximum rows that one call visits.
@@ -429,7 +431,6 @@ impl Seen {
             "source": shown.source,
             "target": shown.target,
             "continuous": shown.continuous,
-            "source_seq": 0,
             "checkpoint_interval": shown.checkpoint_interval,
             "node": self.data.node,
             "pid": self.data.pid,
@@ -437,6 +438,7 @@ impl Seen {
             "updated_on": self.live.updated.max(self.data.last_updated),
         });
         let members: &mut Map<String, Value> = task.as_object_mut()?;
+        members.extend(Progress::default().to_info(Timestamp::UNIX_EPOCH));
         members.extend(self.live.info.clone());
         Some(task)
     }

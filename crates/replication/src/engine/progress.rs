@@ -88,12 +88,14 @@ impl Progress {
     /// The statistics shown in job information, `_active_tasks` and the like.
     pub fn to_info(&self, now: Timestamp) -> Map<String, Value> {
         let mut info = self.stats.to_info();
-        let seq = |seq: &Option<Seq>| seq.as_ref().map_or(json!(0), |seq| json!(seq));
         let members = [
             ("changes_pending", json!(self.changes_pending)),
-            ("checkpointed_source_seq", seq(&self.checkpointed_seq)),
-            ("source_seq", seq(&self.source_seq)),
-            ("through_seq", seq(&self.through_seq)),
+            (
+                "checkpointed_source_seq",
+                show_seq(self.checkpointed_seq.as_ref()),
+            ),
+            ("source_seq", show_seq(self.source_seq.as_ref())),
+            ("through_seq", show_seq(self.through_seq.as_ref())),
             ("lag_seconds", json!(self.lag_seconds(now))),
             (
                 "last_progress_time",
@@ -125,6 +127,15 @@ impl Progress {
         all.extend(failed);
         let surplus = all.len().saturating_sub(FAILURES_MAX);
         all.drain(..surplus);
+    }
+}
+
+/// A sequence as CouchDB shows it: a string, even if the source has numbers.
+pub fn show_seq(seq: Option<&Seq>) -> Value {
+    match seq.map(|seq| json!(seq)) {
+        None => json!("0"),
+        Some(Value::Number(number)) => json!(number.to_string()),
+        Some(seq) => seq,
     }
 }
 
@@ -195,7 +206,8 @@ mod tests {
         };
         let info = Value::Object(progress.to_info(now));
         assert_eq!(info["through_seq"], "3-x");
-        assert_eq!(info["source_seq"], 0);
+        assert_eq!(info["source_seq"], "0");
+        assert_eq!(show_seq(Some(&Seq::zero())), "0");
         assert_eq!(info["changes_pending"], Value::Null);
         assert_eq!(info["lag_seconds"], 10);
         assert_eq!(info["last_progress_time"], "1970-01-01T00:16:35Z");

@@ -112,10 +112,10 @@ impl Replications {
         let grant = Grant::of(body, grant, rank.reach());
         let grant = grant.as_ref();
         let wanted = match Replication::from_request(body, grant, &self.defaults())? {
-            Request::CancelId(id) => return self.cancel(&id, caller).await,
+            Request::CancelId(id) => return self.cancel_job(&id, caller, false).await,
             Request::Cancel(wanted) => {
-                let id = self.transient_id(&wanted, caller);
-                return self.cancel(&ReplicationId::from_client(&id), caller).await;
+                let id = ReplicationId::from_client(&self.transient_id(&wanted, caller));
+                return self.cancel_job(&id, caller, false).await;
             }
             Request::Start(wanted) => wanted,
         };
@@ -177,6 +177,16 @@ impl Replications {
         id: &ReplicationId,
         caller: &Caller,
     ) -> Result<Started, ServiceError> {
+        self.cancel_job(id, caller, true).await
+    }
+
+    /// `finished`: whether the result of a finished job is removed as well, or counts as missing, as it does in CouchDB.
+    async fn cancel_job(
+        &self,
+        id: &ReplicationId,
+        caller: &Caller,
+        finished: bool,
+    ) -> Result<Started, ServiceError> {
         let op = self.0.jobs.op();
         // The id of a job that an earlier try of this transaction may have removed.
         let before: &Mutex<Option<String>> = &Mutex::new(None);
@@ -184,7 +194,9 @@ impl Replications {
             .transact("cancel", |tx| async move {
                 let job = self.find_in(&tx, id.as_str()).await?;
                 let memo = || before.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some((_, data)) = self.job_in(&tx, &job).await? else {
+                let found = self.job_in(&tx, &job).await?;
+                let wanted = found.filter(|(info, _)| finished || info.state != State::Finished);
+                let Some((_, data)) = wanted else {
                     let removed = memo().clone().filter(|_| tx.maybe_committed());
                     return removed.ok_or(ServiceError::Missing);
                 };

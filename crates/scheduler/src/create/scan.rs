@@ -4,15 +4,20 @@
 //! way, such as an import of rows, or that were rejected under a configuration that has changed since. A marker records
 //! its position, so any node can continue it.
 
+use std::time::Duration;
+
 use docstore::{AllDocsQuery, Db, IdRange, InstanceId, ReadOptions, Swept};
 use jobs::Op;
 use store::{Call, RangeOptions, Transaction};
+use tokio::time::timeout;
 
 use super::owner::Writer;
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::service::{Replications, Scanned};
 
+/// How long a deletion takes to remove the jobs of a database.
+const SWEEP_MAX: Duration = Duration::from_secs(5);
 /// Documents per transaction.
 const DOCUMENTS_MAX: u64 = 100;
 
@@ -103,9 +108,18 @@ impl Replications {
         Ok(self.0.docs.create(&name, instance).await?)
     }
 
-    /// Deletes a database at once. [`Self::work_a_little`] removes its jobs later, and notifies their holders.
+    /// Deletes a database, then its jobs, whose holders are notified. [`Self::work_a_little`] removes later what takes too long.
     pub async fn delete_database(&self, db: &Db) -> Result<(), ServiceError> {
-        Ok(self.0.docs.delete_database(db).await?)
+        self.0.docs.delete_database(db).await?;
+        let hook = &self.hook(Writer::Replicator);
+        let sweep = async {
+            while self.0.docs.sweep(hook).await? != Swept::Nothing {}
+            Ok::<_, ServiceError>(())
+        };
+        if let Ok(Err(error)) = timeout(SWEEP_MAX, sweep).await {
+            tracing::debug!(error = %wire::chain(&error), "sweep a deleted database");
+        }
+        Ok(())
     }
 }
 

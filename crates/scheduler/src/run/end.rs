@@ -268,7 +268,7 @@ impl Work<'_> {
         data.state = JobState::Crashing;
         data.error_count = data.error_count.saturating_add(1);
         data.last_error = Some(tag);
-        let reason = short_reason(&info);
+        let reason = error_text(&info);
         data.info = Some(info);
         self.note(
             &mut data,
@@ -302,7 +302,7 @@ impl Work<'_> {
         // A job created as failed has counted this already.
         if data.state != JobState::Failed {
             data.error_count = data.error_count.saturating_add(1);
-            let reason = short_reason(&info);
+            let reason = error_text(&info);
             self.note(&mut data, op, &[(Kind::Crashed, Some(&reason))]);
         }
         data.state = JobState::Failed;
@@ -362,13 +362,4 @@ impl Work<'_> {
         let max = self.runner.replications.options().max_history;
         data.note(op.now_ms.div_euclid(1000), events, max);
     }
-}
-
-/// Only the reason of error and reason, as in CouchDB's histories.
-fn short_reason(info: &Value) -> String {
-    let part = |name| info.get(name).and_then(Value::as_str);
-    part("reason")
-        .or_else(|| part("error"))
-        .unwrap_or("unknown")
-        .to_owned()
 }

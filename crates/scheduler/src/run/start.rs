@@ -4,6 +4,7 @@ use jobs::{JobId, Op, State};
 use store::Transaction;
 
 use super::Work;
+use super::leave::is_leaving_in;
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
@@ -20,6 +21,8 @@ pub(super) enum Begun {
     Again,
     /// Another job owns the replication id.
     Duplicate,
+    /// The run of a removed job may still write a checkpoint.
+    Later,
 }
 
 /// Another job that owns the replication id and is running or waiting to run.
@@ -78,6 +81,8 @@ impl Work<'_> {
             .await?;
         if matches!(answer, Begun::Run(_)) {
             *data = new.clone();
+            let pid = data.pid.clone().unwrap_or_default();
+            drop(self.begun.set((identity.replication.to_string(), pid)));
         }
         Ok(answer)
     }
@@ -122,6 +127,9 @@ impl Work<'_> {
             return Ok(Begun::Duplicate);
         }
         let bytes = new.encode();
+        if is_leaving_in(tx, id, op.now_ms).await? {
+            return Ok(Begun::Later);
+        }
         let held = jobs.update_in(tx, op, job, Some(bytes.into())).await?;
         if !held.repeated {
             replications.seals_job_in(tx, new).await?;
@@ -133,6 +141,7 @@ impl Work<'_> {
             tx.set(&keys::active(Some(id), &job.id), b"");
             tx.clear(&keys::duplicate(id, &job.id));
             tx.set(&keys::owner(id), job.id.as_bytes());
+            tx.clear(&keys::leaving(id));
             writeback::write_in(replications, tx, op, &new.origin, &Patch::Started).await?;
         }
         let stats = self.seed_in(tx, old.rep_id.as_deref(), identity).await?;

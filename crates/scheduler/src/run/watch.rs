@@ -15,7 +15,7 @@ use crate::history::Counting;
 use crate::keys;
 use crate::live::Live;
 use crate::testing::{self, Bug};
-use replication::engine::{Gate, Halt, Phase, Progress, StartedFrom};
+use replication::engine::{Gate, Halt, Phase, Progress, StartedFrom, show_seq};
 
 /// A change of phase is stored this soon after the last update.
 const PHASE_PAUSE: Duration = Duration::from_secs(1);
@@ -23,27 +23,33 @@ const PHASE_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 impl Work<'_> {
-    /// Checks the lock before each checkpoint. A store that does not respond is asked again; if that takes too long,
-    /// missed heartbeats end the run.
+    /// Checks the lock before each checkpoint; the last one of a removed job needs none. A store that does not respond is asked
+    /// again; if that takes too long, missed heartbeats end the run.
     pub(super) fn gate(&self) -> Gate {
         let (jobs, job) = (
             self.runner.replications.0.jobs.clone(),
             self.accepted.job.clone(),
         );
+        let (lost, leave) = (self.stops.lost.clone(), self.leave.clone());
         Gate::new(move |_| {
             let (jobs, job) = (jobs.clone(), job.clone());
+            let (lost, leave) = (lost.clone(), leave.clone());
             async move {
-                loop {
+                while !leave.is_cancelled() {
                     match jobs.update(&job, None).await {
-                        Ok(_) => return Ok(()),
-                        Err(jobs::Error::Halt) if testing::has(Bug::IgnoresLock) => return Ok(()),
-                        Err(jobs::Error::Halt) => return Err(Halt),
+                        Ok(_) => break,
+                        Err(jobs::Error::Halt) if testing::has(Bug::IgnoresLock) => break,
+                        Err(jobs::Error::Halt) => {
+                            lost.cancel();
+                            leave.cancelled().await;
+                        }
                         Err(error) => {
                             tracing::warn!(job.id = %job.id, error = %wire::chain(&error), "cannot check the lock before a checkpoint");
                             sleep(RETRY_PAUSE).await;
                         }
                     }
                 }
+                Ok::<(), Halt>(())
             }
         })
     }
@@ -169,7 +175,7 @@ fn live(now: &Progress, now_ms: i64) -> Live {
     Live {
         info: now.to_info(timestamp(now_ms)),
         updated: now_ms.div_euclid(1000),
-        start_seq: now.start_seq.as_ref().map(|seq| json!(seq)),
+        start_seq: now.start_seq.as_ref().map(|seq| show_seq(Some(seq))),
         started_from: Some(from.to_owned()),
         failures: failures.collect(),
     }

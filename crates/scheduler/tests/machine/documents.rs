@@ -130,7 +130,10 @@ async fn a_failed_job_is_retried() {
         .collect();
     assert_eq!(kinds[..3], ["pending", "crashed", "started"]);
     let reason = job["history"][1]["reason"].as_str().unwrap();
-    assert!(reason.starts_with("could not open http"), "{reason}");
+    assert!(
+        reason.starts_with("db_not_found: could not open http"),
+        "{reason}"
+    );
     world.peer.create_database("none").unwrap();
     world.replications.restart(&world.job("x")).await.unwrap();
     let row = world.until_state("x", "completed").await;
@@ -231,4 +234,43 @@ async fn the_store_holds_no_secrets() {
         .await;
     world.until_state("y", "crashing").await;
     assert!(!world.dump().await.contains("hunter2"));
+}
+
+/// The next run waits for that checkpoint, however soon it is asked for.
+#[tokio::test]
+async fn a_deleted_job_leaves_a_checkpoint() {
+    let world = World::new().await;
+    let _node = world.node("n1").await;
+    world.peer.put("a", r#"{"_id":"x"}"#).unwrap();
+    for n in 1..4 {
+        world.put("doc", &json!({"continuous": true})).await;
+        let row = world
+            .until("doc", |row| row["info"]["docs_written"] == n)
+            .await;
+        let from = if n == 1 { "none" } else { "checkpoint" };
+        assert_eq!(row["info"]["started_from"], from, "{row:#}");
+        let late = format!(r#"{{"_id":"late{n}"}}"#);
+        world.peer.put("a", &late).unwrap();
+        world.until_copied(&format!("late{n}")).await;
+        world.delete("doc").await;
+    }
+}
+
+#[tokio::test]
+async fn jobs_go_with_their_database() {
+    let world = World::new().await;
+    let mut node = world.node("n1").await;
+    for n in 0..3 {
+        let ids = json!({"continuous": true, "doc_ids": [n.to_string()]});
+        world.put(&format!("doc{n}"), &ids).await;
+    }
+    node.until_running(3).await;
+    world.replications.delete_database(&world.db).await.unwrap();
+    let all = scheduler::JobsQuery {
+        limit: 5,
+        ..Default::default()
+    };
+    let page = world.replications.scheduler_jobs(&all).await.unwrap();
+    assert_eq!(page.jobs, [] as [Value; 0]);
+    node.until_running(0).await;
 }

@@ -30,6 +30,9 @@ async fn a_request_waits_for_its_result() {
         panic!("it is not completed");
     };
     assert_eq!(result["no_changes"], true);
+    // A finished job cannot be cancelled.
+    let cancel = world.request(&json!({"cancel": true}), &joe).await;
+    assert!(matches!(cancel, Err(ServiceError::Missing)), "{cancel:?}");
     // The result is kept for a while, then removed.
     let Started::Job { job, .. } = &again else {
         panic!()
@@ -88,6 +91,21 @@ async fn a_continuous_request_runs_until_cancelled() {
     );
     assert_eq!(task["replication_id"], *local_id);
     assert_eq!(task["source"], world.peer.database_url("a") + "/");
+    for name in ["source_seq", "through_seq", "checkpointed_source_seq"] {
+        assert_eq!(task[name], "0", "{name}: {task:#}");
+    }
+    for name in [
+        "revisions_checked",
+        "missing_revisions_found",
+        "docs_read",
+        "docs_written",
+        "doc_write_failures",
+        "bulk_get_docs",
+        "bulk_get_attempts",
+    ] {
+        assert_eq!(task[name], 0, "{name}: {task:#}");
+    }
+    assert!(task.get("changes_pending").is_some(), "{task:#}");
     // An equal request is the same job.
     let pid = task["pid"].clone();
     assert_eq!(world.request(&body, &joe).await.unwrap(), started);
