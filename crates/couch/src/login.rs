@@ -48,7 +48,7 @@ impl Answered {
 }
 
 /// Posts a form. Repeats it as any request; does not follow redirects, which would take the
-/// credentials elsewhere. What fails for good is an [`Error::Auth`] with `tag`.
+/// credentials elsewhere. What the server answers for good is an [`Error::Auth`] with `tag`.
 pub(crate) async fn submit(
     profile: &Profile,
     url: &Url,
@@ -66,12 +66,19 @@ pub(crate) async fn submit(
         match failure {
             Ok(wait) => tokio::time::sleep(wait).await,
             Err(Failure::Unresolvable { host }) => return Err(Error::Unresolvable { host }),
-            Err(failure) => {
-                let request = Request::new("POST", url);
+            Err(failure @ Failure::BadAnswer(_)) => {
                 return Err(Error::Auth {
                     tag,
-                    request,
+                    request: Request::new("POST", url),
                     reason: failure.to_string(),
+                });
+            }
+            // The credentials were not even seen.
+            Err(cause) => {
+                return Err(Error::Failed {
+                    request: Request::new("POST", url),
+                    attempts: retry.attempts().max(1),
+                    cause,
                 });
             }
         }

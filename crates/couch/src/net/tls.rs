@@ -7,21 +7,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use wire::Io;
 
 use super::connector::Trouble;
 use crate::error::{Error, Failure};
 use crate::secret::Secret;
+
+/// A server that speaks plain HTTP may wait for the end of what it takes for a request.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The source of the trust roots.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -154,19 +159,27 @@ async fn shake_hands(
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| Failure::Unresolvable {
         host: host.to_owned(),
     })?;
-    TlsConnector::from(config)
-        .connect(name, stream)
-        .await
-        .map_err(classify)
+    let shaken = timeout(
+        HANDSHAKE_TIMEOUT,
+        TlsConnector::from(config).connect(name, stream),
+    )
+    .await;
+    let silent = |_| {
+        let source = io::Error::new(io::ErrorKind::TimedOut, "no response to a TLS handshake");
+        let tag = "no_tls";
+        Trouble::Final(Failure::Tls { tag, source })
+    };
+    shaken.map_err(silent)?.map_err(classify)
 }
 
-/// Retries do not help against an invalid certificate; all other errors may be transient.
+/// Retries do not help against an invalid certificate, or a port without TLS; all other errors may be transient.
 fn classify(source: io::Error) -> Trouble {
     let inner = source
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let (tag, lasting) = match inner {
         Some(rustls::Error::InvalidCertificate(why)) => (certificate_tag(why), true),
+        Some(rustls::Error::InvalidMessage(_)) => ("no_tls", true),
         Some(rustls::Error::AlertReceived(_)) => ("tls_alert", false),
         Some(_) => ("tls_error", false),
         None => return Failure::Connect(source).into(),
@@ -207,10 +220,13 @@ async fn client_config(identity: &TlsIdentity) -> Result<ClientConfig, Error> {
                 .with_platform_verifier()
                 .map_err(|error| Error::Config(format!("no system certificates: {error}")))?,
             Roots::File(path) => {
-                let pem = read(path).await?;
-                builder.with_root_certificates(roots(&pem, &path.display())?)
+                let trusted = Trusted::new(&read(path).await?, &path.display(), provider)?;
+                (builder.dangerous()).with_custom_certificate_verifier(Arc::new(trusted))
             }
-            Roots::Pem(pem) => builder.with_root_certificates(roots(pem.as_bytes(), &"`tls.ca`")?),
+            Roots::Pem(pem) => {
+                let trusted = Trusted::new(pem.as_bytes(), &"`tls.ca`", provider)?;
+                (builder.dangerous()).with_custom_certificate_verifier(Arc::new(trusted))
+            }
         }
     } else {
         tracing::warn!("server certificates are not verified for some endpoints");
@@ -251,16 +267,6 @@ async fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
         .map_err(|error| Error::Config(format!("cannot read {}: {error}", path.display())))
 }
 
-fn roots(pem: &[u8], origin: &dyn fmt::Display) -> Result<RootCertStore, Error> {
-    let mut store = RootCertStore::empty();
-    for certificate in certificates(pem, origin)? {
-        store.add(certificate).map_err(|error| {
-            Error::Config(format!("certificate of {origin} is not valid: {error}"))
-        })?;
-    }
-    Ok(store)
-}
-
 fn certificates(
     pem: &[u8],
     origin: &dyn fmt::Display,
@@ -269,6 +275,81 @@ fn certificates(
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
         _ => Err(Error::Config(format!("{origin} has no PEM certificates"))),
+    }
+}
+
+/// Accepts certificates of the given authorities, and the given certificates themselves: self-signed ones often are those of an
+/// authority, which servers must not use otherwise.
+#[derive(Debug)]
+struct Trusted {
+    authorities: Arc<WebPkiServerVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Trusted {
+    fn new(
+        pem: &[u8],
+        origin: &dyn fmt::Display,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, Error> {
+        let invalid = |error: &dyn fmt::Display| {
+            Error::Config(format!("certificate of {origin} is not valid: {error}"))
+        };
+        let certificates = certificates(pem, origin)?;
+        let mut store = RootCertStore::empty();
+        for certificate in &certificates {
+            (store.add(certificate.clone())).map_err(|error| invalid(&error))?;
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider);
+        Ok(Self {
+            authorities: verifier.build().map_err(|error| invalid(&error))?,
+            certificates,
+        })
+    }
+}
+
+impl ServerCertVerifier for Trusted {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified =
+            (self.authorities).verify_server_cert(end_entity, intermediates, name, ocsp, now);
+        match verified {
+            Err(rustls::Error::InvalidCertificate(CertificateError::Other(_)))
+                if self.certificates.iter().any(|known| known == end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
     }
 }
 

@@ -274,7 +274,7 @@ async fn names_and_dates_are_checked() {
         stream
     };
     let (error, _stream) = tokio::join!(db.info(), answering);
-    assert_eq!(tag(&error.unwrap_err()), "tls_error");
+    assert_eq!(tag(&error.unwrap_err()), "no_tls");
 }
 
 #[tokio::test]
@@ -491,4 +491,45 @@ async fn proxies_behind_tls() {
         proxy.seen.recv().await.unwrap(),
         "localhost HTTP/1.1 anonymous db.invalid"
     );
+}
+
+/// As `openssl req -x509` makes it: it says of itself that it is an authority.
+#[tokio::test]
+async fn a_self_signed_certificate_is_trusted_by_itself() {
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let cert = params.self_signed(&key).unwrap().pem();
+    let leaf = Leaf {
+        cert: cert.clone(),
+        key: key.serialize_pem(),
+    };
+    let server = Secure::new(&leaf, None, &[]).await;
+    let info = async |host: &str, ca: String| {
+        let url = format!("https://{host}:{}/db", server.port);
+        open(&network(), &url, json!({"ca": ca})).await.info().await
+    };
+    info("127.0.0.1", cert.clone()).await.unwrap();
+    let error = info("localhost", cert).await.unwrap_err();
+    assert_eq!(tag(&error), "hostname_mismatch");
+    let error = info("127.0.0.1", Authority::new().pem()).await.unwrap_err();
+    assert!(
+        ["unknown_ca", "bad_certificate"].contains(&tag(&error)),
+        "{error}"
+    );
+}
+
+/// One that waits for the end of the request that it takes the handshake for.
+#[tokio::test(start_paused = true)]
+async fn a_silent_port_without_tls_is_found_out_soon() {
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!(
+        "https://127.0.0.1:{}/db",
+        plain.local_addr().unwrap().port()
+    );
+    let db = open(&network(), &url, json!({})).await;
+    let began = tokio::time::Instant::now();
+    let (error, _stream) = tokio::join!(db.info(), plain.accept());
+    assert_eq!(tag(&error.unwrap_err()), "no_tls");
+    assert!(began.elapsed() < std::time::Duration::from_secs(15));
 }

@@ -69,13 +69,10 @@ async fn hosts_that_are_not_there() {
         .unwrap()
         .local_addr()
         .unwrap();
-    for (user, expected) in [
-        ("", "http_request_failed"),
-        ("user:secretword@", "replication_auth_error"),
-    ] {
+    for user in ["", "user:secretword@"] {
         let options = json!({"source": format!("http://{user}{gone}/a"), "retries_per_request": 0});
         let (tag, reason) = failure(&world, options).await;
-        assert_eq!(tag, expected);
+        assert_eq!(tag, "http_request_failed");
         assert!(!reason.contains("secretword"), "{reason}");
     }
 }
