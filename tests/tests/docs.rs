@@ -137,3 +137,123 @@ fn every_message_of_the_troubleshooting_page_exists() {
     assert!(looked_for > 50, "{looked_for} pieces");
     assert!(missing.is_empty(), "no source has\n{}", missing.join("\n"));
 }
+
+/// Functions and macros that make messages for people: the last literal of logs, and all literals of the others.
+const MAKERS: [&str; 13] = [
+    "warn!(",
+    "error!(",
+    "#[error(",
+    "Error::bad_request(",
+    "Error::busy(",
+    "Error::conflict(",
+    "Error::corrupt(",
+    "Error::forbidden(",
+    "Error::new(",
+    "Error::not_found(",
+    "Error::query(",
+    "Error::unauthorized(",
+    "Invalid::new(",
+];
+/// Crates and folders of the product that serve tests or measurements.
+const NOT_SHIPPED: [&str; 7] = [
+    "bench",
+    "examples",
+    "peer",
+    "simulation",
+    "testing",
+    "testkit",
+    "tests",
+];
+
+/// Sources of the product, each without its tests.
+fn product(directory: &Path, texts: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        if NOT_SHIPPED.contains(&name) {
+            continue;
+        }
+        if path.is_dir() {
+            product(&path, texts);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            texts.push(printed(&product.replace("\\\"", "\u{1}")));
+        }
+    }
+}
+
+/// The string literals up to the parenthesis that closes a call.
+fn literals(call: &str) -> Vec<String> {
+    let (mut depth, mut literal, mut found) = (1, None, Vec::new());
+    for c in call.chars() {
+        match (&mut literal, c) {
+            (Some(_), '"') => found.extend(literal.take()),
+            (Some(text), c) => String::push(text, if c == '\u{1}' { '"' } else { c }),
+            (None, '"') => literal = Some(String::new()),
+            (None, '(') => depth += 1,
+            (None, ')') => depth -= 1,
+            (None, _) => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    found
+}
+
+/// A message as the page has it: an ellipsis for what varies.
+fn generic(literal: &str) -> String {
+    let literal = literal.replace("{{", "\u{2}").replace("}}", "\u{3}");
+    let mut text = String::new();
+    let mut rest = literal.as_str();
+    while let Some((before, inside)) = rest.split_once('{') {
+        text += before;
+        text.push('…');
+        rest = inside.split_once('}').map_or("", |(_, after)| after);
+    }
+    (text + rest).replace('\u{2}', "{").replace('\u{3}', "}")
+}
+
+#[test]
+fn every_message_of_the_code_is_on_the_troubleshooting_page() {
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| "));
+    let known: Vec<Vec<String>> = rows.flat_map(messages).map(pieces).collect();
+    let known: Vec<&Vec<String>> = known.iter().filter(|pieces| !pieces.is_empty()).collect();
+    let mut texts = Vec::new();
+    product(&root().join("crates"), &mut texts);
+    let mut missing = Vec::new();
+    let mut looked_for = 0;
+    for text in &texts {
+        for maker in MAKERS {
+            for (at, _) in text.match_indices(maker) {
+                let mut found = literals(&text[at + maker.len()..]);
+                if maker.ends_with("!(") {
+                    // Before the message come fields.
+                    found = found.split_off(found.len().saturating_sub(1));
+                }
+                for literal in found.iter().filter(|literal| literal.contains(' ')) {
+                    // A message of nothing but others has no words of its own.
+                    if pieces(&generic(literal)).is_empty() {
+                        continue;
+                    }
+                    looked_for += 1;
+                    let is_known =
+                        |pieces: &&&Vec<String>| pieces.iter().all(|piece| literal.contains(piece));
+                    if !known.iter().any(|pieces| is_known(&pieces)) {
+                        missing.push(literal.clone());
+                    }
+                }
+            }
+        }
+    }
+    missing.sort();
+    missing.dedup();
+    assert!(looked_for > 250, "{looked_for} messages");
+    assert!(
+        missing.is_empty(),
+        "docs/troubleshooting.md lacks\n{}",
+        missing.join("\n")
+    );
+}

@@ -182,11 +182,16 @@ pub(crate) fn is_answered_here(path: &str) -> bool {
         return false;
     };
     match &*first {
-        "_replicate" | "_scheduler" | "_active_tasks" | "_replicator" | "_dashboard"
+        "_replicate" | "_scheduler" | "_active_tasks" | "_all_dbs" | "_dbs_info" | "_dashboard"
         | "_metrics" | "_openapi.json" | "_up" => true,
-        name if name.ends_with("/_replicator") => true,
+        name if is_ours(name) => true,
         name => !name.starts_with('_') && segments.next().as_deref() == Some("_replicator"),
     }
+}
+
+/// Whether a database is in the store of this service, if it exists, and not in the cluster.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name == "_replicator" || name.ends_with("/_replicator")
 }
 
 #[cfg(test)]
@@ -204,6 +209,7 @@ mod tests {
             "/a/_replicator/doc",
             "/a%2f_replicator/doc",
             "/_up",
+            "/_all_dbs",
             "/_dashboard/app.js",
         ] {
             assert!(is_answered_here(here), "{here}");

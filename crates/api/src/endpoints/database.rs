@@ -12,7 +12,7 @@ use crate::reply::{self, Reply};
 /// `PUT /{db}`; the database must not exist.
 pub(crate) async fn create(call: &Call, name: &str) -> Result<Reply, Error> {
     if call.query.flag("partitioned")? {
-        return Err(Error::bad_request("Databases are not partitioned here."));
+        return Err(Error::bad_request("Cannot partition a system database"));
     }
     call.shared.replications.create_database(name).await?;
     let reply = reply::json(StatusCode::CREATED, &json!({"ok": true}));

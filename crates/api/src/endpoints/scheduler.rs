@@ -192,7 +192,10 @@ pub(crate) async fn active_tasks(call: &Call) -> Result<Reply, Error> {
         }
         if let Some((upstream, headers, client)) = theirs {
             pieces.send(std::mem::take(&mut piece)).await;
-            match upstream.active_tasks(&headers, client).await {
+            match upstream
+                .rows("/_active_tasks", &headers, client, None)
+                .await
+            {
                 Ok(rows) => append(&mut piece, &rows, &mut any),
                 // Our own tasks were already sent.
                 Err(error) => tracing::warn!(%error, "cannot read the cluster's tasks"),

@@ -1,8 +1,9 @@
 //! The service as a whole: version, health, databases.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use docstore::{Db, IdRange};
+use docstore::IdRange;
 use document::json::Json;
 use http::header::{CACHE_CONTROL, PRAGMA};
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use tokio::time::timeout;
 use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::state::Shared;
-use crate::{Error, couchdb_version};
+use crate::{Error, couchdb_version, upstream};
 
 /// Time limit for the store's response in `_up`.
 const PULSE: Duration = Duration::from_secs(5);
@@ -79,19 +80,14 @@ pub(crate) fn membership(call: &Call) -> Result<Reply, Error> {
 
 pub(crate) async fn all_dbs(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
-    let names: Vec<_> = list(call, NAMES_MAX).await?;
-    let names: Vec<_> = names.iter().map(|db| db.name().as_str()).collect();
-    Ok(reply::ok(&names))
+    Ok(reply::ok(&names(call, NAMES_MAX).await?))
 }
 
 pub(crate) async fn dbs_info(call: &mut Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST")?;
-    let mut infos = Vec::new();
     if call.method == http::Method::GET {
-        for db in list(call, INFOS_MAX).await? {
-            infos.push(info(call, db.name().as_str()).await?);
-        }
-        return Ok(reply::ok(&infos));
+        let names = names(call, INFOS_MAX).await?;
+        return Ok(reply::ok(&infos(call, &names).await?));
     }
     call.check_json()?;
     let body = call.json_object().await?;
@@ -103,13 +99,36 @@ pub(crate) async fn dbs_info(call: &mut Call) -> Result<Reply, Error> {
         let reason = format!("`keys` must have at most {INFOS_MAX} names");
         return Err(Error::bad_request(reason));
     }
-    for key in keys {
-        let name = key
-            .as_str()
-            .ok_or_else(|| Error::bad_request("`keys` must be strings."))?;
-        infos.push(info(call, name).await?);
+    let keys = keys.iter().map(|key| key.as_str().map(str::to_owned));
+    let keys: Option<Vec<String>> = keys.collect();
+    let keys = keys.ok_or_else(|| Error::bad_request("`keys` must be strings."))?;
+    Ok(reply::ok(&infos(call, &keys).await?))
+}
+
+/// Information on databases, each here or in the cluster behind this service.
+async fn infos(call: &Call, names: &[String]) -> Result<Vec<Value>, Error> {
+    let mut theirs = HashMap::new();
+    if let Some(upstream) = &call.shared.upstream {
+        // The cluster is asked even if no name is its: it decides who may ask.
+        let keys: Vec<_> = names
+            .iter()
+            .filter(|name| !upstream::is_ours(name))
+            .collect();
+        let keys = json!({"keys": keys}).to_string();
+        let (headers, client) = (&call.headers, call.client);
+        let rows = upstream.rows("/_dbs_info", headers, client, Some(keys));
+        for row in rows.await? {
+            theirs.insert(row["key"].as_str().unwrap_or_default().to_owned(), row);
+        }
     }
-    Ok(reply::ok(&infos))
+    let mut infos = Vec::with_capacity(names.len());
+    for name in names {
+        infos.push(match theirs.get(name) {
+            Some(info) => info.clone(),
+            None => info(call, name).await?,
+        });
+    }
+    Ok(infos)
 }
 
 async fn info(call: &Call, name: &str) -> Result<Value, Error> {
@@ -127,20 +146,66 @@ async fn info(call: &Call, name: &str) -> Result<Value, Error> {
     }
 }
 
-/// The databases selected by the query.
-async fn list(call: &Call, names_max: usize) -> Result<Vec<Db>, Error> {
-    let mut databases = Vec::new();
-    let mut rest = Some(range(call)?);
-    while let Some(range) = rest {
-        let page = call.docs().databases_page(&range).await?;
-        databases.extend(page.rows);
-        rest = page.rest;
-        if databases.len() > names_max {
-            let reason = format!("There are more than {names_max} databases; set `limit`.");
-            return Err(Error::bad_request(reason));
+/// The databases selected by the query: ours, and those of the cluster behind this service.
+async fn names(call: &Call, names_max: usize) -> Result<Vec<String>, Error> {
+    let range = range(call)?;
+    let too_many = || {
+        let reason = format!("There are more than {names_max} databases; set `limit`.");
+        Error::bad_request(reason)
+    };
+    let Some(upstream) = &call.shared.upstream else {
+        return ours(call, range, names_max).await?.ok_or_else(too_many);
+    };
+    let everything = IdRange {
+        skip: 0,
+        limit: None,
+        ..range.clone()
+    };
+    let mut path = format!("/_all_dbs?inclusive_end={}", range.inclusive_end);
+    let bounds = [("startkey", &range.start), ("endkey", &range.end)];
+    for (name, key) in bounds {
+        if let Some(key) = key {
+            let key = wire::quote(&json!(key).to_string());
+            path.extend(["&", name, "=", &key]);
         }
     }
-    Ok(databases)
+    if range.descending {
+        path += "&descending=true";
+    }
+    let theirs = (upstream.rows(&path, &call.headers, call.client, None)).await?;
+    let theirs = theirs.iter().filter_map(Value::as_str).map(str::to_owned);
+    let ours = (ours(call, everything, NAMES_MAX).await?).ok_or_else(too_many)?;
+    // What the cluster has under our names cannot be reached here.
+    let mut names: Vec<String> = theirs.filter(|name| !upstream::is_ours(name)).collect();
+    names.extend(ours.into_iter().filter(|name| upstream::is_ours(name)));
+    names.sort_unstable();
+    if range.descending {
+        names.reverse();
+    }
+    let limit = range.limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    });
+    let skip = usize::try_from(range.skip).unwrap_or(usize::MAX);
+    let names: Vec<String> = names.into_iter().skip(skip).take(limit).collect();
+    if names.len() > names_max {
+        return Err(too_many());
+    }
+    Ok(names)
+}
+
+/// The databases in the store; `None` if there are too many.
+async fn ours(call: &Call, range: IdRange, names_max: usize) -> Result<Option<Vec<String>>, Error> {
+    let mut names = Vec::new();
+    let mut rest = Some(range);
+    while let Some(range) = rest {
+        let page = call.docs().databases_page(&range).await?;
+        names.extend(page.rows.iter().map(|db| db.name().as_str().to_owned()));
+        rest = page.rest;
+        if names.len() > names_max {
+            return Ok(None);
+        }
+    }
+    Ok(Some(names))
 }
 
 fn range(call: &Call) -> Result<IdRange, Error> {

@@ -177,6 +177,10 @@ pub(super) fn forwarded(headers: &mut HeaderMap, asked: Option<&HeaderValue>, cl
 
 fn untouched(answer: Response<Incoming>) -> Reply {
     let mut reply = answer.map(Body::new);
+    if reply.status() == StatusCode::NOT_MODIFIED {
+        // hyper drops the length of a response without a body; of this one it does not know that.
+        *reply.body_mut() = Body::from_stream(stream::empty::<io::Result<Bytes>>());
+    }
     drop_hop_by_hop(reply.headers_mut());
     *reply.version_mut() = Version::HTTP_11;
     reply.extensions_mut().clear();

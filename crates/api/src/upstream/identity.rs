@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use axum::body::{Body, to_bytes};
 use futures::FutureExt as _;
-use http::header::{ACCEPT, AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -26,7 +26,7 @@ use crate::client::Client;
 /// Time limit for the cluster's response.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 const SESSION_BYTES_MAX: usize = 64 * 1024;
-const TASKS_BYTES_MAX: usize = 16 * 1024 * 1024;
+const ROWS_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KNOWN_MAX: usize = 10_000;
 
 /// Headers with credentials.
@@ -112,7 +112,10 @@ impl Upstream {
 
     async fn ask(&self, proofs: HeaderMap, client: Client) -> Result<Proven, Error> {
         let by_cookie = proofs.contains_key(COOKIE);
-        let (parts, body) = self.get("/_session", proofs, client).await?.into_parts();
+        let (parts, body) = self
+            .send_for("/_session", proofs, client, None)
+            .await?
+            .into_parts();
         let body = timeout(TIME_LIMIT, to_bytes(Body::new(body), SESSION_BYTES_MAX)).await;
         let body = body.map_err(Error::bad_gateway)?;
         let body = body.map_err(Error::bad_gateway)?;
@@ -147,12 +150,13 @@ impl Upstream {
         })
     }
 
-    /// Sends a request to the cluster on behalf of a caller.
-    async fn get(
+    /// Sends a request to the cluster on behalf of a caller: a `POST` if there is JSON to send.
+    async fn send_for(
         &self,
         path: &str,
         mut headers: HeaderMap,
         client: Client,
+        json: Option<String>,
     ) -> Result<Response<Incoming>, Error> {
         let uri = (self.uri(path)).ok_or_else(|| Error::bad_request("invalid path"))?;
         forwarded(&mut headers, None, client);
@@ -160,21 +164,28 @@ impl Upstream {
         if let Ok(host) = HeaderValue::from_str(&self.0.authority) {
             headers.insert(HOST, host);
         }
-        let mut request = Request::new(Body::empty());
+        let has_body = json.is_some();
+        let mut request = Request::new(json.map_or_else(Body::empty, Body::from));
+        if has_body {
+            *request.method_mut() = http::Method::POST;
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
         (*request.uri_mut(), *request.headers_mut()) = (uri, headers);
-        let answer = timeout(TIME_LIMIT, self.send(request, false)).await;
+        let answer = timeout(TIME_LIMIT, self.send(request, has_body)).await;
         answer.map_err(Error::bad_gateway)?
     }
 
-    /// The cluster's own tasks, as this caller sees them.
-    pub(crate) async fn active_tasks(
+    /// The rows of a listing, as this caller sees them; with `json`, of a `POST`.
+    pub(crate) async fn rows(
         &self,
+        path: &str,
         headers: &HeaderMap,
         client: Client,
+        json: Option<String>,
     ) -> Result<Vec<Value>, Error> {
-        let answer = self.get("/_active_tasks", proofs(headers), client).await?;
+        let answer = (self.send_for(path, proofs(headers), client, json)).await?;
         let (parts, body) = answer.into_parts();
-        let body = timeout(TIME_LIMIT, to_bytes(Body::new(body), TASKS_BYTES_MAX)).await;
+        let body = timeout(TIME_LIMIT, to_bytes(Body::new(body), ROWS_BYTES_MAX)).await;
         let body = body.map_err(Error::bad_gateway)?;
         let body = body.map_err(Error::bad_gateway)?;
         if parts.status != StatusCode::OK {

@@ -145,3 +145,13 @@ async fn clients_may_ask_for_upkeep() {
         .await;
     assert_eq!(refused.status, 401);
 }
+
+#[tokio::test]
+async fn system_databases_are_not_partitioned() {
+    let fixture = Fixture::new().await;
+    for name in ["_replicator", "x%2f_replicator"] {
+        let path = format!("/{name}?partitioned=true");
+        let answer = fixture.root().send(Method::PUT, &path, "").await;
+        answer.refuses(400, "bad_request", "Cannot partition a system database");
+    }
+}

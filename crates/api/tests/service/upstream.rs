@@ -389,3 +389,49 @@ async fn whoever_asks_first_may_go_away() {
     }
     assert_eq!(world.peer.count("GET", "/_session"), 1);
 }
+
+#[tokio::test]
+async fn databases_are_listed_where_they_are() {
+    let world = World::in_front().await;
+    let (peer, boss) = (&world.peer, world.fixture.user("boss", "b0ss"));
+    for name in ["_replicator", "mail", "old/_replicator"] {
+        peer.create_database(name).unwrap();
+    }
+    boss.send(Method::PUT, "/new%2f_replicator", "")
+        .await
+        .gives(201);
+    let all = ["_replicator", "a", "mail", "new/_replicator"];
+    assert_eq!(boss.get("/_all_dbs").await.gives(200), json!(all));
+    for name in all {
+        let path = format!("/{}", name.replace('/', "%2f"));
+        boss.get(&path).await.gives(200);
+    }
+    for (query, some) in [
+        ("descending=true&limit=2", vec!["new/_replicator", "mail"]),
+        ("skip=1&limit=2", vec!["a", "mail"]),
+        ("startkey=%22b%22&endkey=%22n%22", vec!["mail"]),
+    ] {
+        let listed = boss.get(&format!("/_all_dbs?{query}")).await;
+        assert_eq!(listed.gives(200), json!(some), "{query}");
+        let infos = boss.get(&format!("/_dbs_info?{query}")).await.gives(200);
+        let keys: Vec<_> = infos
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|info| &info["key"])
+            .collect();
+        assert_eq!(json!(keys), json!(some), "{query}");
+    }
+    let keys = json!({"keys": ["mail", "none", "_replicator", "old/_replicator"]});
+    let infos = boss.post("/_dbs_info", &keys).await.gives(200);
+    assert_eq!(infos[0]["info"]["db_name"], "mail");
+    assert_eq!(infos[1], json!({"key": "none", "error": "not_found"}));
+    assert_eq!(infos[2]["info"]["db_name"], "_replicator");
+    assert_eq!(
+        infos[3],
+        json!({"key": "old/_replicator", "error": "not_found"})
+    );
+    peer.add_user("anna", "a", &[]).unwrap();
+    let anna = world.fixture.user("anna", "a").get("/_all_dbs").await;
+    anna.refuses(401, "unauthorized", "You are not a server admin.");
+}

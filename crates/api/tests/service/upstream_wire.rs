@@ -237,3 +237,27 @@ async fn interim_answers_without_an_end_are_cut_off() {
     let answer = answer.expect("it never ends");
     assert_eq!(answer.status.as_u16(), 502, "{}", answer.text);
 }
+
+#[tokio::test]
+async fn an_answer_without_a_body_keeps_its_length() {
+    let (fixture, cluster) = in_front().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let served = tokio::spawn(fixture.service.clone().run(listener, stop.clone()));
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let request = "GET /db/doc HTTP/1.1\r\nhost: a\r\nif-none-match: \"1-a\"\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    let (mut stream, _) = cluster.accept().await.unwrap();
+    read_to(&mut stream, "\r\n\r\n").await;
+    let head = "HTTP/1.1 304 Not Modified\r\ncontent-length: 0\r\netag: \"1-a\"\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = read_to(&mut client, "\r\n\r\n").await;
+    assert!(answer.contains("\r\ncontent-length: 0\r\n"), "{answer}");
+    // The connection is good for another request.
+    client.write_all(request.as_bytes()).await.unwrap();
+    read_to(&mut stream, "\r\n\r\n").await;
+    stream.write_all(head.as_bytes()).await.unwrap();
+    read_to(&mut client, "\r\n\r\n").await;
+    stop.cancel();
+    served.await.unwrap();
+}
