@@ -48,6 +48,7 @@ async fn cluster() -> Peer {
             "_replication_state": "completed"}),
         json!({"_id": "old", "source": source, "target": target}),
         json!({"_id": "local", "source": "data", "target": target, "owner": "anna"}),
+        json!({"_id": "named", "source": {"url": "data"}, "target": target, "owner": "boss"}),
         json!({"_id": "_design/vdu", "validate_doc_update": "function() {}"}),
     ] {
         cluster.put("_replicator", &doc.to_string()).unwrap();
@@ -64,7 +65,8 @@ async fn a_cluster_moves_over_once_and_again() {
     assert!(text(&dry.stderr).contains("nothing was written"));
     let refused = json!([
         {"id": "_design/vdu", "reason": "it has `validate_doc_update`, and functions are not run here"},
-        {"id": "local", "reason": "local_endpoints_not_supported"},
+        {"id": "local", "reason": "it has the name of a database in place of a URL: only its owner can give the credentials for that, by \
+                                   importing or writing it"},
     ]);
     let sorted = |mut line: Value| {
         let refused = line["refused"].as_array_mut().unwrap();
@@ -76,7 +78,7 @@ async fn a_cluster_moves_over_once_and_again() {
         "designs": 0, "present": 0, "ownerless": 0, "refused": [],
     });
     let expected = json!({
-        "database": "_replicator", "applied": false, "run": 2, "ended": 1, "deleted": 0,
+        "database": "_replicator", "applied": false, "run": 3, "ended": 1, "deleted": 0,
         "designs": 0, "present": 0, "ownerless": 1, "refused": refused,
     });
     let said: Vec<_> = lines(&dry).into_iter().map(sorted).collect();
@@ -110,11 +112,11 @@ async fn a_cluster_moves_over_once_and_again() {
     let again = lines(&import(dir, &url, "boss:b0ss", &apply).await);
     let counts =
         ["run", "ended", "deleted", "present"].map(|name| again[0][name].as_u64().unwrap());
-    assert_eq!(counts, [1, 0, 1, 1]);
+    assert_eq!(counts, [1, 0, 1, 2]);
     let twice = lines(&import(dir, &url, "boss:b0ss", &apply).await);
     assert_eq!(
         (&twice[0]["run"], &twice[0]["present"]),
-        (&json!(0), &json!(3))
+        (&json!(0), &json!(4))
     );
 }
 
@@ -206,4 +208,50 @@ async fn blocked_hosts_come_with_the_line_that_allows_them() {
         .output();
     let checked = checked.await.unwrap();
     assert!(checked.status.success(), "{}", text(&checked.stderr));
+}
+
+#[tokio::test]
+async fn a_configuration_of_couchdb_is_converted() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("local.ini");
+    let ini = "[replicator]\nmax_jobs = 7\n[replicator.shares]\n_replicator = 50\n[chttpd]\nport = 5984\n";
+    std::fs::write(&file, ini).unwrap();
+    let davenport = || Command::new(env!("CARGO_BIN_EXE_davenport"));
+    let converted = davenport().args(["import", "config"]).arg(&file).output();
+    let converted = converted.await.unwrap();
+    assert!(converted.status.success(), "{}", text(&converted.stderr));
+    let told = text(&converted.stdout);
+    assert!(
+        told.contains("# [replicator.shares] _replicator = 50: "),
+        "{told}"
+    );
+    // A node takes it as it is, and also with what has no effect.
+    let toml = directory.path().join("davenport.toml");
+    std::fs::write(
+        &toml,
+        format!("{told}\n[replicator.shares]\n_replicator = 50\n"),
+    )
+    .unwrap();
+    let checked = davenport()
+        .args(["serve", "--admin", "a:b", "--check-config", "--config"])
+        .arg(&toml)
+        .output();
+    let checked = checked.await.unwrap();
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+}
+
+#[tokio::test]
+async fn a_running_couchdb_tells_its_configuration() {
+    let Some(couch) = testkit::CouchDb::find() else {
+        return;
+    };
+    let (name, password) = (&couch.admin.0, &couch.admin.1);
+    let converted = Command::new(env!("CARGO_BIN_EXE_davenport"))
+        .args(["import", "config", &couch.plain_url])
+        .env("DAVENPORT_USER", format!("{name}:{password}"))
+        .output();
+    let converted = converted.await.unwrap();
+    assert!(converted.status.success(), "{}", text(&converted.stderr));
+    let told = text(&converted.stdout);
+    assert!(told.contains("[couchdb]\nuuid = "), "{told}");
 }

@@ -37,10 +37,7 @@ async fn a_database_is_copied_once() {
     let (from, to) = (source.database_url("db"), target.database_url("copy"));
     let output = davenport(&["replicate", &from, &to, "--create-target"]).await;
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(
-        text(&output.stdout),
-        "done: 100 revisions checked, 100 missing, 100 documents written, 0 rejected\n"
-    );
+    assert_eq!(text(&output.stdout), "Copied 100 documents; 0 rejected\n");
     let contents = |peer: &Peer, name| peer.contents(name).unwrap().without_locals();
     assert_eq!(
         peer::compare(&contents(&source, "db"), &contents(&target, "copy")),
@@ -53,14 +50,11 @@ async fn a_database_is_copied_once() {
     assert_eq!(result["result"]["no_changes"], true);
     source.put("db", r#"{"_id":"more"}"#).unwrap();
     let more = davenport(&["replicate", &from, &to]).await;
-    assert_eq!(
-        text(&more.stdout),
-        "done: 1 revisions checked, 1 missing, 1 documents written, 0 rejected\n"
-    );
+    assert_eq!(text(&more.stdout), "Copied 1 documents; 0 rejected\n");
     let nothing = davenport(&["replicate", &from, &to]).await;
     assert_eq!(
         text(&nothing.stdout),
-        "done: nothing has changed since the last run\n"
+        "Nothing has changed since the last run\n"
     );
 }
 
@@ -132,7 +126,7 @@ async fn a_selector_chooses() {
     ])
     .await;
     assert!(
-        text(&output.stdout).contains("50 documents written"),
+        text(&output.stdout).contains("Copied 50 documents"),
         "{}",
         text(&output.stdout)
     );
@@ -193,4 +187,51 @@ async fn the_demo_copies_everything() {
     let output = davenport(&["demo", "--once", "--documents", "50"]).await;
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).ends_with("done: 0 differences between source and target\n"));
+}
+
+/// A missing source is not created, so nothing is said of the target.
+#[tokio::test]
+async fn advice_is_about_what_is_missing() {
+    let source = source().await;
+    let (db, none) = (source.database_url("db"), source.database_url("none"));
+    let advised = async |from: &str, to: &str| {
+        let output = davenport(&["replicate", from, to]).await;
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr).contains("--create-target")
+    };
+    assert!(advised(&db, &none).await);
+    assert!(!advised(&none, &db).await);
+}
+
+#[tokio::test]
+async fn options_must_be_known() {
+    let refused = davenport(&[
+        "replicate",
+        "http://127.0.0.1:1/a",
+        "http://127.0.0.1:1/b",
+        "--option",
+        "worker_procs=8",
+    ])
+    .await;
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    let told = text(&refused.stderr);
+    assert!(told.contains("worker_procs: no such field"), "{told}");
+    assert!(told.contains("worker_processes"), "{told}");
+}
+
+/// Whatever the credentials are.
+#[tokio::test]
+async fn a_server_that_is_not_there_has_refused_nobody() {
+    let source = source().await;
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = closed.local_addr().unwrap();
+    drop(closed);
+    let plain = source.database_url("db").replace("http://", "https://u:p@");
+    for from in [format!("http://u:p@{address}/db"), plain] {
+        let to = source.database_url("db");
+        let retries = "retries_per_request=0";
+        let failed = davenport(&["replicate", &from, &to, "--json", "--option", retries]).await;
+        let told = text(&failed.stderr);
+        assert!(told.contains("http_request_failed"), "{told}");
+    }
 }

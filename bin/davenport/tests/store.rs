@@ -56,6 +56,24 @@ fn nothing_is_made_where_there_is_no_store() {
 }
 
 #[test]
+fn the_store_of_the_configuration_is_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = url(&dir.path().join("data"));
+    fill(&store, 1);
+    let file = dir.path().join("davenport.toml");
+    std::fs::write(&file, format!("[store]\nurl = \"{store}\"\n")).unwrap();
+    let file = file.display().to_string();
+    let output = davenport(&["store", "stats", "--config", &file], b"");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let other = url(&dir.path().join("none"));
+    let output = davenport(
+        &["store", "stats", "--config", &file, "--store", &other],
+        b"",
+    );
+    assert_eq!(output.status.code(), Some(2), "--store comes first");
+}
+
+#[test]
 fn an_empty_store_is_checked() {
     let dir = tempfile::tempdir().unwrap();
     let url = url(dir.path());

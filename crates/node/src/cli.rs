@@ -52,7 +52,7 @@ enum Command {
     Demo(demo::Command),
     /// List, show, restart or cancel jobs of a service
     Jobs(jobs::Command),
-    /// Import replications from another service
+    /// Import replications or options from CouchDB
     #[command(subcommand)]
     Import(import::Command),
     /// List the keys that seal credentials, or reseal with a new key

@@ -8,6 +8,7 @@ mod problem;
 pub mod reference;
 pub mod schema;
 mod sections;
+pub(crate) mod setting;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

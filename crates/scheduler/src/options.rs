@@ -1,5 +1,6 @@
 //! Options under the names of CouchDB's `[replicator]` section.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use couch::{ProxyScheme, Schemes};
@@ -35,6 +36,8 @@ pub struct Options {
     pub startup_jitter: u64,
     /// Alias of `startup_jitter`, from CouchDB's own configuration file.
     pub accept_jitter: Option<u64>,
+    /// Accepted for compatibility with CouchDB. Has no effect: jobs of different owners take turns.
+    pub shares: BTreeMap<String, u64>,
     /// Minimum number of seconds that a job runs before it is stopped to make room for another.
     pub min_run_time_sec: u64,
     /// Seconds after which a continuous job that has caught up becomes idle: it gives up its permit
@@ -113,6 +116,7 @@ impl Default for Options {
             max_acceptors: 2,
             startup_jitter: 5_000,
             accept_jitter: None,
+            shares: BTreeMap::new(),
             min_run_time_sec: 60,
             park_after_sec: 10,
             health_threshold_sec: 120,

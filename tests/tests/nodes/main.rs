@@ -8,6 +8,7 @@
 
 mod fleet;
 mod keys;
+mod migration;
 mod options;
 mod pages;
 mod single;

@@ -8,20 +8,20 @@ use peer::{Options, Peer};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-fn page(name: &str) -> String {
+pub(crate) fn page(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     std::fs::read_to_string(root.join(name)).unwrap()
 }
 
 /// The code block of a page that contains this text.
-fn block(page: &str, text: &str) -> String {
+pub(crate) fn block(page: &str, text: &str) -> String {
     let mut blocks = page.split("```").skip(1).step_by(2);
     let block = blocks.find(|block| block.contains(text)).unwrap();
     block.split_once('\n').unwrap().1.to_owned()
 }
 
 /// Runs lines in a shell that finds the programs of this workspace.
-async fn shell(lines: &str, directory: &Path) -> Output {
+pub(crate) async fn shell(lines: &str, directory: &Path) -> Output {
     let programs = program("davenport").unwrap();
     let programs = programs.parent().unwrap().display().to_string();
     let path = std::env::var("PATH").unwrap();

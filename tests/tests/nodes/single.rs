@@ -2,7 +2,7 @@
 
 use e2e::{ADMIN, Start};
 use peer::{Options, Peer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 async fn peers() -> (Peer, Peer) {
     let peer = || Peer::start(Options::default());
@@ -69,7 +69,7 @@ async fn a_request_replicates_and_its_result_outlives_the_process() {
         metrics.contains("couchdb_httpd_requests_total"),
         "{metrics}"
     );
-    let counted = |metrics: &serde_json::Value| {
+    let counted = |metrics: &Value| {
         let metrics = metrics.as_str().unwrap_or_default();
         metrics.contains("davenport_replications{state=\"completed\"} 1")
             && metrics.contains("davenport_replications{state=\"crashing\"} 0")
@@ -93,7 +93,7 @@ async fn a_document_replicates_and_says_so() {
     });
     let (status, made) = root.put("/_replicator/once", &document).await.unwrap();
     assert_eq!(status, 201, "{made}");
-    let done = |doc: &serde_json::Value| doc["_replication_state"] == "completed";
+    let done = |doc: &Value| doc["_replication_state"] == "completed";
     let doc = root.until("/_replicator/once", done).await.unwrap();
     assert_eq!(doc["_replication_stats"]["docs_written"], 100, "{doc:#}");
     assert_eq!(differences(&source, &target), 0);
@@ -112,7 +112,7 @@ async fn a_document_replicates_and_says_so() {
         .replace("http://", "http://anna:s3cr3t-of-anna@");
     let document = json!({"source": gone, "target": target.database_url("copy")});
     root.put("/_replicator/gone", &document).await.unwrap();
-    let crashing = |row: &serde_json::Value| row["state"] == "crashing";
+    let crashing = |row: &Value| row["state"] == "crashing";
     let row = "/_scheduler/docs/_replicator/gone";
     root.until(row, crashing).await.unwrap();
     let (_, log) = node.stop().await.unwrap();
@@ -205,5 +205,40 @@ async fn the_command_line_steers_jobs() {
     let (code, _, error) = jobs(&["show", id]).await;
     assert_eq!(code, Some(1));
     assert!(error.contains("404 not_found: missing"), "{error}");
+
+    // What has failed, by document and by cause.
+    let missing =
+        json!({"source": source.database_url("none"), "target": target.database_url("copy")});
+    let (status, _) = node
+        .root()
+        .put("/_replicator/broken", &missing)
+        .await
+        .unwrap();
+    assert_eq!(status, 201);
+    let doc = "/_scheduler/docs/_replicator/broken";
+    let crashing = |doc: &Value| doc["state"] == "crashing";
+    node.root().until(doc, crashing).await.unwrap();
+    let (_, out, error) = jobs(&["list", "--states", "crashing,failed,idle"]).await;
+    assert!(out.contains("_replicator/broken"), "{out}{error}");
+    let (_, out, _) = jobs(&["list", "--states", "idle,completed"]).await;
+    assert!(!out.contains("broken"), "{out}");
+    for name in ["broken", "_replicator/broken"] {
+        let (_, out, error) = jobs(&["show", name]).await;
+        assert!(out.contains("db_not_found"), "{out}{error}");
+    }
+    let (code, ..) = jobs(&["list", "--states", "broken"]).await;
+    assert_eq!(code, Some(2));
+    let (_, _, error) = jobs(&["restart", "--error", "unauthorized"]).await;
+    assert!(error.contains("0 jobs restarted"), "{error}");
+    source.create_database("none").unwrap();
+    let (_, out, error) = jobs(&["restart", "--error", "db_not_found"]).await;
+    assert!(
+        out.starts_with("restarted ") && error.contains("1 jobs restarted"),
+        "{out}{error}"
+    );
+    let completed = |doc: &Value| doc["state"] == "completed";
+    node.root().until(doc, completed).await.unwrap();
+    let (_, out, error) = jobs(&["list", "--states", "completed"]).await;
+    assert!(out.contains("_replicator/broken"), "{out}{error}");
     node.stop().await.unwrap();
 }

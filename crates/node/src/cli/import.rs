@@ -6,6 +6,7 @@
 
 mod blocked;
 mod cluster;
+mod config;
 
 use std::collections::HashSet;
 
@@ -25,6 +26,8 @@ use blocked::Blocked;
 use cluster::{Cluster, Leaf};
 
 const NO_FUNCTIONS: &str = "it has `validate_doc_update`, and functions are not run here";
+const PLAIN_NAME: &str = "it has the name of a database in place of a URL: only its owner can give the credentials for that, by importing or \
+                          writing it";
 const PRIVILEGED: &str = "it sets `tls`, `auth.jwt` or `auth.secret_ref`, which are for server administrators of this service: write it \
                           here as one";
 
@@ -32,6 +35,8 @@ const PRIVILEGED: &str = "it sets `tls`, `auth.jwt` or `auth.secret_ref`, which 
 pub(crate) enum Command {
     /// Import the replication documents of a CouchDB cluster; a dry run without --apply
     Replicator(Box<Import>),
+    /// Convert CouchDB's [replicator], [replicator.shares] and [chttpd], and print the result
+    Config(config::ImportConfig),
 }
 
 #[derive(Debug, Args)]
@@ -79,7 +84,10 @@ struct Outcome {
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Replicator(import) = command;
+    let import = match command {
+        Command::Replicator(import) => import,
+        Command::Config(import) => return import.run().await,
+    };
     let sources = import.nodes.sources()?;
     let config = sources.load()?.config;
     let from = import.from.clone().unwrap_or(config.upstream.url.clone());
@@ -175,7 +183,7 @@ async fn database(import: &Import, world: &mut World, name: &str) -> anyhow::Res
         let wanted = missing(docs, db.as_ref(), page.leaves, &mut outcome).await?;
         let mut edits = Vec::new();
         for leaf in cluster.leaves(name, &wanted).await? {
-            let Some(judged) = outcome.judge(replications, admins, &leaf) else {
+            let Some(judged) = outcome.judge(replications, cluster, admins, &leaf) else {
                 continue;
             };
             if let Some(wanted) = &judged.wanted {
@@ -265,10 +273,11 @@ impl Outcome {
     fn judge(
         &mut self,
         replications: &Replications,
+        cluster: &Cluster,
         admins: &HashSet<String>,
         leaf: &Leaf,
     ) -> Option<Judged> {
-        match self.sort(replications, admins, leaf) {
+        match self.sort(replications, cluster, admins, leaf) {
             Ok(judged) => Some(judged),
             Err(reason) => {
                 self.refused.push((leaf.id.clone(), reason));
@@ -280,6 +289,7 @@ impl Outcome {
     fn sort(
         &mut self,
         replications: &Replications,
+        cluster: &Cluster,
         admins: &HashSet<String>,
         leaf: &Leaf,
     ) -> Result<Judged, String> {
@@ -305,7 +315,13 @@ impl Outcome {
                 Some(owner) if admins.contains(owner) => Reach::Private,
                 _ => Reach::Public,
             };
-            judged.grant = Grant::of(&body, None, reach);
+            // Only the owner of a document may lend credentials to it.
+            let is_own = owner == Some(cluster.name.as_str());
+            let names = is_own.then(|| cluster.names());
+            judged.grant = Grant::of(&body, names.as_ref(), reach);
+            if !is_own && has_plain_name(&body) {
+                return Err(PLAIN_NAME.to_owned());
+            }
             let defaults = replications.options().defaults();
             let wanted = Replication::granted(&body, judged.grant.as_ref(), &defaults);
             let wanted = wanted.map_err(|invalid| invalid.to_string())?;
@@ -334,6 +350,15 @@ impl Outcome {
             "ownerless": self.ownerless, "refused": refused.collect::<Vec<_>>(),
         })
     }
+}
+
+/// Whether `source` or `target` is the name of a database.
+fn has_plain_name(body: &Json) -> bool {
+    ["source", "target"].into_iter().any(|member| {
+        let endpoint = body.get(member);
+        let url = endpoint.map(|endpoint| endpoint.get("url").unwrap_or(endpoint));
+        (url.and_then(Json::as_str)).is_some_and(|url| !url.contains("://"))
+    })
 }
 
 fn report(import: &Import, name: &str, outcome: &Outcome) {

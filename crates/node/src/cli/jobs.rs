@@ -1,15 +1,14 @@
 //! `davenport jobs`: lists and controls jobs of a service, over HTTP.
 
-use anyhow::{Context, bail};
+mod service;
+
+use anyhow::bail;
 use clap::{Args, Subcommand};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::Value;
 
 use super::output;
-
-/// Jobs per request.
-const PAGE: u64 = 500;
+use service::{Service, path};
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
@@ -40,11 +39,15 @@ pub(crate) struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List jobs that are not finished
+    /// List jobs; finished ones only by --states
     List {
-        /// Only jobs in these states: pending, running, crashing
-        #[arg(long, value_name = "STATE,STATE")]
-        states: Option<String>,
+        #[arg(
+            long,
+            value_name = "STATE,STATE",
+            value_delimiter = ',',
+            help = "Only jobs in these states: pending, running, idle, unreachable, crashing, completed, failed"
+        )]
+        states: Vec<State>,
         /// Only jobs of documents of this database
         #[arg(long, value_name = "NAME")]
         database: Option<String>,
@@ -55,21 +58,90 @@ enum Action {
         #[arg(long, default_value_t = 100)]
         limit: u64,
     },
-    /// Show one job, by job id or replication id
+    /// Show one job
     Show {
-        /// Job id or replication id
+        /// Job id, replication id, document id or DATABASE/DOCUMENT
         id: String,
     },
-    /// Run a job now and clear its errors
-    Restart {
-        /// Job id or replication id
-        id: String,
-    },
+    /// Run a job now and clear its errors; or all jobs that failed for a reason
+    Restart(Restart),
     /// Cancel a replication started with `_replicate`
     Cancel {
         /// Job id or replication id
         id: String,
     },
+}
+
+/// The state of a job; the service shows the idle and the unreachable as running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum State {
+    Pending,
+    Running,
+    Idle,
+    Unreachable,
+    Crashing,
+    Completed,
+    Failed,
+}
+
+#[derive(Debug, Args)]
+struct Restart {
+    /// Job id or replication id
+    #[arg(required_unless_present_any = ["error", "host", "all"], conflicts_with_all = ["error", "host", "all"])]
+    id: Option<String>,
+    #[arg(
+        long,
+        value_name = "ERROR",
+        help = "All crashing and failed jobs with this error, such as db_not_found"
+    )]
+    error: Option<String>,
+    /// All crashing and failed jobs with a source or target on this host
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// All crashing and failed jobs
+    #[arg(long)]
+    all: bool,
+}
+
+impl State {
+    /// The name of the state that the service knows.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running | Self::Idle | Self::Unreachable => "running",
+            Self::Crashing => "crashing",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Finished jobs are listed by their documents.
+    fn is_finished(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed)
+    }
+
+    fn has(self, job: &Value) -> bool {
+        job["state"] == self.name()
+            && match self {
+                Self::Idle => job["info"]["idle"] == true,
+                Self::Unreachable => !job["info"]["unreachable"].is_null(),
+                _ => true,
+            }
+    }
+}
+
+impl Restart {
+    /// Whether a job is one of those to restart.
+    fn has(&self, job: &Value) -> bool {
+        let is_at = |host: &str| {
+            let urls = [&job["source"], &job["target"]].into_iter();
+            let urls = urls.filter_map(|url| url::Url::parse(url.as_str()?).ok());
+            urls.map(|url| url[url::Position::BeforeHost..url::Position::AfterPort].to_owned())
+                .any(|at| at == host || at.rsplit_once(':').is_some_and(|(name, _)| name == host))
+        };
+        (self.error.as_deref()).is_none_or(|error| job["info"]["error"] == error)
+            && self.host.as_deref().is_none_or(is_at)
+    }
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
@@ -81,18 +153,16 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             endpoint,
             limit,
         } => {
-            let filters = [
-                ("states", states),
-                ("database", database),
-                ("endpoint", endpoint),
-            ];
+            let filters = [("database", database), ("endpoint", endpoint)];
             let filters = filters
                 .into_iter()
                 .filter_map(|(name, value)| Some((name, value.clone()?)));
-            service.list(&filters.collect::<Vec<_>>(), *limit).await
+            service
+                .list(states, &filters.collect::<Vec<_>>(), *limit)
+                .await
         }
         Action::Show { id } => {
-            let job = service.send(Method::GET, &path(id, "")).await?;
+            let job = service.find(id).await?;
             if service.json {
                 output::line(&job.to_string());
             } else {
@@ -100,11 +170,14 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Action::Restart { id } => {
-            let answer = service.send(Method::POST, &path(id, "/_restart")).await?;
-            service.done(&answer, "restarted", id);
-            Ok(())
-        }
+        Action::Restart(restart) => match &restart.id {
+            Some(id) => {
+                let answer = service.send(Method::POST, &path(id, "/_restart")).await?;
+                service.done(&answer, "restarted", id);
+                Ok(())
+            }
+            None => service.restart(restart).await,
+        },
         Action::Cancel { id } => {
             let answer = service.send(Method::DELETE, &path(id, "")).await;
             if answer.is_err() && service.has_document(id).await {
@@ -115,121 +188,6 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
     }
-}
-
-fn path(id: &str, action: &str) -> String {
-    let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
-    format!("/_scheduler/jobs/{id}{action}")
-}
-
-struct Service {
-    client: Client,
-    url: String,
-    user: Option<(String, String)>,
-    json: bool,
-}
-
-impl Service {
-    fn new(command: &Command) -> anyhow::Result<Self> {
-        let user = command.user.as_deref().map(|user| {
-            let (name, password) = user
-                .split_once(':')
-                .context("--user: write NAME:PASSWORD")?;
-            Ok::<_, anyhow::Error>((name.to_owned(), password.to_owned()))
-        });
-        Ok(Self {
-            client: Client::new(),
-            url: command.url.trim_end_matches('/').to_owned(),
-            user: user.transpose()?,
-            json: command.json,
-        })
-    }
-
-    async fn list(&self, filters: &[(&str, String)], limit: u64) -> anyhow::Result<()> {
-        let mut jobs = Vec::new();
-        let mut bookmark = None;
-        let mut total = 0;
-        while (jobs.len() as u64) < limit {
-            let rest = (limit - jobs.len() as u64).min(PAGE);
-            let mut query = vec![("limit", rest.to_string())];
-            query.extend(filters.iter().cloned());
-            query.extend(bookmark.map(|bookmark| ("bookmark", bookmark)));
-            let request = self.request(Method::GET, "/_scheduler/jobs").query(&query);
-            let mut page = answer(request).await?;
-            total = page["total_rows"].as_u64().unwrap_or(0);
-            let Some(Value::Array(mut rows)) = page.get_mut("jobs").map(Value::take) else {
-                bail!("{} did not return a list of jobs", self.url);
-            };
-            jobs.append(&mut rows);
-            bookmark = page["bookmark"].as_str().map(str::to_owned);
-            if bookmark.is_none() {
-                break;
-            }
-        }
-        if self.json {
-            for job in &jobs {
-                output::line(&job.to_string());
-            }
-            return Ok(());
-        }
-        let rows: Vec<Vec<String>> = jobs.iter().map(row).collect();
-        let head = ["STATE", "ID", "DOCUMENT", "SOURCE", "TARGET", "NOTE"];
-        output::text(&output::table(&head, &rows));
-        output::error(&format!("{} of {total} jobs", jobs.len()));
-        Ok(())
-    }
-
-    /// Whether a document created the job. Such a job can only be cancelled through the document, and the service's
-    /// error does not say so in a form that programs can rely on.
-    async fn has_document(&self, id: &str) -> bool {
-        let job = self.send(Method::GET, &path(id, "")).await;
-        job.is_ok_and(|job| !job["doc_id"].is_null())
-    }
-
-    fn done(&self, answer: &Value, what: &str, id: &str) {
-        if self.json {
-            output::line(&answer.to_string());
-        } else {
-            output::line(&format!("{what} {id}"));
-        }
-    }
-
-    async fn send(&self, method: Method, path: &str) -> anyhow::Result<Value> {
-        answer(self.request(method, path)).await
-    }
-
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let json = "application/json";
-        let request = self
-            .client
-            .request(method, format!("{}{path}", self.url))
-            .header("accept", json)
-            .header("content-type", json);
-        match &self.user {
-            Some((name, password)) => request.basic_auth(name, Some(password)),
-            None => request,
-        }
-    }
-}
-
-/// The response to a request, or the service's error.
-async fn answer(request: RequestBuilder) -> anyhow::Result<Value> {
-    let response = request
-        .send()
-        .await
-        .context("cannot reach the service; check --url or DAVENPORT_URL")?;
-    let status = response.status();
-    let json: Option<Value> = response.json().await.ok();
-    if status.is_success() {
-        return json.context("the response is not JSON; check that --url is a Davenport frontend");
-    }
-    let part = |name| json.as_ref().and_then(|json| json[name].as_str());
-    let (error, reason) = (part("error").unwrap_or("?"), part("reason").unwrap_or("?"));
-    let hint = match status.as_u16() {
-        401 => "; set --user or DAVENPORT_USER to an administrator",
-        _ => "",
-    };
-    bail!("{} {error}: {reason}{hint}", status.as_u16())
 }
 
 fn text(value: &Value) -> String {
@@ -360,6 +318,26 @@ mod tests {
             describe(&job),
             "id                 ab\nnode               -\ninfo.docs_written  7\nT                  crashed: nxdomain\n"
         );
+    }
+
+    #[test]
+    fn jobs_are_restarted_by_cause() {
+        let job = json!({
+            "source": "http://db1.example:5984/a/", "target": "https://db2.example/b/",
+            "info": {"error": "db_not_found", "reason": "could not open http://db1.example:5984/a/"},
+        });
+        let restarts = |error: Option<&str>, host: Option<&str>| {
+            let restart = Restart {
+                id: None,
+                error: error.map(str::to_owned),
+                host: host.map(str::to_owned),
+                all: false,
+            };
+            restart.has(&job)
+        };
+        assert!(restarts(None, None) && restarts(Some("db_not_found"), Some("db2.example")));
+        assert!(restarts(None, Some("db1.example")) && restarts(None, Some("db1.example:5984")));
+        assert!(!restarts(Some("unauthorized"), None) && !restarts(None, Some("db1")));
     }
 
     #[test]

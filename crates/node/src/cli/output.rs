@@ -17,6 +17,14 @@ pub(crate) fn error(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
+/// A number with separators of thousands.
+pub(crate) fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
 /// Rows below a header, columns as wide as they need to be.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| {
@@ -41,6 +49,12 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        let shown = [0, 999, 2_000, 1_234_567].map(number);
+        assert_eq!(shown, ["0", "999", "2,000", "1,234,567"]);
+    }
 
     #[test]
     fn columns_stand_below_each_other() {

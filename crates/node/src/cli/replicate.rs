@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
@@ -15,10 +15,38 @@ use replication::{Error, Stats};
 use serde_json::{Map, Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{one, output};
+use super::{Unusable, one, output};
 
 /// Part of the checkpoint ids of runs from the command line, so that the next run resumes where the last one ended.
 const UUID: &str = "0000000000000000davenport000cli0";
+
+/// Fields of a replication document that no flag sets.
+const FIELDS: [&str; 24] = [
+    "checkpoint_interval",
+    "checkpoints",
+    "connection_timeout",
+    "create_target_params",
+    "doc_ids",
+    "filter",
+    "filter_where",
+    "http_connections",
+    "on_write_failure",
+    "proxy",
+    "query_params",
+    "retries_per_request",
+    "selector",
+    "since_seq",
+    "skip_deleted",
+    "skip_design_docs",
+    "socket_options",
+    "source_proxy",
+    "target_proxy",
+    "use_bulk_get",
+    "use_checkpoints",
+    "winning_revs_only",
+    "worker_batch_size",
+    "worker_processes",
+];
 
 #[derive(Debug, Args)]
 #[expect(
@@ -79,12 +107,16 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
     let document = document(&command)?;
     let run = one::prepare(&document, &command.uuid, network(&command)?).await?;
+    let target = run.replication.target.url_text().to_owned();
     let (control, handles) = Handles::new(Gate::open());
     let reporter = Reporter::new(command.json);
     let outcome = attend(Box::pin(engine::run(run, handles)), &control, &reporter).await;
     match outcome {
         Ok(outcome) => reporter.end(&outcome, command.continuous),
-        Err(error) => Err(reporter.failed(&error, command.create_target)),
+        Err(error) => {
+            let creatable = (!command.create_target).then_some(&target);
+            Err(reporter.failed(&error, creatable))
+        }
     }
 }
 
@@ -132,6 +164,11 @@ fn document(command: &Command) -> anyhow::Result<Json> {
         let Some((field, value)) = option.split_once('=') else {
             bail!("--option {option}: must be FIELD=JSON");
         };
+        if !FIELDS.contains(&field) {
+            let known = FIELDS.join(", ");
+            let what = format!("--option {field}: no such field; choose from: {known}");
+            return Err(anyhow!(what).context(Unusable));
+        }
         // Other values are strings, so that words need no quotes.
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
         fields.insert(field.to_owned(), value);
@@ -206,8 +243,9 @@ impl Reporter {
         });
     }
 
-    /// Prints a failure in the selected format and returns it as the command's error.
-    fn failed(&self, error: &Error, creates_target: bool) -> anyhow::Error {
+    /// Prints a failure in the selected format and returns it as the command's error. `creatable` is the target if it could be
+    /// created.
+    fn failed(&self, error: &Error, creatable: Option<&String>) -> anyhow::Error {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -217,8 +255,8 @@ impl Reporter {
         }
         let failure = one::failure(error);
         match error {
-            Error::DbNotFound { .. } if !creates_target => {
-                anyhow::anyhow!("{failure}; --create-target creates a missing target")
+            Error::DbNotFound { url } if Some(url) == creatable => {
+                anyhow!("{failure}; --create-target creates a missing target")
             }
             _ => failure,
         }
@@ -253,18 +291,21 @@ impl Reporter {
 }
 
 fn summary(outcome: &Report, stats: &Stats) -> String {
-    let how = match outcome.ending {
+    let copied = format!(
+        "{} documents; {} rejected",
+        output::number(stats.docs_written),
+        output::number(stats.doc_write_failures)
+    );
+    match outcome.ending {
         Ending::Completed if outcome.result.contains_key("no_changes") => {
-            return "done: nothing has changed since the last run".to_owned();
+            "Nothing has changed since the last run".to_owned()
         }
-        Ending::Completed => "done",
-        Ending::Stopped => "stopped; run it again to resume",
-        Ending::FilterChanged => "stopped, since the filter was changed; run it again",
-    };
-    format!(
-        "{how}: {} revisions checked, {} missing, {} documents written, {} rejected",
-        stats.missing_checked, stats.missing_found, stats.docs_written, stats.doc_write_failures
-    )
+        Ending::Completed => format!("Copied {copied}"),
+        Ending::Stopped => format!("Stopped after {copied}; run it again to resume"),
+        Ending::FilterChanged => {
+            format!("Stopped after {copied}: the filter was changed; run it again")
+        }
+    }
 }
 
 /// The counts of this run: the engine's counters include earlier runs, whose counts are in the checkpoint's history.

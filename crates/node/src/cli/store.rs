@@ -13,18 +13,19 @@ use serde_json::json;
 use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
 
-use super::output;
+use super::{output, serve};
+use crate::config::Sources;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Read every row, and check formats and invariants
-    Check(Target),
+    Check(Flags),
     /// Count stored rows and bytes
-    Stats(Target),
+    Stats(Flags),
     /// Write the whole store to a file or standard output; stop the nodes first
     Export {
         #[command(flatten)]
-        target: Target,
+        flags: Flags,
         /// Output file, created with mode 0600; default: standard output
         #[arg(long)]
         output: Option<PathBuf>,
@@ -32,7 +33,7 @@ pub(crate) enum Command {
     /// Import an export, from any backend, into an empty store
     Import {
         #[command(flatten)]
-        target: Target,
+        flags: Flags,
         /// Input file; default: standard input
         #[arg(long)]
         input: Option<PathBuf>,
@@ -40,18 +41,43 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Target {
+pub(crate) struct Flags {
     #[arg(
         long,
-        help = "lmdb:DIRECTORY or fdb:CLUSTER_FILE",
+        help = "lmdb:DIRECTORY or fdb:CLUSTER_FILE [default: url in [store] of the configuration, lmdb:./data]",
         value_name = "URL",
-        default_value = "lmdb:./data",
         env = "DAVENPORT_STORE"
     )]
-    store: String,
+    store: Option<String>,
+    /// Configuration file of the nodes
+    #[arg(long, value_name = "FILE", env = "DAVENPORT_CONFIG")]
+    config: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// The store to work on.
+struct Target {
+    store: String,
+    json: bool,
+}
+
+impl Flags {
+    fn target(self) -> anyhow::Result<Target> {
+        let store = if let Some(store) = self.store {
+            store
+        } else {
+            let sources = Sources {
+                file: self.config,
+                environment: serve::environment(),
+                ..Sources::default()
+            };
+            sources.load()?.config.store.url
+        };
+        let json = self.json;
+        Ok(Target { store, json })
+    }
 }
 
 impl Target {
@@ -76,10 +102,10 @@ impl Target {
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Check(target) => check(&target).await,
-        Command::Stats(target) => stats(&target).await,
-        Command::Export { target, output } => export(&target, output).await,
-        Command::Import { target, input } => import(&target, input).await,
+        Command::Check(flags) => check(&flags.target()?).await,
+        Command::Stats(flags) => stats(&flags.target()?).await,
+        Command::Export { flags, output } => export(&flags.target()?, output).await,
+        Command::Import { flags, input } => import(&flags.target()?, input).await,
     }
 }
 

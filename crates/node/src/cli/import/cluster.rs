@@ -3,13 +3,18 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context, bail};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use docstore::Rev;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use replication::params::Grant;
 use reqwest::{Client, RequestBuilder};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+
+use super::config::Ini;
 
 /// Documents per request.
 const PAGE: u64 = 200;
@@ -17,7 +22,7 @@ const PAGE: u64 = 200;
 pub(super) struct Cluster {
     client: Client,
     url: String,
-    name: String,
+    pub(super) name: String,
     password: String,
 }
 
@@ -77,6 +82,15 @@ impl Cluster {
         })
     }
 
+    /// The databases of the cluster by their names, with the rights of the user.
+    pub(super) fn names(&self) -> Grant {
+        let pair = BASE64_STANDARD.encode(format!("{}:{}", self.name, self.password));
+        let header = [("Authorization".to_owned(), json!(format!("Basic {pair}")))];
+        let headers = Value::Object(header.into_iter().collect());
+        let rights = [("headers".to_owned(), headers)].into_iter().collect();
+        Grant::new(&self.url, rights, false)
+    }
+
     /// The UUID of the cluster. The user must be an administrator of the cluster, since others do not see credentials.
     pub(super) async fn check(&self) -> anyhow::Result<String> {
         let session: Value = self.answer(self.client.get(self.path("/_session"))).await?;
@@ -101,6 +115,12 @@ impl Cluster {
             self.answer(self.client.get(path)).await;
         let listed = listed.unwrap_or_default().into_keys();
         listed.chain([self.name.clone()]).collect()
+    }
+
+    /// The configuration of the node that the URL leads to.
+    pub(super) async fn config(&self) -> anyhow::Result<Ini> {
+        let path = self.path("/_node/_local/_config");
+        self.answer(self.client.get(path)).await
     }
 
     pub(super) async fn databases(&self) -> anyhow::Result<Vec<String>> {
