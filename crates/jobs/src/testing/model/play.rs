@@ -321,7 +321,12 @@ impl Play {
     /// Maintains the types until the queue looks as predicted and the monitor has had several turns.
     async fn maintain(&mut self, silent: &[usize], word: &Word) -> Result<Vec<Expected>, String> {
         let runs = silent.iter().filter_map(|n| newest(&self.runs, *n));
-        let runs: Vec<_> = runs.map(|run| (run.at, run.job.clone())).collect();
+        let mut runs: Vec<_> = runs.map(|run| (run.at, run.job.clone())).collect();
+        // The hook knows a run by its number, which a job that was removed and added again counts from 1.
+        runs.retain(|(at, job)| {
+            let held = self.expected.jobs.get(at);
+            held.is_some_and(|held| held.job.is_held_by(job.lock))
+        });
         let data_of = |data: Option<_>| data.map(data_of);
         let verdict = match *word {
             Word::Policy => Verdict::Policy,

@@ -55,14 +55,16 @@ pub(super) async fn follow(node: Node, ty: usize, notifier: NotifierHandle, mut 
     }
 }
 
-/// Checks that known types stay known: no node clears one.
+/// Checks that the types of the plan stay known: no node clears one of those.
 pub(super) async fn watch_types(node: Node, mut types: Types) {
     let mut most = 0;
     while let Ok(known) = types.changed().await {
-        if known.len() < most {
+        let kept = &node.world.types;
+        let known = kept.iter().filter(|ty| known.contains_key(*ty)).count();
+        if known < most {
             let lost = format!("node {} has forgotten job types", node.index);
             node.history().problem(lost);
         }
-        most = most.max(known.len());
+        most = most.max(known);
     }
 }

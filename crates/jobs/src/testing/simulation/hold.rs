@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;
 use crate::{
-    Accepted, Acceptor, AcceptorHandle, Add, Holder, Job, JobId, JobType, Jobs, State, TypeConfig,
+    Accepted, Acceptor, AcceptorHandle, Add, Holder, Job, JobId, JobType, Jobs, Maintenance, State,
+    TypeConfig,
 };
 
 /// Long before the next heartbeat.
@@ -31,6 +32,9 @@ impl Fleet {
         let (service, acceptor) = Acceptor::new(jobs.clone(), ty.clone(), holder);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(service.run(stop.clone()));
+        let options = self.world.plan.options.clone();
+        let maintenance = Maintenance::new(self.calm.clone(), options).serve(ty.clone());
+        let maintaining = tokio::spawn(maintenance.run(stop.clone()));
         let held = Held {
             fleet: self,
             ty: ty.clone(),
@@ -42,6 +46,7 @@ impl Fleet {
         held.paces(&jobs).await;
         stop.cancel();
         serving.await.unwrap();
+        maintaining.await.unwrap();
         self.calm.clear_type(&ty).await.unwrap();
     }
 }
