@@ -33,7 +33,7 @@ impl Fleet {
         let stop = CancellationToken::new();
         let serving = tokio::spawn(service.run(stop.clone()));
         let options = self.world.plan.options.clone();
-        let maintenance = Maintenance::new(self.calm.clone(), options).serve(ty.clone());
+        let maintenance = Maintenance::new(jobs.clone(), options).serve(ty.clone());
         let maintaining = tokio::spawn(maintenance.run(stop.clone()));
         let held = Held {
             fleet: self,
