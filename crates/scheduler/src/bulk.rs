@@ -10,7 +10,8 @@ use crate::create::Caller;
 use crate::data::Origin;
 use crate::fault::ServiceError;
 use crate::service::Replications;
-use crate::view::{Row, TableQuery};
+use crate::snapshot::Row;
+use crate::view::TableQuery;
 use replication::id::ReplicationId;
 
 /// Actions at a time.

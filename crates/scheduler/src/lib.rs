@@ -31,6 +31,7 @@ mod keys_in_use;
 mod live;
 mod metrics;
 mod options;
+mod outcome;
 mod permits;
 mod quarantine;
 mod rows;
@@ -40,6 +41,7 @@ mod server;
 mod service;
 #[cfg(test)]
 mod simulation;
+mod snapshot;
 mod starts;
 pub mod strip;
 mod testing;
@@ -59,6 +61,5 @@ pub use options::Options;
 pub use seal::{InvalidRing, Sealer, Unreadable};
 pub use server::{Load, Server, ServerSetup};
 pub use service::{JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Secrets, Setup};
-pub use view::{
-    Column, DocsPage, DocsQuery, JobsPage, JobsQuery, RowState, TableQuery, VISITS_MAX, hint,
-};
+pub use snapshot::{RowState, hint};
+pub use view::{Column, DocsPage, DocsQuery, JobsPage, JobsQuery, TableQuery, VISITS_MAX};

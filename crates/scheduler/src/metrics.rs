@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{counter, gauge};
 
 use crate::data::Census;
-use crate::run::Outcome;
+use crate::outcome::Outcome;
 
 pub(crate) fn accepted(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_accepts_total").increment(jobs as u64);

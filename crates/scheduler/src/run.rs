@@ -7,7 +7,6 @@
 mod end;
 mod leave;
 mod outage;
-mod outcome;
 mod park;
 mod shown;
 mod start;
@@ -32,6 +31,7 @@ use crate::history::{Copied, Counting};
 use crate::idle::{ChangeListener, Sources};
 use crate::keys;
 use crate::live::Live;
+use crate::outcome::Outcome;
 use crate::permits::{Permit, Permits};
 use crate::quarantine::{Quarantine, Suspect};
 use crate::service::Replications;
@@ -45,7 +45,6 @@ use replication::{Error, Stats};
 use end::End;
 pub(crate) use leave::leave_in;
 use outage::Servers;
-pub(crate) use outcome::Outcome;
 pub(crate) use shown::{STUCK, Shown, watched};
 use start::Begun;
 

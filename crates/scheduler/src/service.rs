@@ -16,7 +16,7 @@ use crate::keys;
 use crate::keys_in_use::check_keys_in;
 use crate::options::Options;
 use crate::seal::Sealer;
-use crate::view::Kept;
+use crate::snapshot::Kept;
 use replication::id::Service;
 use replication::params::Defaults;
 

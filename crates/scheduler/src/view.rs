@@ -4,10 +4,8 @@
 //! id. Rows are only read if they are shown or filtered, and one call visits at most [`VISITS_MAX`] rows.
 
 mod all;
-mod cause;
 mod docs;
 mod nodes;
-mod rates;
 mod summary;
 mod table;
 
@@ -18,23 +16,20 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use jobs::{Cursor, JobId, JobInfo, Query, State};
+use jobs::{Cursor, JobId, Query, State};
 use serde_json::{Map, Value, json};
 use store::{RangeOptions, Transaction};
 
-pub use all::RowState;
-pub(crate) use all::{Kept, Row};
-pub use cause::hint;
 pub use docs::{DocsPage, DocsQuery};
 pub use table::{Column, TableQuery};
-
-use cause::parts;
 
 use crate::data::{JobData, JobState, Origin, Outage, iso};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::live::Live;
 use crate::service::Replications;
+use crate::snapshot::Seen;
+use crate::snapshot::cause::{hint, parts};
 use replication::engine::Progress;
 use replication::id::ReplicationId;
 
@@ -71,14 +66,6 @@ pub struct JobsPage {
     pub jobs: Vec<Value>,
     /// The start of the next page; `None` at the end.
     pub bookmark: Option<String>,
-}
-
-/// A job, as read by all views.
-pub(crate) struct Seen {
-    pub(crate) job: JobId,
-    pub(crate) info: JobInfo,
-    pub(crate) data: JobData,
-    pub(crate) live: Live,
 }
 
 impl Replications {

@@ -16,7 +16,8 @@ use crate::data::{JobData, JobState, Origin, document_job_id};
 use crate::fault::ServiceError;
 use crate::seal::Sealer;
 use crate::service::{Replications, Scanned, Setup};
-use crate::view::{Column, RowState, TableQuery};
+use crate::snapshot::RowState;
+use crate::view::{Column, TableQuery};
 use crate::writeback::{self, Patch};
 use replication::id::ReplicationId;
 

@@ -4,10 +4,11 @@ use jobs::{Finish, Op};
 use serde_json::{Map, Value};
 use store::Transaction;
 
-use super::{Outcome, Work, text_info};
+use super::{Work, text_info};
 use crate::data::{JobData, JobState, Kind, Origin, error_text, job_text};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::outcome::Outcome;
 use crate::service::PARKED_MS;
 use crate::testing::{self, Bug};
 use crate::writeback::{self, Patch};

@@ -4,9 +4,10 @@ use std::sync::{MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use super::Work;
 use super::end::End;
-use super::{Outcome, Work};
 use crate::fault::ServiceError;
+use crate::outcome::Outcome;
 use crate::quarantine::{self, Suspect, Verdict};
 use replication::engine::Progress;
 

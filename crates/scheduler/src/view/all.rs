@@ -4,189 +4,30 @@
 //! from these rows for a second, or ten times as long as the reading took. All numbers of one moment agree because they are
 //! counted in the same rows.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use docstore::{AllDocsQuery, Db, IdRange};
 use jobs::State;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Seen;
-use super::cause::{Cause, Causes, parts};
-use super::rates::Rates;
 use crate::data::{JobState, document_job_id, job_text};
 use crate::fault::ServiceError;
 use crate::service::{PARKED_MS, Replications};
+use crate::snapshot::cause::{Causes, parts};
+use crate::snapshot::rates::Rates;
+use crate::snapshot::{Failure, Figures, Row, RowState, Seen, Snapshot};
 
 /// Rows kept, so that memory is bounded: some 100 MB.
 const ROWS_MAX: usize = 250_000;
 /// Documents in one transaction.
 const ROWS: u64 = 200;
-/// A new reading is made at most so often.
-const AGE: Duration = Duration::from_secs(1);
-/// The time between two readings, relative to how long one takes.
-const PAUSE: u32 = 10;
 /// Callers wait for a reading that takes less than this; else they get the last one while a new one is made.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Rows that no request needed for so long are dropped.
 const KEEP: Duration = Duration::from_mins(1);
-
-/// The state of a replication as users see it, in the order in which they need attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RowState {
-    Failed,
-    Unreachable,
-    Crashing,
-    Paused,
-    Pending,
-    Initializing,
-    Running,
-    Idle,
-    Completed,
-}
-
-impl RowState {
-    pub const ALL: [Self; 9] = [
-        Self::Failed,
-        Self::Unreachable,
-        Self::Crashing,
-        Self::Paused,
-        Self::Pending,
-        Self::Initializing,
-        Self::Running,
-        Self::Idle,
-        Self::Completed,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Failed => "failed",
-            Self::Unreachable => "unreachable",
-            Self::Crashing => "crashing",
-            Self::Paused => "paused",
-            Self::Pending => "pending",
-            Self::Initializing => "initializing",
-            Self::Running => "running",
-            Self::Idle => "idle",
-            Self::Completed => "completed",
-        }
-    }
-
-    /// It has a node.
-    pub(super) fn runs(self) -> bool {
-        matches!(self, Self::Unreachable | Self::Running | Self::Idle)
-    }
-}
-
-/// One replication.
-#[derive(Debug)]
-pub(crate) struct Row {
-    /// The id that its job has, or would have.
-    pub(crate) key: String,
-    pub(crate) has_job: bool,
-    pub(super) replication_id: Option<String>,
-    pub(crate) database: Option<String>,
-    pub(crate) doc_id: Option<String>,
-    pub(super) user: Option<String>,
-    pub(super) source: Option<String>,
-    pub(super) target: Option<String>,
-    pub(super) state: RowState,
-    pub(super) continuous: bool,
-    pub(super) error: Option<Failure>,
-    pub(super) node: Option<String>,
-    pub(super) figures: Figures,
-    /// Seconds since 1970.
-    pub(super) next_try: Option<i64>,
-    pub(super) last_updated: Option<i64>,
-}
-
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) cause: Arc<Cause>,
-    pub(super) reason: String,
-    pub(super) count: u32,
-}
-
-/// Of a running job, or what is left of its last run.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
-    pub(super) docs_per_second: f64,
-    pub(super) bytes_per_second: f64,
-    pub(super) lag_seconds: Option<u64>,
-    pub(super) changes_pending: Option<u64>,
-    pub(super) docs_written: Option<u64>,
-    pub(super) doc_write_failures: Option<u64>,
-}
-
-/// All replications at one time.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    /// By key.
-    pub(super) rows: Vec<Row>,
-    /// False if there are too many to keep.
-    pub(super) complete: bool,
-    pub(super) at_ms: i64,
-    made: Instant,
-    took: Duration,
-    version: u64,
-}
-
-/// The last snapshot, and the state for the next.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    last: Mutex<Option<Arc<Snapshot>>>,
-    used: Mutex<Option<Instant>>,
-    /// Whoever reads has it.
-    rates: Arc<tokio::sync::Mutex<Rates>>,
-    /// How often something was changed here.
-    version: AtomicU64,
-}
-
-impl Kept {
-    /// What was changed is read before the next answer.
-    pub(crate) fn outdate(&self) {
-        self.version.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn last(&self) -> Option<Arc<Snapshot>> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.clone()
-    }
-
-    /// Whether there was none.
-    fn set(&self, new: Option<Arc<Snapshot>>) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *last, new).is_none()
-    }
-
-    fn use_now(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-    }
-
-    fn unused_for(&self) -> Duration {
-        let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.map_or(Duration::MAX, |used| used.elapsed())
-    }
-
-    fn is_fresh(&self, snapshot: &Snapshot) -> bool {
-        self.is_current(snapshot) && snapshot.made.elapsed() < AGE.max(snapshot.took * PAUSE)
-    }
-
-    fn is_current(&self, snapshot: &Snapshot) -> bool {
-        snapshot.version == self.version.load(Ordering::Relaxed)
-    }
-}
-
-impl Snapshot {
-    pub(crate) fn row(&self, key: &str) -> Option<&Row> {
-        let found = (self.rows).binary_search_by(|row| row.key.as_str().cmp(key));
-        found.ok().map(|at| &self.rows[at])
-    }
-}
 
 impl Replications {
     /// All replications, as they were a short time ago.

@@ -6,12 +6,13 @@ use futures::future::try_join_all;
 use serde_json::{Map, Value, json};
 use store::Transaction;
 
-use super::all::{Failure, Figures, Row, RowState};
-use super::cause::{Causes, parts};
-use super::{Seen, VISITS_MAX, with_hint};
+use super::{VISITS_MAX, with_hint};
 use crate::data::{JobState, document_job_id, job_text};
 use crate::fault::ServiceError;
 use crate::service::Replications;
+use crate::snapshot::Seen;
+use crate::snapshot::cause::{Causes, parts};
+use crate::snapshot::{Failure, Figures, Row, RowState};
 use crate::strip::without_credentials;
 
 /// Documents per transaction.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use jobs::State;
 use serde_json::{Value, json};
 
-use super::all::{Row, RowState, Snapshot};
 use crate::data::{Census, counted};
 use crate::fault::ServiceError;
 use crate::service::Replications;
+use crate::snapshot::{Row, RowState, Snapshot};
 
 /// What some replications do.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,11 +8,11 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::all::{Row, RowState, Snapshot};
-use super::cause::hint;
 use crate::data::iso;
 use crate::fault::ServiceError;
 use crate::service::Replications;
+use crate::snapshot::cause::hint;
+use crate::snapshot::{Row, RowState, Snapshot};
 use replication::params::Invalid;
 
 /// The most rows of a page.

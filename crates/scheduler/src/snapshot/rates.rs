@@ -15,7 +15,7 @@ const MEMORY_MS: i64 = 60_000;
 
 /// What was written at some moments, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Rates(VecDeque<Moment>);
+pub(crate) struct Rates(VecDeque<Moment>);
 
 #[derive(Debug, Default)]
 struct Moment {
@@ -31,7 +31,7 @@ struct Written {
 
 impl Rates {
     /// Begins a moment. Keeps one that is old enough for a rate, and those after it.
-    pub(super) fn begin(&mut self, now_ms: i64) {
+    pub(crate) fn begin(&mut self, now_ms: i64) {
         let age = |moment: &Moment| now_ms - moment.at_ms;
         (self.0).retain(|moment| (0..MEMORY_MS).contains(&age(moment)));
         while (self.0.get(1)).is_some_and(|next| age(next) >= WINDOW_MS) {
@@ -48,7 +48,7 @@ impl Rates {
         clippy::cast_precision_loss,
         reason = "a rate needs no more than 52 bits"
     )]
-    pub(super) fn see(&mut self, seen: &Seen) -> (f64, f64) {
+    pub(crate) fn see(&mut self, seen: &Seen) -> (f64, f64) {
         let Some(last) = self.0.back_mut() else {
             return (0.0, 0.0);
         };

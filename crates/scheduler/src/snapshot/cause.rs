@@ -92,7 +92,7 @@ pub fn hint(error: &str, reason: &str) -> Option<&'static str> {
 }
 
 /// The `error` and `reason` of a job's `info`. Documents have both in one text.
-pub(super) fn parts(info: &Value) -> (&str, &str) {
+pub(crate) fn parts(info: &Value) -> (&str, &str) {
     let part = |name| info.get(name).and_then(Value::as_str);
     match (part("error"), part("reason")) {
         (Some(error), Some(reason)) => (error, reason),
@@ -103,33 +103,33 @@ pub(super) fn parts(info: &Value) -> (&str, &str) {
 
 /// What replications have in common that fail for the same reason: the state, the error and the server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Cause {
+pub(crate) struct Cause {
     /// Names the cause in requests.
-    pub(super) key: String,
-    pub(super) error: String,
+    pub(crate) key: String,
+    pub(crate) error: String,
     /// The reason of one of them.
-    pub(super) reason: String,
-    pub(super) server: Option<String>,
+    pub(crate) reason: String,
+    pub(crate) server: Option<String>,
 }
 
 /// The causes of a listing, each once.
 #[derive(Debug, Default)]
-pub(super) struct Causes(HashMap<String, Arc<Cause>>);
+pub(crate) struct Causes(HashMap<String, Arc<Cause>>);
 
 impl Causes {
-    pub(super) fn of(&mut self, state: RowState, error: &str, reason: &str) -> Arc<Cause> {
+    pub(crate) fn of(&mut self, state: RowState, error: &str, reason: &str) -> Arc<Cause> {
         let server = server_in(reason).or_else(|| server_in(error));
         self.named(state, error, reason, server)
     }
 
     /// The outage of a server.
-    pub(super) fn outage(&mut self, server: &str, reason: &str) -> Arc<Cause> {
+    pub(crate) fn outage(&mut self, server: &str, reason: &str) -> Arc<Cause> {
         let state = RowState::Unreachable;
         self.named(state, "does not respond", reason, Some(server))
     }
 
     /// The outage that explains why a job crashed, if there is one.
-    pub(super) fn outage_behind(&self, cause: &Cause) -> Option<&Arc<Cause>> {
+    pub(crate) fn outage_behind(&self, cause: &Cause) -> Option<&Arc<Cause>> {
         let server = cause.server.as_deref()?;
         let unanswered = ["_failed", "auth_error"];
         let fits = unanswered.iter().any(|end| cause.error.ends_with(end));
