@@ -28,6 +28,7 @@ mod history;
 mod idle;
 mod keys;
 mod keys_in_use;
+mod leaving;
 mod live;
 mod metrics;
 mod options;

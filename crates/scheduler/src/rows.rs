@@ -13,7 +13,7 @@ use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::keys_in_use::sealing_in;
-use crate::run::leave_in;
+use crate::leaving::leave_in;
 use crate::seal::key_of;
 use crate::service::{PARKED_MS, Replications};
 use crate::strip;

@@ -43,7 +43,6 @@ use replication::params::Replication;
 use replication::{Error, Stats};
 
 use end::End;
-pub(crate) use leave::leave_in;
 use outage::Servers;
 pub(crate) use shown::{STUCK, Shown, watched};
 use start::Begun;

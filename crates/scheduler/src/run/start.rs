@@ -4,10 +4,10 @@ use jobs::{JobId, Op, State};
 use store::Transaction;
 
 use super::Work;
-use super::leave::is_leaving_in;
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::leaving::is_leaving_in;
 use crate::service::Replications;
 use crate::writeback::{self, Patch};
 use replication::Stats;
