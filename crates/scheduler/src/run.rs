@@ -15,7 +15,7 @@ mod watch;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use couch::{Endpoint, Network};
@@ -23,6 +23,7 @@ use futures::FutureExt as _;
 use jiff::Timestamp;
 use jobs::{Accepted, Holder};
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::data::JobData;
@@ -165,7 +166,13 @@ impl Work<'_> {
         let job = &self.accepted.job.id;
         drop(data.reseal(&self.runner.replications.0.sealer, job));
         let jobs = &self.runner.replications.0.jobs;
-        let beats = jobs.keep_alive(self.accepted, |_| {});
+        // The last two heartbeats. A process may have been paused before it noticed an answer, but each heartbeat was sent
+        // after the answer before it was noticed.
+        let answers = Mutex::new([self.accepted.claimed_at; 2]);
+        let beats = jobs.keep_alive(self.accepted, |_| {
+            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+            *answers = [answers[1], Instant::now()];
+        });
         let end = {
             let work = self.work(&mut data, permit);
             tokio::pin!(work);
@@ -176,7 +183,8 @@ impl Work<'_> {
                 end = &mut work => Some(end?),
             };
             let Some(end) = end else {
-                Box::pin(self.leave(work)).await;
+                let [sent_after, _] = *answers.lock().unwrap_or_else(PoisonError::into_inner);
+                Box::pin(self.leave(work, sent_after)).await;
                 return Ok(Outcome::Halted);
             };
             end

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Work;
 use crate::fault::ServiceError;
@@ -17,14 +17,20 @@ const LEAVE_MAX_MS: i64 = 6_000;
 const ASK_MAX: Duration = Duration::from_secs(1);
 
 impl Work<'_> {
-    /// If the job was removed, lets its run write a last checkpoint.
-    pub(super) async fn leave<F: Future>(&self, work: Pin<&mut F>) {
+    /// If the job was removed, lets its run write a last checkpoint. If its last heartbeat was sent
+    /// too long ago, the lock may be another node's, so the run is dropped at once.
+    pub(super) async fn leave<F: Future>(&self, work: Pin<&mut F>, sent_after: Instant) {
         let Some((id, pid)) = self.begun.get() else {
             return;
         };
+        let safe_until = sent_after + self.accepted.job.timeout() / 4 * 3;
+        let patience = safe_until.saturating_duration_since(Instant::now());
+        if patience.is_zero() {
+            return;
+        }
         let store = self.runner.replications.0.jobs.store();
         let ask = store.transact("ask_leaving", |tx| async move { leaving_in(&tx, id).await });
-        let Ok(Ok(Some((_, at_ms)))) = timeout(ASK_MAX, ask)
+        let Ok(Ok(Some((_, at_ms)))) = timeout(patience.min(ASK_MAX), ask)
             .await
             .map(|row| row.map(|row| row.filter(|(noted, _)| noted == pid)))
         else {
