@@ -1,5 +1,5 @@
 //! Authentication: name and password, the `AuthSession` cookie, a JWT, or headers of a trusted proxy, as in `CouchDB`.
-//! Each produces an [`Identity`]; [`crate::access`] decides what it may do.
+//! Each produces an [`Identity`]; `access` decides what it may do.
 
 pub mod authenticator;
 pub mod cookie;

@@ -8,7 +8,7 @@
 //! The format is raised in a transaction that reads all these rows and writes the format record; a
 //! node registers in one that reads the record and writes its row. So a node that does not read
 //! the new format is seen, or is refused. A node is gone when its row has stayed the same for
-//! [`SILENCE_MAX`] by the clock of the node that looks: no two clocks are compared.
+//! `SILENCE_MAX` by the clock of the node that looks: no two clocks are compared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
