@@ -26,31 +26,30 @@
 //! 25 CALL      type, bucket, id, attempt, op          = stamp     a holder's call that was done, and may be tried again
 //! ```
 //!
-//! - `bucket`, 0 to 31, `timed bucket`, 0 to 255, and `shard`, 0 to 1023, are the first bits of a hash
-//!   of the id, so that no table grows at one end only and no two acceptors are bound to meet. Ready
-//!   jobs are all due, so one range read from any shard on finds some, however few there are; of
-//!   scheduled jobs the head of each bucket may have to be looked at, so there are fewer of those.
-//!   Every job has exactly one row in PENDING, ACTIVITY, FINISHED or DEAD, and that row follows from its
-//!   header ([`Place`]): there is no other state index, and a listing by state is in the order of these
-//!   keys. A listing by id merges the buckets of JOB.
-//! - Jobs of a lane have the lane's number behind the last shard, or bucket, in the place of their own:
-//!   those of a lane lie side by side, and one range read finds the next lane that has any.
-//! - `stamp` is the store's incarnation and a versionstamp. Stamps are compared with versions that
-//!   were read, never with clocks. They stand in values that are overwritten blindly, so a header
-//!   never holds one, and any operations on a job may meet in one transaction.
-//! - `version` in a ready row is the read version at which the job was made ready, and is known to
-//!   the header: first come, first served, whatever the clocks of creators say.
-//! - A heartbeat reads the header (its fence) and writes the ACTIVITY row, nothing else. What a holder writes in a transaction
-//!   of its own leaves a CALL row too, by which another try of that transaction recognises it, whatever the holder has done
-//!   meanwhile. The next call of the run, or its end, clears the rows of calls that have ended.
-//! - `edge` counts transitions, state × 8 + state, and so each transition adds to one row, not two;
-//!   the number of jobs in a state is what came in less what went out. The labels of the data before
-//!   and after, 4 bits each, stand above these 6 bits. `row`, 0 to 127, is drawn for each transaction:
-//!   however many jobs one moves, it adds once for each kind of transition.
-//! - No row is written by every operation: SLEEPER rows only exist while somebody sleeps, NOTE and
-//!   NOTIFIER rows are only written for jobs that somebody is subscribed to, COUNT rows are many.
-//! - Numbers that are not used yet: tables 14, 15, 19, 20 and 22 are for tenants and limits,
-//!   and classes of PENDING from 2 on for jobs behind a limit and other priorities.
+//! - `bucket`, 0 to 31, `timed bucket`, 0 to 255, and `shard`, 0 to 1023, are the first bits of a hash of the
+//!   id, so that tables do not grow at one end and acceptors need not collide. Ready jobs are all due, so one
+//!   range read from any shard finds some, however few exist; of scheduled jobs the head of each bucket may
+//!   have to be read, so there are fewer buckets. Every job has exactly one row in PENDING, ACTIVITY,
+//!   FINISHED or DEAD, which its header determines ([`Place`]): there is no other state index, and a listing by state
+//!   is in the order of these keys. A listing by id merges the buckets of JOB.
+//! - Jobs of a lane have the lane's number, counted from the last shard or bucket, instead of their own: the
+//!   jobs of a lane are adjacent, and one range read finds the next lane with jobs.
+//! - `stamp` is the store's incarnation and a versionstamp. Stamps are compared with read versions, never
+//!   with clocks. They are in values that are overwritten blindly, and never in a header, so that one
+//!   transaction may have several operations on a job.
+//! - `version` in a ready row is the read version at which the job became ready, also in the header: first
+//!   come, first served, whatever the clocks of creators say.
+//! - A heartbeat reads the header (its fence) and writes only the ACTIVITY row. A holder's call in its own
+//!   transaction also leaves a CALL row, by which a retry of that transaction recognises it, whatever the
+//!   holder has done since. The next call of the run, or its end, clears the rows of completed calls.
+//! - `edge` counts transitions, state × 8 + state, so each transition adds to one row, not two; the number of
+//!   jobs in a state is the transitions into it minus those out of it. The labels of the data before and
+//!   after, 4 bits each, are above these 6 bits. `row`, 0 to 127, is random per transaction, which adds once
+//!   for each kind of transition, however many jobs it moves.
+//! - No row is written by every operation: SLEEPER rows exist only while an acceptor sleeps, NOTE and
+//!   NOTIFIER rows are written only for jobs with subscribers, and there are many COUNT rows.
+//! - Reserved: tables 14, 15, 19, 20 and 22 for tenants and limits, and classes of PENDING from 2 on for jobs
+//!   behind a limit and other priorities.
 
 mod edges;
 #[cfg(test)]

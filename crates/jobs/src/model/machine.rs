@@ -20,12 +20,12 @@
 //! A dead job is like a finished one that does not expire:
 //!
 //! ```text
-//!  running   holder: Finish, as dead, if no run is owed      ► dead
+//!  running   holder: Finish, as dead, if no run is due       ► dead
 //!            monitor: Stall, given up                        ► dead
 //!  dead      creator: Ask                                    ► pending
 //! ```
 //!
-//! Events that leave the state as it is:
+//! Events that do not change the state:
 //!
 //! ```text
 //!  pending   creator: Ask      replaces time and data
@@ -133,9 +133,9 @@ pub struct Finish {
     /// The run failed. Recorded in the history; the job is still finished. With `again_ms` the run counts as
     /// unsuccessful, like that of a silent holder.
     pub failed: bool,
-    /// The job cannot be done, and is a [dead letter](State::Dead) instead of finished: unless it is to be run again.
+    /// The job cannot succeed: keep it as a [dead letter](State::Dead), unless it is to run again.
     pub dead: bool,
-    /// Why it ended like this, for the history.
+    /// The reason, for the history.
     pub reason: Option<String>,
 }
 
@@ -154,7 +154,7 @@ impl Finish {
         }
     }
 
-    /// The job has failed for this reason, and is kept as a [dead letter](State::Dead).
+    /// The job failed for this reason, and is kept as a [dead letter](State::Dead).
     pub fn dead(reason: impl Into<String>) -> Self {
         Self {
             dead: true,
@@ -162,7 +162,7 @@ impl Finish {
         }
     }
 
-    /// The job is to be run again at this time.
+    /// The job runs again at this time.
     pub fn again(due_ms: i64) -> Self {
         Self {
             again_ms: Some(due_ms),
@@ -325,7 +325,7 @@ impl Step {
     /// A change that subscribers are notified of once.
     fn tell(mut new: Header, reply: Reply) -> Self {
         let tell = if new.is_fleeting() && !new.state().is_over() {
-            // Its end waits for nobody, so they have to be there already.
+            // It may end before its notifier subscribes again, so its watchers stay.
             new.watchers.clone()
         } else {
             std::mem::take(&mut new.watchers)

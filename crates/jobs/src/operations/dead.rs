@@ -1,4 +1,4 @@
-//! Dead letters: jobs that nobody tries again until somebody has looked at them.
+//! Dead letters: failed jobs that stay until an operator retries or removes them.
 //!
 //! They are listed with [`State::Dead`], counted in [`Counts::dead`](crate::Counts::dead), and removed with [`Jobs::remove`].
 
@@ -8,7 +8,7 @@ use crate::model::machine::Event;
 use crate::operations::batch::Batch;
 use crate::{Error, JobId, JobInfo, JobType, Jobs, Op, Query, Result, State};
 
-/// How many jobs one transaction of a bulk retry is about.
+/// Jobs per transaction of a bulk retry.
 const JOBS: usize = 100;
 
 impl Jobs {
@@ -48,14 +48,14 @@ impl Jobs {
         Ok(true)
     }
 
-    /// Retries the dead jobs of a type that are `wanted`; says how many. Each is retried by itself, so an error leaves
-    /// some retried and some not: then call again.
+    /// Retries the dead jobs of a type that are `wanted`; returns how many. Not atomic: after an error some are retried
+    /// and others not; call it again.
     pub async fn retry_all(&self, ty: &JobType, wanted: impl Fn(&JobInfo) -> bool) -> Result<u64> {
         let dead = Query {
             state: Some(State::Dead),
             ..Query::default()
         };
-        // Those that die again meanwhile are left to the next call, or this one may never end.
+        // Jobs that die again meanwhile are left to the next call, or this one might never end.
         let mut left = self.counts(ty).await?.dead;
         let (batch, mut retried, mut failed, mut cursor) = (Batch::new(JOBS), 0, None, None);
         while left > 0 && failed.is_none() {
@@ -87,7 +87,7 @@ impl Jobs {
         for (id, op) in ids {
             match self.retry_in(&tx, op, ty, id).await {
                 Ok(done) => retried += u64::from(done),
-                // Removed meanwhile.
+                // Removed concurrently.
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
             }

@@ -87,9 +87,7 @@ impl Script {
     }
 
     fn job(&self, id: &str) -> Answer<&Job> {
-        self.held
-            .get(id)
-            .ok_or_else(|| "nobody has accepted it".into())
+        self.held.get(id).ok_or_else(|| "it has no holder".into())
     }
 
     fn held(&self, answer: impl Future<Output = Result<Held>>) -> Answer<String> {

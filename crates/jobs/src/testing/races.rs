@@ -416,7 +416,7 @@ impl World {
         };
         let (taken, rung) = tokio::join!(self.jobs.remove_sleeper(ty, mine), ring);
         taken.unwrap();
-        (rung && self.value(&other_key).await.is_some()).then(|| "nobody heard the bell".into())
+        (rung && self.value(&other_key).await.is_some()).then(|| "no sleeper was woken".into())
     }
 
     /// Of two notifiers, one that returns after a long time keeps its bell and its notes.

@@ -135,7 +135,7 @@ pub(crate) async fn newer_data_is_never_lost(mut queue: Queue) {
             .update(&job, Some("progress".into()))
             .await
             .unwrap();
-        assert!(held.again, "the holder hears that it is to run again");
+        assert!(held.again, "the holder learns that it is to run again");
         assert!(queue.jobs.finish(&job, end()).await.unwrap().again);
         let next = queue.accept().await.expect("the creator's time counts");
         assert_eq!(next.data, format!("third {n}"));

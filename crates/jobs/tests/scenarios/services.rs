@@ -225,7 +225,7 @@ pub(crate) async fn silent_holders_lose_their_job(mut queue: Queue) {
         let took = accepted.elapsed();
         assert!(
             took >= queue.timeout(),
-            "nobody is judged before the timeout"
+            "no job is recovered before the timeout"
         );
         assert!(took <= queue.timeout() * 5 / 2, "{took:?}");
     }
@@ -506,7 +506,7 @@ pub(crate) async fn keep_alive_keeps_and_loses(mut queue: Queue) {
     let elapsed = accepted.claimed_at.elapsed();
     assert!(
         elapsed < timeout,
-        "it stops before somebody else may start: {elapsed:?}"
+        "it stops before another holder may start: {elapsed:?}"
     );
     faults.set_outage(false);
 }

@@ -14,7 +14,7 @@ fn told(notice: Option<Notice>) -> (Option<State>, String) {
         Some(Notice::Job(info, data)) => {
             (Some(info.state), String::from_utf8(data.to_vec()).unwrap())
         }
-        other => panic!("not told of a job but {other:?}"),
+        other => panic!("expected a notice of a job, got {other:?}"),
     }
 }
 

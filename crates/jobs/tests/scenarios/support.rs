@@ -198,7 +198,7 @@ impl Queue {
         let time_limit = if self.paused() { 1 } else { 10 };
         let deadline = Instant::now() + self.timeout() * timeouts * time_limit;
         while !so().await {
-            assert!(Instant::now() < deadline, "waited in vain: {what}");
+            assert!(Instant::now() < deadline, "timed out: {what}");
             sleep(self.timeout() / 50).await;
         }
     }

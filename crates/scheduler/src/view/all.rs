@@ -1,8 +1,8 @@
 //! All replications, with or without a document or a job, as rows in memory: what is counted, grouped, sorted and searched.
 //!
-//! A listing in any order has to look at every replication. So a frontend reads all of them at once, in pages, and answers
-//! from these rows for a second, or ten times as long as the reading took. All numbers of one moment agree because they are
-//! counted in the same rows.
+//! A listing in any order needs every replication. So a frontend reads all of them at once, in pages, and answers from
+//! these rows for a second, or ten times as long as the read took. Numbers of one moment agree because they are counted
+//! in the same rows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::snapshot::{Failure, Figures, Row, RowState, Seen, Snapshot};
 const ROWS_MAX: usize = 250_000;
 /// Documents in one transaction.
 const ROWS: u64 = 200;
-/// Callers wait for a reading that takes less than this; else they get the last one while a new one is made.
+/// Callers wait this long for a read; then they get the last snapshot while it continues.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Rows that no request needed for so long are dropped.
 const KEEP: Duration = Duration::from_mins(1);

@@ -1,4 +1,4 @@
-//! `_scheduler/summary`: what the whole service does, in one small response.
+//! `_scheduler/summary`: the state of the whole service in one small response.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::fault::ServiceError;
 use crate::service::Replications;
 use crate::snapshot::{Row, RowState, Snapshot};
 
-/// What some replications do.
+/// The work of some replications.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     running: u64,

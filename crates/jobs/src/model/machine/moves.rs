@@ -34,7 +34,7 @@ impl Header {
         };
     }
 
-    /// Kept however long finished jobs are: somebody has to look at it.
+    /// Kept whatever the retention of finished jobs: an operator has to examine it.
     pub(super) fn be_dead(&mut self, cx: &Context) {
         self.place = Place::Dead { at_ms: cx.now_ms };
     }

@@ -181,7 +181,7 @@ impl Fleet {
                 }
             }
             for row in orphans {
-                history.problem(format!("a row of nobody: {}", row.key.escape_ascii()));
+                history.problem(format!("an orphaned row: {}", row.key.escape_ascii()));
             }
         }
     }

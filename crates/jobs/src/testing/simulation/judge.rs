@@ -239,7 +239,7 @@ impl<'a> Judge<'a> {
                     return self.check_delivered(key);
                 }
                 if running && model.lock != seen.lock {
-                    return Err("is held by somebody else".into());
+                    return Err("has another holder".into());
                 }
                 if let Some(problem) = seen.differs(model) {
                     return Err(problem);
@@ -275,7 +275,7 @@ impl<'a> Judge<'a> {
                     if let Some(held_by) = held_by {
                         let who = held_by.node;
                         return Err(format!(
-                            "was taken from its holder on node {who} by nobody, and is {seen:?}"
+                            "lost its holder on node {who} without a cause, and is {seen:?}"
                         ));
                     }
                     let due_ms = model.due_ms;
@@ -399,7 +399,7 @@ impl<'a> Judge<'a> {
             }
             What::Stall(verdict) => {
                 if model.state != Some(State::Running) {
-                    return Err("nobody held it, and nobody can have been silent".into());
+                    return Err("it had no holder that could have been silent".into());
                 }
                 model.stall(verdict, &policy, false, None);
                 return self.check_silence(key, entry.at);

@@ -26,7 +26,7 @@ pub(super) enum Answer {
     Pending(Option<u64>, u64),
     Filter(Result<String, Error>),
     /// Whether the source has changes that the feed has not sent, and the number read by then.
-    Untold(bool, u64),
+    Missed(bool, u64),
 }
 
 impl<'a> Driver<'a> {
@@ -94,20 +94,20 @@ impl<'a> Driver<'a> {
             });
         }
         self.moved.1 = now;
-        Ok(Some(self.ask_untold()))
+        Ok(Some(self.ask_missed()))
     }
 
-    fn ask_untold(&self) -> BoxFuture<'a, Aside> {
+    fn ask_missed(&self) -> BoxFuture<'a, Aside> {
         let (cx, read) = (self.cx, self.changes_read);
         let since = self.through.through().clone();
         Box::pin(async move {
             let ask = has_after(&cx.source, &cx.options, &since);
-            let untold = matches!(timeout(ANSWER_TIMEOUT, ask).await, Ok(Ok(true)));
-            if untold {
+            let missed = matches!(timeout(ANSWER_TIMEOUT, ask).await, Ok(Ok(true)));
+            if missed {
                 // The feed may be about to send it.
                 tokio::time::sleep(ANSWER_TIMEOUT).await;
             }
-            Aside::Answered(Answer::Untold(untold, read))
+            Aside::Answered(Answer::Missed(missed, read))
         })
     }
 
@@ -118,13 +118,13 @@ impl<'a> Driver<'a> {
                 self.pending = pending.map(|pending| (pending, read));
                 Ok(false)
             }
-            Answer::Untold(untold, read) if untold && read == self.changes_read => {
+            Answer::Missed(missed, read) if missed && read == self.changes_read => {
                 let limit = self.cx.settings.no_progress_timeout.unwrap_or_default();
                 Err(Error::NoProgress {
                     seconds: limit.as_secs(),
                 })
             }
-            Answer::Untold(..) => Ok(false),
+            Answer::Missed(..) => Ok(false),
             Answer::Filter(Ok(code)) => {
                 self.filter_failures = 0;
                 Ok(self
