@@ -53,6 +53,7 @@ pub use operations::create::{Add, Added, Retention};
 pub use operations::info::JobInfo;
 pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
 pub use operations::rewrite::Rewritten;
+pub use operations::signal::Signal;
 pub use services::acceptor::{Acceptor, AcceptorHandle};
 pub use services::maintenance::Maintenance;
 pub use services::monitor::{ByPolicy, StallHook};

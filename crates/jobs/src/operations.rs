@@ -14,6 +14,7 @@ pub(crate) mod leases;
 pub(crate) mod list;
 pub(crate) mod quarantine;
 pub(crate) mod rewrite;
+pub(crate) mod signal;
 pub(crate) mod sleepers;
 pub(crate) mod types;
 pub(crate) mod work;

@@ -245,6 +245,21 @@ impl Header {
         }
     }
 
+    pub(crate) fn asked_ms(&self) -> Option<i64> {
+        self.rare.as_ref()?.asked_ms
+    }
+
+    pub(crate) fn signal_ms(&self) -> Option<i64> {
+        self.rare.as_ref()?.signal_ms
+    }
+
+    /// Changes the rare fields, and drops them if all have their defaults.
+    pub(crate) fn with_rare(&mut self, change: impl FnOnce(&mut Rare)) {
+        let mut rare = self.rare.take().unwrap_or_default();
+        change(&mut rare);
+        self.rare = Some(rare).filter(|rare| **rare != Rare::default());
+    }
+
     pub(crate) fn remember(&mut self, op: u64) {
         if self.ops.len() >= OPS_MAX {
             self.ops.remove(0);

@@ -15,6 +15,7 @@
 //!    │  └────────── creator: Remove ◄── (from every state)      │ sweeper: Expire
 //!    │                       │                                  │
 //!    └── creator: Ask ── no job ◄───────────────────────────────┘
+//!        Signal, also from finished
 //! ```
 //!
 //! A dead job is like a finished one that does not expire:
@@ -29,7 +30,9 @@
 //!
 //! ```text
 //!  pending   creator: Ask      replaces time and data
+//!            Signal            makes it due earlier, except after a failure
 //!  running   creator: Ask      requests a run: `next`, where a creator's request overrides the holder's
+//!            Signal            requests a run without disturbing this one: `signal_ms`
 //!            holder: Update    a heartbeat, and new data if there is any
 //!            holder: Resubmit  requests a run: `next`
 //!  any       notifier: Watch   subscribes to the next change
@@ -44,6 +47,7 @@
 mod creator;
 mod holder;
 mod moves;
+mod signal;
 mod silence;
 
 use std::sync::Arc;
@@ -79,6 +83,12 @@ pub(crate) enum Event {
         same: bool,
         /// How to create the job if it does not exist; with `None` that is [`Error::NotFound`].
         create: Option<Create>,
+    },
+    /// Requests a run at a time or earlier.
+    Signal {
+        due_ms: i64,
+        /// How to create the job if it does not exist: operation, data and settings. With `None` it stays absent.
+        create: Option<(u64, Bytes, Create)>,
     },
     Remove,
     Accept {
@@ -133,7 +143,8 @@ pub struct Finish {
     /// The run failed. Recorded in the history; the job is still finished. With `again_ms` the run counts as
     /// unsuccessful, like that of a silent holder.
     pub failed: bool,
-    /// The job cannot succeed: keep it as a [dead letter](State::Dead), unless it is to run again.
+    /// The job cannot succeed: keep it as a [dead letter](State::Dead), unless its holder or a creator asked for another run.
+    /// Signals are dropped.
     pub dead: bool,
     /// The reason, for the history.
     pub reason: Option<String>,
@@ -184,7 +195,7 @@ impl Finish {
 #[must_use = "leave your own writes out of a transaction that is repeated"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Another run follows: the job is pending if this call ended the run.
+    /// Another run follows: the job is pending if this call ended the run. While it continues, signals do not count.
     pub again: bool,
     /// An earlier try of this transaction was committed, so this one changes nothing.
     pub repeated: bool,
@@ -242,6 +253,8 @@ pub(crate) enum Reply {
     /// A finished or dead job is pending again.
     Revived,
     Unchanged,
+    /// A signal has nothing to run.
+    Ignored,
     /// This call was done before.
     Repeated,
     /// Done; `again` if another run follows.
@@ -260,6 +273,7 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
             same,
             create,
         } => creator::ask(old, op, due_ms, data, same, create, cx),
+        Event::Signal { due_ms, create } => Ok(signal::signal(old, due_ms, create, cx)),
         Event::Remove => {
             let old = old.ok_or(Error::NotFound)?;
             Ok(Step {

@@ -354,6 +354,14 @@ fn problems_of(id: &JobId, header: &Header) -> Vec<String> {
             "asked to run again, and not running",
         ),
         (
+            header.signal_ms().is_some() && !running,
+            "signalled for another run, and not running",
+        ),
+        (
+            header.asked_ms().is_some() && over,
+            "finished or dead, and a signal is not covered",
+        ),
+        (
             last_run != header.attempts,
             "its last run is not its last attempt",
         ),

@@ -41,7 +41,7 @@ mod lanes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -79,7 +79,8 @@ pub struct Claim {
 
 #[derive(Debug, Default)]
 struct Memo {
-    chosen: BTreeSet<(JobId, JobLock)>,
+    /// With the times of the signals that they cover, which a committed claim has cleared.
+    chosen: BTreeMap<(JobId, JobLock), Option<i64>>,
     unsure: bool,
 }
 
@@ -96,6 +97,8 @@ pub struct Accepted {
     pub due_ms: i64,
     /// When it was first added.
     pub created_ms: i64,
+    /// When the first [signal](crate::Signal) arrived that this run covers, if there was one.
+    pub asked_ms: Option<i64>,
     /// When it became ready to be claimed, by its creator's clock.
     pub ready_ms: i64,
     /// Just before it was claimed. The timeout starts here.
@@ -123,7 +126,7 @@ impl Claim {
         header: &Header,
         data: Bytes,
         lock: JobLock,
-        since_ms: i64,
+        (since_ms, asked_ms): (i64, Option<i64>),
     ) -> Accepted {
         Accepted {
             job: Job::new(self.ty.clone(), id, lock, header.attempts),
@@ -131,6 +134,7 @@ impl Claim {
             stalls: header.stalls,
             due_ms: header.due_ms,
             created_ms: header.created_ms,
+            asked_ms,
             ready_ms: since_ms.max(header.due_ms),
             claimed_at: self.drawn_at,
         }
@@ -245,6 +249,7 @@ impl Jobs {
         let mut effects = self.effects(tx, claim.op.now_ms).await?;
         let mut jobs = Vec::new();
         for ((candidate, pending, data), lock) in pending.into_iter().zip(&claim.locks) {
+            let times = (candidate.since_ms, pending.asked_ms());
             let mut header = Some(pending);
             let event = Event::Accept {
                 lock: *lock,
@@ -252,8 +257,7 @@ impl Jobs {
             };
             effects.run(&claim.ty, &candidate.id, &mut header, event)?;
             if let Some(header) = header {
-                let accepted =
-                    claim.accepted(candidate.id, &header, data, *lock, candidate.since_ms);
+                let accepted = claim.accepted(candidate.id, &header, data, *lock, times);
                 accepted.job.run.set_timeout(timeout);
                 jobs.push(accepted);
             }
@@ -269,9 +273,11 @@ impl Jobs {
             if !(memo.unsure || tx.maybe_committed()) {
                 memo.chosen.clear();
             }
-            let chosen = jobs.iter().map(|accepted| &accepted.job);
-            memo.chosen
-                .extend(chosen.map(|job| (job.id.clone(), job.lock)));
+            let chosen = jobs.iter().map(|accepted: &Accepted| {
+                let job = &accepted.job;
+                ((job.id.clone(), job.lock), accepted.asked_ms)
+            });
+            memo.chosen.extend(chosen);
         }
         if left_over {
             effects.wake_another(&claim.ty);
@@ -354,13 +360,14 @@ impl Jobs {
             }
             memo.chosen.clone()
         };
-        let looked = chosen.into_iter().map(|(id, lock)| async move {
+        let looked = chosen.into_iter().map(|((id, lock), asked_ms)| async move {
             let header = self.header(tx, &claim.ty, &id).await?;
             if let Some(header) = header.filter(|header| header.lock() == Some(lock)) {
                 let data = self.data_of(tx, &claim.ty, &id, &header).await?;
                 let beat = self.keys().index(&claim.ty, &id, Position::Active);
                 let beat = tx.snapshot().get(&beat).await?;
-                let accepted = claim.accepted(id, &header, data, lock, claim.op.now_ms);
+                let times = (claim.op.now_ms, asked_ms);
+                let accepted = claim.accepted(id, &header, data, lock, times);
                 if let Some(beat) = &beat {
                     accepted.job.run.set_timeout(promised(beat)?);
                 }

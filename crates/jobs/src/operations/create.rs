@@ -10,7 +10,7 @@ use store::Transaction;
 use crate::model::header::{Header, State, check_data};
 use crate::model::machine::{Create, Event, Reply};
 use crate::testing::planted::Bug;
-use crate::{Error, JobId, JobType, Jobs, Lane, Op, Result};
+use crate::{Error, JobId, JobType, Jobs, Lane, Op, Result, TypeConfig};
 
 /// Limits of one transaction of a batch: jobs, and bytes of data.
 const BATCH_JOBS_MAX: usize = 500;
@@ -49,7 +49,7 @@ pub enum Retention {
 pub enum Added {
     /// It did not exist, and is pending now.
     Created,
-    /// It was pending; now it has this time and data.
+    /// It was pending; now it has this time and data, or a [signal](crate::Signal) was merged with it.
     Replaced,
     /// It is running; it will run again, at this time, with this data.
     Deferred,
@@ -57,6 +57,8 @@ pub enum Added {
     Revived,
     /// It would have run like this anyway. Nothing was written.
     Unchanged,
+    /// A [signal](crate::Signal) for a job that is dead, or absent and not to be created. Nothing was written.
+    Ignored,
     /// An earlier try of this call had done it. Nothing was written.
     Repeated,
 }
@@ -92,6 +94,28 @@ impl Add {
         let lane = Some(lane);
         Self { lane, ..self }
     }
+
+    pub(crate) fn create(&self, config: &TypeConfig) -> Create {
+        Create {
+            retention_ms: match self.retention {
+                Retention::OfType => config.retention_ms,
+                Retention::Forever => None,
+                Retention::Ms(ms) => Some(ms),
+            },
+            lane: self.lane,
+        }
+    }
+}
+
+/// How many of these jobs fit into one transaction.
+pub(crate) fn fitting<'a>(adds: impl Iterator<Item = &'a Add>) -> usize {
+    let mut bytes = 0;
+    let fitting = adds.take(BATCH_JOBS_MAX).take_while(|add| {
+        let first = bytes == 0;
+        bytes += add.data.len() + 1;
+        first || bytes <= BATCH_BYTES_MAX
+    });
+    fitting.count()
 }
 
 impl Jobs {
@@ -117,13 +141,7 @@ impl Jobs {
         let mut added = Vec::with_capacity(adds.len());
         let mut rest = adds;
         while !rest.is_empty() {
-            let mut bytes = 0;
-            let fitting = rest.iter().take(BATCH_JOBS_MAX).take_while(|add| {
-                let first = bytes == 0;
-                bytes += add.data.len() + 1;
-                first || bytes <= BATCH_BYTES_MAX
-            });
-            let (batch, later) = rest.split_at(fitting.count());
+            let (batch, later) = rest.split_at(fitting(rest.iter()));
             let op = self.op();
             added.extend(
                 (self.store())
@@ -154,15 +172,8 @@ impl Jobs {
         for add in adds {
             check_data(Some(&add.data))?;
         }
-        let config = async {
-            match self.known_types().get(ty) {
-                Some(config) => Ok(Some(config)),
-                None => self.type_config_in(tx, ty).await,
-            }
-        };
         let headers = self.headers(tx, ty, adds.iter().map(|add| &add.id));
-        let (config, mut headers) = try_join(config, headers).await?;
-        let config = config.ok_or_else(|| Error::NoTypeTimeout(ty.clone()))?;
+        let (config, mut headers) = try_join(self.config_in(tx, ty), headers).await?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let mut added = Vec::with_capacity(adds.len());
         let done = self.done_before(op, adds, &headers);
@@ -179,20 +190,22 @@ impl Jobs {
                     .same_data(tx, ty, &add.id, header.as_ref(), &add.data)
                     .await?,
                 data: Some(add.data.clone()),
-                create: Some(Create {
-                    retention_ms: match add.retention {
-                        Retention::OfType => config.retention_ms,
-                        Retention::Forever => None,
-                        Retention::Ms(ms) => Some(ms),
-                    },
-                    lane: add.lane,
-                }),
+                create: Some(add.create(&config)),
             };
             let reply = effects.run(ty, &add.id, header, event)?;
             added.push(Added::from(reply));
         }
         effects.flush(op).await?;
         Ok(added)
+    }
+
+    /// The settings of a type that jobs can be added to.
+    pub(crate) async fn config_in(&self, tx: &Transaction, ty: &JobType) -> Result<TypeConfig> {
+        let config = match self.known_types().get(ty) {
+            Some(config) => Some(config),
+            None => self.type_config_in(tx, ty).await?,
+        };
+        config.ok_or_else(|| Error::NoTypeTimeout(ty.clone()))
     }
 
     /// For each job, the last of these adds that an earlier try of this call has done, if any. Those
@@ -349,6 +362,7 @@ impl From<Reply> for Added {
             Reply::Deferred => Self::Deferred,
             Reply::Revived => Self::Revived,
             Reply::Unchanged => Self::Unchanged,
+            Reply::Ignored => Self::Ignored,
             Reply::Repeated | Reply::Done { .. } => Self::Repeated,
         }
     }

@@ -23,8 +23,12 @@ pub struct JobInfo {
     pub attempts: u32,
     /// Runs in a row that ended with a silent holder, or failed and put the job back.
     pub stalls: u32,
-    /// When a running job will run again after this run, if it will.
+    /// When a running job will run again after this run, if its holder or a creator has requested it.
     pub next_due_ms: Option<i64>,
+    /// When signals want a running job to run again after this run, if there were any.
+    pub signal_ms: Option<i64>,
+    /// When the first [signal](crate::Signal) arrived since the last run began, if there was one.
+    pub asked_ms: Option<i64>,
     /// When it finished or died, if it has.
     pub finished_ms: Option<i64>,
     /// When it expires, if it does.
@@ -52,6 +56,8 @@ impl JobInfo {
             attempts: header.attempts,
             stalls: header.stalls,
             next_due_ms: header.next.as_ref().map(|next| next.due_ms),
+            signal_ms: header.signal_ms(),
+            asked_ms: header.asked_ms(),
             finished_ms,
             expires_ms,
             last: header.last.clone(),

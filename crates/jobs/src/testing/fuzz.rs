@@ -38,6 +38,7 @@ fn rare() -> Rare {
         pool: Some(Bytes::new()),
         key: Some(Bytes::from_static(b"https://a/b")),
         taken: vec![(Bytes::from_static(b"limit"), 7)],
+        signal_ms: Some(3),
     }
 }
 

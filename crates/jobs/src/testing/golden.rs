@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use crate::model::machine::Event;
 use crate::{
     Add, Clock, Entropy, Error, Finish, Held, Holder, Job, JobId, JobType, Jobs, Result, Retention,
-    StallPolicy, TypeConfig, Verdict,
+    Signal, StallPolicy, TypeConfig, Verdict,
 };
 
 type Answer<T> = std::result::Result<T, Box<dyn StdError>>;
@@ -110,9 +110,10 @@ impl Script {
         for accepted in claimed.jobs {
             let id = accepted.job.id.to_string();
             text.push(format!(
-                "{id}: run {}, data {:?}",
+                "{id}: run {}, data {:?}{}",
                 accepted.job.attempt,
-                show::data(&accepted.data)
+                show::data(&accepted.data),
+                (accepted.asked_ms).map_or(String::new(), |ms| format!(", asked at {ms}")),
             ));
             self.held.insert(id, accepted.job);
         }
@@ -151,6 +152,17 @@ impl Script {
                     add = add.retention(Retention::Ms(kept.parse()?));
                 }
                 let added = self.runtime.block_on(self.jobs.add(&mail(), add))?;
+                format!("{added:?}")
+            }
+            "signal" => {
+                let id = JobId::try_from(pos()?)?;
+                let data = args.take_key("data").map(show::read_data);
+                let signal = match data {
+                    Some(data) => Add::new(id, data).into(),
+                    None => Signal::new(id),
+                };
+                let signal = signal.due_ms(args.take_key("due").unwrap_or("0").parse()?);
+                let added = self.runtime.block_on(self.jobs.signal(&mail(), signal))?;
                 format!("{added:?}")
             }
             "resubmit" => {

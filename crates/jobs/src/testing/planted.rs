@@ -60,6 +60,14 @@ pub(crate) enum Bug {
     RetryKeepsFailures,
     /// A header that cannot be decoded fails the claim.
     UndecodableFailsClaim,
+    /// A signal makes a job run before its back-off is over.
+    SignalCutsBackOff,
+    /// A signal requests another run of a running job like a creator.
+    SignalDisturbsRun,
+    /// A signal replaces an earlier time by a later one.
+    SignalMergeLost,
+    /// A signal during a run is dropped when the run ends.
+    SignalForgotten,
 }
 
 /// The bug that is planted, if any.

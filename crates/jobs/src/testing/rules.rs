@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::operations::effects::CHUNK_BYTES;
-use crate::{Added, Counts, JobLock, StallPolicy, State, Verdict};
+use crate::{Added, Counts, Finish, JobLock, StallPolicy, State, Verdict};
 
 /// Stands for data, see [`data_of`].
 pub(crate) type Token = u64;
@@ -37,6 +37,11 @@ pub(crate) struct Job {
     pub(crate) stalls: u32,
     pub(crate) kept_ms: Option<u64>,
     pub(crate) next: Option<Next>,
+    /// When signals want it to run again after the current run.
+    pub(crate) signal_ms: Option<i64>,
+    /// When the first signal arrived since the last run began, and before that run began.
+    pub(crate) asked_ms: Option<i64>,
+    pub(crate) covered_ms: Option<i64>,
     /// The lock of the last run, if an actor has seen it.
     pub(crate) lock: Option<JobLock>,
     /// What its subscribers are told since it was first added.
@@ -73,6 +78,26 @@ pub(crate) struct Ask {
     pub(crate) data: Option<Token>,
 }
 
+/// How a holder ends its run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) failed: bool,
+    pub(crate) dead: bool,
+    pub(crate) again_ms: Option<i64>,
+    pub(crate) data: Option<Token>,
+}
+
+impl From<&Finish> for Ended {
+    fn from(finish: &Finish) -> Self {
+        Self {
+            failed: finish.failed,
+            dead: finish.dead,
+            again_ms: finish.again_ms,
+            data: finish.data.as_ref().and_then(token_of),
+        }
+    }
+}
+
 /// How many milliseconds a finished job is kept; `None` until it is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept(pub(crate) Option<u64>);
@@ -105,13 +130,15 @@ impl Job {
             }
             Some(State::Running) => {
                 let before = self.next.take();
-                let asked_ms = before.as_ref().and_then(|next| next.due_ms);
+                let signal_ms = self.signal_ms.take();
+                let next_ms = before.as_ref().and_then(|next| next.due_ms);
+                let wanted_ms = [next_ms, signal_ms].into_iter().flatten().min();
                 let next = Next {
-                    due_ms: due_ms.or(asked_ms).or(self.due_ms),
+                    due_ms: due_ms.or(wanted_ms).or(self.due_ms),
                     data: ask.data.or(before.as_ref().and_then(|next| next.data)),
                     by_creator: true,
                 };
-                let same = before.as_ref() == Some(&next) && same_kept;
+                let same = before.as_ref() == Some(&next) && same_kept && signal_ms.is_none();
                 self.next = Some(next);
                 return Some(if same {
                     Added::Unchanged
@@ -128,8 +155,54 @@ impl Job {
         Some(added)
     }
 
+    /// A signal arrives, of a caller who creates the job or not.
+    pub(crate) fn signal(&mut self, signal: &Ask, now_ms: i64) -> Added {
+        let due_ms = signal.due_ms.map(|due_ms| due_ms.max(0));
+        let (due_before, asked_before) = (self.due_ms, self.asked_ms);
+        let added = match self.state {
+            None if signal.create.is_some() => {
+                self.ask(signal);
+                Added::Created
+            }
+            None | Some(State::Dead) => return Added::Ignored,
+            Some(State::Running) => {
+                let before = self.signal_ms;
+                self.signal_ms = before.min(due_ms).or(due_ms);
+                self.asked_ms = asked_before.or(Some(now_ms));
+                return if self.signal_ms == before {
+                    Added::Unchanged
+                } else {
+                    Added::Deferred
+                };
+            }
+            Some(State::Pending) => {
+                if self.stalls == 0 {
+                    self.due_ms = due_before.min(due_ms);
+                }
+                Added::Replaced
+            }
+            Some(State::Finished) => {
+                self.due_ms = due_ms;
+                Added::Revived
+            }
+        };
+        self.asked_ms = asked_before.or(Some(now_ms));
+        if added == Added::Replaced && self.due_ms == due_before {
+            return if asked_before.is_some() {
+                Added::Unchanged
+            } else {
+                added
+            };
+        }
+        if added != Added::Created {
+            self.become_state(Some(State::Pending));
+        }
+        added
+    }
+
     pub(crate) fn accept(&mut self, lock: Option<JobLock>) {
         self.attempts += 1;
+        self.covered_ms = self.asked_ms.take();
         self.lock = lock;
         self.become_state(Some(State::Running));
     }
@@ -165,22 +238,39 @@ impl Job {
         });
     }
 
-    /// The holder ends its run, and the job is dead or not; true when another follows.
-    pub(crate) fn finish(&mut self, data: Option<Token>, dead: bool) -> bool {
-        self.stalls = 0;
-        match self.next.take() {
-            None => {
-                self.data = data.or(self.data);
-                self.become_state(Some(if dead { State::Dead } else { State::Finished }));
-                false
-            }
-            Some(next) => {
-                self.data = next.data.or(data).or(self.data);
-                self.due_ms = next.due_ms;
-                self.become_state(Some(State::Pending));
-                true
-            }
+    /// The holder ends its run; true when another follows.
+    pub(crate) fn finish(&mut self, end: &Ended) -> bool {
+        let back_off = end.failed && end.again_ms.is_some();
+        self.stalls = if back_off { self.stalls + 1 } else { 0 };
+        if end.again_ms.is_some() {
+            self.run_again(end.again_ms, None);
         }
+        let (next, signal_ms) = (self.next.take(), self.signal_ms.take());
+        let newer = next.as_ref().and_then(|next| next.data);
+        self.data = newer.or(end.data).or(self.data);
+        let due_ms = match &next {
+            None if end.dead => None,
+            None => signal_ms,
+            Some(next) if signal_ms.is_none() => next.due_ms,
+            Some(next) if !back_off => next.due_ms.min(signal_ms),
+            Some(next) if next.by_creator => next.due_ms,
+            Some(next) => next.due_ms.max(signal_ms),
+        };
+        let again = next.is_some() || due_ms.is_some();
+        if again {
+            self.due_ms = due_ms;
+            self.become_state(Some(State::Pending));
+        } else if end.dead {
+            self.die();
+        } else {
+            self.become_state(Some(State::Finished));
+        }
+        again
+    }
+
+    fn die(&mut self) {
+        self.asked_ms = None;
+        self.become_state(Some(State::Dead));
     }
 
     /// The holder went silent, after a `healthy` run or not. Back-offs start at `now_ms`, if known.
@@ -192,6 +282,7 @@ impl Job {
         now_ms: Option<i64>,
     ) {
         self.stalls = if healthy { 1 } else { self.stalls + 1 };
+        let signal_ms = self.signal_ms.take();
         if let Some(next) = self.next.take() {
             self.due_ms = next.due_ms;
             self.data = next.data.or(self.data);
@@ -199,17 +290,20 @@ impl Job {
                 if next.data.is_some() {
                     self.stalls = 0;
                 }
+                if signal_ms.is_some() {
+                    self.due_ms = self.due_ms.min(signal_ms);
+                }
                 return self.become_state(Some(State::Pending));
             }
         }
         let after = |wait_ms: u64| Some(now_ms? + i64::try_from(wait_ms).ok()?);
-        let state = match verdict {
+        let dies = match verdict {
             Verdict::Policy => match policy.wait_ms(self.stalls) {
-                None => State::Dead,
-                Some(0) => State::Pending,
+                None => true,
+                Some(0) => false,
                 Some(wait_ms) => {
                     self.due_ms = after(wait_ms);
-                    State::Pending
+                    false
                 }
             },
             Verdict::Rerun { due_ms, data } => {
@@ -221,19 +315,26 @@ impl Job {
                 let wait_ms = never_given_up.wait_ms(self.stalls);
                 let due_ms = due_ms.or_else(|| after(wait_ms.unwrap_or(0)));
                 self.due_ms = due_ms.map(|due_ms| due_ms.max(0));
-                State::Pending
+                false
             }
             Verdict::GiveUp { data, .. } => {
                 self.data = data.as_ref().map_or(self.data, token_of);
-                State::Dead
+                true
             }
         };
-        self.become_state(Some(state));
+        if dies {
+            return self.die();
+        }
+        if signal_ms.is_some() {
+            // Still unknown if the back-off is.
+            self.due_ms = self.due_ms.and(self.due_ms.max(signal_ms));
+        }
+        self.become_state(Some(State::Pending));
     }
 
     /// It is removed, or its retention has expired.
     pub(crate) fn remove(&mut self) {
-        self.next = None;
+        (self.next, self.signal_ms, self.asked_ms) = (None, None, None);
         self.become_state(None);
     }
 

@@ -114,6 +114,8 @@ mod tests {
                 attempts: 1,
                 stalls: 0,
                 next_due_ms: None,
+                signal_ms: None,
+                asked_ms: None,
                 finished_ms: None,
                 expires_ms: None,
                 last: None,

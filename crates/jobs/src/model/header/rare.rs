@@ -16,6 +16,7 @@ pub(crate) mod field {
     pub(crate) const POOL: u8 = 6;
     pub(crate) const KEY: u8 = 7;
     pub(crate) const TAKEN: u8 = 8;
+    pub(crate) const SIGNAL: u8 = 9;
 }
 
 /// Fields that few jobs have; defaults are not written.
@@ -35,6 +36,8 @@ pub(crate) struct Rare {
     pub(crate) key: Option<Bytes>,
     /// The slots of limits that its run occupies.
     pub(crate) taken: Vec<(Bytes, u32)>,
+    /// When the run is due that signals have requested during the current one.
+    pub(crate) signal_ms: Option<i64>,
 }
 
 impl Rare {
@@ -69,6 +72,10 @@ impl Rare {
                 to.uint(*slot);
             }
         }
+        if let Some(signal_ms) = self.signal_ms {
+            to.byte(field::SIGNAL);
+            to.int(signal_ms);
+        }
     }
 
     /// Reads the field of this number.
@@ -86,6 +93,7 @@ impl Rare {
                     self.taken.push((from.bytes()?, from.uint()?));
                 }
             }
+            field::SIGNAL => self.signal_ms = Some(from.int()?),
             _ => {
                 return Err(Error::corrupt(format!(
                     "a job's header has field {number}, which this version of Davenport does not know"

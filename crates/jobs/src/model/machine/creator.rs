@@ -24,7 +24,8 @@ pub(super) fn ask(
     }
     let Some(old) = old else {
         let create = create.ok_or(Error::NotFound)?;
-        return Ok(created(op, due_ms, data, create, cx));
+        let new = created(op, due_ms, data, create, cx);
+        return Ok(Step::put(new, Reply::Created));
     };
     if old.ops.contains(&op) && !cx.planted.is(Bug::AddNotIdempotent) {
         return Ok(Step::nothing(Reply::Repeated));
@@ -46,9 +47,11 @@ pub(super) fn ask(
         }
         State::Running => {
             let next = old.next.as_ref();
-            let due_ms = due_ms
-                .or(next.map(|next| next.due_ms))
-                .unwrap_or(old.due_ms);
+            // It includes the run that signals have requested.
+            let signal_ms = new.take_signal();
+            let next_ms = next.map(|next| next.due_ms);
+            let due_ms =
+                (due_ms.or([next_ms, signal_ms].into_iter().flatten().min())).unwrap_or(old.due_ms);
             if next.is_some_and(|next| next.by_creator && next.due_ms == due_ms)
                 && (data.is_none() || same)
                 && new == *old
@@ -86,13 +89,14 @@ pub(super) fn ask(
     Ok(Step::tell(new, reply))
 }
 
-fn created(
+/// A new job.
+pub(super) fn created(
     op: u64,
     due_ms: Option<i64>,
     data: Option<Bytes>,
     create: Create,
     cx: &Context,
-) -> Step {
+) -> Header {
     let mut new = Header {
         place: Place::Timed,
         due_ms: i64::MIN,
@@ -112,5 +116,5 @@ fn created(
     };
     new.data = new.blob(data.unwrap_or_default());
     new.be_pending(due_ms.unwrap_or(0), cx);
-    Step::put(new, Reply::Created)
+    new
 }

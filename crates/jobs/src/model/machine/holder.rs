@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Change, Context, Finish, Reply, Step};
-use crate::model::header::{Header, Place};
+use crate::model::header::{Header, Next, Place};
 use crate::testing::planted::Bug;
 use crate::{Attempt, Error, Holder, JobLock, Outcome, Result, State};
 
@@ -18,6 +18,7 @@ pub(super) fn accept(
         _ => return Err(Error::NotFound),
     };
     new.attempts += 1;
+    new.clear_asked();
     new.place = Place::Active;
     let attempt = Attempt {
         number: new.attempts,
@@ -90,7 +91,8 @@ pub(super) fn finish(
         }
     };
     let mut new = old.clone();
-    new.stalls = if finish.failed && finish.again_ms.is_some() {
+    let back_off = finish.failed && finish.again_ms.is_some();
+    new.stalls = if back_off {
         new.stalls.saturating_add(1)
     } else {
         0
@@ -104,11 +106,15 @@ pub(super) fn finish(
         None => Outcome::Done,
     };
     new.end_attempt(outcome, finish.reason, cx);
-    let next = new.next.take();
-    let again = next.is_some();
-    match next {
+    let (signal_ms, next) = (new.take_signal(), new.next.take());
+    let signal_ms = signal_ms.filter(|_| !cx.planted.is(Bug::SignalForgotten));
+    let dead = finish.dead && next.is_none() && !cx.planted.is(Bug::DeadIsFinished);
+    let due_ms = match &next {
+        None => signal_ms.filter(|_| !dead),
+        Some(next) => Some(next.merged(signal_ms, back_off)),
+    };
+    match due_ms {
         None => {
-            let dead = finish.dead && !cx.planted.is(Bug::DeadIsFinished);
             if new.is_fleeting() && new.watchers.is_empty() && !dead {
                 return Ok(Step {
                     change: Change::FinishAndDelete,
@@ -122,19 +128,32 @@ pub(super) fn finish(
                 new.be_finished(cx);
             }
         }
-        Some(next) => {
-            match next.data {
+        Some(due_ms) => {
+            match next.and_then(|next| next.data) {
                 Some(newer) => new.data = newer,
                 None => new.replace_data(finish.data),
             }
-            new.be_pending(next.due_ms, cx);
+            new.be_pending(due_ms, cx);
         }
     }
+    let again = due_ms.is_some();
     let mut step = Step::tell(new, Reply::Done { again });
     if cx.planted.is(Bug::FinishNotifiesNone) {
         step.tell.clear();
     }
     Ok(step)
+}
+
+impl Next {
+    /// When the next run is due, together with that of signals: they can neither shorten a back-off, nor delay a creator's
+    /// run.
+    fn merged(&self, signal_ms: Option<i64>, back_off: bool) -> i64 {
+        match signal_ms {
+            Some(signal_ms) if !back_off => self.due_ms.min(signal_ms),
+            Some(signal_ms) if !self.by_creator => self.due_ms.max(signal_ms),
+            _ => self.due_ms,
+        }
+    }
 }
 
 /// The job, if held with `lock`.

@@ -37,6 +37,7 @@ impl Header {
     /// Kept whatever the retention of finished jobs: an operator has to examine it.
     pub(super) fn be_dead(&mut self, cx: &Context) {
         self.place = Place::Dead { at_ms: cx.now_ms };
+        self.clear_asked();
     }
 
     pub(super) fn end_attempt(&mut self, outcome: Outcome, reason: Option<String>, cx: &Context) {
@@ -53,6 +54,24 @@ impl Header {
         if let Some(data) = data {
             self.data = self.blob(data);
         }
+    }
+
+    /// Stores when the first signal arrived since the last run began.
+    pub(super) fn ask(&mut self, cx: &Context) {
+        self.with_rare(|rare| rare.asked_ms = rare.asked_ms.or(Some(cx.now_ms)));
+    }
+
+    pub(super) fn clear_asked(&mut self) {
+        if self.asked_ms().is_some() {
+            self.with_rare(|rare| rare.asked_ms = None);
+        }
+    }
+
+    /// The time of the run that signals have requested, which is handled now.
+    pub(super) fn take_signal(&mut self) -> Option<i64> {
+        let signal_ms = self.signal_ms()?;
+        self.with_rare(|rare| rare.signal_ms = None);
+        Some(signal_ms)
     }
 
     /// The holder requests another run. It can neither delay a run that a creator requested, nor

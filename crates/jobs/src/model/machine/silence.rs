@@ -23,6 +23,7 @@ pub(super) fn stall(
     });
     new.stalls = if healthy { 1 } else { new.stalls + 1 };
     let silent = "its holder went silent".to_owned();
+    let signal_ms = new.take_signal();
     let next = (new.next.take()).filter(|_| !cx.planted.is(Bug::StallDropsNext));
     if let Some(next) = next {
         new.due_ms = next.due_ms;
@@ -34,7 +35,8 @@ pub(super) fn stall(
             // A creator's run is due even if the policy would give the job up: it is a new run, not a
             // retry of the one that went silent.
             new.end_attempt(Outcome::Stalled, Some(silent), cx);
-            new.be_pending(next.due_ms, cx);
+            let signal_ms = signal_ms.unwrap_or(next.due_ms);
+            new.be_pending(next.due_ms.min(signal_ms), cx);
             return Ok(Step::tell(new, Reply::Done { again: true }));
         }
     }
@@ -64,7 +66,8 @@ pub(super) fn stall(
     let again = due_ms.is_some();
     if let Some(due_ms) = due_ms {
         new.end_attempt(Outcome::Stalled, Some(reason), cx);
-        new.be_pending(due_ms.max(0), cx);
+        // A signal does not shorten the back-off.
+        new.be_pending(due_ms.max(signal_ms.unwrap_or(0)), cx);
     } else {
         new.end_attempt(Outcome::GaveUp, Some(reason), cx);
         new.be_dead(cx);

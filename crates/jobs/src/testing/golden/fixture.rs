@@ -32,6 +32,8 @@ add bell
 watch bell 7
 add bell data=changed
 watch large 8
+signal later due=4000
+signal ready due=8000
 ---
 ";
 

@@ -127,6 +127,12 @@ fn header(header: &Header) -> String {
         let data = data.map_or(String::new(), |data| format!(", data {data}"));
         parts.push(format!("next [by {by}, due {}{data}]", next.due_ms));
     }
+    if let Some(signal_ms) = header.signal_ms() {
+        parts.push(format!("signal {signal_ms}"));
+    }
+    if let Some(asked_ms) = header.asked_ms() {
+        parts.push(format!("asked at {asked_ms}"));
+    }
     if header.stalls > 0 {
         parts.push(format!("stalls {}", header.stalls));
     }

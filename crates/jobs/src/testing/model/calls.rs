@@ -2,11 +2,11 @@
 
 use store::Transaction;
 
-use super::script::{Act, At, HOLDERS, IDS, Kept, TYPES};
-use crate::testing::rules::{Token, data_of, token_of};
+use super::script::{Act, At, HOLDERS, IDS, Kept, Request, TYPES};
+use crate::testing::rules::{self, Ask, Ended, Token, data_of, token_of};
 use crate::{
     Accepted, Add, Added, Claim, Error, Finish, Held, Holder, Job, JobId, JobType, Jobs, Op,
-    Result, Retention,
+    Result, Retention, Signal,
 };
 
 /// The names that a script's numbers refer to.
@@ -34,6 +34,11 @@ pub(super) enum Call {
         due_ms: Option<i64>,
         data: Option<Token>,
     },
+    Signal {
+        ty: usize,
+        asks: Vec<Asked>,
+        create: bool,
+    },
     Retry(At),
     Remove(At),
     Accept(Wanted),
@@ -56,14 +61,6 @@ pub(super) struct Wanted {
     pub(super) holder: usize,
     pub(super) count: usize,
     pub(super) horizon_ms: i64,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Ended {
-    pub(super) failed: bool,
-    pub(super) dead: bool,
-    pub(super) again_ms: Option<i64>,
-    pub(super) data: Option<Token>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -115,14 +112,16 @@ impl Call {
         Some(match act {
             Act::Add { ty, requests } => Self::Add {
                 ty: *ty,
-                asks: (requests.iter())
-                    .map(|request| Asked {
-                        id: request.id,
-                        due_ms: request.due.ms(now_ms),
-                        data: request.data,
-                        kept: request.kept,
-                    })
-                    .collect(),
+                asks: Asked::all(requests, now_ms),
+            },
+            Act::Signal {
+                ty,
+                requests,
+                create,
+            } => Self::Signal {
+                ty: *ty,
+                asks: Asked::all(requests, now_ms),
+                create: *create,
             },
             Act::Resubmit { at, due, data } => Self::Resubmit {
                 at: *at,
@@ -166,6 +165,7 @@ impl Call {
         match self {
             Self::Add { .. } => "add",
             Self::Resubmit { .. } => "resubmit",
+            Self::Signal { .. } => "signal",
             Self::Retry(_) => "retry",
             Self::Remove(_) => "remove",
             Self::Accept(_) => "accept",
@@ -173,6 +173,32 @@ impl Call {
             Self::RunAgain(..) => "run_again",
             Self::Finish(_) => "finish",
         }
+    }
+}
+
+impl Asked {
+    /// The same in the words of the rules.
+    pub(super) fn wanted(&self, of_type_ms: Option<u64>) -> Ask {
+        let kept_ms = match self.kept {
+            Kept::AsType => of_type_ms,
+            Kept::Forever => None,
+            Kept::Ms(ms) => Some(ms),
+        };
+        Ask {
+            create: Some(rules::Kept(kept_ms)),
+            due_ms: Some(self.due_ms),
+            data: Some(self.data),
+        }
+    }
+
+    fn all(requests: &[Request], now_ms: i64) -> Vec<Self> {
+        let asks = requests.iter().map(|request| Self {
+            id: request.id,
+            due_ms: request.due.ms(now_ms),
+            data: request.data,
+            kept: request.kept,
+        });
+        asks.collect()
     }
 }
 
@@ -219,6 +245,11 @@ impl Names {
         adds.collect()
     }
 
+    fn signals(&self, asks: &[Asked], create: bool) -> Vec<Signal> {
+        let adds = self.adds(asks).into_iter();
+        adds.map(|add| Signal { add, create }).collect()
+    }
+
     /// Makes the call in its own transaction.
     pub(super) async fn call(&self, jobs: &Jobs, call: &Call, drawn: &Drawn) -> Result<Reply> {
         Ok(match call {
@@ -235,6 +266,13 @@ impl Names {
                 Reply::Added(vec![
                     jobs.resubmit(ty, id, *due_ms, data.map(data_of)).await?,
                 ])
+            }
+            Call::Signal { ty, asks, create } => {
+                let (ty, signals) = (&self.types[*ty], self.signals(asks, *create));
+                Reply::Added(match &*signals {
+                    [signal] => vec![jobs.signal(ty, signal.clone()).await?],
+                    signals => jobs.signal_many(ty, signals).await?,
+                })
             }
             Call::Retry(at) => {
                 Reply::Retried(jobs.retry(&self.types[at.ty], &self.ids[at.id]).await?)
@@ -283,6 +321,10 @@ impl Names {
                 let (ty, id, data) = (&self.types[at.ty], &self.ids[at.id], data.map(data_of));
                 let added = jobs.resubmit_in(tx, &drawn.op, ty, id, *due_ms, data);
                 Reply::Added(vec![added.await?])
+            }
+            Call::Signal { ty, asks, create } => {
+                let (ty, signals) = (&self.types[*ty], self.signals(asks, *create));
+                Reply::Added((jobs.signal_many_in(tx, &drawn.op, ty, &signals)).await?)
             }
             Call::Retry(at) => {
                 let (ty, id) = (&self.types[at.ty], &self.ids[at.id]);
@@ -357,7 +399,7 @@ impl Reply {
 }
 
 impl Reply {
-    /// The same reply, ignoring whether the job runs again.
+    /// The same reply, ignoring whether the job runs again, or is dead.
     pub(super) fn ignoring_again(&self) -> Self {
         let once = |held: Held| Held {
             again: false,
@@ -368,6 +410,13 @@ impl Reply {
             Self::Ended(answers) => {
                 let answers = answers.iter().cloned().map(|answer| answer.map(once));
                 Self::Ended(answers.collect())
+            }
+            Self::Added(added) => {
+                let added = added.iter().map(|added| match added {
+                    Added::Ignored => Added::Unchanged,
+                    other => *other,
+                });
+                Self::Added(added.collect())
             }
             other => other.clone(),
         }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::calls::{Asked, Call, Circumstances, Ended, Refusal, Reply, Wanted};
-use super::script::{At, Kept, TYPES};
-use crate::testing::rules::{self, Ask, Token};
+use super::calls::{Asked, Call, Circumstances, Refusal, Reply, Wanted};
+use super::script::{At, TYPES};
+use crate::testing::rules::{self, Ask, Ended, Token};
 use crate::{Accepted, Added, Held, Job, JobLock, Outcome, State, TypeConfig, Verdict};
 
 /// The whole queue.
@@ -45,6 +45,21 @@ impl Run {
 }
 
 impl ExpectedJob {
+    /// What follows from a creator's call.
+    fn added(&mut self, added: Added, now_ms: i64) {
+        match added {
+            Added::Created => {
+                *self = Self {
+                    job: std::mem::take(&mut self.job),
+                    created_ms: now_ms,
+                    ..Self::default()
+                };
+            }
+            Added::Revived => self.finished = None,
+            _ => {}
+        }
+    }
+
     /// Ends the current run.
     fn end_run(&mut self, now_ms: i64, outcome: Outcome) {
         if let Some(run) = self.runs.last_mut() {
@@ -73,6 +88,7 @@ impl Expected {
             }
             (Call::Accept(_), reply) => return Err(format!("a claim was answered {reply:?}")),
             (Call::Add { ty, asks }, _) => self.add(*ty, asks, how),
+            (Call::Signal { ty, asks, create }, _) => self.signal(*ty, asks, *create, how),
             (Call::Resubmit { at, due_ms, data }, _) => {
                 let ask = Ask {
                     create: None,
@@ -144,16 +160,7 @@ impl Expected {
             return Reply::Refused(Refusal::NoType);
         };
         let added = asks.iter().filter_map(|ask| {
-            let kept_ms = match ask.kept {
-                Kept::AsType => config.retention_ms,
-                Kept::Forever => None,
-                Kept::Ms(ms) => Some(ms),
-            };
-            let wanted = Ask {
-                create: Some(rules::Kept(kept_ms)),
-                due_ms: Some(ask.due_ms),
-                data: Some(ask.data),
-            };
+            let wanted = ask.wanted(config.retention_ms);
             self.ask(At { ty, id: ask.id }, &wanted)
         });
         let mut added: Vec<_> = added.collect();
@@ -170,20 +177,30 @@ impl Expected {
         Reply::Added(added)
     }
 
+    fn signal(&mut self, ty: usize, asks: &[Asked], create: bool, how: Circumstances) -> Reply {
+        let Some(config) = self.types[ty] else {
+            return Reply::Refused(Refusal::NoType);
+        };
+        let now_ms = self.now_ms;
+        let added = asks.iter().map(|ask| {
+            let mut wanted = ask.wanted(config.retention_ms);
+            wanted.create = wanted.create.filter(|_| create);
+            let job = self.jobs.entry(At { ty, id: ask.id }).or_default();
+            let added = job.job.signal(&wanted, now_ms);
+            job.added(added, now_ms);
+            match added {
+                // A signal that is repeated finds the job as it has left it.
+                added if how.again && added != Added::Ignored => Added::Unchanged,
+                added => added,
+            }
+        });
+        Reply::Added(added.collect())
+    }
+
     fn ask(&mut self, at: At, ask: &Ask) -> Option<Added> {
         let job = self.jobs.entry(at).or_default();
         let added = job.job.ask(ask)?;
-        match added {
-            Added::Created => {
-                *job = ExpectedJob {
-                    job: std::mem::take(&mut job.job),
-                    created_ms: self.now_ms,
-                    ..ExpectedJob::default()
-                };
-            }
-            Added::Revived => job.finished = None,
-            _ => {}
-        }
+        job.added(added, self.now_ms);
         Some(added)
     }
 
@@ -221,6 +238,7 @@ impl Expected {
                 ("with other data", Some(*data) != should.data),
                 ("with another time", Some(accepted.due_ms) != should.due_ms),
                 ("with other stalls", accepted.stalls != should.stalls),
+                ("with another signal", accepted.asked_ms != should.asked_ms),
                 (
                     "made at another time",
                     accepted.created_ms != job.created_ms,
@@ -283,18 +301,11 @@ impl Expected {
             return (ended.then_some(Held { again, repeated })).ok_or(Refusal::Halt);
         }
         let outcome = match end.again_ms {
-            Some(due_ms) => {
-                job.job.run_again(Some(due_ms), None);
-                Outcome::Again
-            }
+            Some(_) => Outcome::Again,
             None if end.failed || end.dead => Outcome::Failed,
             None => Outcome::Done,
         };
-        let stalls = job.job.stalls + 1;
-        let again = job.job.finish(end.data, end.dead);
-        if end.failed && end.again_ms.is_some() {
-            job.job.stalls = stalls;
-        }
+        let again = job.job.finish(end);
         job.end_run(now_ms, outcome);
         self.effects += 1;
         Ok(Held {

@@ -56,6 +56,10 @@ mistake::planted! {
     ignores_schedule: IgnoresSchedule,
     dead_is_finished: DeadIsFinished,
     retry_keeps_failures: RetryKeepsFailures,
+    signal_cuts_back_off: SignalCutsBackOff,
+    signal_disturbs_run: SignalDisturbsRun,
+    signal_merge_lost: SignalMergeLost,
+    signal_forgotten: SignalForgotten,
 }
 
 mistake::weakened! {
@@ -69,6 +73,8 @@ mistake::weakened! {
     resubmit: resubmit Job All,
     retry: retry Job All,
     run_again: run_again Job All,
+    signal_first: signal Job First,
+    signal_later: signal Job Later,
     update: update Job All,
 }
 

@@ -62,6 +62,12 @@ pub(super) enum Act {
         due: Option<When>,
         data: Option<Token>,
     },
+    Signal {
+        ty: usize,
+        requests: Vec<Request>,
+        /// Whether absent jobs are created.
+        create: bool,
+    },
     Retry(At),
     Remove(At),
     Accept {
@@ -146,7 +152,7 @@ impl Step {
         let mut asked = Vec::new();
         acts.iter().all(|act| match act {
             Act::Remove(_) | Act::Accept { .. } => false,
-            Act::Add { ty, requests } => {
+            Act::Add { ty, requests } | Act::Signal { ty, requests, .. } => {
                 let mut of_act: Vec<_> = requests.iter().map(|request| (*ty, request.id)).collect();
                 let new = !of_act.iter().any(|at| asked.contains(at));
                 asked.append(&mut of_act);
@@ -200,6 +206,8 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (0..TYPES, vec(request(), 3..9)).prop_map(|(ty, requests)| Act::Add { ty, requests }),
         2 => (at(), option::of(when()), option::of(token()))
             .prop_map(|(at, due, data)| Act::Resubmit { at, due, data }),
+        3 => (0..TYPES, vec(request(), 1..4), proptest::bool::ANY)
+            .prop_map(|(ty, requests, create)| Act::Signal { ty, requests, create }),
         1 => at().prop_map(Act::Retry),
         1 => at().prop_map(Act::Remove),
         5 => (0..TYPES, 0..HOLDERS, 1..4_usize, option::weighted(0.2, -20..60_i64)).prop_map(
@@ -254,6 +262,7 @@ fn end() -> impl Strategy<Value = End> {
         1 => Just((None, true, false)),
         1 => Just((None, false, true)),
         2 => when().prop_map(|when| (Some(when), false, false)),
+        1 => when().prop_map(|when| (Some(when), true, false)),
     ];
     (how, option::of(token())).prop_map(|((again, failed, dead), data)| End {
         again,

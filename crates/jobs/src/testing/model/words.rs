@@ -72,6 +72,17 @@ impl fmt::Debug for Act {
                 }
                 write!(f, "{:?}", Data(*data))
             }
+            Self::Signal {
+                ty,
+                requests,
+                create,
+            } => {
+                let create = if *create { ", or create" } else { "" };
+                write!(f, "signal in t{ty}{create}:")?;
+                requests
+                    .iter()
+                    .try_for_each(|request| write!(f, " {request:?}"))
+            }
             Self::Retry(at) => write!(f, "retry {at:?}"),
             Self::Remove(at) => write!(f, "remove {at:?}"),
             Self::Accept {
@@ -130,6 +141,7 @@ impl fmt::Debug for When {
 impl fmt::Debug for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.again {
+            Some(when) if self.failed => write!(f, "as failed, to run again {when:?}")?,
             Some(when) => write!(f, "to run again {when:?}")?,
             None if self.dead => write!(f, "as dead")?,
             None if self.failed => write!(f, "as failed")?,

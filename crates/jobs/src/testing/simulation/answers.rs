@@ -67,8 +67,9 @@ impl<'a> Answers<'a> {
                 Some("was refused, and was done")
             }
             // A retried claim may get other jobs; the judge checks that.
+            // So does a retried signal whose jobs have run meanwhile.
             _ if times > 1
-                && call.name != "accept"
+                && !matches!(call.name, "accept" | "signal")
                 && !(call.unsure && self.was_undone(number)) =>
             {
                 Some("was done twice")

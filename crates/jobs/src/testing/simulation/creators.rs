@@ -1,5 +1,6 @@
 //! Creators: they add, re-add, resubmit, remove and replace jobs.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::try_join_all;
@@ -12,7 +13,7 @@ use tokio::time::sleep;
 use super::history::{CallId, Entry, Glimpse, What};
 use super::node::Node;
 use crate::testing::rules::{Ask, Kept, data_of};
-use crate::{Add, Added, Error, JobId, Op, Result, Retention};
+use crate::{Add, Added, Error, JobId, Op, Result, Retention, Signal};
 
 /// Creates work until all faults end.
 pub(super) async fn create(node: Node, mut rng: SmallRng) {
@@ -107,7 +108,6 @@ impl Ask {
 }
 
 /// Records the effect of a creator's call, or that it has none.
-#[expect(clippy::too_many_arguments, reason = "all of it makes the entry")]
 async fn note(
     node: &Node,
     tx: &Transaction,
@@ -115,20 +115,22 @@ async fn note(
     ty: usize,
     id: &JobId,
     before: Option<Glimpse>,
-    ask: &Ask,
-    added: Added,
+    what: What,
 ) -> Result<()> {
+    let (What::Ask(_, added) | What::Signal(.., added)) = what else {
+        return Ok(());
+    };
     let entry = Entry {
         call: Some(call),
         at: node.history().now(),
         ty,
         id: id.clone(),
         before,
-        what: What::Ask(ask.clone(), added),
+        what,
     };
     match added {
         Added::Repeated => {}
-        Added::Unchanged => node.history().saw(tx.read_version().await?, entry),
+        Added::Unchanged | Added::Ignored => node.history().saw(tx.read_version().await?, entry),
         _ => node.history().done(tx, entry),
     }
     Ok(())
@@ -145,7 +147,8 @@ async fn add(node: &Node, ty: usize, asks: &[(JobId, Ask)]) {
             let before = try_join_all(before).await?;
             let added = jobs.add_many_in(&tx, op, node.ty(ty), adds).await?;
             for (((id, ask), before), added) in asks.iter().zip(before).zip(&added) {
-                note(node, &tx, call, ty, id, Some(before), ask, *added).await?;
+                let what = What::Ask(ask.clone(), *added);
+                note(node, &tx, call, ty, id, Some(before), what).await?;
             }
             Ok(added)
         })
@@ -153,6 +156,50 @@ async fn add(node: &Node, ty: usize, asks: &[(JobId, Ask)]) {
     history.end(call, &result, |added: &Vec<Added>| {
         added.iter().any(|added| *added != Added::Unchanged)
     });
+}
+
+/// Signals jobs until all faults end, like a feed of changes.
+pub(super) async fn signal(node: Node, mut rng: SmallRng) {
+    let (rng, history, jobs) = (&mut rng, node.history(), &node.jobs);
+    loop {
+        sleep(some_time(rng, node.world.plan.creators_gap * 2)).await;
+        if node.world.healing() {
+            return;
+        }
+        let ty = rng.random_range(0..node.world.types.len());
+        let ids: BTreeSet<JobId> = (0..rng.random_range(1..8))
+            .filter_map(|_| node.world.known_id(ty, rng))
+            .collect();
+        let mut asks: Vec<(JobId, Ask)> = (ids.into_iter())
+            .map(|id| (id, draw_ask(&node, ty, rng)))
+            .collect();
+        for (_, ask) in &mut asks {
+            ask.create = ask.create.filter(|_| rng.random_bool(0.2));
+        }
+        let signals = asks.iter().map(|(id, ask)| Signal {
+            add: ask.add(&node, ty, id),
+            create: ask.create.is_some(),
+        });
+        let (signals, asks) = (&signals.collect::<Vec<_>>(), &asks);
+        let (op, call, node) = (&jobs.op(), history.call("signal", node.index), &node);
+        let result = (jobs.store())
+            .transact("signal", |tx| async move {
+                history.attempt(call, &tx);
+                let before = asks.iter().map(|(id, _)| node.glimpse(&tx, ty, id));
+                let before = try_join_all(before).await?;
+                let added = jobs.signal_many_in(&tx, op, node.ty(ty), signals).await?;
+                for (((id, ask), before), added) in asks.iter().zip(before).zip(&added) {
+                    let what = What::Signal(ask.clone(), op.now_ms, *added);
+                    note(node, &tx, call, ty, id, Some(before), what).await?;
+                }
+                Ok(added)
+            })
+            .await;
+        history.end(call, &result, |added: &Vec<Added>| {
+            let nothing = |added| matches!(added, &Added::Unchanged | &Added::Ignored);
+            !added.iter().all(nothing)
+        });
+    }
 }
 
 async fn resubmit(node: &Node, ty: usize, id: &JobId, ask: &Ask) {
@@ -164,7 +211,8 @@ async fn resubmit(node: &Node, ty: usize, id: &JobId, ask: &Ask) {
             let before = Some(node.glimpse(&tx, ty, id).await?);
             let data = ask.data.map(data_of);
             let added = (jobs.resubmit_in(&tx, op, node.ty(ty), id, ask.due_ms, data)).await?;
-            note(node, &tx, call, ty, id, before, ask, added).await?;
+            let what = What::Ask(ask.clone(), added);
+            note(node, &tx, call, ty, id, before, what).await?;
             Ok(added)
         })
         .await;
@@ -200,7 +248,8 @@ async fn remove(node: &Node, ty: usize, id: &JobId, replace: Option<&Ask>) {
             if let Some(ask) = replace {
                 let add = ask.add(node, ty, id);
                 let added = jobs.add_in(&tx, op, node.ty(ty), add).await?;
-                note(node, &tx, call, ty, id, None, ask, added).await?;
+                let what = What::Ask(ask.clone(), added);
+                note(node, &tx, call, ty, id, None, what).await?;
             }
             Ok(())
         })

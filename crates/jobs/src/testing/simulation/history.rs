@@ -15,7 +15,7 @@ use store::{KeyRange, RangeOptions, Store, Transaction};
 use tokio::time::Instant;
 
 use crate::model::header::Header;
-use crate::testing::rules::{self, Ask, Told, token_of};
+use crate::testing::rules::{self, Ask, Ended, Told, token_of};
 use crate::{
     Accepted, Added, Error, Finish, Job, JobId, JobLock, JobType, Jobs, Notice, Result, State,
     Verdict,
@@ -89,6 +89,8 @@ pub(super) struct Entry {
 #[derive(Debug, Clone)]
 pub(super) enum What {
     Ask(Ask, Added),
+    /// A signal, and when it arrived by its caller's clock.
+    Signal(Ask, i64, Added),
     Remove,
     Accept,
     Beat {
@@ -103,9 +105,7 @@ pub(super) enum What {
     },
     Finish {
         lock: JobLock,
-        again_ms: Option<i64>,
-        data: Option<u64>,
-        dead: bool,
+        end: Ended,
         again: bool,
     },
     Stall(Verdict),

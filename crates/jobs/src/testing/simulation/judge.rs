@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::answers::Answers;
 use super::history::{Delivered, Entry, Followed, Glimpse, Record, Token, What};
 use super::plan::Plan;
-use crate::testing::rules::{self, Job, Told, token_of};
+use crate::testing::rules::{self, Ended, Job, Told};
 use crate::{Added, Counts, JobId, JobLock, State};
 
 /// A job: type and id.
@@ -29,6 +29,8 @@ pub(super) struct Judge<'a> {
     accepted: BTreeSet<(Key, JobLock)>,
     /// Jobs taken by each claim, with versions.
     claims: BTreeMap<usize, Vec<(u64, Key, JobLock)>>,
+    /// The runs of each job that had begun when the last signal to it was committed.
+    signalled: BTreeMap<Key, u32>,
     problems: Vec<String>,
     /// The job of the first problem.
     suspect: Option<Key>,
@@ -50,6 +52,7 @@ impl<'a> Judge<'a> {
             delivered: BTreeMap::new(),
             accepted: BTreeSet::new(),
             claims: BTreeMap::new(),
+            signalled: BTreeMap::new(),
             problems: Vec::new(),
             suspect: None,
         }
@@ -198,6 +201,9 @@ impl<'a> Judge<'a> {
             self.claimed(version, &key, entry);
         }
         if let Some(before) = &entry.before {
+            if before.state.is_none() {
+                self.signalled.remove(&key);
+            }
             let reached = self.reach(&key, before, entry.at, matches!(entry.what, What::Accept));
             if let Err(problem) = reached {
                 return self.say(&key, format!("{problem}, at {entry:?}"));
@@ -264,11 +270,7 @@ impl<'a> Judge<'a> {
                 Some(State::Running) => {
                     let handed_back = &self.record.handed_back;
                     if let Some(back) = model.lock.and_then(|lock| handed_back.get(&lock)) {
-                        if let Some(due_ms) = back.finish.again_ms {
-                            model.run_again(Some(due_ms), None);
-                        }
-                        let data = back.finish.data.as_ref().and_then(token_of);
-                        model.finish(data, back.finish.dead);
+                        model.finish(&Ended::from(&back.finish));
                         continue;
                     }
                     let held_by = (model.lock).and_then(|lock| self.delivered.get(&lock));
@@ -280,7 +282,7 @@ impl<'a> Judge<'a> {
                     }
                     let due_ms = model.due_ms;
                     model.run_again(due_ms, None);
-                    model.finish(None, false);
+                    model.finish(&Ended::default());
                 }
                 Some(State::Finished) if seen.state.is_none() && model.kept_ms.is_some() => {
                     model.remove();
@@ -310,6 +312,12 @@ impl<'a> Judge<'a> {
         };
         if accepted.job.id != key.1 || delivered.ty != key.0 {
             return Err("was handed out as another job".into());
+        }
+        if accepted.asked_ms != model.covered_ms {
+            let (is, should) = (accepted.asked_ms, model.covered_ms);
+            return Err(format!(
+                "was handed out with a signal of {is:?} and not of {should:?}"
+            ));
         }
         if accepted.stalls != model.stalls {
             let (is, should) = (accepted.stalls, model.stalls);
@@ -344,7 +352,10 @@ impl<'a> Judge<'a> {
         // What wrote nothing was true at its read version, which may be older than the entry.
         let seen_only = matches!(
             entry.what,
-            What::Look | What::Halt(_) | What::Ask(_, Added::Unchanged)
+            What::Look
+                | What::Halt(_)
+                | What::Ask(_, Added::Unchanged)
+                | What::Signal(.., Added::Unchanged | Added::Ignored)
         );
         if !seen_only {
             self.check_handed_back(key, entry.at)?;
@@ -363,7 +374,19 @@ impl<'a> Judge<'a> {
                     return Err(format!("was answered {added:?} and not {should:?}"));
                 }
             }
-            What::Remove => model.remove(),
+            What::Signal(signal, now_ms, added) => {
+                let should = model.signal(signal, *now_ms);
+                if *added != should {
+                    return Err(format!("a signal was answered {added:?}, not {should:?}"));
+                }
+                if *added != Added::Ignored {
+                    self.signalled.insert(key.clone(), model.attempts);
+                }
+            }
+            What::Remove => {
+                model.remove();
+                self.signalled.remove(key);
+            }
             What::Accept => {
                 let lock = entry.before.as_ref().and_then(|before| before.lock);
                 model.accept(lock);
@@ -382,18 +405,9 @@ impl<'a> Judge<'a> {
                 holds(*lock)?;
                 model.run_again(Some(*due_ms), *data);
             }
-            What::Finish {
-                lock,
-                again_ms,
-                data,
-                dead,
-                again,
-            } => {
+            What::Finish { lock, end, again } => {
                 holds(*lock)?;
-                if let Some(due_ms) = again_ms {
-                    model.run_again(Some(*due_ms), None);
-                }
-                if model.finish(*data, *dead) != *again {
+                if model.finish(end) != *again {
                     return Err("its holder was told wrong about another run".into());
                 }
             }
@@ -433,6 +447,11 @@ impl<'a> Judge<'a> {
             let reached = reached.and_then(|()| self.check_handed_back(&key, Duration::MAX));
             if let Err(problem) = reached {
                 self.say(&key, format!("in the end it {problem}"));
+            }
+            // A run has begun since the last signal, or is going to, unless the job is dead or removed.
+            let signalled = self.signalled.get(&key);
+            if seen.state == Some(State::Finished) && signalled == Some(&seen.attempts) {
+                self.say(&key, "a signal was followed by no run");
             }
         }
         let lost: Vec<_> = (self.delivered.iter())

@@ -55,6 +55,10 @@ mistake::planted! {
     dead_is_finished: DeadIsFinished,
     retry_keeps_failures: RetryKeepsFailures,
     undecodable_fails_claim: UndecodableFailsClaim,
+    signal_cuts_back_off: SignalCutsBackOff,
+    signal_disturbs_run: SignalDisturbsRun,
+    signal_merge_lost: SignalMergeLost,
+    signal_forgotten: SignalForgotten,
 }
 
 mistake::weakened! {

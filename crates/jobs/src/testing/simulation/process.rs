@@ -71,6 +71,10 @@ impl Process {
             let rng = actor_rng(plan.seed, &parts);
             self.spawn(gate, creators::create(node.clone(), rng));
         }
+        if does.creators > 0 {
+            let rng = actor_rng(plan.seed, &[node.index as u64, incarnation, 10]);
+            self.spawn(gate, creators::signal(node.clone(), rng));
+        }
     }
 
     /// A task of an actor; ends with the process.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::history::{CallId, Entry, Glimpse, Token, What};
 use super::node::Node;
-use crate::testing::rules::{data_of, token_of};
+use crate::testing::rules::{Ended, data_of};
 use crate::{Accepted, AcceptorHandle, Error, Finish, Held, Job, Result};
 
 /// Runs jobs from the node's acceptor without end.
@@ -192,7 +192,10 @@ impl Run<'_> {
                 } else {
                     self.node.jobs.clock().now_ms() + self.rng.random_range(0..10_000)
                 };
-                Finish::again(due_ms)
+                Finish {
+                    failed: self.rng.random_bool(0.5),
+                    ..Finish::again(due_ms)
+                }
             }
             12..16 => Finish::failed("it did not work"),
             16..20 => Finish::dead("it cannot work"),
@@ -318,9 +321,7 @@ impl Run<'_> {
                 if !held.repeated {
                     let what = What::Finish {
                         lock: job.lock,
-                        again_ms: finish.again_ms,
-                        data: finish.data.as_ref().and_then(token_of),
-                        dead: finish.dead,
+                        end: finish.into(),
                         again: held.again,
                     };
                     history.done(&tx, self.entry(call, Some(before), what));
@@ -368,9 +369,7 @@ impl Run<'_> {
                     history.done(&tx, self.entry(call, Some(before), again));
                     let finish = What::Finish {
                         lock,
-                        again_ms: None,
-                        data: None,
-                        dead: false,
+                        end: Ended::default(),
                         again: held.again,
                     };
                     history.done(&tx, self.entry(call, None, finish));
