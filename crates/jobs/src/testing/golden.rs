@@ -188,6 +188,17 @@ impl Script {
                 self.runtime.block_on(self.jobs.remove(&mail(), &id))?;
                 "removed".to_owned()
             }
+            _ => return self.hold(command),
+        };
+        args.reject_next()?;
+        Ok(answer)
+    }
+
+    /// Commands of holders.
+    fn hold(&mut self, command: &Command) -> Answer<String> {
+        let mut args = command.consume_args();
+        let mut pos = || args.next_pos().ok_or("one more argument is needed");
+        let answer = match &*command.name {
             "accept" => {
                 let (holder, count) = (pos()?, args.take_key("count").unwrap_or("1"));
                 self.accept(holder, count.parse()?)?

@@ -212,6 +212,14 @@ impl<'a> Judge<'a> {
         if let Err(problem) = self.apply(&key, entry) {
             self.say(&key, format!("{problem}, at {entry:?}"));
         }
+        match entry.what {
+            What::Signal(.., added) if added != Added::Ignored => {
+                let attempts = self.jobs.get(&key).map_or(0, |job| job.attempts);
+                self.signalled.insert(key, attempts);
+            }
+            What::Remove => drop(self.signalled.remove(&key)),
+            _ => {}
+        }
     }
 
     /// The attempt and lock of the job's next run that an acceptor was asked to end.
@@ -379,14 +387,8 @@ impl<'a> Judge<'a> {
                 if *added != should {
                     return Err(format!("a signal was answered {added:?}, not {should:?}"));
                 }
-                if *added != Added::Ignored {
-                    self.signalled.insert(key.clone(), model.attempts);
-                }
             }
-            What::Remove => {
-                model.remove();
-                self.signalled.remove(key);
-            }
+            What::Remove => model.remove(),
             What::Accept => {
                 let lock = entry.before.as_ref().and_then(|before| before.lock);
                 model.accept(lock);
