@@ -18,7 +18,7 @@
 //! 10 COUNT     type, row, edge                        = 64-bit little endian, added to: transitions made
 //! 11 LEASE     type, partition                        = owner, generation, clock, stamp
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
-//!    NOTE      type, nonce, lock and signal           = ""        a run that an acceptor is to stop
+//!    NOTE      type, nonce, lock, interrupt           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
 //! 21 DEAD      type, bucket, died_ms, id              = ""        dead letters
 //! 23 QUARANTINE type, id                             = state, time: a job that cannot be decoded, out of the index

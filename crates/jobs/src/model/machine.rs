@@ -55,7 +55,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::model::header::{Header, Order};
-use crate::model::run::Signal;
+use crate::model::run::Interrupt;
 use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
 use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
@@ -231,7 +231,7 @@ pub(crate) struct Step {
     /// Notifiers to notify.
     pub(crate) tell: Vec<u64>,
     /// For the job's previous holder, if it had one.
-    pub(crate) signal: Option<Signal>,
+    pub(crate) interrupt: Option<Interrupt>,
     pub(crate) reply: Reply,
 }
 
@@ -277,7 +277,7 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
         Event::Remove => {
             let old = old.ok_or(Error::NotFound)?;
             Ok(Step {
-                signal: Some(Signal::Lost),
+                interrupt: Some(Interrupt::Lost),
                 ..Step::delete(old)
             })
         }
@@ -323,7 +323,7 @@ impl Step {
             change: Change::None,
             spill: None,
             tell: Vec::new(),
-            signal: None,
+            interrupt: None,
             reply,
         }
     }

@@ -25,30 +25,30 @@ struct Pace {
     longer: Option<(Duration, CommitStamp)>,
 }
 
-/// A signal for the holder of a job.
+/// An interrupt for the holder of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub(crate) enum Interrupt {
     /// A creator requested another run.
     Again = 1,
     /// The job was removed.
     Lost = 2,
 }
 
-impl Signal {
-    /// The signal in a note about a run, in place of a job id.
+impl Interrupt {
+    /// The interrupt in a note about a run, in place of a job id.
     pub(crate) fn note(self, lock: JobLock) -> Result<JobId> {
         JobId::new([&lock.as_bytes()[..], &[self as u8]].concat())
     }
 
     pub(crate) fn of_note(note: &JobId) -> Result<(JobLock, Self)> {
-        let signal = match note.as_bytes().get(16) {
+        let interrupt = match note.as_bytes().get(16) {
             Some(1) => Some(Self::Again),
             Some(2) => Some(Self::Lost),
             _ => None,
         };
         let lock = note.as_bytes().first_chunk();
-        (lock.zip(signal))
-            .map(|(lock, signal)| (JobLock::from_bytes(*lock), signal))
+        (lock.zip(interrupt))
+            .map(|(lock, interrupt)| (JobLock::from_bytes(*lock), interrupt))
             .ok_or_else(|| Error::corrupt("a note to a holder cannot be decoded"))
     }
 }
@@ -69,10 +69,10 @@ pub(crate) enum Ended {
 }
 
 impl Run {
-    pub(crate) fn signal(&self, signal: Signal) {
-        match signal {
-            Signal::Again => self.again.cancel(),
-            Signal::Lost => self.lost.cancel(),
+    pub(crate) fn interrupt(&self, interrupt: Interrupt) {
+        match interrupt {
+            Interrupt::Again => self.again.cancel(),
+            Interrupt::Lost => self.lost.cancel(),
         }
     }
 

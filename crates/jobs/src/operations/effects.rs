@@ -104,7 +104,7 @@ impl Effects<'_> {
             change,
             spill,
             tell,
-            signal,
+            interrupt,
             reply,
         } = step(header.as_deref(), event, &self.cx)?;
         let old = header.clone();
@@ -155,11 +155,11 @@ impl Effects<'_> {
         }
         self.tell(ty, id, &tell);
         let held_by = old.as_ref().and_then(|old| old.lock());
-        if let (Some(signal), Some(lock)) = (signal, held_by)
+        if let (Some(interrupt), Some(lock)) = (interrupt, held_by)
             && let Some(acceptor) = lock.acceptor()
             && !self.cx.planted.is(Bug::CancelLeavesNoNote)
         {
-            self.tell(ty, &signal.note(lock)?, &[acceptor]);
+            self.tell(ty, &interrupt.note(lock)?, &[acceptor]);
         }
         Ok(reply)
     }

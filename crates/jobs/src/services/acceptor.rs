@@ -48,8 +48,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::model::clock::millis;
 use crate::operations::effects::POLL_MS;
+use crate::services::interrupts::Runs;
 use crate::services::pause::Pause;
-use crate::services::signals::Runs;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
 use crate::{

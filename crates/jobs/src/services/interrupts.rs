@@ -16,7 +16,7 @@ use store::{RangeOptions, Watch};
 use tokio::sync::Notify;
 
 use crate::model::keys::Keys;
-use crate::model::run::{Run, Signal};
+use crate::model::run::{Interrupt, Run};
 use crate::operations::effects::POLL_MS;
 use crate::services::pause::Pause;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
@@ -44,7 +44,7 @@ struct Table {
     prune_at: usize,
     /// During a claim, notes about its runs may arrive before the runs are known.
     claiming: bool,
-    early: Vec<(JobLock, Signal)>,
+    early: Vec<(JobLock, Interrupt)>,
 }
 
 impl Runs {
@@ -62,7 +62,7 @@ impl Runs {
 
     /// Called before a claim.
     pub(crate) fn claim(&self, planted: Planted) {
-        self.table().claiming = !planted.is(Bug::EarlySignalsAreLost);
+        self.table().claiming = !planted.is(Bug::EarlyInterruptsAreLost);
     }
 
     /// Adds new runs.
@@ -70,8 +70,8 @@ impl Runs {
         let table = &mut *self.table();
         for Accepted { job, .. } in accepted {
             table.runs.insert(job.lock, Arc::downgrade(&job.run));
-            for (_, signal) in table.early.iter().filter(|(lock, _)| *lock == job.lock) {
-                job.run.signal(*signal);
+            for (_, interrupt) in table.early.iter().filter(|(lock, _)| *lock == job.lock) {
+                job.run.interrupt(*interrupt);
             }
         }
         if table.runs.len() > table.prune_at {
@@ -88,11 +88,11 @@ impl Runs {
         table.early.clear();
     }
 
-    fn signal(&self, lock: JobLock, signal: Signal) {
+    fn interrupt(&self, lock: JobLock, interrupt: Interrupt) {
         let table = &mut *self.table();
         match table.runs.get(&lock).map(Weak::upgrade) {
-            Some(Some(run)) => run.signal(signal),
-            None if table.claiming => table.early.push((lock, signal)),
+            Some(Some(run)) => run.interrupt(interrupt),
+            None if table.claiming => table.early.push((lock, interrupt)),
             Some(None) | None => {}
         }
     }
@@ -108,7 +108,7 @@ impl Runs {
         }
     }
 
-    /// Signals runs as notes arrive, forever.
+    /// Interrupts runs as notes arrive, forever.
     pub(crate) async fn listen(&self, jobs: &Jobs, ty: &JobType) -> Infallible {
         let mut pause = Pause::new(jobs.entropy(), jobs.planted());
         loop {
@@ -127,7 +127,7 @@ impl Runs {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(job.ty = %ty, error = %error.chain(), "cannot read signals of runs");
+                    tracing::debug!(job.ty = %ty, error = %error.chain(), "cannot read interrupts of runs");
                     tokio::time::sleep(pause.after_error()).await;
                 }
             }
@@ -138,7 +138,7 @@ impl Runs {
     async fn take(&self, jobs: &Jobs, ty: &JobType) -> Result<Option<Option<Watch>>> {
         let notes = &jobs.keys().notes(ty, self.number);
         let (rows, watch) = (jobs)
-            .read("signals", |tx| async move {
+            .read("interrupts", |tx| async move {
                 let rows = (tx.snapshot()).get_range(notes.clone(), RangeOptions::limit(NOTES));
                 let rows = rows.collect().await?;
                 let bell = jobs.keys().notifier(ty, self.number);
@@ -153,13 +153,13 @@ impl Runs {
             return Ok(watch);
         }
         for row in &rows {
-            let (lock, signal) = Signal::of_note(&Keys::id(notes, &row.key)?)?;
-            self.signal(lock, signal);
+            let (lock, interrupt) = Interrupt::of_note(&Keys::id(notes, &row.key)?)?;
+            self.interrupt(lock, interrupt);
         }
-        // A lock gets no second signal that matters, so no new note can be cleared here.
+        // A lock gets no second interrupt that matters, so no new note can be cleared here.
         let rows = &rows;
         (jobs.store())
-            .transact("clear_signals", |tx| async move {
+            .transact("clear_interrupts", |tx| async move {
                 for row in rows {
                     tx.clear(&row.key);
                 }

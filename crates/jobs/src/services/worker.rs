@@ -116,7 +116,7 @@ impl Retry {
 }
 
 impl<T> Task<T> {
-    /// The job, for calls in the handler's own transactions and for its signals.
+    /// The job, for calls in the handler's own transactions and for its interrupts.
     pub fn job(&self) -> &Job {
         &self.job
     }

@@ -43,7 +43,7 @@ pub(crate) enum Bug {
     /// A removal or requested run leaves no note for the holder.
     CancelLeavesNoNote,
     /// A note about a run that is not known yet is dropped.
-    EarlySignalsAreLost,
+    EarlyInterruptsAreLost,
     /// A holder keeps the heartbeat interval that it started with.
     KeepsFirstPace,
     /// The monitor applies a timeout that holders have not learned yet.

@@ -340,7 +340,7 @@ impl World {
     }
 
     /// A run is notified of a requested run before its acceptor knows that its claim was committed.
-    async fn signal_early(&self) -> Option<String> {
+    async fn interrupt_early(&self) -> Option<String> {
         let (jobs, ty, long) = (&self.jobs, &self.ty, Duration::from_mins(1));
         let [first, second] = ["a", "b"].map(|id| JobId::try_from(id).unwrap());
         let me = Holder::new("me").unwrap();
@@ -480,7 +480,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.keep().await)
             .or(World::new(rng, mistake).await.follow().await)
             .or(World::new(rng, mistake).await.end_asleep().await)
-            .or(World::new(rng, mistake).await.signal_early().await)
+            .or(World::new(rng, mistake).await.interrupt_early().await)
     })
 }
 
@@ -498,7 +498,7 @@ fn races_are_harmless() {
 }
 
 mistake::planted! {
-    early_signals_are_lost: EarlySignalsAreLost,
+    early_interrupts_are_lost: EarlyInterruptsAreLost,
 }
 
 mistake::weakened! {

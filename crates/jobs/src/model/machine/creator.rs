@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Context, Create, Reply, Step};
 use crate::model::header::{Blob, Header, Next, Place};
-use crate::model::run::Signal;
+use crate::model::run::Interrupt;
 use crate::testing::planted::Bug;
 use crate::{Error, Result, State};
 
@@ -67,7 +67,7 @@ pub(super) fn ask(
             });
             new.remember(op);
             return Ok(Step {
-                signal: Some(Signal::Again),
+                interrupt: Some(Interrupt::Again),
                 ..Step::put(new, Reply::Deferred)
             });
         }

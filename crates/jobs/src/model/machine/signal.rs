@@ -35,9 +35,9 @@ pub(super) fn signal(
             new.with_rare(|rare| rare.signal_ms = Some(signal_ms));
             if cx.planted.is(Bug::SignalDisturbsRun) {
                 new.ask_again(due_ms, None);
-                let signal = Some(run::Signal::Again);
+                let interrupt = Some(run::Interrupt::Again);
                 let step = Step::put(new, Reply::Deferred);
-                return Step { signal, ..step };
+                return Step { interrupt, ..step };
             }
             (old.due_ms, Reply::Deferred)
         }
