@@ -12,6 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["store", "couch", "peer"],
     &["jobs", "docstore", "replication"],
     &["scheduler"],
+    &["rules"],
     &["api", "bench"],
     &["node"],
     &[

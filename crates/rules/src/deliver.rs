@@ -1,0 +1,1 @@
+//! Calls to webhooks, as jobs of a type of their own.

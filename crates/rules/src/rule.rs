@@ -1,0 +1,1 @@
+//! Documents of databases of kind `_rules`: what they may hold, what they match, and what they ask for.
