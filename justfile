@@ -13,7 +13,7 @@ test *args:
 
 # Run the queue simulation over many seeds: `just simulate 10000`; from seed 4711: `just simulate 100 4711`
 simulate seeds="1000" first="1":
-    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p davenport-jobs --lib -- --nocapture simulation::promises
+    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p davenport-jobs --lib -- --nocapture simulation::guarantees_hold
 
 # Run the simulation of whole fleets that replicate between two servers
 simulate-fleet seeds="300" first="1":

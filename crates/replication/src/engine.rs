@@ -174,15 +174,21 @@ pub async fn identify(
     Ok((Identity::of(replication, service, code.as_deref()), code))
 }
 
-/// Whether a source has relevant changes after a sequence. True if that cannot be determined: the next run reports the
-/// error.
-pub async fn has_more(run: &Run, since: &Seq) -> bool {
-    let (replication, settings) = (&run.replication, &run.settings);
+/// Whether a source has at least so many relevant changes after a sequence. True if that cannot be determined: the next run
+/// reports the error.
+pub async fn has_more(
+    (network, settings): (&Network, &Settings),
+    replication: &Replication,
+    since: &Seq,
+    count: u64,
+) -> bool {
     let options = &replication.options;
     let ask = async {
-        let source = open::connect(&run.network, &replication.source, options, settings, 1);
+        let source = open::connect(network, &replication.source, options, settings, 1);
         let source = source.await.ok()?;
-        context::has_after(&source, options, since).await.ok()
+        context::has_after(&source, options, since, count)
+            .await
+            .ok()
     };
     timeout(ANSWER_MAX, ask).await.ok().flatten() != Some(false)
 }

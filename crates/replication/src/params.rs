@@ -8,6 +8,7 @@ mod filter;
 mod invalid;
 pub mod names;
 mod options;
+mod trigger;
 
 use couch::Endpoint;
 use document::json::Json;
@@ -18,6 +19,7 @@ pub use filter::{Filter, SelectorFilter};
 pub use invalid::Invalid;
 pub use names::Grant;
 pub use options::{Checkpoints, Defaults, FilterWhere, OnWriteFailure, Options, SocketOptions};
+pub use trigger::Trigger;
 
 /// A valid replication. Two are equal if CouchDB considers them the same.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,11 +10,13 @@ use jobs::JobId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
+use store::Transaction;
 
 use crate::fault::ServiceError;
 use crate::seal::{Sealer, Unreadable};
 use crate::traces;
-pub(crate) use label::{Census, counted, label};
+use crate::wake::Asleep;
+pub(crate) use label::{Census, counted, label, waiting};
 use replication::params::{Defaults, Grant, Invalid, Replication};
 pub(crate) use spec::{Shown, Spec};
 
@@ -130,6 +132,9 @@ pub(crate) struct JobData {
     /// It runs, has caught up and waits for changes.
     #[serde(skip_serializing_if = "is_false", default)]
     pub(crate) idle: bool,
+    /// It sleeps in the store. Its state is still `running`, and it is idle.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) asleep: Option<Asleep>,
     /// It runs, and one of its servers gives no response.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) unreachable: Option<Outage>,
@@ -211,6 +216,7 @@ impl JobData {
             doc_state: text(body, "_replication_state"),
             paused: body.get("paused").and_then(Json::as_bool) == Some(true),
             idle: false,
+            asleep: None,
             unreachable: None,
             error_count: u32::from(state == JobState::Failed),
             last_error: None,
@@ -268,6 +274,14 @@ impl JobData {
         match &mut self.spec {
             Some(spec) => spec.reseal(sealer, job),
             None => Ok(false),
+        }
+    }
+
+    /// Ends a sleep, for a transaction that writes this data.
+    pub(crate) fn wake_in(&mut self, tx: &Transaction, job: &JobId) {
+        if let Some(asleep) = self.asleep.take() {
+            self.idle = false;
+            asleep.end_in(tx, job);
         }
     }
 

@@ -17,6 +17,8 @@
 //! (52, 15, time, job id)                = replication id of a transient job that ended at this time
 //! (52, 16, minute, node)                = JSON           what a node copied in this minute since 1970
 //! (52, 17, replication id)              = JSON           the run of a removed job that may still write a checkpoint
+//! (52, 18, server, database, job id)    = JSON           a replication that sleeps until this database changes
+//! (52, 19, server)                      = JSON           how the databases of this server are followed
 //! ```
 //!
 //! Table numbers are never reused. A row of table 1 may outlive its job; the next job with that replication id overwrites it.
@@ -43,6 +45,8 @@ const SUSPECTS: u16 = 12;
 const RESULTS: u16 = 15;
 const MINUTES: u16 = 16;
 const LEAVING: u16 = 17;
+const WAKES: u16 = 18;
+const FOLLOWED: u16 = 19;
 
 pub(crate) fn owner(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, OWNERS, replication_id))
@@ -109,6 +113,31 @@ pub(crate) fn suspect(job: &JobId) -> Vec<u8> {
 
 pub(crate) fn leaving(replication_id: &str) -> Vec<u8> {
     pack(&(LAYER, LEAVING, replication_id))
+}
+
+pub(crate) fn wake(server: &str, database: &str, job: &JobId) -> Vec<u8> {
+    pack(&(LAYER, WAKES, server, database, job.as_bytes()))
+}
+
+/// The sleepers of a server, or of one of its databases.
+pub(crate) fn wakes(server: &str, database: Option<&str>) -> KeyRange {
+    match database {
+        None => below(&(LAYER, WAKES, server)),
+        Some(database) => below(&(LAYER, WAKES, server, database)),
+    }
+}
+
+/// The database and the job of a [`wake`].
+pub(crate) fn sleeper(key: &[u8]) -> Result<(String, JobId), ServiceError> {
+    let (_, _, _, database, job) =
+        unpack::<(u16, u16, String, String, Vec<u8>)>(key).map_err(|_| {
+            ServiceError::corrupt("the key of a sleeping replication cannot be decoded")
+        })?;
+    Ok((database, JobId::new(job)?))
+}
+
+pub(crate) fn followed(server: &str) -> Vec<u8> {
+    pack(&(LAYER, FOLLOWED, server))
 }
 
 /// The result of a transient job that ended at a time.
@@ -230,6 +259,12 @@ mod tests {
             minutes(1, 2).contains(&minute(2, "n")) && !minutes(1, 2).contains(&minute(1, "n"))
         );
         assert_eq!(minute_of(&minute(7, "n")).unwrap(), 7);
+        let one = wake("http://a/", "b", &job("j"));
+        assert!(wakes("http://a/", None).contains(&one));
+        assert!(wakes("http://a/", Some("b")).contains(&one));
+        assert!(!wakes("http://a/", Some("bc")).contains(&one));
+        assert!(!wakes("http://", None).contains(&one));
+        assert_eq!(sleeper(&one).unwrap(), ("b".to_owned(), job("j")));
         assert!(last_job(b"x").is_err());
         assert!(uses().contains(&used("k")) && !uses().contains(&pass()));
         assert_eq!(used_key(&used("k")).unwrap(), "k");

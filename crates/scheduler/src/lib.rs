@@ -16,6 +16,7 @@
 //! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
 //! | all replications | [`Replications::table`], [`causes`](Replications::causes), [`nodes`](Replications::nodes), [`history`](Replications::history), [`act`](Replications::act) on many |
 //! | running | one [`Server`] per replication node |
+//! | sleeping | [`Replications::follow_in`] a server, then [`wake_in`](Replications::wake_in) what sleeps on its databases |
 //! | trace context of jobs | [`traces`] |
 //! | credentials at rest | a [`Sealer`] with keys that are not in the store; [`keys_in_use`], and
 //! [`Replications::reseal_a_little`] after a change of keys |
@@ -48,6 +49,7 @@ pub mod strip;
 mod testing;
 pub mod traces;
 mod view;
+mod wake;
 mod writeback;
 
 pub use bulk::{Acted, Action, Chosen};
@@ -63,4 +65,7 @@ pub use seal::{InvalidRing, Sealer, Unreadable};
 pub use server::{Load, Server, ServerSetup};
 pub use service::{JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Secrets, Setup};
 pub use snapshot::{RowState, hint};
-pub use view::{Column, DocsPage, DocsQuery, JobsPage, JobsQuery, TableQuery, VISITS_MAX};
+pub use view::{
+    Column, DocsPage, DocsQuery, JobsPage, JobsQuery, TableQuery, TasksCursor, VISITS_MAX,
+};
+pub use wake::{Following, Sleeper};

@@ -2,13 +2,20 @@
 
 use std::time::Duration;
 
-use metrics::{counter, gauge};
+use metrics::{counter, gauge, histogram};
 
 use crate::data::Census;
 use crate::outcome::Outcome;
 
 pub(crate) fn accepted(jobs: usize) {
     counter!("couchdb_couch_replicator_jobs_accepts_total").increment(jobs as u64);
+}
+
+/// A job was claimed some milliseconds after the first change that woke it.
+pub(crate) fn woken(after_ms: i64) {
+    let after_ms = u64::try_from(after_ms).unwrap_or_default();
+    histogram!("davenport_replicator_wake_seconds")
+        .record(Duration::from_millis(after_ms).as_secs_f64());
 }
 
 pub(crate) fn started() {
@@ -20,6 +27,7 @@ pub(crate) fn ended(outcome: Outcome) {
         Outcome::Completed => "couchdb_couch_replicator_docs_completed_state_updates_total",
         Outcome::Failed => "couchdb_couch_replicator_docs_failed_state_updates_total",
         Outcome::Crashed => "couchdb_couch_replicator_jobs_crashes_total",
+        Outcome::Asleep => "davenport_replicator_jobs_sleeps_total",
         Outcome::Rescheduled => "couchdb_couch_replicator_jobs_reschedules_total",
         Outcome::Halted => "couchdb_couch_replicator_jobs_halts_total",
     };

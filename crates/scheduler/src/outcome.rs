@@ -7,6 +7,8 @@ pub(crate) enum Outcome {
     Failed,
     Crashed,
     Rescheduled,
+    /// It has caught up, and sleeps until its source changes.
+    Asleep,
     /// The lock was lost; another node decides about the job.
     Halted,
 }

@@ -75,6 +75,9 @@ impl Replications {
         let Some((info, data)) = self.job_in(tx, job).await? else {
             return Ok(None);
         };
+        if let Some(asleep) = &data.asleep {
+            asleep.end_in(tx, job);
+        }
         if let Some(at_ms) = info.finished_ms {
             tx.clear(&keys::result(at_ms, job));
         }

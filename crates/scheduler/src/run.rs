@@ -9,6 +9,7 @@ mod leave;
 mod outage;
 mod park;
 mod shown;
+mod sleep;
 mod start;
 mod suspect;
 mod watch;
@@ -89,8 +90,16 @@ pub(crate) struct Stops {
 /// The result of running the engine.
 enum Driven {
     Ended(End),
-    /// It caught up and was stopped; the listener reports the next change.
-    Idle(Box<Progress>, ChangeListener),
+    /// It caught up and was stopped.
+    Idle(Box<Progress>, Settled),
+}
+
+/// How an idle run learns of changes.
+enum Settled {
+    /// From a listener in this process.
+    Listens(ChangeListener),
+    /// Its server is followed: it may sleep in the store.
+    Followed,
 }
 
 struct Work<'a> {
@@ -208,6 +217,9 @@ impl Work<'_> {
             Ok(replication) => replication,
             Err(end) => return Ok(end),
         };
+        if let Some(end) = Box::pin(self.woken(&replication, data)).await? {
+            return Ok(end);
+        }
         // Only the first run belongs to the trace of the request that created the job; later runs would bury it.
         let asked = data.trace.take();
         let start_permit = tokio::select! {
@@ -316,7 +328,8 @@ impl Work<'_> {
         let (control, handles) = Handles::new(self.gate());
         let _copying = testing::copying(run.identity.replication.as_str(), self.accepted);
         let progress = control.progress();
-        let settled = self.settled(&run.replication, progress.clone());
+        let unhealthy = (data.error_count > 0).then_some(data.last_start);
+        let settled = self.settled(&run.replication, unhealthy, progress.clone());
         let engine = engine::run(run.clone(), handles);
         let servers = Servers::of(&self.runner.network, &run.replication);
         let counting = Counting::new(&self.runner.copied);
@@ -331,7 +344,7 @@ impl Work<'_> {
         let mut start_permit = Some(start_permit);
         tokio::pin!(begun, engine, watching, settled, cleared);
         let mut watched = false;
-        let mut listener = None;
+        let mut idle = None;
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -347,13 +360,13 @@ impl Work<'_> {
                     }
                 }
                 () = self.stopped() => {
-                    listener = None;
+                    idle = None;
                     control.stop();
                     // A stop waits for current batches and one checkpoint.
                     break tokio::time::timeout(STOP_MAX, &mut engine).await.ok();
                 }
-                armed = &mut settled, if listener.is_none() => {
-                    listener = Some(armed);
+                armed = &mut settled, if idle.is_none() => {
+                    idle = Some(armed);
                     control.stop();
                 }
             }
@@ -371,9 +384,9 @@ impl Work<'_> {
                 ending,
                 result,
                 progress,
-            })) => match (ending, listener) {
-                (Ending::Stopped, Some(listener)) => {
-                    return Driven::Idle(Box::new(progress), listener);
+            })) => match (ending, idle) {
+                (Ending::Stopped, Some(idle)) => {
+                    return Driven::Idle(Box::new(progress), idle);
                 }
                 (Ending::Completed, _) => End::Complete {
                     result,

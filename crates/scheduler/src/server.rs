@@ -18,7 +18,7 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::data::{Census, JobData, counted};
+use crate::data::{Census, JobData, counted, waiting};
 use crate::fault::ServiceError;
 use crate::history::Copied;
 use crate::idle::Sources;
@@ -204,7 +204,11 @@ impl Server {
         metrics::accepted(accepted.len());
         self.churn += accepted.len();
         self.excess = self.excess.saturating_sub(accepted.len());
+        let now_ms = self.runner.now_ms();
         for mut accepted in accepted {
+            if let Some(asked_ms) = accepted.asked_ms {
+                metrics::woken(now_ms.saturating_sub(asked_ms));
+            }
             let data = JobData::decode(&std::mem::take(&mut accepted.data));
             let continuous = data.as_ref().is_ok_and(|data| data.shown.continuous);
             let stops = Stops {
@@ -323,8 +327,9 @@ impl Server {
         let replications = &self.runner.replications.0;
         let now_ms = replications.jobs.clock().now_ms();
         let counts = replications.jobs.counts_by_label(&replications.ty).await?;
-        let pending = counted(&counts, State::Pending);
-        metrics::queue(pending, pending + counted(&counts, State::Running));
+        let pending = waiting(&counts);
+        let all = counted(&counts, State::Pending) + counted(&counts, State::Running);
+        metrics::queue(pending, all);
         if let Some(census) = Census::of(&counts) {
             metrics::replications(&census);
         }

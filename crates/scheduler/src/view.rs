@@ -30,6 +30,7 @@ use crate::live::Live;
 use crate::service::Replications;
 use crate::snapshot::Seen;
 use crate::snapshot::cause::{hint, parts};
+use crate::wake::{ASLEEP_MS, Asleep};
 use replication::engine::Progress;
 use replication::id::ReplicationId;
 
@@ -39,6 +40,10 @@ pub const VISITS_MAX: u64 = 10_000;
 const ROWS: usize = 100;
 /// Skipped rows per transaction.
 const SKIPS: u64 = 2_000;
+
+/// Where a listing of active tasks goes on.
+#[derive(Clone, Debug)]
+pub struct TasksCursor(State, Option<Cursor>);
 
 /// A query for unfinished jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,13 +197,23 @@ impl Replications {
         }))
     }
 
-    /// A page of `GET /_active_tasks`, and the cursor of the next one.
+    /// A page of `GET /_active_tasks`, and the cursor of the next one: running jobs, then those that sleep.
     pub async fn active_tasks(
         &self,
-        cursor: Option<&Cursor>,
-    ) -> Result<(Vec<Value>, Option<Cursor>), ServiceError> {
-        let (seen, cursor) = self.state_page(State::Running, cursor).await?;
-        Ok((seen.iter().filter_map(Seen::active_task).collect(), cursor))
+        cursor: Option<&TasksCursor>,
+    ) -> Result<(Vec<Value>, Option<TasksCursor>), ServiceError> {
+        let first = TasksCursor(State::Running, None);
+        let TasksCursor(state, cursor) = cursor.unwrap_or(&first);
+        let mut state = *state;
+        let (mut seen, mut next) = self.state_page(state, cursor.as_ref()).await?;
+        if next.is_none() && state == State::Running {
+            state = State::Pending;
+            let (asleep, rest) = self.state_page(state, None).await?;
+            seen.extend(asleep);
+            next = rest;
+        }
+        let tasks = seen.iter().filter_map(Seen::active_task).collect();
+        Ok((tasks, next.map(|next| TasksCursor(state, Some(next)))))
     }
 
     /// A page of the jobs in one of the queue's states.
@@ -262,7 +277,7 @@ impl Seen {
     /// The data of a job whose node died says `running` until it is claimed again; the queue knows better.
     pub(crate) fn state(&self) -> JobState {
         match (self.info.state, self.data.state) {
-            (State::Pending, JobState::Running) => JobState::Pending,
+            (State::Pending, JobState::Running) if self.data.asleep.is_none() => JobState::Pending,
             (_, state) => state,
         }
     }
@@ -310,6 +325,9 @@ impl Seen {
             if self.is_idle() {
                 info.insert("idle".to_owned(), true.into());
             }
+            if let Some(asleep) = &self.data.asleep {
+                info.extend(self.sleep(asleep));
+            }
             if let Some(outage) = self.outage() {
                 let error = format!("{} does not respond: {}", outage.server, outage.reason);
                 info.insert("unreachable".to_owned(), outage.server.as_str().into());
@@ -333,6 +351,24 @@ impl Seen {
             return Value::Null;
         }
         Value::Object(info)
+    }
+
+    /// Of a sleeping replication: when it ran last, when it runs next, and why it waits.
+    fn sleep(&self, asleep: &Asleep) -> Vec<(String, Value)> {
+        let due_ms = Some(self.info.due_ms).filter(|due_ms| *due_ms < ASLEEP_MS);
+        let waits_for = match (&asleep.watches, due_ms) {
+            _ if self.info.asked_ms.is_some() => "its next run: its source has changed",
+            (Some(_), None) => "a change of the source",
+            (Some(_), Some(_)) => "a change of the source, or its next run",
+            (None, _) => "its next run: the server of the source is not followed",
+        };
+        let next_run = due_ms.map(|due_ms| iso(due_ms.div_euclid(1000)));
+        vec![
+            ("asleep".to_owned(), true.into()),
+            ("last_run".to_owned(), iso(self.data.last_start).into()),
+            ("next_run".to_owned(), next_run.into()),
+            ("waits_for".to_owned(), waits_for.into()),
+        ]
     }
 
     fn node(&self) -> (Option<&str>, Option<&str>) {
@@ -405,7 +441,8 @@ impl Seen {
 
     /// `None` for a claimed job that has not started yet.
     fn active_task(&self) -> Option<Value> {
-        if self.info.state != State::Running || self.data.state != JobState::Running {
+        let held = self.info.state == State::Running || self.data.asleep.is_some();
+        if !held || self.data.state != JobState::Running {
             return None;
         }
         let shown = &self.data.shown;

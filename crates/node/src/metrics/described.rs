@@ -118,6 +118,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "davenport_replicator_docs_written_total",
         "Documents written to targets.",
     ),
+    (
+        "davenport_replicator_jobs_sleeps_total",
+        "Runs that ended because the replication had caught up and sleeps.",
+    ),
     ("davenport_resealed_total", "Items resealed with a new key."),
     (
         "davenport_upstream_failures_total",
@@ -251,6 +255,10 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     (
         "davenport_jobs_wait_seconds",
         "How long due jobs waited for a node, by type.",
+    ),
+    (
+        "davenport_replicator_wake_seconds",
+        "Time from the first reported change of its source until a sleeping replication runs.",
     ),
     (
         "davenport_store_transaction_seconds",

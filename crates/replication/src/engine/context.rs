@@ -332,13 +332,20 @@ pub(super) async fn has_after(
     source: &Database,
     options: &Options,
     since: &Seq,
+    count: u64,
 ) -> Result<bool, couch::Error> {
     let request = ChangesRequest {
         since: since.clone(),
-        limit: Some(1),
+        limit: Some(count),
         ..changes_request(options)
     };
-    Ok(source.changes(&request).await?.next().await?.is_some())
+    let mut changes = source.changes(&request).await?;
+    for _ in 0..count {
+        if changes.next().await?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn members(params: &document::json::Json) -> serde_json::Map<String, serde_json::Value> {

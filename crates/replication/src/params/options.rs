@@ -8,6 +8,7 @@ use document::json::Json;
 use super::fields::Fields;
 use super::filter::Filter;
 use super::invalid::Invalid;
+use super::trigger::Trigger;
 
 /// The longest interval or time-out; larger values could overflow.
 const INTERVAL_MS_MAX: u64 = 366 * 24 * 3_600_000;
@@ -184,6 +185,8 @@ pub struct Options {
     pub on_write_failure: OnWriteFailure,
     pub filter_where: FilterWhere,
     pub checkpoints: Checkpoints,
+    /// When it runs again, if it is to.
+    pub trigger: Option<Trigger>,
 }
 
 impl Options {
@@ -214,8 +217,15 @@ impl Options {
         let filter_where = fields.word("filter_where", &words)?.unwrap_or_default();
         let words = [("both", Checkpoints::Both), ("target", Checkpoints::Target)];
         let checkpoints = fields.word("checkpoints", &words)?.unwrap_or_default();
+        let continuous = flag("continuous", false)?;
+        let trigger = Trigger::read(fields)?;
+        if continuous && trigger.is_some() {
+            return Err(Invalid::new(
+                "`trigger` is for replications that end; remove `continuous` or `trigger`",
+            ));
+        }
         Ok(Self {
-            continuous: flag("continuous", false)?,
+            continuous,
             create_target: flag("create_target", false)?,
             create_target_params: read_target_params(fields)?,
             filter: Filter::read(fields)?,
@@ -250,6 +260,7 @@ impl Options {
             on_write_failure,
             filter_where,
             checkpoints,
+            trigger,
         })
     }
 }

@@ -99,6 +99,7 @@ impl Replications {
             }
         }
         let now = op.now_ms.div_euclid(1000);
+        data.wake_in(tx, job);
         data.state = JobState::Pending;
         (data.info, data.last_error, data.error_count) = (None, None, 0);
         (data.result, data.last_updated) = (None, now);
@@ -181,6 +182,7 @@ impl Replications {
         paused: bool,
     ) -> Result<(), ServiceError> {
         data.paused = paused;
+        data.wake_in(tx, job);
         let now = op.now_ms.div_euclid(1000);
         (data.state, data.last_updated) = (JobState::Pending, now);
         (data.node, data.pid) = (None, None);

@@ -119,7 +119,8 @@ impl Replications {
             }
             Request::Start(wanted) => wanted,
         };
-        if wanted.options.continuous && grant.is_some_and(Grant::expires) {
+        let endless = wanted.options.continuous || wanted.options.trigger.is_some();
+        if endless && grant.is_some_and(Grant::expires) {
             return Err(Invalid::new(OUTLIVED).into());
         }
         self.check_privileges(&wanted, rank)?;
@@ -134,7 +135,7 @@ impl Replications {
             .await?;
         Ok(Started::Job {
             job: job_text(&job),
-            continuous: wanted.options.continuous,
+            continuous: endless,
         })
     }
 
@@ -272,7 +273,10 @@ fn authorize(data: &JobData, caller: &Caller) -> Result<(), ServiceError> {
 fn answer(state: State, data: JobData) -> Option<Answer> {
     match (state, data.state) {
         // A claimed job whose data has another state has not started yet.
-        (State::Running, JobState::Running) if data.shown.continuous => Some(Answer::Running {
+        (State::Running, JobState::Running) if data.shown.is_endless() => Some(Answer::Running {
+            local_id: data.rep_id.unwrap_or_default(),
+        }),
+        (State::Pending, JobState::Running) if data.asleep.is_some() => Some(Answer::Running {
             local_id: data.rep_id.unwrap_or_default(),
         }),
         (State::Finished, JobState::Completed) => Some(Answer::Completed {

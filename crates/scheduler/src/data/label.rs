@@ -18,6 +18,7 @@ const CRASHING: u8 = 5;
 const COMPLETED: u8 = 6;
 const FAILED: u8 = 7;
 const UNREACHABLE: u8 = 8;
+const ASLEEP: u8 = 9;
 /// Undecodable data, which no job should have.
 const UNKNOWN: u8 = 15;
 
@@ -31,6 +32,8 @@ struct Labelled {
     idle: bool,
     #[serde(default)]
     unreachable: Option<IgnoredAny>,
+    #[serde(default)]
+    asleep: Option<IgnoredAny>,
 }
 
 /// The label of a job's data.
@@ -40,6 +43,7 @@ pub(crate) fn label(data: &[u8]) -> u8 {
         Ok(data) => match data.state {
             JobState::Pending if data.paused => PAUSED,
             JobState::Pending => PENDING,
+            JobState::Running if data.asleep.is_some() => ASLEEP,
             JobState::Running if data.unreachable.is_some() => UNREACHABLE,
             JobState::Running if data.idle => IDLE,
             JobState::Running => RUNNING,
@@ -56,6 +60,12 @@ pub(crate) fn counted(counts: &BTreeMap<(State, u8), u64>, state: State) -> u64 
         .iter()
         .filter(|((replications, _), _)| *replications == state);
     of_state.map(|(_, count)| count).sum()
+}
+
+/// The number of jobs that wait for a node; those that sleep do not.
+pub(crate) fn waiting(counts: &BTreeMap<(State, u8), u64>) -> u64 {
+    let asleep = counts.get(&(State::Pending, ASLEEP));
+    counted(counts, State::Pending) - asleep.copied().unwrap_or_default()
 }
 
 /// The number of jobs by state, as users see it.
@@ -87,7 +97,7 @@ impl Census {
                 // The node of those that ran has died.
                 (PENDING, _) | (RUNNING | IDLE | UNREACHABLE, State::Pending) => &mut all.pending,
                 (RUNNING, _) => &mut all.running,
-                (IDLE, _) => {
+                (IDLE | ASLEEP, _) => {
                     all.idle += count;
                     &mut all.running
                 }

@@ -11,7 +11,7 @@ use crate::seal::{Sealer, Unreadable};
 use replication::params::{Grant, Replication};
 
 /// The members of a body that describe a replication.
-const MEMBERS: [&str; 27] = [
+const MEMBERS: [&str; 28] = [
     "source",
     "target",
     "proxy",
@@ -39,6 +39,7 @@ const MEMBERS: [&str; 27] = [
     "skip_design_docs",
     "on_write_failure",
     "filter_where",
+    "trigger",
 ];
 const MEMBER_CHECKPOINTS: &str = "checkpoints";
 /// Added by the service; clients cannot write this member.
@@ -57,6 +58,16 @@ pub(crate) struct Shown {
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) continuous: bool,
     pub(crate) checkpoint_interval: u64,
+    /// Whether a trigger repeats it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) triggered: bool,
+}
+
+impl Shown {
+    /// Whether it goes on until somebody stops it.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.continuous || self.triggered
+    }
 }
 
 /// The user's parameters.
@@ -116,6 +127,7 @@ impl Shown {
             source_proxy: proxy(&replication.source),
             target_proxy: proxy(&replication.target),
             continuous: options.continuous,
+            triggered: options.trigger.is_some(),
             checkpoint_interval: u64::try_from(options.checkpoint_interval.as_millis())
                 .unwrap_or(u64::MAX),
         }
@@ -132,6 +144,7 @@ mod tests {
             include_str!("../../../replication/src/params.rs"),
             include_str!("../../../replication/src/params/options.rs"),
             include_str!("../../../replication/src/params/filter.rs"),
+            include_str!("../../../replication/src/params/trigger.rs"),
         ];
         let readers = [
             "get(\"",

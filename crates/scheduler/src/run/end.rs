@@ -38,6 +38,10 @@ pub(super) enum End {
     Reschedule {
         due_ms: i64,
     },
+    /// It has caught up, and sleeps until it is woken or due.
+    Sleep {
+        due_ms: i64,
+    },
     /// It failed, and is retried later.
     Crash(Value),
     Fail(Value),
@@ -157,6 +161,9 @@ impl Work<'_> {
             return Ok(plan.outcome);
         }
         replications.seals_job_in(tx, &plan.data).await?;
+        if let Some(asleep) = data.asleep.as_ref().filter(|_| plan.data.asleep.is_none()) {
+            asleep.end_in(tx, &job.id);
+        }
         if self.accepted.stalls > 0 {
             tx.clear(&keys::suspect(&job.id));
         }
@@ -197,6 +204,7 @@ impl Work<'_> {
         match end {
             End::Complete { result, progress } => self.complete(data, op, result, progress),
             End::Reschedule { due_ms } => self.reschedule(data, *due_ms, op),
+            End::Sleep { due_ms } => Self::sleep(data, *due_ms, op),
             End::Crash(info) => self.crash(data, op, random, info.clone()),
             End::Fail(info) => self.fail(data, op, info.clone()),
             // Unwrapped or handled before.
@@ -250,6 +258,24 @@ impl Work<'_> {
             patch: None,
             duplicate_of: None,
             outcome: Outcome::Rescheduled,
+        }
+    }
+
+    fn sleep(data: &JobData, due_ms: i64, op: &Op) -> Plan {
+        let data = JobData {
+            state: JobState::Running,
+            idle: true,
+            asleep: data.asleep.clone(),
+            error_count: 0,
+            last_error: None,
+            ..Self::released(data, op)
+        };
+        Plan {
+            data,
+            finish: Finish::again(due_ms),
+            patch: None,
+            duplicate_of: None,
+            outcome: Outcome::Asleep,
         }
     }
 
@@ -354,7 +380,7 @@ impl Work<'_> {
     fn released(data: &JobData, op: &Op) -> JobData {
         let mut released = data.clone();
         (released.node, released.pid) = (None, None);
-        (released.idle, released.unreachable) = (false, None);
+        (released.idle, released.unreachable, released.asleep) = (false, None, None);
         released.last_updated = op.now_ms.div_euclid(1000);
         released
     }

@@ -12,8 +12,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{Instrument as _, Span};
 
 use super::end::End;
-use super::{Driven, Servers, Work};
+use super::{Driven, Servers, Settled, Work};
 use crate::data::JobData;
+use crate::fault::ServiceError;
 use crate::idle::ChangeListener;
 use crate::permits::Permit;
 use crate::starts::StartPermit;
@@ -63,8 +64,18 @@ impl Work<'_> {
             let span = self.span(&run, asked.take().as_deref());
             let driven = Box::pin(self.drive(run.clone(), data, start_permit)).instrument(span);
             let (last, listener) = match driven.await {
-                Driven::Ended(end) => return end,
-                Driven::Idle(last, listener) => (last, listener),
+                Driven::Ended(end) => return self.triggered_end(&run, end, data).await,
+                Driven::Idle(last, Settled::Listens(listener)) => (last, listener),
+                Driven::Idle(last, Settled::Followed) => {
+                    match self.sleep_after(&run, &last, data).await {
+                        Some(end) => return end.with(*last),
+                        None => {
+                            start_permit = Box::pin(self.start_permit(&run.replication)).await;
+                            self.begin_again(&mut run, *last);
+                            continue;
+                        }
+                    }
+                }
             };
             let parking = Parking::begin(self);
             permit.take();
@@ -81,8 +92,49 @@ impl Work<'_> {
             if let Some(end) = Box::pin(self.id_changed(&run)).await {
                 return end.with(*last);
             }
-            run.stats = last.stats;
-            run.session_id = format!("{:032x}", self.runner.replications.entropy().bits());
+            self.begin_again(&mut run, *last);
+        }
+    }
+
+    fn begin_again(&self, run: &mut Run, last: Progress) {
+        run.stats = last.stats;
+        run.session_id = format!("{:032x}", self.runner.replications.entropy().bits());
+    }
+
+    /// The end of a run whose source is followed; `None` if there is more to copy.
+    async fn sleep_after(&self, run: &Run, last: &Progress, data: &mut JobData) -> Option<End> {
+        self.heal(data);
+        let through = last.through_seq.as_ref();
+        match Box::pin(self.sleep_idle(&run.replication, through, data)).await {
+            Ok(end) => end,
+            Err(error) if error.is_halt() => Some(End::Halted),
+            Err(error) => Some(self.stop_end_after(&error)),
+        }
+    }
+
+    /// The end of a run, or its sleep if a trigger repeats it.
+    async fn triggered_end(&self, run: &Run, end: End, data: &mut JobData) -> End {
+        let (End::Complete { progress, .. }, Some(trigger)) =
+            (&end, run.replication.options.trigger)
+        else {
+            return end;
+        };
+        let zero = Seq::zero();
+        let through = progress.through_seq.as_ref().unwrap_or(&zero);
+        let replication = &run.replication;
+        match Box::pin(self.sleep_until_triggered(replication, &trigger, through, data)).await {
+            Ok(slept) => slept.with((**progress).clone()),
+            Err(error) if error.is_halt() => End::Halted,
+            Err(error) => self.stop_end_after(&error),
+        }
+    }
+
+    /// The store failed at the end of a run: the job runs again soon.
+    fn stop_end_after(&self, error: &ServiceError) -> End {
+        let id = &self.accepted.job.id;
+        tracing::warn!(job.id = %id, error = %wire::chain(error), "cannot let a replication sleep");
+        End::Reschedule {
+            due_ms: self.runner.now_ms() + 1000,
         }
     }
 
@@ -107,8 +159,9 @@ impl Work<'_> {
     pub(super) async fn settled(
         &self,
         replication: &Replication,
+        unhealthy_since: Option<i64>,
         mut progress: watch::Receiver<Progress>,
-    ) -> ChangeListener {
+    ) -> Settled {
         let options = &replication.options;
         // Without a checkpoint the next run would start over.
         if !options.continuous || !options.use_checkpoints {
@@ -127,8 +180,11 @@ impl Work<'_> {
                 let mut free = self.runner.permits.free();
                 let wanted = free.wait_for(|free| *free == 0);
                 drop(timeout(Duration::from_secs(pause_s), wanted).await);
+                if self.may_sleep(replication, unhealthy_since).await {
+                    return Settled::Followed;
+                }
                 match self.runner.sources.listen(&replication.source).await {
-                    Some(listener) => listener,
+                    Some(listener) => Settled::Listens(listener),
                     None => std::future::pending().await,
                 }
             };
@@ -139,6 +195,28 @@ impl Work<'_> {
                 listener = listener => return listener,
             }
         }
+    }
+
+    /// Whether the job may sleep in the store: its server is followed, and no earlier failure of it counts any more.
+    async fn may_sleep(&self, replication: &Replication, unhealthy_since: Option<i64>) -> bool {
+        let Some((server, _)) = replication.source.server() else {
+            return false;
+        };
+        if !self
+            .runner
+            .replications
+            .is_followed(server.url_text())
+            .await
+        {
+            return false;
+        }
+        if let Some(since) = unhealthy_since {
+            let threshold_s = self.runner.replications.options().health_threshold_sec;
+            let now = self.runner.now_ms().div_euclid(1000);
+            let lasted = u64::try_from(now.saturating_sub(since)).unwrap_or(0);
+            sleep(Duration::from_secs(threshold_s.saturating_sub(lasted) + 1)).await;
+        }
+        true
     }
 
     /// Waits until the source has changed, and for a permit and a start permit.
@@ -185,7 +263,8 @@ impl Work<'_> {
             if checked_through.as_ref() == Some(through) {
                 sleep(RECHECK_PAUSE).await;
             }
-            if Box::pin(engine::has_more(run, through)).await {
+            let of = (&run.network, &run.settings);
+            if Box::pin(engine::has_more(of, &run.replication, through, 1)).await {
                 *checked_through = Some(through.clone());
                 return;
             }

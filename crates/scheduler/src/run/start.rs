@@ -97,7 +97,7 @@ impl Work<'_> {
         data.rep_id = Some(id);
         data.base_id = Some(identity.base.to_string());
         data.state = JobState::Running;
-        (data.idle, data.unreachable) = (false, None);
+        (data.idle, data.unreachable, data.asleep) = (false, None, None);
         (data.info, data.result) = (None, None);
         (data.last_start, data.last_updated) = (now, now);
         data.note(
@@ -133,6 +133,9 @@ impl Work<'_> {
         let held = jobs.update_in(tx, op, job, Some(bytes.into())).await?;
         if !held.repeated {
             replications.seals_job_in(tx, new).await?;
+            if let Some(asleep) = &old.asleep {
+                asleep.end_in(tx, &job.id);
+            }
             if let Some(before) = old.rep_id.as_deref().filter(|before| *before != id) {
                 tx.clear(&keys::duplicate(before, &job.id));
                 replications.disown_in(tx, op, before, &job.id).await?;

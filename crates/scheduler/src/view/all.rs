@@ -227,7 +227,8 @@ impl Seen {
     /// When it runs again, in milliseconds, if it has run and waits.
     pub(super) fn next_try_ms(&self) -> Option<i64> {
         let info = &self.info;
-        let waits = info.state == State::Pending && info.attempts > 0 && !self.data.paused;
+        let waits = info.state == State::Pending && info.attempts > 0;
+        let waits = waits && !self.data.paused && self.data.asleep.is_none();
         Some(info.due_ms).filter(|due_ms| waits && (1..PARKED_MS).contains(due_ms))
     }
 

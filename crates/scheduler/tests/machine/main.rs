@@ -15,4 +15,5 @@ mod fixture;
 mod idle;
 mod nodes;
 mod requests;
+mod sleep;
 mod suspects;

@@ -101,7 +101,7 @@ impl<'a> Driver<'a> {
         let (cx, read) = (self.cx, self.changes_read);
         let since = self.through.through().clone();
         Box::pin(async move {
-            let ask = has_after(&cx.source, &cx.options, &since);
+            let ask = has_after(&cx.source, &cx.options, &since, 1);
             let missed = matches!(timeout(ANSWER_TIMEOUT, ask).await, Ok(Ok(true)));
             if missed {
                 // The feed may be about to send it.

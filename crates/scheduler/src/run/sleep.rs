@@ -1,0 +1,246 @@
+//! Falling asleep: the end of a run that has caught up with a followed source, or that its `trigger` repeats.
+
+use std::time::Duration;
+
+use couch::Seq;
+use replication::engine;
+use replication::params::{Replication, Trigger};
+use serde_json::Value;
+
+use super::Work;
+use super::end::End;
+use crate::data::JobData;
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::testing::{self, Bug};
+use crate::wake::{ASLEEP_MS, Asleep, Wake, after_ms};
+
+/// How often the source of a triggered replication is asked for changes while its server is not followed.
+const POLL_PAUSE: Duration = Duration::from_mins(1);
+
+/// What a sleep may become.
+enum Next {
+    Sleep {
+        due_ms: i64,
+    },
+    /// There is something to copy.
+    Run,
+}
+
+impl Work<'_> {
+    /// Lets a run that is idle end and sleep until its source changes. `None` if the source has changes, or is not
+    /// followed any more: then the run goes on.
+    pub(super) async fn sleep_idle(
+        &self,
+        replication: &Replication,
+        seq: Option<&Seq>,
+        data: &mut JobData,
+    ) -> Result<Option<End>, ServiceError> {
+        let Some(seq) = seq else {
+            return Ok(None);
+        };
+        if !self.watch_source(replication, seq, None, data).await? {
+            return Ok(None);
+        }
+        if self.has_more(replication, seq, 1).await {
+            self.stay_awake(data).await?;
+            return Ok(None);
+        }
+        Ok(Some(End::Sleep { due_ms: ASLEEP_MS }))
+    }
+
+    /// The end of a run that its trigger repeats.
+    pub(super) async fn sleep_until_triggered(
+        &self,
+        replication: &Replication,
+        trigger: &Trigger,
+        seq: &Seq,
+        data: &mut JobData,
+    ) -> Result<End, ServiceError> {
+        let due_ms = match self.triggered(replication, trigger, seq, data).await? {
+            Next::Sleep { due_ms } => due_ms,
+            Next::Run => {
+                let start_ms = data.last_start.saturating_mul(1000);
+                let earliest_ms = after_ms(start_ms, trigger.min_interval);
+                after_ms(self.runner.now_ms(), trigger.delay).max(earliest_ms)
+            }
+        };
+        Ok(End::Sleep { due_ms })
+    }
+
+    /// What a sleeper does that was woken: `None` if it runs. Changes that a feed reported need no further look, unless
+    /// there must be several.
+    pub(super) async fn woken(
+        &self,
+        replication: &Replication,
+        data: &mut JobData,
+    ) -> Result<Option<End>, ServiceError> {
+        let (Some(asleep), Some(trigger)) = (&data.asleep, replication.options.trigger) else {
+            return Ok(None);
+        };
+        let now_ms = self.runner.now_ms();
+        let last_ms = data.last_start.saturating_mul(1000);
+        let is_time = |every| after_ms(last_ms, every) <= now_ms;
+        let reported = self.accepted.asked_ms.is_some() && trigger.min_changes <= 1;
+        if reported || !trigger.changes || trigger.every.is_some_and(is_time) {
+            return Ok(None);
+        }
+        let seq = asleep.seq();
+        match self.triggered(replication, &trigger, &seq, data).await? {
+            Next::Run => Ok(None),
+            Next::Sleep { due_ms } => Ok(Some(End::Sleep { due_ms })),
+        }
+    }
+
+    async fn triggered(
+        &self,
+        replication: &Replication,
+        trigger: &Trigger,
+        seq: &Seq,
+        data: &mut JobData,
+    ) -> Result<Next, ServiceError> {
+        let followed = self
+            .watch_source(replication, seq, Some(trigger), data)
+            .await?;
+        let start_ms = data.last_start.saturating_mul(1000);
+        let mut due_ms = match trigger.every {
+            Some(every) => after_ms(start_ms, every),
+            None => ASLEEP_MS,
+        };
+        if trigger.changes {
+            if self
+                .has_more(replication, seq, trigger.min_changes.max(1))
+                .await
+            {
+                return Ok(Next::Run);
+            }
+            if !followed {
+                let poll_ms = after_ms(self.runner.now_ms(), POLL_PAUSE.max(trigger.delay));
+                due_ms = due_ms.min(poll_ms.max(after_ms(start_ms, trigger.min_interval)));
+            }
+        }
+        Ok(Next::Sleep { due_ms })
+    }
+
+    async fn has_more(&self, replication: &Replication, seq: &Seq, count: u64) -> bool {
+        if testing::has(Bug::MissesChangesWhenIdle) {
+            return false;
+        }
+        let (network, settings) = (&self.runner.network, self.runner.settings());
+        Box::pin(engine::has_more(
+            (network, &settings),
+            replication,
+            seq,
+            count,
+        ))
+        .await
+    }
+
+    /// Writes the row that wakes the job, if its server is followed, while the job is held. Returns whether it is. A
+    /// triggered replication sleeps in any case.
+    async fn watch_source(
+        &self,
+        replication: &Replication,
+        seq: &Seq,
+        trigger: Option<&Trigger>,
+        data: &mut JobData,
+    ) -> Result<bool, ServiceError> {
+        let start_ms = data.last_start.saturating_mul(1000);
+        let seq: Value = serde_json::from_str(seq.as_json()).unwrap_or_default();
+        let wake = match trigger {
+            None => Wake {
+                seq: seq.clone(),
+                delay_ms: 0,
+                not_before_ms: 0,
+            },
+            Some(trigger) => Wake {
+                seq: seq.clone(),
+                delay_ms: after_ms(0, trigger.delay),
+                not_before_ms: match trigger.min_interval {
+                    Duration::ZERO => 0,
+                    interval => after_ms(start_ms, interval),
+                },
+            },
+        };
+        let by_clock = trigger.is_some_and(|trigger| !trigger.changes);
+        let source = replication.source.server().filter(|_| !by_clock);
+        let source = source.map(|(server, name)| (server.url_text().to_owned(), name));
+        let replications = &self.runner.replications;
+        let op = replications.0.jobs.op();
+        let (old, source, seq) = (&*data, &source, &seq);
+        let (new, wake) = (
+            &JobData {
+                idle: true,
+                unreachable: None,
+                ..old.clone()
+            },
+            &wake.encode(),
+        );
+        let slept = (replications.0.jobs.store())
+            .transact("fall_asleep", |tx| async move {
+                let mut asleep = Asleep {
+                    watches: None,
+                    seq: seq.clone(),
+                };
+                if let Some((server, database)) = source
+                    && replications.following_in(&tx, server).await?.is_some()
+                {
+                    asleep.watches = Some((server.clone(), database.clone()));
+                }
+                if asleep.watches.is_none() && trigger.is_none() {
+                    return Ok(None);
+                }
+                let new = JobData {
+                    asleep: Some(asleep.clone()),
+                    ..new.clone()
+                };
+                let job = &self.accepted.job;
+                let held = replications
+                    .0
+                    .jobs
+                    .update_in(&tx, &op, job, Some(new.encode().into()))
+                    .await?;
+                if !held.repeated {
+                    replications.seals_job_in(&tx, &new).await?;
+                    if let Some(old) = &old.asleep {
+                        old.end_in(&tx, &job.id);
+                    }
+                    if let Some((server, database)) = &asleep.watches {
+                        tx.set(&keys::wake(server, database, &job.id), wake);
+                    }
+                }
+                Ok::<_, ServiceError>(Some(asleep))
+            })
+            .await?;
+        let Some(asleep) = slept else {
+            return Ok(false);
+        };
+        let followed = asleep.watches.is_some();
+        (data.idle, data.unreachable, data.asleep) = (true, None, Some(asleep));
+        Ok(followed)
+    }
+
+    /// Takes the row back: the run goes on.
+    async fn stay_awake(&self, data: &mut JobData) -> Result<(), ServiceError> {
+        let Some(asleep) = data.asleep.take() else {
+            return Ok(());
+        };
+        data.idle = false;
+        let replications = &self.runner.replications;
+        let op = replications.0.jobs.op();
+        let (jobs, new, asleep) = (&replications.0.jobs, &*data, &asleep);
+        (replications.0.jobs.store())
+            .transact("stay_awake", |tx| async move {
+                let job = &self.accepted.job;
+                let held = jobs
+                    .update_in(&tx, &op, job, Some(new.encode().into()))
+                    .await?;
+                if !held.repeated {
+                    replications.seals_job_in(&tx, new).await?;
+                    asleep.end_in(&tx, &job.id);
+                }
+                Ok::<_, ServiceError>(())
+            })
+            .await
+    }
+}

@@ -1,0 +1,200 @@
+//! Replications that sleep in the store until a database changes.
+//!
+//! A sleeping replication has caught up, and no node holds its job: the job is pending, due at a time far away or when its
+//! `trigger` says so. A row per sleeper says which database of which server wakes it. Whoever follows that server signals
+//! the jobs of its rows, and removes the rows in the same transaction; the next sleep writes them again.
+//!
+//! A row is written while the job is still held, and before the source is asked a last time whether it has more changes.
+//! A change that the follower saw before the row was written is therefore seen by that request, and a later one finds the
+//! row: no change can fall between.
+
+use std::time::Duration;
+
+use couch::Seq;
+use jobs::{JobId, Op, Signal};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use store::{RangeOptions, Transaction};
+
+use crate::fault::ServiceError;
+use crate::keys;
+use crate::service::{PARKED_MS, Replications};
+use crate::testing::{self, Bug};
+
+/// Due time of a job that sleeps until it is woken. Different from that of paused jobs.
+pub(crate) const ASLEEP_MS: i64 = PARKED_MS - 1;
+
+/// A replication that sleeps, in its job's data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Asleep {
+    /// The server and the database whose changes wake it; `None` if only the clock does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) watches: Option<(String, String)>,
+    /// The sequence up to which the source was copied.
+    pub(crate) seq: Value,
+}
+
+impl Asleep {
+    pub(crate) fn seq(&self) -> Seq {
+        Seq::from_value(&self.seq)
+    }
+
+    /// Removes its row.
+    pub(crate) fn end_in(&self, tx: &Transaction, job: &JobId) {
+        if let Some((server, database)) = &self.watches {
+            tx.clear(&keys::wake(server, database, job));
+        }
+    }
+}
+
+/// A row that wakes a sleeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wake {
+    /// Where it fell asleep.
+    pub(crate) seq: Value,
+    /// From the change to the run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) delay_ms: i64,
+    /// It does not run before this time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) not_before_ms: i64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+impl Wake {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a row is JSON")
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, ServiceError> {
+        serde_json::from_slice(bytes).map_err(|_| {
+            ServiceError::corrupt("the row of a sleeping replication cannot be decoded")
+        })
+    }
+}
+
+/// A replication that sleeps until its source changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sleeper {
+    pub database: String,
+    pub job: JobId,
+    /// The sequence up to which the source was copied.
+    pub seq: Seq,
+}
+
+/// How a server's databases are followed, as nodes tell each other and users see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Following {
+    /// The name of the source.
+    pub source: String,
+    /// `db_updates`, `global_changes` or `dbs_info`.
+    pub feed: String,
+    /// Since when, in milliseconds.
+    pub since_ms: i64,
+    /// Why it is not the preferred feed, for users.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Replications {
+    /// Says how a server is followed; with `None`, that it is not: then its sleepers must be woken.
+    pub fn follow_in(&self, tx: &Transaction, server: &str, following: Option<&Following>) {
+        let key = keys::followed(server);
+        match following {
+            None => tx.clear(&key),
+            Some(following) => {
+                let row = serde_json::to_vec(following).expect("a row is JSON");
+                tx.set(&key, &row);
+            }
+        }
+    }
+
+    /// How a server is followed. A transaction that lets a replication sleep conflicts with one that ends the following.
+    pub async fn following_in(
+        &self,
+        tx: &Transaction,
+        server: &str,
+    ) -> Result<Option<Following>, ServiceError> {
+        let row = tx.get(&keys::followed(server)).await?;
+        let decoded = row.map(|row| serde_json::from_slice(&row)).transpose();
+        decoded.map_err(|_| ServiceError::corrupt("the row of a followed server cannot be decoded"))
+    }
+
+    /// Whether the changes of a server wake replications.
+    pub(crate) async fn is_followed(&self, server: &str) -> bool {
+        let followed = (self.0.jobs.store()).transact("look_at_source", |tx| async move {
+            self.following_in(&tx, server).await
+        });
+        matches!(followed.await, Ok(Some(_)))
+    }
+
+    /// Wakes up to `max` replications that sleep on these databases of a server, and returns how many. As many as `max`:
+    /// there may be more, which another transaction can wake.
+    pub async fn wake_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        server: &str,
+        databases: &[&str],
+        max: usize,
+    ) -> Result<usize, ServiceError> {
+        let (mut signals, mut woken) = (Vec::new(), 0);
+        for database in databases {
+            let range = keys::wakes(server, Some(database));
+            let rows = tx.get_range(range, RangeOptions::limit(max - woken));
+            for row in rows.collect().await? {
+                let wake = Wake::decode(&row.value)?;
+                let (_, job) = keys::sleeper(&row.key)?;
+                let due_ms = op.now_ms.saturating_add(wake.delay_ms);
+                signals.push(Signal::new(job).due_ms(due_ms.max(wake.not_before_ms)));
+                tx.clear(&row.key);
+                woken += 1;
+            }
+            if woken >= max {
+                break;
+            }
+        }
+        if !signals.is_empty() && !testing::has(Bug::MissesChangesWhenIdle) {
+            (self.0.jobs)
+                .signal_many_in(tx, op, &self.0.ty, &signals)
+                .await?;
+        }
+        Ok(woken)
+    }
+
+    /// Replications that sleep on databases of a server, in the order of the databases, after one of them.
+    pub async fn sleepers(
+        &self,
+        server: &str,
+        after: Option<&Sleeper>,
+        limit: usize,
+    ) -> Result<Vec<Sleeper>, ServiceError> {
+        (self.0.jobs.store())
+            .transact("list_sleepers", |tx| async move {
+                let mut range = keys::wakes(server, None);
+                if let Some(after) = after {
+                    let mut begin = keys::wake(server, &after.database, &after.job);
+                    begin.push(0);
+                    range.begin = begin.into();
+                }
+                let rows = tx.snapshot().get_range(range, RangeOptions::limit(limit));
+                let mut sleepers = Vec::new();
+                for row in rows.collect().await? {
+                    let (database, job) = keys::sleeper(&row.key)?;
+                    let seq = Seq::from_value(&Wake::decode(&row.value)?.seq);
+                    sleepers.push(Sleeper { database, job, seq });
+                }
+                Ok::<_, ServiceError>(sleepers)
+            })
+            .await
+    }
+}
+
+/// Milliseconds after a time.
+pub(crate) fn after_ms(at_ms: i64, duration: Duration) -> i64 {
+    at_ms.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
+}
