@@ -61,6 +61,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
         (
             Route::Replicate
             | Route::ActiveTasks
+            | Route::Sources
             | Route::Metrics
             | Route::Summary
             | Route::Replications

@@ -22,6 +22,8 @@ pub enum Route {
     /// `/_node/{node}/_config`, its sections and keys
     Config(Vec<String>),
     ActiveTasks,
+    /// `/_sources`
+    Sources,
     Replicate,
     Summary,
     /// `/_scheduler/replications`: all of them, and actions on many
@@ -151,6 +153,7 @@ impl Route {
             | Self::Membership
             | Self::Config(_)
             | Self::ActiveTasks
+            | Self::Sources
             | Self::Summary
             | Self::Replications
             | Self::Causes
@@ -239,6 +242,7 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
         ("_dashboard", file) => Route::Dashboard(file.join("/")),
         ("_node", [_, "_config", rest @ ..]) if rest.len() <= 2 => Route::Config(owned(rest)),
         ("_active_tasks", []) => Route::ActiveTasks,
+        ("_sources", []) => Route::Sources,
         ("_replicate", []) => Route::Replicate,
         _ => return Err(Error::not_found("missing")),
     })

@@ -340,14 +340,30 @@ impl Endpoint {
         url.path_segments_mut().ok()?.pop_if_empty().pop().push("");
         url.set_query(None);
         url.set_fragment(None);
-        let server = Self {
+        Some((self.moved(url), name))
+    }
+
+    /// A database of this server, with the same credentials.
+    pub fn database(&self, name: &str) -> Option<Self> {
+        let mut url = self.url.clone();
+        url.path_segments_mut()
+            .ok()?
+            .pop_if_empty()
+            .push(name)
+            .push("");
+        url.set_query(None);
+        url.set_fragment(None);
+        Some(self.moved(url))
+    }
+
+    fn moved(&self, url: Url) -> Self {
+        Self {
             shown: url.as_str().to_owned(),
             spelled: url.as_str().into(),
             path: url.path().to_owned(),
             url,
             ..self.clone()
-        };
-        Some((server, name))
+        }
     }
 
     /// The URL that requests are made from.

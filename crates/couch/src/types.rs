@@ -113,6 +113,19 @@ impl Seq {
         self.0.parse().ok()
     }
 
+    /// Whether both are the same position. A cluster encodes one sequence in many ways, always with the same number in front.
+    pub fn is_same(&self, other: &Self) -> bool {
+        fn number(seq: &Seq) -> Option<String> {
+            let text = seq.to_query();
+            let (number, _) = text.split_once('-')?;
+            number
+                .bytes()
+                .all(|byte| byte.is_ascii_digit())
+                .then(|| number.to_owned())
+        }
+        self == other || number(self).is_some_and(|one| number(other) == Some(one))
+    }
+
     /// The text for a `since` parameter: strings bare, everything else as JSON.
     pub fn to_query(&self) -> String {
         serde_json::from_str::<String>(&self.0).unwrap_or_else(|_| self.0.to_string())

@@ -82,6 +82,10 @@ pub struct Config {
     /// and `origins`, the list of servers that the secret may be sent to, such as `origins =
     /// ["https://couch.example.com:6984"]`.
     pub secrets: Secrets,
+    /// Servers that are followed: replications from them, and rules about them, wait for changes in the store and cost
+    /// nothing meanwhile. The cluster of `upstream.url` is one of them under the name `upstream`, unless a section
+    /// has its URL. All nodes need the same sections. Each section `[sources.NAME]` has these options:
+    pub sources: rules::source::SourcesOptions,
     /// Options from CouchDB's section of the same name.
     pub couchdb: CouchdbOptions,
     /// The job queue, under CouchDB's names.

@@ -17,6 +17,7 @@ use couch::{Network, NetworkOptions, Policy};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use replication::engine::Budget;
+use rules::source::Followers;
 use scheduler::{Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
 use store::Store;
 use store::nodes::{self, Registration};
@@ -125,8 +126,10 @@ impl Node {
         }
         node.register(config).await?;
         let replications = &node.replications;
+        let feeds = Followers::register(replications.jobs()).await?;
         let maintenance = Maintenance::new(replications.jobs().clone(), config.couch_jobs.clone())
-            .serve(replications.job_type().clone());
+            .serve(replications.job_type().clone())
+            .serve(feeds);
         node.inner
             .start("activity monitor", |stop| maintenance.run(stop));
         let collected = collected.clone();
@@ -201,9 +204,15 @@ impl Node {
         let holder = Holder::new(&node_name(config))?;
         let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
+        let network = Network::new(network, random())?;
+        let sources = config.sources().map_err(anyhow::Error::msg)?;
+        let (of, holder_of) = (replications.clone(), holder.clone());
+        let followers = Followers::new(of, network.clone(), holder_of, sources);
+        self.outer
+            .start("followers of sources", |stop| followers.run(stop));
         let setup = ServerSetup {
             node: holder,
-            network: Network::new(network, random())?,
+            network,
             budget: Budget::new(config.node.document_memory_mb.saturating_mul(1 << 20)),
         };
         let (server, _load) = Server::new(replications.clone(), handle, setup);

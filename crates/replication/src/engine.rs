@@ -174,23 +174,34 @@ pub async fn identify(
     Ok((Identity::of(replication, service, code.as_deref()), code))
 }
 
-/// Whether a source has at least so many relevant changes after a sequence. True if that cannot be determined: the next run
-/// reports the error.
-pub async fn has_more(
+/// What a source has after a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// As many changes as were asked for, or that cannot be determined: the next run reports the error.
+    More,
+    /// Fewer; the last sequence of the database.
+    Fewer(Seq),
+}
+
+/// Whether a source has at least so many relevant changes after a sequence.
+pub async fn ahead(
     (network, settings): (&Network, &Settings),
     replication: &Replication,
     since: &Seq,
     count: u64,
-) -> bool {
+) -> Ahead {
     let options = &replication.options;
     let ask = async {
         let source = open::connect(network, &replication.source, options, settings, 1);
         let source = source.await.ok()?;
-        context::has_after(&source, options, since, count)
+        context::fewer_after(&source, options, since, count)
             .await
             .ok()
     };
-    timeout(ANSWER_MAX, ask).await.ok().flatten() != Some(false)
+    match timeout(ANSWER_MAX, ask).await.ok().flatten() {
+        Some(Some(last)) => Ahead::Fewer(last),
+        Some(None) | None => Ahead::More,
+    }
 }
 
 /// Runs a replication until it completes, fails, or is stopped. A continuous one never completes.

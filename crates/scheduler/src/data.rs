@@ -290,6 +290,11 @@ impl JobData {
         self.info.as_ref().map(error_text).unwrap_or_default()
     }
 
+    /// The start of the run, in seconds, while earlier failures still count.
+    pub(crate) fn unhealthy_since(&self) -> Option<i64> {
+        (self.error_count > 0).then_some(self.last_start)
+    }
+
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self.origin, Origin::Request { .. })
     }

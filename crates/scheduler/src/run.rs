@@ -328,8 +328,7 @@ impl Work<'_> {
         let (control, handles) = Handles::new(self.gate());
         let _copying = testing::copying(run.identity.replication.as_str(), self.accepted);
         let progress = control.progress();
-        let unhealthy = (data.error_count > 0).then_some(data.last_start);
-        let settled = self.settled(&run.replication, unhealthy, progress.clone());
+        let settled = self.settled(&run.replication, data.unhealthy_since(), progress.clone());
         let engine = engine::run(run.clone(), handles);
         let servers = Servers::of(&self.runner.network, &run.replication);
         let counting = Counting::new(&self.runner.copied);

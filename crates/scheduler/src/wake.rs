@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use couch::Seq;
+use futures::future::try_join_all;
 use jobs::{JobId, Op, Signal};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,11 +33,21 @@ pub(crate) struct Asleep {
     pub(crate) watches: Option<(String, String)>,
     /// The sequence up to which the source was copied.
     pub(crate) seq: Value,
+    /// Its row.
+    pub(crate) wake: Wake,
 }
 
 impl Asleep {
     pub(crate) fn seq(&self) -> Seq {
         Seq::from_value(&self.seq)
+    }
+
+    /// Writes its row.
+    pub(crate) fn begin_in(&self, tx: &Transaction, job: &JobId) {
+        if let Some((server, database)) = &self.watches {
+            let row = serde_json::to_vec(&self.wake).expect("a row is JSON");
+            tx.set(&keys::wake(server, database, job), &row);
+        }
     }
 
     /// Removes its row.
@@ -50,7 +61,7 @@ impl Asleep {
 /// A row that wakes a sleeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wake {
-    /// Where it fell asleep.
+    /// The last sequence of the source when it fell asleep.
     pub(crate) seq: Value,
     /// From the change to the run.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -66,10 +77,6 @@ fn is_zero(number: &i64) -> bool {
 }
 
 impl Wake {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a row is JSON")
-    }
-
     fn decode(bytes: &[u8]) -> Result<Self, ServiceError> {
         serde_json::from_slice(bytes).map_err(|_| {
             ServiceError::corrupt("the row of a sleeping replication cannot be decoded")
@@ -82,7 +89,7 @@ impl Wake {
 pub struct Sleeper {
     pub database: String,
     pub job: JobId,
-    /// The sequence up to which the source was copied.
+    /// The last sequence of the source when it fell asleep.
     pub seq: Seq,
 }
 
@@ -142,22 +149,20 @@ impl Replications {
         databases: &[&str],
         max: usize,
     ) -> Result<usize, ServiceError> {
-        let (mut signals, mut woken) = (Vec::new(), 0);
-        for database in databases {
+        let ranges = databases.iter().map(|database| {
             let range = keys::wakes(server, Some(database));
-            let rows = tx.get_range(range, RangeOptions::limit(max - woken));
-            for row in rows.collect().await? {
-                let wake = Wake::decode(&row.value)?;
-                let (_, job) = keys::sleeper(&row.key)?;
-                let due_ms = op.now_ms.saturating_add(wake.delay_ms);
-                signals.push(Signal::new(job).due_ms(due_ms.max(wake.not_before_ms)));
-                tx.clear(&row.key);
-                woken += 1;
-            }
-            if woken >= max {
-                break;
-            }
+            tx.get_range(range, RangeOptions::limit(max)).collect()
+        });
+        let rows = try_join_all(ranges).await?;
+        let mut signals = Vec::new();
+        for row in rows.iter().flatten().take(max) {
+            let wake = Wake::decode(&row.value)?;
+            let (_, job) = keys::sleeper(&row.key)?;
+            let due_ms = op.now_ms.saturating_add(wake.delay_ms);
+            signals.push(Signal::new(job).due_ms(due_ms.max(wake.not_before_ms)));
+            tx.clear(&row.key);
         }
+        let woken = signals.len();
         if !signals.is_empty() && !testing::has(Bug::MissesChangesWhenIdle) {
             (self.0.jobs)
                 .signal_many_in(tx, op, &self.0.ty, &signals)
@@ -191,6 +196,30 @@ impl Replications {
                 Ok::<_, ServiceError>(sleepers)
             })
             .await
+    }
+
+    /// Those of these sleepers that have slept ever since.
+    pub async fn still_asleep(
+        &self,
+        server: &str,
+        sleepers: &[Sleeper],
+    ) -> Result<Vec<Sleeper>, ServiceError> {
+        let rows = (self.0.jobs.store()).transact("look_at_sleepers", |tx| async move {
+            let rows = sleepers.iter().map(|sleeper| {
+                let (tx, key) = (&tx, keys::wake(server, &sleeper.database, &sleeper.job));
+                async move { tx.snapshot().get(&key).await }
+            });
+            Ok::<_, ServiceError>(try_join_all(rows).await?)
+        });
+        let mut still = Vec::new();
+        for (sleeper, row) in sleepers.iter().zip(rows.await?) {
+            if let Some(row) = row
+                && Seq::from_value(&Wake::decode(&row)?.seq) == sleeper.seq
+            {
+                still.push(sleeper.clone());
+            }
+        }
+        Ok(still)
     }
 }
 

@@ -33,6 +33,7 @@ const TABLE: &str = "\
 /_node/{node}/_config/{section}       | get                 | A section of the configuration                       |
 /_node/{node}/_config/{section}/{key} | get                 | A value of the configuration                         |
 /_active_tasks                        | get                 | Running replications                                 |
+/_sources                             | get                 | Servers that are followed                            |
 /_replicate                           | post                | Start or cancel a replication                        | async
 /_scheduler/jobs                      | get                 | Unfinished replications                              | limit skip states database endpoint bookmark
 /_scheduler/jobs/{id}                 | get                 | One replication job                                  |

@@ -1,7 +1,9 @@
 //! Replications: `_replicate`, `_scheduler`, `_active_tasks`, `_metrics`.
 
+use ::scheduler::ServiceError;
 use axum::body::Body;
 use http::StatusCode;
+use serde_json::json;
 
 use super::{replicate, scheduler, table};
 use crate::Error;
@@ -13,6 +15,7 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
     match call.route.clone() {
         Route::Replicate => replicate::replicate(call).await,
         Route::ActiveTasks => scheduler::active_tasks(call).await,
+        Route::Sources => sources(call).await,
         Route::Metrics => metrics(call),
         Route::Summary => table::summary(call).await,
         Route::Replications => table::replications(call).await,
@@ -26,6 +29,16 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
         Route::Doc(db, id) => scheduler::doc(call, &db, &id).await,
         _ => Err(Error::not_found("missing")),
     }
+}
+
+/// `GET /_sources`
+async fn sources(call: &Call) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let jobs = call.shared.replications.jobs();
+    let sources = rules::source::list(jobs)
+        .await
+        .map_err(ServiceError::from)?;
+    Ok(reply::ok(&json!({"sources": sources})))
 }
 
 fn metrics(call: &Call) -> Result<Reply, Error> {

@@ -61,6 +61,7 @@ async fn other_methods_and_paths_are_refused() {
         ("/_all_dbs", "GET,HEAD"),
         ("/_dbs_info", "GET,HEAD,POST"),
         ("/_membership", "GET,HEAD"),
+        ("/_sources", "GET,HEAD"),
         ("/_session", "GET,HEAD,POST,DELETE"),
     ] {
         let answer = root.put(path, &json!({})).await;

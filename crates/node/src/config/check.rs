@@ -34,6 +34,7 @@ impl Config {
             self.metrics.listen.as_deref().map_or(Ok(()), listen),
         );
         check("secrets", self.secrets.named().map(drop));
+        check("sources", self.sources().map(drop));
         check("jwt_keys", text(self.check_tokens()));
         check("chttpd_auth", self.check_secrets());
         for (name, password) in &self.admins.0 {
@@ -52,6 +53,16 @@ impl Config {
             }
         }
         problems
+    }
+
+    /// The servers that are followed. The error contains no credentials.
+    pub(crate) fn sources(&self) -> Result<Vec<rules::source::Source>, String> {
+        let secrets = self.secrets.named()?;
+        let upstream = self.upstream.target().ok().flatten();
+        let sources = self
+            .sources
+            .sources(upstream.as_ref().map(url::Url::as_str), &secrets);
+        sources.map_err(|error| error.to_string())
     }
 
     fn check_node(&self) -> Result<(), String> {

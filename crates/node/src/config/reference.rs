@@ -31,6 +31,9 @@ pub fn file() -> String {
     for section in sections() {
         let about = comment(&section.text);
         let _ = write!(text, "\n{about}[{}]\n", section.name);
+        if section.open && !section.keys.is_empty() {
+            let _ = writeln!(text, "# [{}.NAME]", section.name);
+        }
         for key in &section.keys {
             text.push_str(&line(section, key));
         }
@@ -39,6 +42,10 @@ pub fn file() -> String {
 }
 
 fn line(section: &Section, key: &Key) -> String {
+    if section.open {
+        let default = key.default.as_ref().map(in_toml).unwrap_or_default();
+        return format!("{}# {} = {default}\n", comment(&key.text), key.name);
+    }
     let about = comment(&format!("{} (${})", key.text, section.variable(&key.name)));
     let name = &key.name;
     match &key.default {

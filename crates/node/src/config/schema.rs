@@ -11,7 +11,7 @@ use super::Config;
 pub struct Section {
     pub name: String,
     pub text: String,
-    /// Its options; empty for a section with arbitrary names.
+    /// Its options; for a section with arbitrary names, those of each of its tables.
     pub keys: Vec<Key>,
     /// Accepts arbitrary names.
     pub open: bool,
@@ -61,11 +61,8 @@ pub(super) fn form(path: &str) -> Option<Form> {
     let (name, key) = path.rsplit_once('.')?;
     let section = section(name)?;
     if section.open {
-        return Some(if section.name == "secrets" {
-            Form::Table
-        } else {
-            Form::Text
-        });
+        let tables = section.name == "secrets" || !section.keys.is_empty();
+        return Some(if tables { Form::Table } else { Form::Text });
     }
     let key = section.keys.iter().find(|known| known.name == key)?;
     Some(key.form)
@@ -89,7 +86,10 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
 
 fn read(name: &str, schema: &Value, sections: &mut Vec<Section>) {
     let is_section = |schema: &Value| schema.get("properties").is_some();
-    let keys = properties(schema).filter(|(_, schema)| !is_section(schema));
+    let tables = schema
+        .get("additionalProperties")
+        .filter(|tables| is_section(tables));
+    let keys = properties(tables.unwrap_or(schema)).filter(|(_, schema)| !is_section(schema));
     sections.push(Section {
         text: text(schema),
         open: !is_section(schema),

@@ -174,6 +174,14 @@ const LABELLED: &[(&str, &str)] = &[
         "Undecodable rows of a type that this node skipped.",
     ),
     (
+        "davenport_source_updates_total",
+        "Updates of databases that this node read from the feeds of sources, by source.",
+    ),
+    (
+        "davenport_source_woken_total",
+        "Jobs that this node woke, by source.",
+    ),
+    (
         "davenport_store_attempts_total",
         "Attempts at store transactions.",
     ),
@@ -228,6 +236,10 @@ const GAUGES: &[(&str, &str)] = &[
     (
         "davenport_replicator_lag_seconds",
         "The longest time that a job of this node has been behind its source.",
+    ),
+    (
+        "davenport_source_followed",
+        "Whether this node follows a source, by source and feed: 1 or 0.",
     ),
     (
         "process_cpu_seconds_total",

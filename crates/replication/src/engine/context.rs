@@ -327,13 +327,13 @@ fn changes_request(options: &Options) -> ChangesRequest {
     }
 }
 
-/// Whether a source's feed has changes after a sequence.
-pub(super) async fn has_after(
+/// The last sequence of a source whose feed has fewer changes than this after a sequence; `None` if it has as many.
+pub(super) async fn fewer_after(
     source: &Database,
     options: &Options,
     since: &Seq,
     count: u64,
-) -> Result<bool, couch::Error> {
+) -> Result<Option<Seq>, couch::Error> {
     let request = ChangesRequest {
         since: since.clone(),
         limit: Some(count),
@@ -342,10 +342,10 @@ pub(super) async fn has_after(
     let mut changes = source.changes(&request).await?;
     for _ in 0..count {
         if changes.next().await?.is_none() {
-            return Ok(false);
+            return Ok(Some(changes.last_seq().unwrap_or(since).clone()));
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 fn members(params: &document::json::Json) -> serde_json::Map<String, serde_json::Value> {

@@ -218,12 +218,6 @@ impl Options {
         let words = [("both", Checkpoints::Both), ("target", Checkpoints::Target)];
         let checkpoints = fields.word("checkpoints", &words)?.unwrap_or_default();
         let continuous = flag("continuous", false)?;
-        let trigger = Trigger::read(fields)?;
-        if continuous && trigger.is_some() {
-            return Err(Invalid::new(
-                "`trigger` is for replications that end; remove `continuous` or `trigger`",
-            ));
-        }
         Ok(Self {
             continuous,
             create_target: flag("create_target", false)?,
@@ -260,7 +254,7 @@ impl Options {
             on_write_failure,
             filter_where,
             checkpoints,
-            trigger,
+            trigger: Trigger::read(fields, continuous)?,
         })
     }
 }

@@ -28,7 +28,12 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Self>, Invalid> {
+    pub(super) fn read(fields: &Fields<'_>, continuous: bool) -> Result<Option<Self>, Invalid> {
+        if continuous && fields.get_unless_null("trigger").is_some() {
+            return Err(Invalid::new(
+                "`trigger` is for replications that end: remove `continuous` or `trigger`",
+            ));
+        }
         let members = match fields.get_unless_null("trigger") {
             None => return Ok(None),
             Some(Json::String(word)) if word == "changes" => {
@@ -99,7 +104,7 @@ mod tests {
 
     fn read(trigger: &str) -> Result<Option<Trigger>, String> {
         let body = Json::parse(&format!("{{\"trigger\":{trigger}}}")).unwrap();
-        Trigger::read(&Fields::new(&body).unwrap()).map_err(|error| error.to_string())
+        Trigger::read(&Fields::new(&body).unwrap(), false).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -126,6 +131,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
+        let body = Json::parse(r#"{"trigger":"changes"}"#).unwrap();
+        let error = Trigger::read(&Fields::new(&body).unwrap(), true).unwrap_err();
+        assert!(error.to_string().contains("remove `continuous`"), "{error}");
         for (trigger, named) in [
             ("\"change\"", "must be \"changes\""),
             ("{}", "must be \"changes\""),

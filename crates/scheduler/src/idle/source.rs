@@ -227,7 +227,7 @@ impl Source {
             };
             tracing::debug!(server = %self.endpoint, %error, "cannot follow _db_updates");
             self.feed.send_replace(Support::Unknown);
-            if !is_refusal(&error) {
+            if !error.is_refusal() {
                 sleep(pause).await;
                 pause = (pause * 2).min(RETRY_PAUSES.1);
             } else if since.take().is_some() {
@@ -284,7 +284,7 @@ impl Source {
                 }
                 Err(error) => {
                     tracing::debug!(server = %self.endpoint, %error, "cannot poll _dbs_info");
-                    if is_refusal(&error) {
+                    if error.is_refusal() {
                         self.polls.send_replace(Support::Refused);
                         sleep(REFUSED_PAUSE).await;
                     } else {
@@ -330,7 +330,7 @@ impl Source {
                 listener.armed.cancel();
                 None
             }
-            (Some(seen), Some(seq)) if is_same(seen, seq) => None,
+            (Some(seen), Some(seq)) if seen.is_same(seq) => None,
             // A missing database counts as changed; the next run reports the error.
             _ => Some(listener.changed.clone()),
         });
@@ -380,27 +380,4 @@ async fn now(server: &Server) -> Result<Seq, couch::Error> {
         .await?;
     while updates.next().await?.is_some() {}
     Ok(updates.last_seq().cloned().unwrap_or(from_now))
-}
-
-/// A cluster encodes one sequence in many ways, always with the same number in front.
-fn is_same(one: &Seq, other: &Seq) -> bool {
-    fn number(seq: &Seq) -> Option<String> {
-        let text = seq.to_query();
-        let (number, _) = text.split_once('-')?;
-        number
-            .bytes()
-            .all(|byte| byte.is_ascii_digit())
-            .then(|| number.to_owned())
-    }
-    one == other || number(one).is_some_and(|one| number(other) == Some(one))
-}
-
-fn is_refusal(error: &couch::Error) -> bool {
-    error
-        .status()
-        .is_some_and(|status| (400..500).contains(&status))
-        || matches!(
-            error,
-            couch::Error::BadAnswer { .. } | couch::Error::Auth { .. }
-        )
 }

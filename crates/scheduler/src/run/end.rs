@@ -161,8 +161,10 @@ impl Work<'_> {
             return Ok(plan.outcome);
         }
         replications.seals_job_in(tx, &plan.data).await?;
-        if let Some(asleep) = data.asleep.as_ref().filter(|_| plan.data.asleep.is_none()) {
-            asleep.end_in(tx, &job.id);
+        match (&data.asleep, &plan.data.asleep) {
+            (_, Some(asleep)) => asleep.begin_in(tx, &job.id),
+            (Some(asleep), None) => asleep.end_in(tx, &job.id),
+            (None, None) => {}
         }
         if self.accepted.stalls > 0 {
             tx.clear(&keys::suspect(&job.id));

@@ -20,7 +20,7 @@ use crate::permits::Permit;
 use crate::starts::StartPermit;
 use crate::testing::{self, Bug};
 use crate::traces;
-use replication::engine::{self, Phase, Progress, Run};
+use replication::engine::{self, Ahead, Phase, Progress, Run};
 use replication::params::{Filter, Replication};
 
 /// Even without a change a job checks its source this often, at random within the second half.
@@ -67,14 +67,12 @@ impl Work<'_> {
                 Driven::Ended(end) => return self.triggered_end(&run, end, data).await,
                 Driven::Idle(last, Settled::Listens(listener)) => (last, listener),
                 Driven::Idle(last, Settled::Followed) => {
-                    match self.sleep_after(&run, &last, data).await {
-                        Some(end) => return end.with(*last),
-                        None => {
-                            start_permit = Box::pin(self.start_permit(&run.replication)).await;
-                            self.begin_again(&mut run, *last);
-                            continue;
-                        }
+                    if let Some(end) = self.sleep_after(&run, &last, data).await {
+                        return end.with(*last);
                     }
+                    start_permit = Box::pin(self.start_permit(&run.replication)).await;
+                    self.begin_again(&mut run, &last);
+                    continue;
                 }
             };
             let parking = Parking::begin(self);
@@ -92,11 +90,11 @@ impl Work<'_> {
             if let Some(end) = Box::pin(self.id_changed(&run)).await {
                 return end.with(*last);
             }
-            self.begin_again(&mut run, *last);
+            self.begin_again(&mut run, &last);
         }
     }
 
-    fn begin_again(&self, run: &mut Run, last: Progress) {
+    fn begin_again(&self, run: &mut Run, last: &Progress) {
         run.stats = last.stats;
         run.session_id = format!("{:032x}", self.runner.replications.entropy().bits());
     }
@@ -264,7 +262,8 @@ impl Work<'_> {
                 sleep(RECHECK_PAUSE).await;
             }
             let of = (&run.network, &run.settings);
-            if Box::pin(engine::has_more(of, &run.replication, through, 1)).await {
+            let ahead = Box::pin(engine::ahead(of, &run.replication, through, 1));
+            if ahead.await == Ahead::More {
                 *checked_through = Some(through.clone());
                 return;
             }

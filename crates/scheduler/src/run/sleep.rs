@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use couch::Seq;
-use replication::engine;
+use replication::engine::{self, Ahead};
 use replication::params::{Replication, Trigger};
 use serde_json::Value;
 
@@ -11,7 +11,6 @@ use super::Work;
 use super::end::End;
 use crate::data::JobData;
 use crate::fault::ServiceError;
-use crate::keys;
 use crate::testing::{self, Bug};
 use crate::wake::{ASLEEP_MS, Asleep, Wake, after_ms};
 
@@ -42,7 +41,7 @@ impl Work<'_> {
         if !self.watch_source(replication, seq, None, data).await? {
             return Ok(None);
         }
-        if self.has_more(replication, seq, 1).await {
+        if self.has_more(replication, seq, 1, data).await {
             self.stay_awake(data).await?;
             return Ok(None);
         }
@@ -108,10 +107,8 @@ impl Work<'_> {
             None => ASLEEP_MS,
         };
         if trigger.changes {
-            if self
-                .has_more(replication, seq, trigger.min_changes.max(1))
-                .await
-            {
+            let count = trigger.min_changes.max(1);
+            if self.has_more(replication, seq, count, data).await {
                 return Ok(Next::Run);
             }
             if !followed {
@@ -122,18 +119,27 @@ impl Work<'_> {
         Ok(Next::Sleep { due_ms })
     }
 
-    async fn has_more(&self, replication: &Replication, seq: &Seq, count: u64) -> bool {
+    /// Whether a source has so many changes after a sequence. If not, its last sequence becomes that of the sleep.
+    async fn has_more(
+        &self,
+        replication: &Replication,
+        seq: &Seq,
+        count: u64,
+        data: &mut JobData,
+    ) -> bool {
         if testing::has(Bug::MissesChangesWhenIdle) {
             return false;
         }
-        let (network, settings) = (&self.runner.network, self.runner.settings());
-        Box::pin(engine::has_more(
-            (network, &settings),
-            replication,
-            seq,
-            count,
-        ))
-        .await
+        let of = (&self.runner.network, &self.runner.settings());
+        match Box::pin(engine::ahead(of, replication, seq, count)).await {
+            Ahead::More => true,
+            Ahead::Fewer(last) => {
+                if let Some(asleep) = &mut data.asleep {
+                    asleep.wake.seq = value(&last);
+                }
+                false
+            }
+        }
     }
 
     /// Writes the row that wakes the job, if its server is followed, while the job is held. Returns whether it is. A
@@ -145,69 +151,42 @@ impl Work<'_> {
         trigger: Option<&Trigger>,
         data: &mut JobData,
     ) -> Result<bool, ServiceError> {
-        let start_ms = data.last_start.saturating_mul(1000);
-        let seq: Value = serde_json::from_str(seq.as_json()).unwrap_or_default();
-        let wake = match trigger {
-            None => Wake {
-                seq: seq.clone(),
-                delay_ms: 0,
-                not_before_ms: 0,
-            },
-            Some(trigger) => Wake {
-                seq: seq.clone(),
-                delay_ms: after_ms(0, trigger.delay),
-                not_before_ms: match trigger.min_interval {
-                    Duration::ZERO => 0,
-                    interval => after_ms(start_ms, interval),
-                },
-            },
-        };
         let by_clock = trigger.is_some_and(|trigger| !trigger.changes);
         let source = replication.source.server().filter(|_| !by_clock);
         let source = source.map(|(server, name)| (server.url_text().to_owned(), name));
+        let asleep = Asleep {
+            watches: None,
+            seq: value(seq),
+            wake: wake(seq, trigger, data.last_start),
+        };
+        let mut new = data.clone();
+        (new.idle, new.unreachable) = (true, None);
         let replications = &self.runner.replications;
         let op = replications.0.jobs.op();
-        let (old, source, seq) = (&*data, &source, &seq);
-        let (new, wake) = (
-            &JobData {
-                idle: true,
-                unreachable: None,
-                ..old.clone()
-            },
-            &wake.encode(),
-        );
+        let (old, new, source, asleep) = (&data.asleep, &new, &source, &asleep);
         let slept = (replications.0.jobs.store())
             .transact("fall_asleep", |tx| async move {
-                let mut asleep = Asleep {
-                    watches: None,
-                    seq: seq.clone(),
-                };
-                if let Some((server, database)) = source
+                let mut asleep = asleep.clone();
+                if let Some((server, _)) = source
                     && replications.following_in(&tx, server).await?.is_some()
                 {
-                    asleep.watches = Some((server.clone(), database.clone()));
+                    asleep.watches.clone_from(source);
                 }
                 if asleep.watches.is_none() && trigger.is_none() {
                     return Ok(None);
                 }
-                let new = JobData {
-                    asleep: Some(asleep.clone()),
-                    ..new.clone()
-                };
-                let job = &self.accepted.job;
-                let held = replications
-                    .0
-                    .jobs
+                let (jobs, job) = (&replications.0.jobs, &self.accepted.job);
+                let mut new = new.clone();
+                new.asleep = Some(asleep.clone());
+                let held = jobs
                     .update_in(&tx, &op, job, Some(new.encode().into()))
                     .await?;
                 if !held.repeated {
                     replications.seals_job_in(&tx, &new).await?;
-                    if let Some(old) = &old.asleep {
+                    if let Some(old) = old {
                         old.end_in(&tx, &job.id);
                     }
-                    if let Some((server, database)) = &asleep.watches {
-                        tx.set(&keys::wake(server, database, &job.id), wake);
-                    }
+                    asleep.begin_in(&tx, &job.id);
                 }
                 Ok::<_, ServiceError>(Some(asleep))
             })
@@ -243,4 +222,24 @@ impl Work<'_> {
             })
             .await
     }
+}
+
+/// The row of a sleeper whose last run began at a time, in seconds.
+fn wake(seq: &Seq, trigger: Option<&Trigger>, last_start: i64) -> Wake {
+    let mut wake = Wake {
+        seq: value(seq),
+        delay_ms: 0,
+        not_before_ms: 0,
+    };
+    if let Some(trigger) = trigger {
+        wake.delay_ms = after_ms(0, trigger.delay);
+        if !trigger.min_interval.is_zero() {
+            wake.not_before_ms = after_ms(last_start.saturating_mul(1000), trigger.min_interval);
+        }
+    }
+    wake
+}
+
+fn value(seq: &Seq) -> Value {
+    serde_json::from_str(seq.as_json()).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Driver;
 use super::pass::Aside;
-use crate::engine::context::has_after;
+use crate::engine::context::fewer_after;
 use crate::engine::open::fetch_filter;
 use crate::error::Error;
 use crate::params::Filter;
@@ -101,8 +101,8 @@ impl<'a> Driver<'a> {
         let (cx, read) = (self.cx, self.changes_read);
         let since = self.through.through().clone();
         Box::pin(async move {
-            let ask = has_after(&cx.source, &cx.options, &since, 1);
-            let missed = matches!(timeout(ANSWER_TIMEOUT, ask).await, Ok(Ok(true)));
+            let ask = fewer_after(&cx.source, &cx.options, &since, 1);
+            let missed = matches!(timeout(ANSWER_TIMEOUT, ask).await, Ok(Ok(None)));
             if missed {
                 // The feed may be about to send it.
                 tokio::time::sleep(ANSWER_TIMEOUT).await;

@@ -1,0 +1,157 @@
+//! The feeds of a server, read as one.
+
+use couch::{
+    Change, Changes, ChangesRequest, DatabaseUpdates, Error, FeedKind as Kind, Idle, Network,
+    RequestOptions, Seq, Server,
+};
+use tokio::time::{Duration, Instant, timeout_at};
+
+use super::{FeedKind, Source};
+
+/// A feed that is silent for three of these is dropped and opened again.
+const HEARTBEAT_MS: u64 = 10_000;
+const GLOBAL_CHANGES: &str = "_global_changes";
+
+/// Updates that are handled together.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The databases, each once.
+    pub(super) databases: Vec<String>,
+    pub(super) updates: u64,
+    /// The position behind them.
+    pub(super) since: Option<Seq>,
+}
+
+/// An open feed, and the updates that are being gathered.
+pub(super) struct Feed {
+    rows: Rows,
+    gathered: Batch,
+    until: Instant,
+}
+
+enum Rows {
+    Updates(DatabaseUpdates),
+    Global(Changes),
+}
+
+/// The options of requests to sources.
+pub(super) fn request_options() -> RequestOptions {
+    RequestOptions {
+        http_connections: 4,
+        ..RequestOptions::default()
+    }
+}
+
+impl Feed {
+    /// Opens a feed after a position, or from now on, and returns where it begins.
+    pub(super) async fn open(
+        kind: FeedKind,
+        source: &Source,
+        (network, server): (&Network, &Server),
+        since: Option<&Seq>,
+    ) -> Result<(Self, Seq), Error> {
+        let idle = Idle::HeartbeatMs(HEARTBEAT_MS);
+        if kind != FeedKind::GlobalChanges {
+            let since = match since {
+                Some(since) => since.clone(),
+                None => now(server).await?,
+            };
+            let updates = server.db_updates(Kind::Continuous, &since, idle).await?;
+            return Ok((Self::new(Rows::Updates(updates)), since));
+        }
+        let database = source.server().database(GLOBAL_CHANGES);
+        let database = database.ok_or_else(|| Error::Config("the URL has no path".to_owned()))?;
+        let database = network.database(database, request_options()).await?;
+        let since = match since {
+            Some(since) => since.clone(),
+            None => database.info().await?.update_seq,
+        };
+        let request = ChangesRequest {
+            since: since.clone(),
+            feed: Kind::Continuous,
+            idle,
+            ..ChangesRequest::default()
+        };
+        let changes = database.changes(&request).await?;
+        Ok((Self::new(Rows::Global(changes)), since))
+    }
+
+    fn new(rows: Rows) -> Self {
+        Self {
+            rows,
+            gathered: Batch::default(),
+            until: Instant::now(),
+        }
+    }
+
+    /// The next update: database and position. May be cancelled and called again.
+    async fn next(&mut self) -> Result<Option<(String, Seq)>, Error> {
+        match &mut self.rows {
+            Rows::Updates(updates) => {
+                let update = updates.next().await?;
+                Ok(update.map(|update| (update.db_name, update.seq)))
+            }
+            Rows::Global(changes) => loop {
+                let Some(change) = changes.next().await? else {
+                    return Ok(None);
+                };
+                if let Some(name) = database_of(&change) {
+                    return Ok(Some((name.to_owned(), change.seq)));
+                }
+            },
+        }
+    }
+
+    /// Waits for an update, and gathers those that follow within a while. `None` at the end of the feed. May be cancelled
+    /// and called again.
+    pub(super) async fn batch(
+        &mut self,
+        rows: usize,
+        wait: Duration,
+    ) -> Result<Option<Batch>, Error> {
+        if self.gathered.updates == 0 {
+            let Some(first) = self.next().await? else {
+                return Ok(None);
+            };
+            self.gathered.add(first);
+            self.until = Instant::now() + wait;
+        }
+        while self.gathered.updates < rows as u64 {
+            match timeout_at(self.until, self.next()).await {
+                Ok(Ok(Some(update))) => self.gathered.add(update),
+                // What was read counts; the next call reports the end or the error.
+                Ok(Ok(None) | Err(_)) | Err(_) => break,
+            }
+        }
+        let mut batch = std::mem::take(&mut self.gathered);
+        batch.databases.sort_unstable();
+        batch.databases.dedup();
+        Ok(Some(batch))
+    }
+}
+
+impl Batch {
+    fn add(&mut self, (database, seq): (String, Seq)) {
+        self.databases.push(database);
+        self.updates += 1;
+        if !seq.is_null() {
+            self.since = Some(seq);
+        }
+    }
+}
+
+/// Documents of `_global_changes` are named `updated:NAME`, `created:NAME` and `deleted:NAME`.
+fn database_of(change: &Change) -> Option<&str> {
+    let (kind, name) = change.id.as_str().split_once(':')?;
+    matches!(kind, "updated" | "created" | "deleted").then_some(name)
+}
+
+/// The current position of `_db_updates`.
+async fn now(server: &Server) -> Result<Seq, Error> {
+    let from_now = Seq::from_value(&"now".into());
+    let mut updates = server
+        .db_updates(Kind::Normal, &from_now, Idle::Default)
+        .await?;
+    while updates.next().await?.is_some() {}
+    Ok(updates.last_seq().cloned().unwrap_or(from_now))
+}

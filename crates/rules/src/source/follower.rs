@@ -1,0 +1,420 @@
+//! Follows one source while its job is held.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use couch::{Error, Network, Server};
+use jobs::{Failure, Finish, Task};
+use scheduler::{Following, Replications, ServiceError};
+use tokio::time::{Instant, sleep};
+
+use super::feed::{Feed, request_options};
+use super::sweep::{Stopped, moved};
+use super::{FeedKind, Position, Source};
+
+/// Jobs that one transaction wakes.
+const WAKES: usize = 400;
+/// A position that woke nothing is saved after this time at the latest.
+const SAVE_PAUSE: Duration = Duration::from_secs(5);
+/// Before a feed that the server refused is tried again, or one that missed updates.
+const REFUSED_PAUSE: Duration = Duration::from_mins(10);
+/// After one failure, and the maximum after many.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// How much later than `_dbs_info` a feed may report a change.
+const FEED_DELAY: Duration = Duration::from_secs(5);
+/// A feed that missed this many changes is not trusted any more.
+const MISSES_MAX: u64 = 3;
+
+/// Why a feed is not read any more.
+enum End {
+    /// The server does not allow it.
+    Refused(Error),
+    /// It misses updates.
+    Untrusted,
+    /// A better one may be there again.
+    TryBetter,
+    /// The job was lost, or the store failed.
+    Failed(ServiceError),
+}
+
+impl From<ServiceError> for End {
+    fn from(error: ServiceError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(super) struct Follower<'a> {
+    pub(super) replications: &'a Replications,
+    pub(super) network: &'a Network,
+    pub(super) source: &'a Source,
+    pub(super) task: &'a Task<Position>,
+    position: Position,
+    saved: Instant,
+}
+
+impl<'a> Follower<'a> {
+    pub(super) fn new(
+        replications: &'a Replications,
+        network: &'a Network,
+        source: &'a Source,
+        task: &'a Task<Position>,
+    ) -> Self {
+        Self {
+            replications,
+            network,
+            source,
+            position: Position {
+                unknown_since_ms: None,
+                ..task.data.clone()
+            },
+            task,
+            saved: Instant::now(),
+        }
+    }
+
+    /// Follows the source until the job is lost.
+    pub(super) async fn run(mut self) -> Result<Finish, Failure> {
+        let Err(error) = self.follow().await;
+        Err(error.into())
+    }
+
+    async fn follow(&mut self) -> Result<std::convert::Infallible, ServiceError> {
+        let server = self.server().to_owned();
+        if self.position.server != server {
+            if !self.position.server.is_empty() {
+                stop_following(self.replications, &self.position.server).await?;
+            }
+            self.position = Position {
+                server,
+                ..Position::default()
+            };
+        }
+        let mut pause = RETRY_PAUSES.0;
+        let connection = loop {
+            let (server, options) = (self.source.server().clone(), request_options());
+            match self.network.server(server, options).await {
+                Ok(server) => break server,
+                Err(error) => {
+                    self.set_reason(Some(&error)).await?;
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_PAUSES.1);
+                }
+            }
+        };
+        let mut skipped: &[FeedKind] = &[];
+        loop {
+            let choices = self.source.options().feed.choices();
+            let mut again = false;
+            for kind in choices.iter().filter(|kind| !skipped.contains(kind)) {
+                let is_first = *kind == choices[0];
+                let end = match kind {
+                    FeedKind::DbsInfo => self.poll(&connection, is_first).await,
+                    kind => self.read(*kind, &connection).await,
+                };
+                skipped = &[];
+                match end {
+                    End::Refused(error) => self.set_reason(Some(&error)).await?,
+                    End::Untrusted if choices.contains(&FeedKind::DbsInfo) => {
+                        skipped = &[FeedKind::DbUpdates, FeedKind::GlobalChanges];
+                        again = true;
+                    }
+                    End::Untrusted | End::TryBetter => again = true,
+                    End::Failed(error) => return Err(error),
+                }
+                if again {
+                    break;
+                }
+            }
+            if !again {
+                tracing::warn!(
+                    source = self.source.name(),
+                    reason = self.position.reason,
+                    "a source cannot be followed; its replications keep connections of their own"
+                );
+                self.position.feed = None;
+                let server = self.position.server.clone();
+                stop_following(self.replications, &server).await?;
+                self.save().await?;
+                sleep(REFUSED_PAUSE).await;
+            }
+        }
+    }
+
+    fn server(&self) -> &str {
+        self.source.server().url_text()
+    }
+
+    /// Reads a feed, and compares sequences in between.
+    async fn read(&mut self, kind: FeedKind, connection: &Server) -> End {
+        let mut pause = RETRY_PAUSES.0;
+        let mut missed = 0;
+        if self.position.feed != Some(kind) {
+            self.position.since = None;
+        }
+        loop {
+            let of = (self.network, connection);
+            let opened = Feed::open(kind, self.source, of, self.position.since.as_ref()).await;
+            let error = match opened {
+                Ok((feed, since)) => {
+                    if self.position.since.is_none() {
+                        self.position.since = Some(since);
+                    }
+                    if let Err(error) = self.followed_by(kind, None).await {
+                        return End::Failed(error);
+                    }
+                    pause = RETRY_PAUSES.0;
+                    match self.read_on(feed, connection, &mut missed).await {
+                        Ok(()) => continue,
+                        Err(End::Refused(error)) => error,
+                        Err(end) => return end,
+                    }
+                }
+                Err(error) => error,
+            };
+            if !error.is_refusal() {
+                tracing::debug!(source = self.source.name(), %error, "cannot read a feed");
+                if let Err(error) = self.set_reason(Some(&error)).await {
+                    return End::Failed(error);
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(RETRY_PAUSES.1);
+            } else if self.position.since.take().is_some() {
+                // The server does not know this position any more: any database may have changed.
+                let server = self.server().to_owned();
+                if let Err(error) = wake_all(self.replications, &server).await {
+                    return End::Failed(error);
+                }
+            } else {
+                return End::Refused(error);
+            }
+        }
+    }
+
+    /// Reads an open feed to its end, and compares sequences meanwhile. `End::Refused` has any error of the connection.
+    async fn read_on(
+        &mut self,
+        mut feed: Feed,
+        connection: &Server,
+        missed: &mut u64,
+    ) -> Result<(), End> {
+        let (source, replications) = (self.source, self.replications);
+        let (options, server) = (source.options(), self.server().to_owned());
+        let look = || {
+            let server = &server;
+            Box::pin(async move {
+                sleep(options.sweep()).await;
+                moved(replications, (server, connection), Some(FEED_DELAY)).await
+            })
+        };
+        let mut looking = look();
+        loop {
+            tokio::select! {
+                batch = feed.batch(options.batch_rows, options.batch()) => {
+                    let Some(batch) = batch.map_err(End::Refused)? else {
+                        return Ok(());
+                    };
+                    self.position.updates += batch.updates;
+                    self.position.since = batch.since.or(self.position.since.take());
+                    super::service::counted(source.name(), batch.updates);
+                    let follows = |name: &String| source.follows(name);
+                    let names: Vec<_> = batch.databases.into_iter().filter(follows).collect();
+                    self.wake(&names).await?;
+                }
+                found = &mut looking => {
+                    looking = look();
+                    let names = match found {
+                        Ok(names) => names,
+                        Err(Stopped::Store(error)) => return Err(error.into()),
+                        // Without `_dbs_info` the feed has to do.
+                        Err(Stopped::Server(_)) => continue,
+                    };
+                    self.position.missed += names.len() as u64;
+                    *missed += names.len() as u64;
+                    self.wake(&names).await?;
+                    if *missed >= MISSES_MAX {
+                        self.position.reason = Some(format!("the feed missed {missed} changes"));
+                        tracing::warn!(source = source.name(), missed,
+                            "the feed misses updates; comparing sequences instead");
+                        return Err(End::Untrusted);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Compares sequences only.
+    async fn poll(&mut self, connection: &Server, is_first_choice: bool) -> End {
+        match self.poll_on(connection, is_first_choice).await {
+            Ok(()) => End::TryBetter,
+            Err(end) => end,
+        }
+    }
+
+    async fn poll_on(&mut self, connection: &Server, is_first_choice: bool) -> Result<(), End> {
+        let until = Instant::now() + REFUSED_PAUSE;
+        self.position.since = None;
+        let (mut pause, server) = (RETRY_PAUSES.0, self.server().to_owned());
+        let reason = self.position.reason.clone();
+        if let Err(error) = connection.dbs_info(&[]).await
+            && error.is_refusal()
+        {
+            return Err(End::Refused(error));
+        }
+        self.followed_by(FeedKind::DbsInfo, reason).await?;
+        while is_first_choice || Instant::now() < until {
+            match moved(self.replications, (&server, connection), None).await {
+                Ok(names) => {
+                    self.wake(&names).await?;
+                    pause = RETRY_PAUSES.0;
+                    sleep(self.source.options().poll()).await;
+                }
+                Err(Stopped::Store(error)) => return Err(error.into()),
+                Err(Stopped::Server(error)) if error.is_refusal() => {
+                    return Err(End::Refused(error));
+                }
+                Err(Stopped::Server(_)) => {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_PAUSES.1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Wakes what sleeps on databases, and saves the position with the last of it.
+    async fn wake(&mut self, names: &[String]) -> Result<(), ServiceError> {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let server = self.server().to_owned();
+        let must_save = self.saved.elapsed() >= SAVE_PAUSE;
+        loop {
+            let (replications, op) = (self.replications, self.task.jobs().op());
+            let before = self.position.woken;
+            let (position, names, server) = (&self.position, &names, &server);
+            let task = self.task;
+            let woken = (replications.jobs().store())
+                .transact("follow", |tx| async move {
+                    let woken = replications.wake_in(&tx, &op, server, names, WAKES).await?;
+                    if woken < WAKES && (woken > 0 || must_save) {
+                        let position = Position {
+                            woken: before + woken as u64,
+                            at_ms: op.now_ms,
+                            ..position.clone()
+                        };
+                        let (jobs, job) = (task.jobs(), task.job());
+                        // After a repeated commit there is nothing left to wake.
+                        let _repeated = jobs
+                            .update_in(&tx, &op, job, Some(encode(&position)))
+                            .await?;
+                    }
+                    Ok::<_, ServiceError>(woken)
+                })
+                .await?;
+            self.position.woken += woken as u64;
+            if woken > 0 {
+                super::service::woken(self.source.name(), woken);
+            }
+            if woken < WAKES {
+                if woken > 0 || must_save {
+                    self.saved = Instant::now();
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// From here on the source is followed by this feed.
+    async fn followed_by(
+        &mut self,
+        kind: FeedKind,
+        reason: Option<String>,
+    ) -> Result<(), ServiceError> {
+        if self.position.feed == Some(kind) && self.position.reason == reason {
+            return Ok(());
+        }
+        if self.position.feed != Some(kind) {
+            tracing::info!(
+                source = self.source.name(),
+                feed = kind.as_str(),
+                "following a source"
+            );
+        }
+        (self.position.feed, self.position.reason) = (Some(kind), reason);
+        self.save().await
+    }
+
+    async fn set_reason(&mut self, error: Option<&Error>) -> Result<(), ServiceError> {
+        let reason = error.map(|error| wire::chain(error));
+        if self.position.reason == reason {
+            return Ok(());
+        }
+        self.position.reason = reason;
+        self.save().await
+    }
+
+    /// Saves the position, and how the server is followed.
+    async fn save(&mut self) -> Result<(), ServiceError> {
+        let (replications, op) = (self.replications, self.task.jobs().op());
+        self.position.at_ms = op.now_ms;
+        let following = self.position.feed.map(|feed| Following {
+            source: self.source.name().to_owned(),
+            feed: feed.as_str().to_owned(),
+            since_ms: op.now_ms,
+            reason: self.position.reason.clone(),
+        });
+        let (position, following, server) = (&self.position, &following, self.server());
+        let task = self.task;
+        (replications.jobs().store())
+            .transact("follow_source", |tx| async move {
+                let (jobs, job) = (task.jobs(), task.job());
+                let held = jobs
+                    .update_in(&tx, &op, job, Some(encode(position)))
+                    .await?;
+                if !held.repeated {
+                    replications.follow_in(&tx, server, following.as_ref());
+                }
+                Ok::<_, ServiceError>(())
+            })
+            .await?;
+        self.saved = Instant::now();
+        super::service::followed(self.source.name(), self.position.feed);
+        Ok(())
+    }
+}
+
+/// Lets nothing sleep on a server any more, and wakes what does.
+pub(super) async fn stop_following(
+    replications: &Replications,
+    server: &str,
+) -> Result<(), ServiceError> {
+    (replications.jobs().store())
+        .transact("unfollow_source", |tx| async move {
+            replications.follow_in(&tx, server, None);
+            Ok::<_, ServiceError>(())
+        })
+        .await?;
+    wake_all(replications, server).await
+}
+
+/// Wakes everything that sleeps on databases of a server.
+async fn wake_all(replications: &Replications, server: &str) -> Result<(), ServiceError> {
+    loop {
+        let sleepers = replications.sleepers(server, None, WAKES).await?;
+        if sleepers.is_empty() {
+            return Ok(());
+        }
+        let mut names: Vec<&str> = sleepers.iter().map(|one| one.database.as_str()).collect();
+        names.dedup();
+        let (op, names) = (replications.jobs().op(), &names);
+        (replications.jobs().store())
+            .transact("wake_all", |tx| async move {
+                replications.wake_in(&tx, &op, server, names, WAKES).await
+            })
+            .await?;
+    }
+}
+
+pub(super) fn encode(position: &Position) -> Bytes {
+    serde_json::to_vec(position)
+        .expect("a position is JSON")
+        .into()
+}

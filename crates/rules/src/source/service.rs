@@ -1,0 +1,208 @@
+//! The jobs that follow sources, and who runs them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use couch::Network;
+use jobs::{
+    Add, Failure, Finish, Holder, JobId, JobType, Jobs, Query, Retry, Signal, State, Task,
+    TypeConfig, Worker, WorkerOptions,
+};
+use metrics::{counter, gauge};
+use scheduler::{Replications, ServiceError};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::follower::{Follower, encode, stop_following};
+use super::{FeedKind, Position, Source};
+
+/// The type of the jobs that follow sources. A job's id is the name of its source.
+pub const FEEDS: &str = "feeds";
+/// After this silence another node follows the source.
+const TIMEOUT_MS: u64 = 10_000;
+/// A source that no node knows is forgotten after this time.
+const UNKNOWN_MAX_MS: i64 = 300_000;
+/// Before a job whose source this node does not know is offered again.
+const UNKNOWN_PAUSE_MS: i64 = 5_000;
+/// How often a node checks that its sources have jobs.
+const CHECK_PAUSE: Duration = Duration::from_mins(1);
+/// Sources in a listing.
+const LISTED_MAX: usize = 1000;
+
+/// Follows sources on a node. One node at a time follows each.
+pub struct Followers {
+    replications: Replications,
+    network: Network,
+    sources: BTreeMap<String, Source>,
+    holder: Holder,
+}
+
+impl Followers {
+    pub fn new(
+        replications: Replications,
+        network: Network,
+        holder: Holder,
+        sources: Vec<Source>,
+    ) -> Self {
+        let sources = sources
+            .into_iter()
+            .map(|source| (source.name().to_owned(), source));
+        Self {
+            replications,
+            network,
+            sources: sources.collect(),
+            holder,
+        }
+    }
+
+    /// Registers the type of the jobs, which [`jobs::Maintenance`] must serve.
+    pub async fn register(jobs: &Jobs) -> jobs::Result<JobType> {
+        let ty = JobType::new(FEEDS)?;
+        let config = TypeConfig::new(TIMEOUT_MS);
+        jobs.set_type(&ty, config).await?;
+        Ok(ty)
+    }
+
+    /// Follows sources until the token is cancelled.
+    pub async fn run(self, token: CancellationToken) {
+        let jobs = self.replications.jobs().clone();
+        let ty = JobType::new(FEEDS).expect("the type has a valid name");
+        let options = WorkerOptions {
+            concurrency: self.sources.len() + 1,
+            retry: Retry {
+                retries_max: None,
+                delay: Duration::from_secs(1),
+                delay_max: Duration::from_mins(1),
+                ..Retry::default()
+            },
+            // A feed has no end.
+            drain: Duration::ZERO,
+        };
+        let worker = Worker::new(jobs.clone(), ty.clone(), self.holder.clone(), options);
+        let shared = Arc::new(self);
+        let checking = {
+            let shared = Arc::clone(&shared);
+            async move {
+                loop {
+                    if let Err(error) = shared.add_jobs(&jobs, &ty).await {
+                        tracing::warn!(error = %wire::chain(&error), "cannot add the jobs of sources");
+                    }
+                    sleep(CHECK_PAUSE).await;
+                }
+            }
+        };
+        let work = worker.run(token, move |task| {
+            let shared = Arc::clone(&shared);
+            async move { shared.follow(task).await }
+        });
+        tokio::select! {
+            () = work => {}
+            () = checking => {}
+        }
+    }
+
+    async fn add_jobs(&self, jobs: &Jobs, ty: &JobType) -> jobs::Result<()> {
+        for name in self.sources.keys() {
+            let id = JobId::new(name.clone())?;
+            // Its data says how far it was read, and must not be replaced.
+            if jobs.get(ty, &id).await?.is_none() {
+                let add = Add::new(id, encode(&Position::default()));
+                jobs.signal(ty, Signal::from(add)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn follow(&self, task: Task<Position>) -> Result<Finish, Failure> {
+        let name = String::from_utf8_lossy(task.job().id.as_bytes()).into_owned();
+        match self.sources.get(&name) {
+            Some(source) => {
+                let follower = Follower::new(&self.replications, &self.network, source, &task);
+                Box::pin(follower.run()).await
+            }
+            None => Ok(self.forget(&name, &task).await?),
+        }
+    }
+
+    /// What becomes of a source that this node does not know: others may, while a change of configuration is under way.
+    async fn forget(&self, name: &str, task: &Task<Position>) -> Result<Finish, ServiceError> {
+        let now_ms = task.jobs().clock().now_ms();
+        let since_ms = task.data.unknown_since_ms.unwrap_or(now_ms);
+        if now_ms.saturating_sub(since_ms) < UNKNOWN_MAX_MS {
+            let position = Position {
+                unknown_since_ms: Some(since_ms),
+                ..task.data.clone()
+            };
+            return Ok(Finish::again(now_ms + UNKNOWN_PAUSE_MS).data(encode(&position)));
+        }
+        tracing::warn!(
+            source = name,
+            "a source is in no node's configuration any more, and is not followed"
+        );
+        stop_following(&self.replications, &task.data.server).await?;
+        let (jobs, job) = (task.jobs(), task.job());
+        jobs.remove(&JobType::new(FEEDS)?, &job.id).await?;
+        Ok(Finish::done())
+    }
+}
+
+/// `GET /_sources`: how each source is followed.
+pub async fn list(jobs: &Jobs) -> jobs::Result<Vec<Value>> {
+    let ty = JobType::new(FEEDS)?;
+    let query = Query {
+        data: true,
+        ..Query::default()
+    };
+    let page = jobs.list(&ty, &query, None, LISTED_MAX).await?;
+    let shown = page.jobs.into_iter().map(|listed| {
+        let position: Position =
+            serde_json::from_slice(&listed.data.unwrap_or_default()).unwrap_or_default();
+        let is_held = listed.info.state == State::Running;
+        let node = listed.info.last.as_ref().filter(|_| is_held);
+        let is_followed = is_held && position.feed.is_some() && position.unknown_since_ms.is_none();
+        json!({
+            "name": String::from_utf8_lossy(listed.info.id.as_bytes()),
+            "server": position.server,
+            "followed": is_followed,
+            "feed": position.feed.map(FeedKind::as_str),
+            "reason": position.reason,
+            "node": node.map(|attempt| attempt.holder.to_string()),
+            "since": position.since,
+            "updated": time(position.at_ms),
+            "updates": position.updates,
+            "woken": position.woken,
+            "missed": position.missed,
+        })
+    });
+    Ok(shown.collect())
+}
+
+fn time(ms: i64) -> Option<String> {
+    let time = jiff::Timestamp::from_millisecond(ms)
+        .ok()
+        .filter(|_| ms > 0);
+    time.map(|time| time.to_string())
+}
+
+/// Updates of a feed were handled.
+pub(super) fn counted(source: &str, updates: u64) {
+    counter!("davenport_source_updates_total", "source" => source.to_owned()).increment(updates);
+}
+
+/// Jobs were woken.
+pub(super) fn woken(source: &str, jobs: usize) {
+    counter!("davenport_source_woken_total", "source" => source.to_owned()).increment(jobs as u64);
+}
+
+/// Whether this node follows a source, and by which feed.
+pub(super) fn followed(source: &str, feed: Option<FeedKind>) {
+    for kind in FeedKind::Auto.choices() {
+        let labels = [
+            ("source", source.to_owned()),
+            ("feed", kind.as_str().to_owned()),
+        ];
+        gauge!("davenport_source_followed", &labels).set(f64::from(u8::from(feed == Some(*kind))));
+    }
+}

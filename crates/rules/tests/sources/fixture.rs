@@ -1,0 +1,185 @@
+//! A service, a peer with the databases `a` and `b`, and nodes that replicate and follow the peer.
+
+use std::time::Duration;
+
+use couch::{EgressOptions, Network, NetworkOptions};
+use docstore::{Db, DocStore, Edit, EditMode};
+use document::doc::Doc;
+use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance};
+use peer::Peer;
+use replication::engine::Budget;
+use rules::source::{Followers, SourceOptions, list};
+use scheduler::{Options, Rank, Replications, Server, ServerSetup, Setup, Writer};
+use serde_json::{Value, json};
+use store::Store;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Longer than anything takes unless it hangs.
+const TIMEOUT: Duration = Duration::from_mins(1);
+
+pub(crate) struct World {
+    store: Store,
+    pub(crate) replications: Replications,
+    db: Db,
+    pub(crate) peer: Peer,
+}
+
+pub(crate) struct Node {
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+    stop_acceptor: CancellationToken,
+}
+
+async fn service(store: &Store) -> Replications {
+    let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
+    let docs = DocStore::new(store.clone(), docstore::Options::default());
+    let options = Options {
+        park_after_sec: 1,
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    };
+    let setup = Setup {
+        options,
+        ..Setup::default()
+    };
+    Replications::open(jobs, docs, setup).await.unwrap()
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let store = Store::open("memory:").await.unwrap();
+        let replications = service(&store).await;
+        let db = replications.create_database("_replicator").await.unwrap();
+        let peer = Peer::start(peer::Options::default()).await.unwrap();
+        peer.create_database("a").unwrap();
+        peer.create_database("b").unwrap();
+        Self {
+            store,
+            replications,
+            db,
+            peer,
+        }
+    }
+
+    /// A node that follows the peer.
+    pub(crate) async fn node(&self, options: SourceOptions) -> Node {
+        let replications = service(&self.store).await;
+        let jobs = replications.jobs().clone();
+        let holder = Holder::new("n").unwrap();
+        let network = NetworkOptions {
+            egress: EgressOptions::open(),
+            ..NetworkOptions::default()
+        };
+        let network = Network::new(network, [7; 32]).unwrap();
+        let options = SourceOptions {
+            url: self.peer.url(),
+            ..options
+        };
+        let source = options.source("peer", |_| None).unwrap();
+        let feeds = Followers::register(&jobs).await.unwrap();
+        let of = (replications.clone(), network.clone(), holder.clone());
+        let followers = Followers::new(of.0, of.1, of.2, vec![source]);
+        let ty = replications.job_type().clone();
+        let (acceptor, handle) = Acceptor::new(jobs.clone(), ty.clone(), holder.clone());
+        let setup = ServerSetup {
+            node: holder,
+            network,
+            budget: Budget::default(),
+        };
+        let (server, _) = Server::new(replications, handle, setup);
+        let maintenance = Maintenance::new(jobs, jobs::Options::default());
+        let maintenance = maintenance.serve(ty).serve(feeds);
+        let (stop, stop_acceptor) = (CancellationToken::new(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server.run(stop.clone()));
+        tasks.spawn(followers.run(stop.clone()));
+        tasks.spawn(maintenance.run(stop.clone()));
+        tasks.spawn(acceptor.run(stop_acceptor.clone()));
+        Node {
+            tasks,
+            stop,
+            stop_acceptor,
+        }
+    }
+
+    /// Writes a document into `a`, and lets it be copied to `b`.
+    pub(crate) async fn copy(&self, id: &str) {
+        self.change(id);
+        let body = json!({
+            "source": self.peer.database_url("a"), "target": self.peer.database_url("b"),
+            "continuous": true,
+        });
+        let writer = Writer::User {
+            name: Some("joe".to_owned()),
+            rank: Rank::ServerAdmin,
+        };
+        let edit = Edit::new("x", Doc::parse(&body.to_string()).unwrap()).unwrap();
+        let edit = self.replications.prepare(&self.db, edit, &writer).unwrap();
+        let hook = self.replications.hook(writer);
+        (self.replications.docs())
+            .put(&self.db, &edit, EditMode::NewEdits, &hook)
+            .await
+            .unwrap();
+        self.until_copied(id).await;
+    }
+
+    pub(crate) fn change(&self, id: &str) {
+        let body = json!({"_id": id}).to_string();
+        self.peer.put("a", &body).unwrap();
+    }
+
+    pub(crate) async fn row(&self) -> Value {
+        let row = self.replications.scheduler_doc(&self.db, "x").await;
+        row.unwrap_or_default()
+    }
+
+    /// What `GET /_sources` says.
+    pub(crate) async fn source(&self) -> Value {
+        let sources = list(self.replications.jobs()).await.unwrap();
+        sources.into_iter().next().unwrap_or_default()
+    }
+
+    pub(crate) async fn until(&self, mut is_so: impl AsyncFnMut() -> bool) {
+        let look = async {
+            while !is_so().await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let so = tokio::time::timeout(TIMEOUT, look).await;
+        let (row, source) = (self.row().await, self.source().await);
+        assert!(so.is_ok(), "{row:#}\n{source:#}");
+    }
+
+    pub(crate) async fn until_followed(&self, feed: &str) {
+        self.until(async || self.source().await["feed"] == feed)
+            .await;
+    }
+
+    pub(crate) async fn until_copied(&self, id: &str) {
+        self.until(async || self.peer.get("b", id).unwrap().is_some())
+            .await;
+    }
+
+    /// Waits until the replication sleeps and has written this many documents.
+    pub(crate) async fn until_asleep(&self, docs: u64) -> Value {
+        let is_asleep = async || {
+            let row = self.row().await;
+            row["info"]["asleep"] == true && row["info"]["docs_written"] == docs
+        };
+        self.until(is_asleep).await;
+        self.row().await
+    }
+}
+
+impl Node {
+    /// Stops in order.
+    pub(crate) async fn stop(mut self) {
+        self.stop.cancel();
+        for _ in 0..3 {
+            self.tasks.join_next().await.unwrap().unwrap();
+        }
+        self.stop_acceptor.cancel();
+        self.tasks.join_next().await.unwrap().unwrap();
+    }
+}

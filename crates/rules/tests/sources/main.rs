@@ -1,0 +1,178 @@
+//! Replications that sleep until the server of their source reports a change, on an in-memory store, with a peer.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod fixture;
+
+use peer::{Fault, Faults, On};
+use rules::source::{FeedKind, SourceOptions};
+use serde_json::{Value, json};
+
+use fixture::World;
+
+fn forbidden() -> Fault {
+    Fault::Status {
+        status: 403,
+        retry_after: None,
+    }
+}
+
+#[tokio::test]
+async fn a_change_wakes_what_sleeps() {
+    let world = World::new().await;
+    let node = world.node(SourceOptions::default()).await;
+    world.until_followed("db_updates").await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    world.change("late");
+    world.until_copied("late").await;
+    let row = world.until_asleep(2).await;
+    assert_eq!(row["state"], "running", "{row:#}");
+    let source = world.source().await;
+    assert_eq!(
+        (&source["followed"], &source["node"], &source["missed"]),
+        (&json!(true), &json!("n"), &json!(0)),
+        "{source:#}"
+    );
+    node.stop().await;
+    assert_eq!(world.source().await["followed"], false);
+}
+
+/// Nothing is asked twice, and a change while no node runs is found in the feed.
+#[tokio::test]
+async fn another_node_goes_on_where_the_last_one_stopped() {
+    let world = World::new().await;
+    let node = world.node(SourceOptions::default()).await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    node.stop().await;
+    let before = world.peer.requests().len();
+    let node = world.node(SourceOptions::default()).await;
+    world
+        .until(async || world.source().await["followed"] == true)
+        .await;
+    let asked = world.peer.requests();
+    let woken = asked[before..]
+        .iter()
+        .any(|request| request.path.starts_with("/a"));
+    assert!(!woken, "{:#?}", &asked[before..]);
+    node.stop().await;
+    world.change("late");
+    let _node = world.node(SourceOptions::default()).await;
+    world.until_copied("late").await;
+    world.until_asleep(2).await;
+}
+
+#[tokio::test]
+async fn sequences_are_compared_without_a_feed() {
+    let world = World::new().await;
+    world.peer.set_faults(Faults::script([
+        (On::any("/_db_updates"), forbidden()),
+        (On::any("/_global_changes/*"), forbidden()),
+    ]));
+    let options = SourceOptions {
+        poll_sec: 1,
+        ..SourceOptions::default()
+    };
+    let _node = world.node(options).await;
+    world.until_followed("dbs_info").await;
+    let reason = world.source().await["reason"].to_string();
+    assert!(
+        reason.contains("403") || reason.contains("forbidden"),
+        "{reason}"
+    );
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    world.change("late");
+    world.until_copied("late").await;
+    world.until_asleep(2).await;
+}
+
+#[tokio::test]
+async fn global_changes_are_read_directly() {
+    let world = World::new().await;
+    world.peer.create_database("_global_changes").unwrap();
+    let options = SourceOptions {
+        feed: FeedKind::GlobalChanges,
+        ..SourceOptions::default()
+    };
+    let _node = world.node(options).await;
+    world.until_followed("global_changes").await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    world.change("late");
+    world
+        .peer
+        .put("_global_changes", r#"{"_id":"updated:b"}"#)
+        .unwrap();
+    world
+        .peer
+        .put("_global_changes", r#"{"_id":"updated:a"}"#)
+        .unwrap();
+    world.until_copied("late").await;
+    world.until_asleep(2).await;
+}
+
+/// What the feed does not report is found by comparing sequences; in the end the feed is not trusted any more.
+#[tokio::test]
+async fn a_feed_that_loses_updates_is_found_out() {
+    let world = World::new().await;
+    world.peer.create_database("_global_changes").unwrap();
+    let options = SourceOptions {
+        feed: FeedKind::GlobalChanges,
+        sweep_sec: 1,
+        ..SourceOptions::default()
+    };
+    let _node = world.node(options).await;
+    world.until_followed("global_changes").await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    world.change("late");
+    world.until_copied("late").await;
+    world.until_asleep(2).await;
+    world
+        .until(async || world.source().await["missed"] == 1)
+        .await;
+}
+
+/// Without any feed nothing may sleep, and what sleeps is woken.
+#[tokio::test]
+async fn what_cannot_be_followed_lets_nothing_sleep() {
+    let world = World::new().await;
+    let node = world.node(SourceOptions::default()).await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    node.stop().await;
+    world.peer.set_faults(Faults::script([
+        (On::any("/_db_updates"), forbidden()),
+        (On::any("/_global_changes/*"), forbidden()),
+        (On::any("/_dbs_info"), forbidden()),
+    ]));
+    let _node = world.node(SourceOptions::default()).await;
+    world
+        .until(async || world.source().await["feed"] == Value::Null)
+        .await;
+    world
+        .until(async || world.row().await["info"].get("asleep").is_none())
+        .await;
+    world.change("late");
+    world.until_copied("late").await;
+    assert_eq!(world.row().await["info"].get("asleep"), None);
+}
+
+#[tokio::test]
+async fn excluded_databases_wake_nothing() {
+    let world = World::new().await;
+    let options = SourceOptions {
+        exclude: vec!["^a$".to_owned()],
+        sweep_sec: 1,
+        ..SourceOptions::default()
+    };
+    let _node = world.node(options).await;
+    world.copy("early").await;
+    world.until_asleep(1).await;
+    world.change("late");
+    // Only the comparison of sequences, which asks about every sleeper, finds it.
+    world.until_copied("late").await;
+    assert_eq!(world.source().await["missed"], 1);
+}
