@@ -11,6 +11,7 @@ mod meaning;
 mod owner;
 mod request;
 mod reseal;
+mod ruled;
 mod scan;
 
 pub use hook::DocumentHook;
@@ -18,6 +19,7 @@ pub use meaning::{Meaning, Prepared};
 pub use owner::{Rank, Writer};
 pub use request::{Answer, Caller, Failure, Started};
 pub use reseal::{Sealed, count_seals};
+pub use ruled::Ruled;
 
 #[cfg(test)]
 mod tests;

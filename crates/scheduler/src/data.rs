@@ -67,6 +67,16 @@ pub(crate) enum Origin {
     Request {
         user: Option<String>,
     },
+    /// A rule, a document about one or many databases.
+    Rule {
+        db: String,
+        instance: String,
+        doc_id: String,
+        rev: String,
+        /// The database it is about, if there are many.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        database: Option<String>,
+    },
 }
 
 /// An event of a job's history.

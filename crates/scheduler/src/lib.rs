@@ -54,7 +54,7 @@ mod writeback;
 
 pub use bulk::{Acted, Action, Chosen};
 pub use create::{
-    Answer, Caller, DocumentHook, Failure, Meaning, Prepared, Rank, Sealed, Started, Writer,
+    Answer, Caller, DocumentHook, Failure, Meaning, Prepared, Rank, Ruled, Sealed, Started, Writer,
     count_seals,
 };
 pub use data::JobState;

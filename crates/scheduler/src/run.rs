@@ -248,6 +248,7 @@ impl Work<'_> {
                         identity: Box::new(identity),
                     });
                 }
+                Ok(Begun::Gone) => return Ok(End::Gone),
                 Ok(Begun::Later) => {}
                 Err(error) if error.is_halt() => return Ok(End::Halted),
                 Err(error) => return Err(error),

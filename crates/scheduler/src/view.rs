@@ -295,21 +295,21 @@ impl Seen {
 
     fn database(&self) -> Option<&str> {
         match &self.data.origin {
-            Origin::Document { db, .. } => Some(db),
+            Origin::Document { db, .. } | Origin::Rule { db, .. } => Some(db),
             Origin::Request { .. } => None,
         }
     }
 
     fn doc_id(&self) -> Option<&str> {
         match &self.data.origin {
-            Origin::Document { doc_id, .. } => Some(doc_id),
+            Origin::Document { doc_id, .. } | Origin::Rule { doc_id, .. } => Some(doc_id),
             Origin::Request { .. } => None,
         }
     }
 
     fn user(&self) -> Option<&str> {
         match &self.data.origin {
-            Origin::Document { .. } => None,
+            Origin::Document { .. } | Origin::Rule { .. } => None,
             Origin::Request { user } => user.as_deref(),
         }
     }
@@ -411,7 +411,7 @@ impl Seen {
     pub(crate) fn scheduler_doc(&self) -> Value {
         let (node, pid) = self.node();
         let shown = &self.data.shown;
-        self.with_next_try(json!({
+        let mut row = json!({
             "database": self.database(),
             "doc_id": self.doc_id(),
             "id": self.data.rep_id,
@@ -427,7 +427,17 @@ impl Seen {
             "last_updated": iso(self.data.last_updated.max(self.live.updated)),
             "start_time": iso(self.data.start_time),
             "job_id": crate::data::job_text(&self.job),
-        }))
+        });
+        if let Origin::Rule { database, .. } = &self.data.origin {
+            // What Spiegel's dashboards read.
+            let runs = self.info.state == State::Running;
+            row["dirty"] =
+                (self.info.asked_ms.is_some() || self.state() != JobState::Running).into();
+            row["locked_at"] = runs.then(|| iso(self.data.last_start)).into();
+            row["updated_at"] = iso(self.data.last_updated).into();
+            row["rule_database"] = database.as_deref().into();
+        }
+        self.with_next_try(row)
     }
 
     /// Adds what CouchDB's rows do not have, where there is something to say.

@@ -130,7 +130,9 @@ impl Replications {
                     Origin::Document { .. } => {
                         self.pause_document_in(&tx, &op, &data.origin, paused).await
                     }
-                    Origin::Request { .. } => self.set_paused_in(&tx, &op, job, data, paused).await,
+                    Origin::Request { .. } | Origin::Rule { .. } => {
+                        self.set_paused_in(&tx, &op, job, data, paused).await
+                    }
                 }
             })
             .await

@@ -15,6 +15,8 @@ use replication::id::{ReplicationId, transient_job_id};
 use replication::params::{Grant, Invalid, Replication, Request};
 
 const COLLISION: &str = "Persistent replication collision";
+const RULED: &str =
+    "A rule asks for this replication: change the rule, or set `enabled` to false in it.";
 const NOT_ADMIN: &str = "You are not a server admin.";
 
 /// The client that sends a request.
@@ -264,6 +266,7 @@ impl Replications {
 fn authorize(data: &JobData, caller: &Caller) -> Result<(), ServiceError> {
     match &data.origin {
         Origin::Document { .. } => Err(ServiceError::Unauthorized(COLLISION)),
+        Origin::Rule { .. } => Err(ServiceError::Forbidden(RULED)),
         Origin::Request { user } if *user == caller.name || caller.is_admin => Ok(()),
         Origin::Request { .. } => Err(ServiceError::Unauthorized(NOT_ADMIN)),
     }

@@ -45,6 +45,8 @@ pub(super) enum End {
     /// It failed, and is retried later.
     Crash(Value),
     Fail(Value),
+    /// Its rule has gone, or changed; the job goes with it.
+    Gone,
     /// Another job has the same replication id.
     Duplicate {
         identity: Box<Identity>,
@@ -120,7 +122,9 @@ impl Work<'_> {
             }
         };
         let (db, doc_id) = match &data.origin {
-            Origin::Document { db, doc_id, .. } => (Some(db), Some(doc_id)),
+            Origin::Document { db, doc_id, .. } | Origin::Rule { db, doc_id, .. } => {
+                (Some(db), Some(doc_id))
+            }
             Origin::Request { .. } => (None, None),
         };
         let (source, target) = (&data.shown.source, &data.shown.target);
@@ -143,6 +147,10 @@ impl Work<'_> {
     ) -> Result<Outcome, ServiceError> {
         let replications = &self.runner.replications;
         let (jobs, job) = (&replications.0.jobs, &self.accepted.job);
+        if matches!(end, End::Gone) {
+            replications.drop_job_in(tx, op, &job.id).await?;
+            return Ok(Outcome::Halted);
+        }
         let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         let next_due_ms = info.and_then(|info| info.next_due_ms);
         let plan = match (end, next_due_ms) {
@@ -211,7 +219,7 @@ impl Work<'_> {
             End::Fail(info) => self.fail(data, op, info.clone()),
             // Unwrapped or handled before.
             End::After(end, _) => self.plan(op, random, data, end),
-            End::Halted | End::Duplicate { .. } => self.reschedule(data, 0, op),
+            End::Halted | End::Gone | End::Duplicate { .. } => self.reschedule(data, 0, op),
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) enum Begun {
     Again,
     /// Another job owns the replication id.
     Duplicate,
+    /// The rule that asked for it has gone, or changed.
+    Gone,
     /// The run of a removed job may still write a checkpoint.
     Later,
 }
@@ -122,6 +124,9 @@ impl Work<'_> {
         let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
         if info.is_some_and(|info| info.next_due_ms.is_some()) {
             return Ok(Begun::Again);
+        }
+        if !replications.rule_holds_in(tx, &new.origin).await? {
+            return Ok(Begun::Gone);
         }
         if replications.rival_in(tx, id, &job.id).await?.is_some() {
             return Ok(Begun::Duplicate);

@@ -298,3 +298,66 @@ async fn requests_can_be_triggered() {
     assert_eq!(wake(&world, "a").await, 1);
     world.until_copied("late").await;
 }
+
+/// The replication of a rule runs with the revision of the rule that asked for it, and no other.
+#[tokio::test]
+async fn a_rule_has_a_job_until_it_changes() {
+    let world = World::new().await;
+    follow(&world, true).await;
+    let mut node = world.node_with("n", eager()).await;
+    revised(&world, "early");
+    let rev = write_rule(&world, None).await;
+    assert!(ask_for(&world, &rev).await);
+    assert!(!ask_for(&world, &rev).await, "it is there");
+    let row = until_asleep(&world, &mut node, 1).await;
+    assert_eq!(
+        (&row["dirty"], &row["locked_at"]),
+        (&json!(false), &Value::Null)
+    );
+    revised(&world, "late");
+    assert_eq!(wake(&world, "a").await, 1);
+    world.until_copied("late").await;
+    until_asleep(&world, &mut node, 2).await;
+
+    let rev = write_rule(&world, Some(rev)).await;
+    revised(&world, "later");
+    assert_eq!(wake(&world, "a").await, 1);
+    world.until("x", |row| row["job_id"].is_null()).await;
+    assert!(world.peer.get("b", "later").unwrap().is_none());
+    assert!(ask_for(&world, &rev).await);
+    world.until_copied("later").await;
+}
+
+/// Writes the document of a rule, which has no job of its own.
+async fn write_rule(world: &World, before: Option<docstore::Rev>) -> docstore::Rev {
+    let mut edit = docstore::Edit::new("x", document::doc::Doc::parse("{}").unwrap()).unwrap();
+    edit.revisions = before.map(docstore::Revisions::from);
+    let docs = world.replications.docs();
+    (docs.put(
+        &world.db,
+        &edit,
+        docstore::EditMode::NewEdits,
+        &docstore::NoHook,
+    ))
+    .await
+    .unwrap()
+}
+
+async fn ask_for(world: &World, rev: &docstore::Rev) -> bool {
+    let body = world.body(&json!({"trigger": "changes"}));
+    let ruled = &scheduler::Ruled {
+        db: world.db.name().to_string(),
+        instance: world.db.instance(),
+        doc_id: "x".to_owned(),
+        rev: rev.to_string(),
+        database: None,
+        body: document::json::Json::from(&body),
+    };
+    let (replications, op) = (&world.replications, world.replications.jobs().op());
+    (replications.jobs().store())
+        .transact("rule", |tx| async move {
+            replications.rule_in(&tx, &op, ruled).await
+        })
+        .await
+        .unwrap()
+}
