@@ -1,5 +1,6 @@
 //! The data of a job's row in the queue, as JSON. Its progress, which changes often, has its own row.
 
+mod asleep;
 mod label;
 mod spec;
 
@@ -15,7 +16,7 @@ use store::Transaction;
 use crate::fault::ServiceError;
 use crate::seal::{Sealer, Unreadable};
 use crate::traces;
-use crate::wake::Asleep;
+pub(crate) use asleep::{Asleep, Wake};
 pub(crate) use label::{Census, counted, label, waiting};
 use replication::params::{Defaults, Grant, Invalid, Replication};
 pub(crate) use spec::{Shown, Spec};

@@ -23,14 +23,14 @@ use store::{RangeOptions, Transaction};
 pub use docs::{DocsPage, DocsQuery};
 pub use table::{Column, TableQuery};
 
-use crate::data::{JobData, JobState, Origin, Outage, iso};
+use crate::data::{Asleep, JobData, JobState, Origin, Outage, iso};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::live::Live;
 use crate::service::Replications;
 use crate::snapshot::Seen;
 use crate::snapshot::cause::{hint, parts};
-use crate::wake::{ASLEEP_MS, Asleep};
+use crate::wake::ASLEEP_MS;
 use replication::engine::Progress;
 use replication::id::ReplicationId;
 

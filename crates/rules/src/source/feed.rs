@@ -6,7 +6,7 @@ use couch::{
 };
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::{FeedKind, Source};
+use super::options::{FeedKind, Source};
 
 /// A feed that is silent for three of these is dropped and opened again.
 const HEARTBEAT_MS: u64 = 10_000;

@@ -9,8 +9,10 @@ use scheduler::{Following, Replications, ServiceError};
 use tokio::time::{Instant, sleep};
 
 use super::feed::{Feed, request_options};
+use super::metrics;
+use super::options::{FeedKind, Source};
+use super::position::Position;
 use super::sweep::{Stopped, moved};
-use super::{FeedKind, Position, Source};
 
 /// Jobs that one transaction wakes.
 const WAKES: usize = 400;
@@ -215,7 +217,7 @@ impl<'a> Follower<'a> {
                     };
                     self.position.updates += batch.updates;
                     self.position.since = batch.since.or(self.position.since.take());
-                    super::service::counted(source.name(), batch.updates);
+                    metrics::counted(source.name(), batch.updates);
                     let follows = |name: &String| source.follows(name);
                     let names: Vec<_> = batch.databases.into_iter().filter(follows).collect();
                     self.wake(&names).await?;
@@ -311,7 +313,7 @@ impl<'a> Follower<'a> {
                 .await?;
             self.position.woken += woken as u64;
             if woken > 0 {
-                super::service::woken(self.source.name(), woken);
+                metrics::woken(self.source.name(), woken);
             }
             if woken < WAKES {
                 if woken > 0 || must_save {
@@ -376,7 +378,7 @@ impl<'a> Follower<'a> {
             })
             .await?;
         self.saved = Instant::now();
-        super::service::followed(self.source.name(), self.position.feed);
+        metrics::followed(self.source.name(), self.position.feed);
         Ok(())
     }
 }

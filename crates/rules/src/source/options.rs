@@ -9,8 +9,6 @@ use regex_automata::meta::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Source;
-
 /// The section `[sources]`: a section for each name.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -38,6 +36,35 @@ pub struct SourceOptions {
     pub poll_sec: u64,
     /// Regular expressions: databases whose names match one are ignored.
     pub exclude: Vec<String>,
+}
+
+/// A server whose databases are followed, from `[sources.NAME]`.
+#[derive(Clone, Debug)]
+pub struct Source {
+    name: String,
+    server: Endpoint,
+    options: SourceOptions,
+    exclude: Regex,
+}
+
+impl Source {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The server, with the source's credentials.
+    pub fn server(&self) -> &Endpoint {
+        &self.server
+    }
+
+    pub fn options(&self) -> &SourceOptions {
+        &self.options
+    }
+
+    /// Whether changes of a database count.
+    pub fn follows(&self, database: &str) -> bool {
+        self.options.exclude.is_empty() || !self.exclude.is_match(database)
+    }
 }
 
 /// How changes of a server's databases are noticed.

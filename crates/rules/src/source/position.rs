@@ -3,7 +3,7 @@
 use couch::Seq;
 use serde::{Deserialize, Serialize};
 
-use super::FeedKind;
+use super::options::FeedKind;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

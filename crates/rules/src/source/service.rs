@@ -9,14 +9,14 @@ use jobs::{
     Add, Failure, Finish, Holder, JobId, JobType, Jobs, Query, Retry, Signal, State, Task,
     TypeConfig, Worker, WorkerOptions,
 };
-use metrics::{counter, gauge};
 use scheduler::{Replications, ServiceError};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::follower::{Follower, encode, stop_following};
-use super::{FeedKind, Position, Source};
+use super::options::{FeedKind, Source};
+use super::position::Position;
 
 /// The type of the jobs that follow sources. A job's id is the name of its source.
 pub const FEEDS: &str = "feeds";
@@ -184,25 +184,4 @@ fn time(ms: i64) -> Option<String> {
         .ok()
         .filter(|_| ms > 0);
     time.map(|time| time.to_string())
-}
-
-/// Updates of a feed were handled.
-pub(super) fn counted(source: &str, updates: u64) {
-    counter!("davenport_source_updates_total", "source" => source.to_owned()).increment(updates);
-}
-
-/// Jobs were woken.
-pub(super) fn woken(source: &str, jobs: usize) {
-    counter!("davenport_source_woken_total", "source" => source.to_owned()).increment(jobs as u64);
-}
-
-/// Whether this node follows a source, and by which feed.
-pub(super) fn followed(source: &str, feed: Option<FeedKind>) {
-    for kind in FeedKind::Auto.choices() {
-        let labels = [
-            ("source", source.to_owned()),
-            ("feed", kind.as_str().to_owned()),
-        ];
-        gauge!("davenport_source_followed", &labels).set(f64::from(u8::from(feed == Some(*kind))));
-    }
 }

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::Work;
 use super::end::End;
-use crate::data::JobData;
+use crate::data::{Asleep, JobData, Wake};
 use crate::fault::ServiceError;
 use crate::testing::{self, Bug};
-use crate::wake::{ASLEEP_MS, Asleep, Wake, after_ms};
+use crate::wake::{ASLEEP_MS, after_ms};
 
 /// How often the source of a triggered replication is asked for changes while its server is not followed.
 const POLL_PAUSE: Duration = Duration::from_mins(1);
