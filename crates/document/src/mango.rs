@@ -22,6 +22,7 @@ use crate::json::{self, Json};
 pub use budget::{Budget, TooExpensive};
 use matcher::{Compiler, Condition};
 pub use normal::{Normal, Path};
+pub use pattern::{Pattern, Unusable};
 
 /// Smaller documents are parsed and matched in well under a millisecond.
 const QUICK_BYTES_MAX: usize = 64 * 1024;

@@ -1,3 +1,29 @@
 //! Documents of databases of kind `_rules`: what they may hold, what they match, and what they ask for.
 
 pub mod call;
+mod condition;
+mod databases;
+mod document;
+mod fields;
+mod javascript;
+mod passwords;
+mod pattern;
+mod replicator;
+mod set;
+mod template;
+mod webhook;
+
+pub use databases::{Databases, Event};
+pub use document::{Rule, Task};
+pub use fields::Invalid;
+pub use passwords::Passwords;
+pub use pattern::{BadPattern, Captures, Pattern};
+pub use replicator::Replicate;
+pub use set::{Compiled, RuleId, Set};
+pub use template::{Change, Unsendable};
+pub use webhook::{Pace, Since, Webhook};
+
+#[cfg(test)]
+mod spiegel;
+#[cfg(test)]
+mod tests;

@@ -243,7 +243,7 @@ impl Test {
             "$exists" => Self::Exists(argument.as_bool().unwrap_or_default()),
             "$type" => Self::Type(text().to_owned()),
             "$regex" => {
-                let pattern = Pattern::new(text()).map_err(|error| match error {
+                let pattern = Pattern::perl(text()).map_err(|error| match error {
                     Unusable::Invalid => bad(),
                     Unusable::TooLarge => Error::TooLarge,
                 })?;

@@ -22,8 +22,9 @@ const PART_BYTES_MAX: usize = 64 << 10;
 /// Memory for the states of a lazy automaton.
 const CACHE_BYTES: usize = 256 << 10;
 
+/// A compiled regular expression. It searches: without `^` it matches anywhere in a text.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub struct Pattern {
     engine: Engine,
     /// Its size: the total of a selector's patterns is bounded.
     pub(super) weight: u64,
@@ -36,28 +37,36 @@ enum Engine {
 }
 
 /// Why a pattern cannot be used.
-pub(super) enum Unusable {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It is malformed, or uses what the engines do not have.
     Invalid,
+    /// It is too long, or its automaton would be.
     TooLarge,
 }
 
 impl Pattern {
-    pub(super) fn new(pattern: &str) -> Result<Self, Unusable> {
+    /// In Perl's syntax, as far as the crate `fancy-regex` supports it.
+    pub(super) fn perl(pattern: &str) -> Result<Self, Unusable> {
+        Self::new(&perl_dollar(pattern))
+    }
+
+    /// In the syntax of the crate `fancy-regex`.
+    pub fn new(pattern: &str) -> Result<Self, Unusable> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(Unusable::TooLarge);
         }
-        let pattern = perl_dollar(pattern);
         for (bytes, weight) in SIZES {
             let config = meta::Config::new()
                 .nfa_size_limit(Some(bytes))
                 .hybrid_cache_capacity(CACHE_BYTES);
-            match meta::Builder::new().configure(config).build(&pattern) {
+            match meta::Builder::new().configure(config).build(pattern) {
                 Ok(regex) => {
                     let engine = Engine::Linear(Box::new(regex));
                     return Ok(Self { engine, weight });
                 }
                 Err(error) if error.size_limit().is_some() => {}
-                Err(_) => return Self::backtracking(&pattern),
+                Err(_) => return Self::backtracking(pattern),
             }
         }
         Err(Unusable::TooLarge)
@@ -83,24 +92,60 @@ impl Pattern {
         matches!(self.engine, Engine::Backtracking(_))
     }
 
-    pub(super) fn is_match(&self, text: &str, budget: &mut Budget) -> Result<bool, TooExpensive> {
+    pub fn is_match(&self, text: &str, budget: &mut Budget) -> Result<bool, TooExpensive> {
         match &self.engine {
             Engine::Linear(regex) => {
                 budget.spend(self.weight * (1 + text.len() as u64))?;
                 Ok(regex.is_match(text))
             }
-            Engine::Backtracking(_) if text.len() > BACKTRACKING_BYTES_MAX => Err(TooExpensive),
             Engine::Backtracking(regexes) => {
-                for (regex, steps) in regexes.iter().zip(STEPS_BACK) {
-                    budget.spend(steps as u64)?;
-                    if let Ok(matched) = regex.is_match(text) {
-                        return Ok(matched);
-                    }
-                }
-                Err(TooExpensive)
+                backtrack(regexes, text, budget, |regex| regex.is_match(text))
             }
         }
     }
+
+    /// What the groups of the first match contain, after the match itself; `None` if there is no match.
+    pub fn groups(
+        &self,
+        text: &str,
+        budget: &mut Budget,
+    ) -> Result<Option<Vec<Option<String>>>, TooExpensive> {
+        let regexes = match &self.engine {
+            Engine::Linear(regex) => {
+                budget.spend(self.weight * (1 + text.len() as u64))?;
+                let mut found = regex.create_captures();
+                regex.captures(text, &mut found);
+                let group = |span: regex_automata::Span| text[span.range()].to_owned();
+                let groups = found.iter().map(|span| span.map(group));
+                return Ok(found.is_match().then(|| groups.collect()));
+            }
+            Engine::Backtracking(regexes) => regexes,
+        };
+        backtrack(regexes, text, budget, |regex| {
+            let found = regex.captures(text)?;
+            let group = |group: fancy_regex::Match<'_>| group.as_str().to_owned();
+            Ok(found.map(|found| found.iter().map(|found| found.map(group)).collect()))
+        })
+    }
+}
+
+/// Searches with few steps first.
+fn backtrack<T>(
+    regexes: &[fancy_regex::Regex; 2],
+    text: &str,
+    budget: &mut Budget,
+    search: impl Fn(&fancy_regex::Regex) -> fancy_regex::Result<T>,
+) -> Result<T, TooExpensive> {
+    if text.len() > BACKTRACKING_BYTES_MAX {
+        return Err(TooExpensive);
+    }
+    for (regex, steps) in regexes.iter().zip(STEPS_BACK) {
+        budget.spend(steps as u64)?;
+        if let Ok(found) = search(regex) {
+            return Ok(found);
+        }
+    }
+    Err(TooExpensive)
 }
 
 /// Perl's `$` also matches before a final newline; in the regex crates it does not.

@@ -1,0 +1,163 @@
+//! Which databases a rule is about.
+
+use document::json::Json;
+use document::mango::Budget;
+use url::Url;
+
+use super::fields::{Fields, Invalid};
+use super::pattern::{Captures, Pattern};
+use super::template::{RESERVED, encode};
+
+/// What happened to a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Created,
+    Updated,
+    Deleted,
+}
+
+/// The value of `match` of a `replicator` document that is about databases of one name, on all sources, as in Spiegel.
+pub(super) const NAME_ONLY: &str = "name_only";
+
+const EVENTS: [(&str, Event); 3] = [
+    ("created", Event::Created),
+    ("updated", Event::Updated),
+    ("deleted", Event::Deleted),
+];
+
+#[derive(Debug)]
+pub struct Databases {
+    names: Names,
+    events: Vec<Event>,
+    /// The address that the databases are below; `None` for those of all sources.
+    server: Option<Url>,
+}
+
+#[derive(Debug)]
+enum Names {
+    All,
+    One(String),
+    Matching {
+        pattern: Pattern,
+        /// Also names as they stand in URLs match: Spiegel tests only those.
+        escaped: bool,
+    },
+}
+
+impl Databases {
+    /// Reads `match`, and `db_name`, which only `on_change` has.
+    pub(super) fn parse(fields: &Fields<'_>) -> Result<Self, Invalid> {
+        let given = match fields.get("match") {
+            Some(Json::String(text)) if text == NAME_ONLY => None,
+            _ => fields.object("match", &["database", "events"])?,
+        };
+        let own = match &given {
+            Some(given) => given.pattern("database")?,
+            None => None,
+        };
+        let names = match (own, fields.pattern("db_name")?) {
+            (Some(_), Some(_)) => {
+                let reason = "names the databases twice; leave out `match.database`";
+                return Err(fields.invalid("db_name", reason));
+            }
+            (Some(pattern), None) => Names::Matching {
+                pattern,
+                escaped: false,
+            },
+            (None, Some(pattern)) => Names::Matching {
+                pattern,
+                escaped: true,
+            },
+            (None, None) => Names::All,
+        };
+        let events = match &given {
+            Some(given) => events(given)?,
+            None => vec![Event::Created, Event::Updated],
+        };
+        let databases = Self {
+            names,
+            events,
+            server: None,
+        };
+        let reserved = (databases.captures().into_iter()).find(|name| RESERVED.contains(&&**name));
+        if let Some(reserved) = reserved {
+            let reason =
+                format!("the name `{reserved}` of a group is that of a variable; rename it");
+            return Err(fields.invalid("match", reason));
+        }
+        Ok(databases)
+    }
+
+    /// Only those below this address; unless there is a pattern, only the one of this name.
+    pub(super) fn below(mut self, server: Option<Url>, name: String) -> Self {
+        if !self.is_pattern() {
+            self.names = Names::One(name);
+        }
+        Self { server, ..self }
+    }
+
+    /// Whether `match` or `db_name` has a pattern.
+    pub(super) fn is_pattern(&self) -> bool {
+        matches!(self.names, Names::Matching { .. })
+    }
+
+    /// The names of the groups, which are variables.
+    pub(super) fn captures(&self) -> Vec<String> {
+        match &self.names {
+            Names::Matching { pattern, .. } => pattern.names().map(str::to_owned).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the groups contain if the rule is about a database of this name, below this address.
+    pub fn captures_of(&self, server: &Url, name: &str, event: Event) -> Option<Captures> {
+        if !self.events.contains(&event) || self.server.as_ref().is_some_and(|own| own != server) {
+            return None;
+        }
+        let (pattern, escaped) = match &self.names {
+            Names::All => return Some(Captures::new()),
+            Names::One(one) => return (one == name).then(Captures::new),
+            Names::Matching { pattern, escaped } => (pattern, *escaped),
+        };
+        let find = |name: &str| {
+            let found = pattern.captures(name, &mut Budget::of_document());
+            found.unwrap_or_else(|error| {
+                tracing::warn!(%error, "a rule's pattern is not tested on the name of a database");
+                None
+            })
+        };
+        let encoded = encode(name);
+        find(name).or_else(|| (escaped && encoded != name).then(|| find(&encoded))?)
+    }
+
+    /// The name of the only database that this is about, as it is or as it stands in URLs.
+    pub(super) fn exact(&self) -> Option<&str> {
+        match &self.names {
+            Names::All => None,
+            Names::One(name) => Some(name),
+            Names::Matching { pattern, .. } => pattern.exact(),
+        }
+    }
+
+    /// What all names start with, as they are or as they stand in URLs.
+    pub(super) fn prefix(&self) -> &str {
+        match &self.names {
+            Names::Matching { pattern, .. } => pattern.prefix(),
+            _ => "",
+        }
+    }
+}
+
+fn events(given: &Fields<'_>) -> Result<Vec<Event>, Invalid> {
+    let Some(list) = given.get("events") else {
+        return Ok(vec![Event::Created, Event::Updated]);
+    };
+    let named = |name: &str| EVENTS.iter().find(|(known, _)| *known == name);
+    let event = |event: &Json| Some(named(event.as_str()?)?.1);
+    let events: Option<Vec<_>> =
+        (list.as_array()).and_then(|list| list.iter().map(event).collect());
+    events.filter(|events| !events.is_empty()).ok_or_else(|| {
+        let reason = "must be a list of `\"created\"`, `\"updated\"` and `\"deleted\"`";
+        given.invalid("events", reason)
+    })
+}

@@ -1,0 +1,79 @@
+//! Documents of databases of kind `_rules`.
+//!
+//! Spiegel's documents are accepted as they are. Members without a meaning are ignored, as in `_replicator` documents;
+//! in objects that Spiegel does not have (`match`, `trigger`, `retry`), they are mistakes.
+
+use document::json::Json;
+
+use super::databases::{Databases, NAME_ONLY};
+use super::fields::{Fields, Invalid};
+use super::replicator::Replicate;
+use super::webhook::Webhook;
+
+/// A valid document that says what is to happen when a database has changed.
+#[derive(Debug)]
+pub struct Rule {
+    pub enabled: bool,
+    pub databases: Databases,
+    pub task: Task,
+}
+
+#[derive(Debug)]
+pub enum Task {
+    Replicate(Box<Replicate>),
+    Call(Box<Webhook>),
+}
+
+impl Rule {
+    /// Reads the body of a document; `None` for one that Spiegel keeps its own state in.
+    pub fn parse(body: &Json) -> Result<Option<Self>, Invalid> {
+        Self::read(&Fields::new(body, false))
+    }
+
+    /// A body that [`Self::parse`] has accepted before, which is quicker.
+    pub(super) fn accepted(body: &Json) -> Result<Option<Self>, Invalid> {
+        Self::read(&Fields::new(body, true))
+    }
+
+    fn read(fields: &Fields<'_>) -> Result<Option<Self>, Invalid> {
+        match fields.needed("type")? {
+            "replicator" => Self::replicator(fields).map(Some),
+            "on_change" => Self::on_change(fields).map(Some),
+            "change_listener" | "global" => Ok(None),
+            _ => Err(fields.invalid("type", "must be \"replicator\" or \"on_change\"")),
+        }
+    }
+
+    fn replicator(fields: &Fields<'_>) -> Result<Self, Invalid> {
+        if fields.get("db_name").is_some() {
+            let reason = "is of documents of type `on_change`; use `match.database`";
+            return Err(fields.invalid("db_name", reason));
+        }
+        let databases = Databases::parse(fields)?;
+        let replicate = Replicate::parse(fields, &databases.captures())?;
+        let (server, name) = replicate.place();
+        let name_only = fields.get("match").and_then(Json::as_str) == Some(NAME_ONLY);
+        Ok(Self {
+            enabled: fields.boolean("enabled", true)?,
+            databases: databases.below((!name_only).then_some(server), name),
+            task: Task::Replicate(Box::new(replicate)),
+        })
+    }
+
+    fn on_change(fields: &Fields<'_>) -> Result<Self, Invalid> {
+        if fields
+            .get("match")
+            .is_some_and(|given| given.as_str().is_some())
+        {
+            let reason = "must be an object with members among `database`, `events`";
+            return Err(fields.invalid("match", reason));
+        }
+        let databases = Databases::parse(fields)?;
+        let webhook = Webhook::parse(fields, databases.captures())?;
+        Ok(Self {
+            enabled: fields.boolean("enabled", true)?,
+            databases,
+            task: Task::Call(Box::new(webhook)),
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! `replicator`: a replication that runs when its source has changed.
+
+use document::json::Json;
+use percent_encoding::percent_decode_str;
+use replication::params::{Defaults, Replication};
+use url::Url;
+
+use super::fields::{Fields, Invalid};
+use super::pattern::Captures;
+use super::template::{Scope, Unsendable, UrlTemplate, Var};
+use super::webhook::delay;
+
+/// Members that are not parameters of the replication.
+const OWN: [&str; 12] = [
+    "type",
+    "match",
+    "enabled",
+    "dirty_after_milliseconds",
+    "continuous",
+    "cancel",
+    "dirty",
+    "dirty_at",
+    "locked_at",
+    "updated_at",
+    "retries",
+    "possibly_deleted_at",
+];
+
+#[derive(Debug)]
+pub struct Replicate {
+    source: Side,
+    target: Side,
+    /// The parameters, with these two.
+    params: Vec<(String, Json)>,
+}
+
+/// `source` or `target`.
+#[derive(Debug)]
+struct Side {
+    url: UrlTemplate,
+    /// The whole, if it is an object.
+    object: Option<Vec<(String, Json)>>,
+}
+
+impl Replicate {
+    pub(super) fn parse(fields: &Fields<'_>, captures: &[String]) -> Result<Self, Invalid> {
+        let scope = Scope {
+            changes: false,
+            captures,
+        };
+        let source = Side::parse(fields, "source", scope)?;
+        if !source.url.varies_at_the_end() {
+            let reason = "may have variables only in the name of the database";
+            return Err(fields.invalid("source", reason));
+        }
+        let is_param =
+            |(name, _): &&(String, Json)| !OWN.contains(&&**name) && !name.starts_with('_');
+        let mut params: Vec<_> = fields.members().iter().filter(is_param).cloned().collect();
+        let delay = delay(fields)?;
+        if fields.get("trigger").is_none() {
+            params.retain(|(name, _)| name != "trigger");
+            let trigger = delay.map_or_else(
+                || Json::String("changes".to_owned()),
+                |seconds| {
+                    let seconds = Json::Number(seconds.to_string().into());
+                    Json::Object(vec![("delay_sec".to_owned(), seconds)])
+                },
+            );
+            params.push(("trigger".to_owned(), trigger));
+        }
+        let replicate = Self {
+            source,
+            target: Side::parse(fields, "target", scope)?,
+            params,
+        };
+        let sample = replicate.with(|side| Ok(side.url.sample_text()));
+        let sample = sample.map_err(|error| fields.invalid("source", error.to_string()))?;
+        Replication::from_request(&sample, None, &Defaults::default())
+            .map_err(|error| Invalid::new("", error.to_string()))?;
+        Ok(replicate)
+    }
+
+    /// The address above the source, and the source's name.
+    pub(super) fn place(&self) -> (Url, String) {
+        let mut above = self.source.url.sample().clone();
+        let last = above
+            .path_segments()
+            .into_iter()
+            .flatten()
+            .rfind(|part| !part.is_empty());
+        let name = percent_decode_str(last.unwrap_or_default())
+            .decode_utf8_lossy()
+            .into_owned();
+        if let Ok(mut segments) = above.path_segments_mut() {
+            segments.pop_if_empty().pop();
+        }
+        (address(above), name)
+    }
+
+    /// The body of a request for this replication, for the database with this name and these captures.
+    pub fn body(&self, db: &str, captures: &Captures) -> Result<Json, Unsendable> {
+        let value = |var: &Var| match var {
+            Var::Capture(name) => captures.get(name).cloned().unwrap_or_default(),
+            _ => db.to_owned(),
+        };
+        self.with(|side| Ok(side.url.expand(|var| Json::String(value(var)))?.0))
+    }
+
+    fn with(&self, url: impl Fn(&Side) -> Result<String, Unsendable>) -> Result<Json, Unsendable> {
+        let member = |(name, value): &(String, Json)| {
+            let value = match &**name {
+                "source" => self.source.json(url(&self.source)?),
+                "target" => self.target.json(url(&self.target)?),
+                _ => value.clone(),
+            };
+            Ok((name.clone(), value))
+        };
+        self.params
+            .iter()
+            .map(member)
+            .collect::<Result<_, _>>()
+            .map(Json::Object)
+    }
+}
+
+impl Side {
+    fn parse(fields: &Fields<'_>, name: &str, scope: Scope<'_>) -> Result<Self, Invalid> {
+        let Some(members) = fields.get(name).and_then(Json::as_object) else {
+            let url = UrlTemplate::parse(&fields.path(name), fields.needed(name)?, scope)?;
+            return Ok(Self { url, object: None });
+        };
+        let path = format!("{name}.url");
+        let url = fields.get(name).and_then(|side| side.get("url")?.as_str());
+        let url = url.ok_or_else(|| Invalid::new(&path, "is missing; add it"))?;
+        Ok(Self {
+            url: UrlTemplate::parse(&path, url, scope)?,
+            object: Some(members.to_vec()),
+        })
+    }
+
+    fn json(&self, url: String) -> Json {
+        let Some(members) = &self.object else {
+            return Json::String(url);
+        };
+        let member = |(name, value): &(String, Json)| {
+            let url = (name == "url").then(|| Json::String(url.clone()));
+            (name.clone(), url.unwrap_or_else(|| value.clone()))
+        };
+        Json::Object(members.iter().map(member).collect())
+    }
+}
+
+/// The address of a server without credentials, query and the like, for comparisons.
+pub(super) fn address(mut url: Url) -> Url {
+    // A URL with a host can have both.
+    let _ = (url.set_username(""), url.set_password(None));
+    url.set_query(None);
+    url.set_fragment(None);
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.pop_if_empty().push("");
+    }
+    url
+}

@@ -1,0 +1,106 @@
+//! All active rules, compiled, and which of them a change of a database concerns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use docstore::InstanceId;
+use url::Url;
+
+use super::databases::Event;
+use super::document::Rule;
+use super::pattern::Captures;
+use super::replicator::address;
+use super::template::encode;
+use crate::source::Source;
+
+/// The document that a rule is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId {
+    /// The database that the document is in.
+    pub instance: InstanceId,
+    pub doc: String,
+}
+
+#[derive(Debug)]
+pub struct Compiled {
+    pub id: RuleId,
+    /// The name of the database that the document is in.
+    pub db: String,
+    /// The revision of the document.
+    pub rev: String,
+    pub rule: Rule,
+}
+
+/// The active rules. Rules about one name, or names that start alike, are found without testing the others.
+#[derive(Debug, Default)]
+pub struct Set {
+    rules: HashMap<RuleId, Arc<Compiled>>,
+    exact: HashMap<String, Vec<Arc<Compiled>>>,
+    /// By what their names start with.
+    starting: HashMap<String, Vec<Arc<Compiled>>>,
+}
+
+impl Set {
+    pub fn new(rules: impl IntoIterator<Item = Arc<Compiled>>) -> Self {
+        let mut set = Self::default();
+        for rule in rules.into_iter().filter(|rule| rule.rule.enabled) {
+            let databases = &rule.rule.databases;
+            let (index, text) = match databases.exact() {
+                Some(name) => (&mut set.exact, name),
+                None => (&mut set.starting, databases.prefix()),
+            };
+            let found = index.entry(text.to_owned()).or_default();
+            found.push(Arc::clone(&rule));
+            set.rules.insert(rule.id.clone(), rule);
+        }
+        set
+    }
+
+    pub fn get(&self, id: &RuleId) -> Option<&Arc<Compiled>> {
+        self.rules.get(id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Compiled>> {
+        self.rules.values()
+    }
+
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rules about a database of a source, ordered by id, each with what its named groups matched.
+    pub fn matching(
+        &self,
+        source: &Source,
+        name: &str,
+        event: Event,
+    ) -> Vec<(Arc<Compiled>, Captures)> {
+        let Ok(server) = Url::parse(source.server().url_text()).map(address) else {
+            return Vec::new();
+        };
+        let encoded = encode(name);
+        let mut spellings = vec![name];
+        if encoded != name {
+            spellings.push(&encoded);
+        }
+        let mut candidates = Vec::new();
+        for name in spellings {
+            candidates.extend(self.exact.get(name).into_iter().flatten());
+            let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]);
+            for start in ends.map(|end| &name[..end]) {
+                candidates.extend(self.starting.get(start).into_iter().flatten());
+            }
+        }
+        candidates.sort_by(|a, b| a.id.cmp(&b.id));
+        candidates.dedup_by(|a, b| a.id == b.id);
+        let found = candidates.into_iter().filter_map(|rule| {
+            let captures = rule.rule.databases.captures_of(&server, name, event)?;
+            Some((Arc::clone(rule), captures))
+        });
+        found.collect()
+    }
+}

@@ -1,0 +1,318 @@
+//! Spiegel's own tests of its change processor, its rules cache and its passwords, by the numbers of the specification.
+//!
+//! | scenario | here |
+//! |---|---|
+//! | T040–T045, T049 | kept |
+//! | T046–T048 | what makes debounced calls one; that two are made is a test of deliveries |
+//! | T050, T051 | `block`, which is true unless it is said (the design document, not the code); its effect is a test of listening |
+//! | T052, T053 | each rule has its own place in a database's changes, so rules do not wait for each other |
+//! | T054–T059, T061 | responses are tests of deliveries; T055 and T058 changed: redirects are failures |
+//! | T060 | left out: it pins an implementation |
+//! | T090–T093 | kept |
+//! | T094 | tests of the store's copy of rules |
+//! | T100 | kept |
+
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::tests::{NO_CAPTURES, call_of, json_of, matching, rule, set, webhook};
+use super::{Event, Passwords};
+
+const DOC: &str = r#"{"_id":"1","_rev":"1","thing":"jam"}"#;
+
+fn call(body: Value) -> Call {
+    call_of(
+        &webhook(&body),
+        "test_db1",
+        DOC,
+        "\"123-xyz\"",
+        &NO_CAPTURES,
+    )
+}
+
+fn body_of(call: &Call) -> Value {
+    serde_json::from_str(call.body.as_ref().unwrap()).unwrap()
+}
+
+#[test]
+fn t040_variables_that_are_whole_values_are_replaced() {
+    let call = call(
+        json!({"url": "https://example.com", "method": "POST", "params": {
+            "foo": "{{bar}}",
+            "badvar": "$unknownvar",
+            "change": "${change}",
+            "nottokenized": "${db_name}-${seq}",
+            "changeid": "$change.id",
+            "changerev": "$change.rev",
+            "db_name": "$db_name",
+            "seq": "$seq",
+        }}),
+    );
+    let expected = json!({
+        "foo": "{{bar}}",
+        "badvar": "$unknownvar",
+        "change": {"_id": "1", "_rev": "1", "thing": "jam"},
+        "nottokenized": "${db_name}-${seq}",
+        "changeid": "1",
+        "changerev": "1",
+        "db_name": "test_db1",
+        "seq": "123-xyz",
+    });
+    assert_eq!(body_of(&call), expected);
+}
+
+#[test]
+fn t041_methods() {
+    let method =
+        |method: Value| call(json!({"url": "https://example.com", "method": method})).method;
+    assert_eq!(method(Value::Null), "GET");
+    assert_eq!(method(json!("get")), "GET");
+    assert_eq!(method(json!("post")), "POST");
+    assert_eq!(method(json!("POST")), "POST");
+}
+
+fn passwords() -> Passwords {
+    serde_json::from_value(json!({
+        "example.com": {"user": "pass:word/", "user2": "p2"},
+        "other.com:8080": {"user": "p3"},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn t042_t043_passwords_are_added_to_expanded_urls() {
+    let url = "https://user@example.com/mon_${db_name}/${seq}/${change.id}-${change.rev}";
+    let url = call(json!({ "url": url })).url;
+    assert_eq!(url, "https://user@example.com/mon_test_db1/123-xyz/1-1");
+    assert_eq!(
+        passwords().add_to(&url),
+        "https://user:pass%3Aword%2F@example.com/mon_test_db1/123-xyz/1-1"
+    );
+}
+
+#[test]
+fn t044_params_travel_by_method() {
+    let with = |method: &str| {
+        let call = call(
+            json!({"url": "https://example.com/x", "method": method, "params": {"foo": "bar"}}),
+        );
+        (call.url, call.body)
+    };
+    let body = Some(r#"{"foo":"bar"}"#.to_owned());
+    assert_eq!(with("POST"), ("https://example.com/x".to_owned(), body));
+    let in_query = ("https://example.com/x?foo=bar".to_owned(), None);
+    assert_eq!(with("DELETE"), in_query);
+    assert_eq!(with("GET"), in_query);
+}
+
+#[test]
+fn t045_t047_t048_debounced_calls_are_the_same_by_url_and_params() {
+    let debounced = |params: Value| {
+        call(
+            json!({"url": "https://example.com", "method": "POST", "debounce": true, "params": params}),
+        )
+    };
+    let one = debounced(json!({"a": 1, "b": {"c": 2, "d": 3}}));
+    assert!(one.debounce);
+    assert_eq!(
+        one.identity(),
+        debounced(json!({"b": {"d": 3, "c": 2}, "a": 1})).identity()
+    );
+    assert_ne!(
+        one.identity(),
+        debounced(json!({"a": 2, "b": {"c": 2, "d": 3}})).identity()
+    );
+    assert!(!call(json!({"url": "https://example.com"})).debounce);
+}
+
+#[test]
+fn t049_the_document_travels_in_a_query() {
+    let call = call(
+        json!({"url": "https://user@example.com/foo?a=b", "params": {
+            "foo": "bar", "change": "$change", "db_name": "$db_name",
+        }}),
+    );
+    assert_eq!(call.method, "GET");
+    assert_eq!(
+        call.url,
+        "https://user@example.com/foo?a=b&foo=bar&change%5B_id%5D=1&change%5B_rev%5D=1&change%5Bthing%5D=jam\
+         &db_name=test_db1"
+    );
+}
+
+#[test]
+fn t090_t091_t092_rules_by_the_names_of_databases() {
+    let on = |pattern: &str| json!({"type": "on_change", "db_name": pattern, "url": "http://h/"});
+    let three = [on("foo"), on("^test_db1$"), on("test_db_([^_])*")];
+    let names = [
+        "_test_db0",
+        "test_db1",
+        "test_db2",
+        "test_db_3",
+        "test_db_4",
+    ];
+    let matched = |bodies: &[Value]| {
+        let set = set(bodies);
+        let found = names
+            .into_iter()
+            .filter(|name| !matching(&set, name, Event::Updated).is_empty());
+        (set.len(), found.collect::<Vec<_>>())
+    };
+    assert_eq!(
+        matched(&three),
+        (3, vec!["test_db1", "test_db_3", "test_db_4"])
+    );
+    assert_eq!(matched(&three[..2]), (2, vec!["test_db1"]));
+}
+
+#[test]
+fn t093_conditions() {
+    let accepts = |condition: Value, doc: Value| {
+        let rule = webhook(&json!({"url": "http://h/", "if": condition}));
+        rule.accepts(&json_of(&doc.to_string())).unwrap()
+    };
+    let docs = [
+        json!({"_id": "1", "type": "msg", "thing": "jam", "other": null}),
+        json!({"_id": "2", "type": "msg2", "thing": "code"}),
+        json!({"_id": "3", "type": "play", "other": "x"}),
+    ];
+    for (condition, expected) in [
+        (json!({"type": "^msg$"}), [true, false, false]),
+        (json!({"type": "msg"}), [true, true, false]),
+        (
+            json!({"type": "^msg$", "thing": "^jam$"}),
+            [true, false, false],
+        ),
+        (json!({"thing": "^(jam|code)$"}), [true, true, false]),
+        (json!({"thing": null}), [false, false, true]),
+        (json!({"other": null}), [true, true, false]),
+        (json!({"_id": "3", "type": null}), [false, false, false]),
+        (json!({}), [true, true, true]),
+    ] {
+        let found = docs.clone().map(|doc| accepts(condition.clone(), doc));
+        assert_eq!(found, expected, "{condition}");
+    }
+}
+
+#[test]
+fn t100_passwords_by_host_and_user() {
+    for (url, expected) in [
+        (
+            "https://user@example.com",
+            "https://user:pass%3Aword%2F@example.com/",
+        ),
+        (
+            "http://user2@example.com/a",
+            "http://user2:p2@example.com/a",
+        ),
+        (
+            "http://user2@example.com:81/a",
+            "http://user2:p2@example.com:81/a",
+        ),
+        (
+            "http://user@other.com:8080/a",
+            "http://user:p3@other.com:8080/a",
+        ),
+        ("http://user@other.com/a", "http://user@other.com/a"),
+        ("http://user3@example.com/a", "http://user3@example.com/a"),
+        ("http://user@example.org/a", "http://user@example.org/a"),
+        (
+            "http://user:own@example.com/a",
+            "http://user:own@example.com/a",
+        ),
+        ("http://example.com/a", "http://example.com/a"),
+        ("no url", "no url"),
+    ] {
+        assert_eq!(passwords().add_to(url), expected);
+        assert_eq!(Passwords::default().add_to(url), url);
+    }
+    assert!(!format!("{:?}", passwords()).contains("p2"));
+}
+
+/// A value that is no string made Spiegel's rule throw for ever.
+#[test]
+fn d2_params_are_any_json() {
+    let params = json!({"n": 1000, "f": 1.5, "t": true, "z": null, "l": ["$seq", 1], "o": {"id": "$change.id"}});
+    let post = call(json!({"url": "http://h/", "method": "POST", "params": params}));
+    let expected =
+        json!({"n": 1000, "f": 1.5, "t": true, "z": null, "l": ["123-xyz", 1], "o": {"id": "1"}});
+    assert_eq!(body_of(&post), expected);
+    let get = call(json!({"url": "http://h/", "params": params}));
+    assert_eq!(
+        get.url,
+        "http://h/?n=1000&f=1.5&t=true&z=&l%5B0%5D=123-xyz&l%5B1%5D=1&o%5Bid%5D=1"
+    );
+    let list = call(json!({"url": "http://h/", "method": "PUT", "params": ["$db_name"]}));
+    assert_eq!(body_of(&list), json!(["test_db1"]));
+}
+
+/// Spiegel took calls about different documents for the same one.
+#[test]
+fn d3_the_identity_has_the_expanded_url_and_the_method() {
+    let identity = |url: &str, method: &str, doc: &str| {
+        let rule = webhook(&json!({"url": url, "method": method, "debounce": true}));
+        call_of(&rule, "db", doc, "1", &NO_CAPTURES).identity()
+    };
+    let (one, two) = (r#"{"_id":"1"}"#, r#"{"_id":"2"}"#);
+    let url = "http://h/${change.id}";
+    assert_ne!(identity(url, "GET", one), identity(url, "GET", two));
+    assert_ne!(identity(url, "GET", one), identity(url, "DELETE", one));
+    assert_eq!(
+        identity("http://h/", "GET", one),
+        identity("http://h/", "GET", two)
+    );
+}
+
+/// Spiegel dropped the query and did not encode the password.
+#[test]
+fn d6_a_password_leaves_the_rest_of_the_url() {
+    let url = passwords().add_to("https://user@example.com/a?b=c#d");
+    assert_eq!(url, "https://user:pass%3Aword%2F@example.com/a?b=c#d");
+}
+
+/// Spiegel's documentation says that `block` is true unless it is said; its code took it for false.
+#[test]
+fn d12_rules_block_unless_they_say_otherwise() {
+    let block = |block: Value| webhook(&json!({"url": "http://h/", "block": block})).block;
+    assert!(block(Value::Null));
+    assert!(block(json!(true)));
+    assert!(!block(json!(false)));
+}
+
+/// Spiegel put ids of documents into URLs as they are.
+#[test]
+fn d13_values_are_encoded_in_urls() {
+    let doc = r#"{"_id":"../a/b?c=d#e@f g","_rev":"1"}"#;
+    let rule = webhook(&json!({"url": "http://h/x/${change.id}/y?db=${db_name}"}));
+    let call = call_of(&rule, "a/b&c", doc, "7", &NO_CAPTURES);
+    assert_eq!(
+        call.url,
+        "http://h/x/..%2Fa%2Fb%3Fc%3Dd%23e%40f%20g/y?db=a%2Fb%26c"
+    );
+    assert_eq!(call.seq, "7");
+}
+
+#[test]
+fn spiegels_own_members_mean_nothing() {
+    let body = json!({
+        "type": "replicator", "source": "http://u@h:5984/a%2Fb", "target": "http://h/c", "create_target": true,
+        "continuous": true, "cancel": true, "dirty": true, "dirty_at": 1, "locked_at": "x", "updated_at": 3,
+        "retries": 4, "possibly_deleted_at": 5, "dirty_after_milliseconds": 200, "owner": null,
+    });
+    let super::Task::Replicate(replicate) = rule(&body).task else {
+        panic!("a replication");
+    };
+    let expected = json!({
+        "source": "http://u@h:5984/a%2Fb", "target": "http://h/c", "create_target": true, "owner": null,
+        "trigger": {"delay_sec": 0.2},
+    });
+    let body = replicate.body("a/b", &NO_CAPTURES).unwrap();
+    assert_eq!(body.to_value(), expected);
+    for kind in ["change_listener", "global"] {
+        assert!(
+            super::Rule::parse(&json_of(&json!({"type": kind, "x": 1}).to_string()))
+                .unwrap()
+                .is_none()
+        );
+    }
+}
