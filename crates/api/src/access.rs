@@ -28,6 +28,11 @@ impl Opened {
     pub(crate) fn has_users(&self) -> bool {
         self.db.name().kind() == "_users"
     }
+
+    /// True for a database of rules, which server administrators only may use: rules read with the credentials of sources.
+    pub(crate) fn has_rules(&self) -> bool {
+        rules::rule::KINDS.contains(&self.db.name().kind())
+    }
 }
 
 /// Checks the caller's access, and opens the database if the route needs an existing one.
@@ -91,6 +96,9 @@ pub(crate) async fn open(call: &Call, name: &str) -> Result<Opened, Error> {
     let caller = call.caller();
     let is_admin = caller.is_admin() || security.admins.has(caller);
     let opened = Opened { db, is_admin };
+    if opened.has_rules() && !caller.is_admin() {
+        return Err(Error::unauthorized(NO_SERVER_ADMIN));
+    }
     if is_admin {
         return Ok(opened);
     }

@@ -224,7 +224,12 @@ impl DbPart {
 }
 
 fn is_database(name: &str) -> bool {
-    matches!(name, "_replicator" | "_users") || name.ends_with("/_replicator")
+    matches!(name, "_replicator" | "_rules" | "_users") || has_prefix(name)
+}
+
+/// Whether it names a database of a kind that takes a prefix, and has one.
+fn has_prefix(name: &str) -> bool {
+    name.ends_with("/_replicator") || name.ends_with("/_rules")
 }
 
 fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
@@ -280,8 +285,8 @@ fn scheduler_docs(rest: &[&str]) -> Result<Route, Error> {
 fn database(parts: &[&str]) -> Result<Route, Error> {
     // The slash in `prefix/_replicator` may be unescaped.
     let (db, rest) = match parts {
-        [prefix, "_replicator", rest @ ..] if !is_database(prefix) => {
-            (format!("{prefix}/_replicator"), rest)
+        [prefix, kind @ ("_replicator" | "_rules"), rest @ ..] if !is_database(prefix) => {
+            (format!("{prefix}/{kind}"), rest)
         }
         [db, rest @ ..] => ((*db).to_owned(), rest),
         [] => return Ok(Route::Welcome),
@@ -369,6 +374,10 @@ mod tests {
             ("/_replicator/_local/a", document(own, "_local/a")),
             ("/other%2F_replicator/_replicator", document(other, own)),
             ("/_replicator/_nothing", document(own, "_nothing")),
+            ("/_rules/a", document("_rules", "a")),
+            ("/shop/_rules/a", document("shop/_rules", "a")),
+            ("/shop%2F_rules/a", document("shop/_rules", "a")),
+            ("/spiegel/a", document("spiegel", "a")),
             ("/_replicator/a+b%2Bc", document(own, "a b+c")),
             (
                 "/_replicator/a/b/c",

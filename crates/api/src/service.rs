@@ -8,6 +8,7 @@ use axum::body::Body;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use jobs::NotifierHandle;
+use rules::rule::Rules;
 use scheduler::Replications;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -60,6 +61,7 @@ impl Service {
         let body_memory =
             (options.bodies_bytes_max / call::MEMORY_UNIT_BYTES).min(u32::MAX as usize);
         Ok(Self(Arc::new(Shared {
+            rules: Rules::new(replications.clone()),
             replications,
             authenticator,
             follow,

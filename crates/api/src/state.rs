@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use docstore::DocStore;
 use jobs::NotifierHandle;
+use rules::rule::Rules;
 use scheduler::Replications;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,7 @@ use crate::upstream::Upstream;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) replications: Replications,
+    pub(crate) rules: Rules,
     pub(crate) authenticator: Authenticator,
     pub(crate) follow: Option<NotifierHandle>,
     pub(crate) metrics: Option<Metrics>,

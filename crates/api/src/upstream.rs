@@ -185,13 +185,17 @@ pub(crate) fn is_answered_here(path: &str) -> bool {
         "_replicate" | "_scheduler" | "_active_tasks" | "_sources" | "_all_dbs" | "_dbs_info"
         | "_dashboard" | "_metrics" | "_openapi.json" | "_up" => true,
         name if is_ours(name) => true,
-        name => !name.starts_with('_') && segments.next().as_deref() == Some("_replicator"),
+        name => {
+            !name.starts_with('_')
+                && matches!(segments.next().as_deref(), Some("_replicator" | "_rules"))
+        }
     }
 }
 
 /// Whether a database is in the store of this service, if it exists, and not in the cluster.
 pub(crate) fn is_ours(name: &str) -> bool {
-    name == "_replicator" || name.ends_with("/_replicator")
+    let kind = name.rsplit('/').next().unwrap_or_default();
+    matches!(kind, "_replicator" | "_rules") || name == "spiegel"
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::{Error, Result};
 
 const NAME_BYTES_MAX: usize = 238;
 
-/// The name of a database: a kind such as `_replicator`, or a prefix and a kind: `sales/_replicator`.
+/// The name of a database: a kind such as `_replicator`, or a prefix and a kind: `sales/_replicator`. A kind without an
+/// underscore takes no prefix.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DbName(Arc<str>);
 
@@ -18,7 +19,7 @@ impl DbName {
     pub fn parse(name: &str, kinds: &[impl AsRef<str>]) -> Result<Self> {
         let known = |kind: &str| match name.strip_suffix(kind) {
             Some("") => true,
-            Some(prefix) => prefix.strip_suffix('/').is_some_and(is_name),
+            Some(prefix) => kind.starts_with('_') && prefix.strip_suffix('/').is_some_and(is_name),
             None => false,
         };
         if name.len() > NAME_BYTES_MAX || !kinds.iter().any(|kind| known(kind.as_ref())) {
@@ -160,6 +161,8 @@ mod tests {
         assert!(DbName::parse(&long, &kinds).is_ok());
         assert!(DbName::parse(&format!("a{long}"), &kinds).is_err());
         assert!(DbName::parse("_users", &["_replicator"]).is_err());
+        assert!(DbName::parse("spiegel", &["spiegel"]).is_ok());
+        assert!(DbName::parse("a/spiegel", &["spiegel"]).is_err());
     }
 
     #[test]

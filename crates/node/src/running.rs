@@ -294,7 +294,11 @@ pub(crate) async fn replications(
 ) -> anyhow::Result<Replications> {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
     let docs = docstore::Options {
-        kinds: vec!["_replicator".to_owned(), "_users".to_owned()],
+        kinds: ["_replicator", "_users"]
+            .into_iter()
+            .chain(rules::rule::KINDS)
+            .map(str::to_owned)
+            .collect(),
         document_bytes_max: config.couchdb.max_document_size,
         ..docstore::Options::default()
     };

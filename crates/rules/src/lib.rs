@@ -4,5 +4,6 @@
 //! happen when one of them changes ([`rule`]), and [`deliver`] calls webhooks.
 
 pub mod deliver;
+mod keys;
 pub mod rule;
 pub mod source;

@@ -10,6 +10,7 @@ mod passwords;
 mod pattern;
 mod replicator;
 mod set;
+mod store;
 mod template;
 mod webhook;
 
@@ -20,6 +21,7 @@ pub use passwords::Passwords;
 pub use pattern::{BadPattern, Captures, Pattern};
 pub use replicator::Replicate;
 pub use set::{Compiled, RuleId, Set};
+pub use store::{KINDS, RuleHook, RuleWatcher, Rules};
 pub use template::{Change, Unsendable};
 pub use webhook::{Pace, Since, Webhook};
 

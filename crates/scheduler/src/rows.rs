@@ -194,11 +194,7 @@ impl Replications {
     }
 
     /// Must be called in each transaction that writes this body.
-    pub(crate) async fn seals_body_in(
-        &self,
-        tx: &Transaction,
-        stored: &str,
-    ) -> Result<(), ServiceError> {
+    pub async fn seals_body_in(&self, tx: &Transaction, stored: &str) -> Result<(), ServiceError> {
         if !strip::is_sealed(stored) {
             return Ok(());
         }

@@ -205,11 +205,12 @@ pub fn for_reader(
 
 /// A cheap test: most documents have none.
 fn may_hold_secrets(body: &str) -> bool {
-    const SIGNS: [&str; 9] = [
+    const SIGNS: [&str; 10] = [
         "@",
         "?",
         "#",
         "\"headers\"",
+        "\"secret\"",
         "\"auth\"",
         "\"tls\"",
         "\"_sealed\"",
@@ -235,10 +236,15 @@ fn strip(json: Json) -> Option<(Members, Vec<Json>)> {
         return None;
     };
     let mut hidden = Vec::new();
+    let is_webhook = members
+        .iter()
+        .any(|(name, value)| name == "type" && value.as_str() == Some("on_change"));
     for (name, value) in &mut members {
         let stripped = match name.as_str() {
             "source" | "target" => strip_endpoint(value),
             name if PROXIES.contains(&name) => strip_text(value),
+            "url" if is_webhook => strip_text(value),
+            "headers" | "secret" if is_webhook => Some(Json::Null),
             _ => None,
         };
         if let Some(stripped) = stripped {

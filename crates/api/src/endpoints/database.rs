@@ -31,7 +31,12 @@ pub(crate) async fn delete(call: &Call, name: &str) -> Result<Reply, Error> {
     let docs = call.docs();
     let name = docs.name(name).map_err(|_| docstore::Error::NoDatabase)?;
     let db = docs.open(&name).await?;
-    call.shared.replications.delete_database(&db).await?;
+    let opened = Opened { db, is_admin: true };
+    if opened.has_rules() {
+        call.shared.rules.delete_database(&opened.db).await?;
+    } else {
+        (call.shared.replications.delete_database(&opened.db)).await?;
+    }
     Ok(reply::ok(&json!({"ok": true})))
 }
 
@@ -47,9 +52,11 @@ pub(crate) async fn security(call: &mut Call, opened: &Opened) -> Result<Reply, 
         let shown = stored.unwrap_or_else(|| Security::DEFAULT.to_owned());
         return Ok(reply::text(StatusCode::OK, shown));
     }
-    if opened.has_users() {
-        let reason = "The security of users cannot be changed: administrators only.";
-        return Err(Error::forbidden(reason));
+    if opened.has_users() || opened.has_rules() {
+        let what = if opened.has_users() { "users" } else { "rules" };
+        return Err(Error::forbidden(format!(
+            "The security of {what} cannot be changed: administrators only."
+        )));
     }
     let security = call.json_object().await?;
     Security::check(&security)?;

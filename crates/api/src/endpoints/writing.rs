@@ -55,6 +55,10 @@ impl<'a> Writing<'a> {
             };
             return docs.put(db, &edit, mode, &hook).await;
         }
+        if self.opened.has_rules() {
+            let hook = self.shared.rules.hook();
+            return Ok(docs.put(db, &edit, mode, &hook).await?);
+        }
         let (edits, meanings) = ([edit], [meaning]);
         let hook = self.shared.replications.hook(self.writer.clone());
         let hook = hook.knowing(&edits, &meanings);
@@ -70,6 +74,9 @@ impl<'a> Writing<'a> {
                 is_admin: self.opened.is_admin,
             };
             return docs.delete(db, id, rev, &hook).await;
+        }
+        if self.opened.has_rules() {
+            return Ok(docs.delete(db, id, rev, &self.shared.rules.hook()).await?);
         }
         let hook = self.shared.replications.hook(self.writer.clone());
         Ok(docs.delete(db, id, rev, &hook).await?)
@@ -102,13 +109,16 @@ impl<'a> Writing<'a> {
             };
             docs.bulk_docs(db, &accepted, mode, &hook).await?
         } else {
-            let hook = self.shared.replications.hook(self.writer.clone());
-            let hook = hook.knowing(&accepted, &meanings);
-            let written = docs.bulk_docs(db, &accepted, mode, &hook).await?;
+            let written: Vec<Result<Rev, ServiceError>> = if self.opened.has_rules() {
+                let hook = self.shared.rules.hook();
+                docs.bulk_docs(db, &accepted, mode, &hook).await?
+            } else {
+                let hook = self.shared.replications.hook(self.writer.clone());
+                let hook = hook.knowing(&accepted, &meanings);
+                docs.bulk_docs(db, &accepted, mode, &hook).await?
+            };
             let written = written.into_iter();
-            written
-                .map(|answer| answer.map_err(|error: ServiceError| error.into()))
-                .collect()
+            written.map(|answer| answer.map_err(Error::from)).collect()
         };
         let mut written = written.into_iter();
         let answers = answers.into_iter().map(|refused| match refused {
@@ -126,6 +136,15 @@ impl<'a> Writing<'a> {
             let edit = users::prepare(&self.shared, edit).await?;
             return Ok(Prepared {
                 edit,
+                meaning: None,
+            });
+        }
+        if self.opened.has_rules() {
+            let (rules, db) = (self.shared.rules.clone(), self.opened.db.clone());
+            let prepare = move || rules.prepare(&db, edit);
+            let edit = offload(bytes, prepare).await;
+            return Ok(Prepared {
+                edit: edit.map_err(|invalid| Error::forbidden(invalid.to_string()))?,
                 meaning: None,
             });
         }

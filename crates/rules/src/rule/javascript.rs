@@ -43,7 +43,7 @@ pub(super) fn string_of(value: Option<&Json>) -> Cow<'_, str> {
     }
 }
 
-/// The number with these digits, as ECMAScript's Number::toString prints it.
+/// The number with these digits, as `Number::toString` of ECMAScript prints it.
 fn number(digits: &str) -> String {
     let value: f64 = digits.parse().unwrap_or(f64::NAN);
     if value == 0.0 {

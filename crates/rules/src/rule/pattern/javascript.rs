@@ -246,7 +246,7 @@ impl Reader {
         let Some(length) = rest.iter().position(|char| *char == '}') else {
             return Ok(None);
         };
-        let inner = text_of(&rest[..length]);
+        let inner: String = rest[..length].iter().collect();
         let (least, most) = inner.split_once(',').unwrap_or((&inner, ""));
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         if !is_number(least) || !(most.is_empty() || is_number(most)) {
@@ -457,8 +457,9 @@ impl Reader {
         if !text.iter().all(char::is_ascii_hexdigit) {
             return None;
         }
+        let text: String = text.iter().collect();
         self.at += digits;
-        u32::from_str_radix(&text_of(&self.chars[self.at - digits..self.at]), 16).ok()
+        u32::from_str_radix(&text, 16).ok()
     }
 
     fn unicode(&mut self, start: usize) -> Result<char, BadPattern> {
@@ -482,10 +483,6 @@ impl Reader {
             BadPattern::new(start, reason)
         })
     }
-}
-
-fn text_of(chars: &[char]) -> String {
-    chars.iter().collect()
 }
 
 enum Item {

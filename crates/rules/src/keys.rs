@@ -1,0 +1,80 @@
+//! The data model of this crate, and the only place that knows bytes of its keys. They lie in the layer of
+//! [`scheduler`], which uses other tables.
+//!
+//! ```text
+//! (52, 14)                        = versionstamp      changes with every rule; watched
+//! (52, 14, instance, document id) = [database, rev]   an enabled rule, in the database of this name
+//! ```
+//!
+//! A row has no copy of the document, whose credentials may be resealed.
+
+use docstore::InstanceId;
+use store::KeyRange;
+use store::tuple::{TuplePack, pack, unpack};
+
+use crate::rule::RuleId;
+
+const LAYER: u16 = 52;
+const RULES: u16 = 14;
+
+pub(crate) fn stamp() -> Vec<u8> {
+    pack(&(LAYER, RULES))
+}
+
+/// A value of [`stamp`]: a format byte, and the stamp that the commit writes behind it.
+pub(crate) fn stamp_value() -> Vec<u8> {
+    let mut value = vec![1];
+    value.extend([0xff; 10]);
+    value.extend(1_u32.to_le_bytes());
+    value
+}
+
+pub(crate) fn rule(instance: InstanceId, doc: &str) -> Vec<u8> {
+    pack(&(LAYER, RULES, &instance.0[..], doc))
+}
+
+pub(crate) fn rules() -> KeyRange {
+    below(&(LAYER, RULES))
+}
+
+/// Those in one database.
+pub(crate) fn rules_of(instance: InstanceId) -> KeyRange {
+    below(&(LAYER, RULES, &instance.0[..]))
+}
+
+pub(crate) fn parse_rule(key: &[u8]) -> Option<RuleId> {
+    let (_, _, instance, doc) = unpack::<(u16, u16, Vec<u8>, String)>(key).ok()?;
+    let instance = InstanceId(instance.try_into().ok()?);
+    Some(RuleId { instance, doc })
+}
+
+/// The keys that go on where a tuple ends.
+fn below(tuple: &impl TuplePack) -> KeyRange {
+    let prefix = pack(tuple);
+    let (mut begin, mut end) = (prefix.clone(), prefix);
+    begin.push(0x00);
+    end.push(0xff);
+    KeyRange::new(begin, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_pinned() {
+        let instance = InstanceId([7; 16]);
+        assert_eq!(stamp().escape_ascii().to_string(), r"\x154\x15\x0e");
+        let key = rule(instance, "a");
+        let sevens = r"\x07".repeat(16);
+        assert_eq!(
+            key.escape_ascii().to_string(),
+            format!(r"\x154\x15\x0e\x01{sevens}\x00\x02a\x00")
+        );
+        assert!(rules().contains(&key) && rules_of(instance).contains(&key));
+        assert!(!rules().contains(&stamp()) && !rules_of(InstanceId([6; 16])).contains(&key));
+        let doc = "a".to_owned();
+        assert_eq!(parse_rule(&key), Some(RuleId { instance, doc }));
+        assert_eq!(parse_rule(b"x"), None);
+    }
+}

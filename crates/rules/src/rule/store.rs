@@ -1,0 +1,276 @@
+//! Rules in the store: checked before they are written, indexed in the write's transaction, and compiled by every node.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use docstore::{Change, Db, Document, Edit, ReadOptions, WriteHook};
+use document::json::Json;
+use scheduler::{Replications, ServiceError, strip};
+use store::{Call, RangeOptions, Transaction, Watch};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::document::Rule;
+use super::fields::Invalid;
+use super::set::{Compiled, Set};
+use crate::keys;
+
+/// The kinds of databases that hold rules; the second is what Spiegel calls its own.
+pub const KINDS: [&str; 2] = ["_rules", "spiegel"];
+/// A rule is read with many others.
+const RULE_BYTES_MAX: usize = 100_000;
+/// Rules per transaction.
+const PAGE: usize = 100;
+/// Rules are read again after this time, in case a watch was missed.
+const CHECK_EVERY: Duration = Duration::from_mins(1);
+/// After an error.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The rules in a store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Rules(Replications);
+
+impl Rules {
+    pub fn new(replications: Replications) -> Self {
+        Self(replications)
+    }
+
+    pub fn replications(&self) -> &Replications {
+        &self.0
+    }
+
+    /// Checks an edit, and seals its credentials. Call it before the transaction that writes the edit with
+    /// [`hook`](Self::hook). `_local` documents are not changed.
+    pub fn prepare(&self, db: &Db, mut edit: Edit) -> Result<Edit, Invalid> {
+        if edit.is_local() {
+            return Ok(edit);
+        }
+        let invalid = |path: &str, reason: &str| Err(Invalid::new(path, reason));
+        if edit.id.starts_with("_design/") && !edit.deleted {
+            return invalid(
+                "_id",
+                "a design document does nothing here; choose an id that does not start with `_design/`",
+            );
+        }
+        let Ok(body) = Json::parse(&edit.body) else {
+            return invalid("", "the document is not JSON");
+        };
+        if !edit.deleted {
+            if edit.body.len() > RULE_BYTES_MAX {
+                return invalid("", "a rule has 100 kB at most; make it smaller");
+            }
+            Rule::parse(&body)?;
+        }
+        edit.sealed = strip::seal_body(self.0.sealer(), db, &edit.id, &body, None);
+        Ok(edit)
+    }
+
+    /// The hook for writes to databases of rules.
+    pub fn hook(&self) -> RuleHook<'_> {
+        RuleHook(&self.0)
+    }
+
+    /// Deletes a database of rules, which then apply no longer.
+    pub async fn delete_database(&self, db: &Db) -> Result<(), ServiceError> {
+        self.0.delete_database(db).await?;
+        // If this fails, nodes skip rules whose database is gone.
+        let store = self.0.docs().store();
+        let forget = |tx: Transaction| async move {
+            tx.clear_range(keys::rules_of(db.instance()));
+            touch(&tx);
+            Ok::<_, ServiceError>(())
+        };
+        store.transact("forget_rules", forget).await
+    }
+
+    /// The enabled rules. Those that `known` has in the same revision are not read again.
+    pub async fn load(&self, known: &Set) -> Result<Set, ServiceError> {
+        let store = self.0.docs().store();
+        let (mut rules, mut from) = (Vec::new(), Some(keys::rules()));
+        while let Some(range) = from.take() {
+            let range = &range;
+            let page = store.transact(Call::batch("load_rules"), |tx| async move {
+                self.page_in(&tx, range.clone(), known).await
+            });
+            let (page, last) = page.await?;
+            rules.extend(page);
+            from = last.map(|last| {
+                let mut begin = last;
+                begin.push(0);
+                store::KeyRange::new(begin, range.end.clone())
+            });
+        }
+        Ok(Set::new(rules))
+    }
+
+    /// Some rules, and the key of the last, unless there are no more.
+    async fn page_in(
+        &self,
+        tx: &Transaction,
+        range: store::KeyRange,
+        known: &Set,
+    ) -> Result<(Vec<Arc<Compiled>>, Option<Vec<u8>>), ServiceError> {
+        let docs = self.0.docs();
+        let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(PAGE));
+        let rows = rows.collect().await?;
+        let last = rows.last().filter(|_| rows.len() == PAGE);
+        let last = last.map(|row| row.key.to_vec());
+        let (mut rules, mut databases) = (Vec::new(), HashMap::new());
+        for row in rows {
+            let parsed = serde_json::from_slice::<(String, String)>(&row.value).ok();
+            let (Some(id), Some((name, rev))) = (keys::parse_rule(&row.key), parsed) else {
+                tracing::error!(key = %row.key.escape_ascii(), "the row of a rule cannot be decoded");
+                continue;
+            };
+            if !databases.contains_key(&name) {
+                let found = match docs.open_in(tx, &docs.name(&name)?).await {
+                    Ok(db) => Some(db),
+                    Err(docstore::Error::NoDatabase) => None,
+                    Err(error) => return Err(error.into()),
+                };
+                databases.insert(name.clone(), found);
+            }
+            let db = databases.get(&name).and_then(Option::as_ref);
+            let Some(db) = db.filter(|db| db.instance() == id.instance) else {
+                continue;
+            };
+            if let Some(rule) = known.get(&id).filter(|rule| rule.rev == rev) {
+                rules.push(Arc::clone(rule));
+                continue;
+            }
+            let document = docs
+                .get_in(tx, db, &id.doc, &ReadOptions::default())
+                .await?;
+            rules.extend(self.compile(db, &document).map(|rule| {
+                let rev = document.rev.to_string();
+                Arc::new(Compiled {
+                    id,
+                    db: name,
+                    rev,
+                    rule,
+                })
+            }));
+        }
+        Ok((rules, last))
+    }
+
+    /// The rule in a document that was accepted before; `None` if it has none, or a version that was stricter or had
+    /// other keys wrote it.
+    fn compile(&self, db: &Db, document: &Document) -> Option<Rule> {
+        let (name, doc) = (db.name(), &document.id);
+        let body = strip::open_body(self.0.sealer(), db, &document.id, &document.body);
+        match body.map(|body| Rule::accepted(&body)) {
+            Ok(Ok(rule)) => rule,
+            Ok(Err(error)) => {
+                tracing::error!(db = %name, doc, %error, "a rule does not apply: write it again");
+                None
+            }
+            Err(error) => {
+                tracing::error!(db = %name, doc, %error, "a rule does not apply: its credentials cannot be read");
+                None
+            }
+        }
+    }
+}
+
+/// Notifies all nodes.
+fn touch(tx: &Transaction) {
+    tx.set_versionstamped_value(&keys::stamp(), &keys::stamp_value());
+}
+
+/// Keeps the index of rules, in the transaction that writes their documents.
+#[derive(Debug)]
+pub struct RuleHook<'a>(&'a Replications);
+
+impl WriteHook for RuleHook<'_> {
+    type Error = ServiceError;
+
+    fn watches(&self, _: &Db, id: &str) -> bool {
+        !id.starts_with("_design/")
+    }
+
+    async fn changed(&self, tx: &Transaction, change: &Change<'_>) -> Result<(), ServiceError> {
+        self.0.seals_body_in(tx, &change.written.body).await?;
+        if !change.winner_changed() {
+            return Ok(());
+        }
+        let (db, after) = (change.db, change.after);
+        let key = keys::rule(db.instance(), change.id);
+        let rule = if after.deleted {
+            None
+        } else {
+            Rules(self.0.clone()).compile(db, after)
+        };
+        if rule.is_some_and(|rule| rule.enabled) {
+            let row = (db.name().as_str(), after.rev.to_string());
+            tx.set(&key, &serde_json::to_vec(&row).expect("two texts are JSON"));
+        } else {
+            tx.clear(&key);
+        }
+        touch(tx);
+        Ok(())
+    }
+
+    async fn dropped(&self, tx: &Transaction, db: &Db, id: &str) -> Result<(), ServiceError> {
+        tx.clear(&keys::rule(db.instance(), id));
+        Ok(())
+    }
+}
+
+/// The service that compiles rules when they change: one per process.
+#[derive(Debug)]
+pub struct RuleWatcher {
+    rules: Rules,
+    set: watch::Sender<Arc<Set>>,
+}
+
+impl RuleWatcher {
+    /// A watcher, and the rules as it last read them. They stay as they are while they cannot be read.
+    pub fn new(rules: Rules) -> (Self, watch::Receiver<Arc<Set>>) {
+        let (set, seen) = watch::channel(Arc::default());
+        (Self { rules, set }, seen)
+    }
+
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            let changed = self.reload().await.unwrap_or_else(|error| {
+                tracing::warn!(error = %wire::chain(&error), "cannot read the rules");
+                None
+            });
+            let changed = async {
+                match changed {
+                    // A watch that fails is a reason to read again, too.
+                    Some(watch) => drop(watch.changed().await),
+                    None => tokio::time::sleep(PAUSE).await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = changed => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
+            }
+        }
+    }
+
+    /// Reads the rules; what changes while they are read fires the watch.
+    async fn reload(&self) -> Result<Option<Watch>, ServiceError> {
+        let store = self.rules.0.docs().store();
+        let arm = |tx: Transaction| async move {
+            match tx.watch(&keys::stamp()).await {
+                Ok(watch) => Ok(Some(watch)),
+                Err(store::Error::TooManyWatches { .. }) => Ok(None),
+                Err(error) => Err(ServiceError::from(error)),
+            }
+        };
+        let watch = store.transact(Call::batch("watch_rules"), arm).await?;
+        let known = Arc::clone(&self.set.borrow());
+        let set = self.rules.load(&known).await?;
+        self.set.send_replace(Arc::new(set));
+        Ok(watch)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+use docstore::{Db, DocStore, EditMode, Rev};
+use document::doc::Doc;
+use jobs::{Clock, Entropy, Jobs};
+use scheduler::{Sealer, Setup};
+use serde_json::{Value, json};
+use store::Store;
+
+use super::*;
+use crate::rule::Task;
+
+async fn open(store: &Store, sealer: Sealer) -> Rules {
+    let jobs = Jobs::new(
+        store.clone(),
+        Clock::simulated(1_000_000),
+        Entropy::seeded(1),
+    );
+    let options = docstore::Options {
+        kinds: KINDS.map(str::to_owned).to_vec(),
+        ..docstore::Options::default()
+    };
+    let docs = DocStore::new(store.clone(), options);
+    let setup = Setup {
+        sealer,
+        ..Setup::default()
+    };
+    Rules::new(Replications::open(jobs, docs, setup).await.unwrap())
+}
+
+async fn memory() -> (Rules, Db) {
+    let rules = open(&Store::open("memory:").await.unwrap(), Sealer::plain()).await;
+    let db = rules.0.create_database("shop/_rules").await.unwrap();
+    (rules, db)
+}
+
+async fn write_as(rules: &Rules, db: &Db, body: &Value, mode: EditMode) -> Result<Rev, String> {
+    let text = body.to_string();
+    let doc = Doc::parse(&text).unwrap();
+    let edit = Edit::new(doc.id.clone().unwrap(), doc).unwrap();
+    let edit = rules.prepare(db, edit).map_err(|error| error.to_string())?;
+    let hook = rules.hook();
+    let put = rules.0.docs().put(db, &edit, mode, &hook);
+    put.await.map_err(|error| error.to_string())
+}
+
+async fn write(rules: &Rules, db: &Db, body: &Value) -> Result<Rev, String> {
+    write_as(rules, db, body, EditMode::NewEdits).await
+}
+
+fn on_change(id: &str, url: &str) -> Value {
+    json!({"_id": id, "type": "on_change", "url": url})
+}
+
+async fn loaded(rules: &Rules) -> Vec<String> {
+    let set = rules.load(&Set::default()).await.unwrap();
+    let mut found: Vec<_> = set
+        .iter()
+        .map(|rule| format!("{}/{}", rule.db, rule.id.doc))
+        .collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn the_index_follows_the_winning_revision() {
+    let (rules, db) = memory().await;
+    let first = write(&rules, &db, &on_change("a", "http://h/1"))
+        .await
+        .unwrap();
+    assert_eq!(loaded(&rules).await, ["shop/_rules/a"]);
+    let mut next = on_change("a", "http://h/1");
+    next["_rev"] = json!(first.to_string());
+    next["enabled"] = json!(false);
+    let second = write(&rules, &db, &next).await.unwrap();
+    assert!(loaded(&rules).await.is_empty());
+    // A conflict that wins.
+    let mut other = on_change("a", "http://h/2");
+    other["_rev"] = json!("3-ffffffffffffffffffffffffffffffff");
+    write_as(&rules, &db, &other, EditMode::Replicated)
+        .await
+        .unwrap();
+    assert_eq!(loaded(&rules).await, ["shop/_rules/a"]);
+    // Without it the disabled one wins.
+    let (docs, rev) = (
+        rules.0.docs(),
+        "3-ffffffffffffffffffffffffffffffff".parse().unwrap(),
+    );
+    docs.delete(&db, "a", Some(&rev), &rules.hook())
+        .await
+        .unwrap();
+    assert!(loaded(&rules).await.is_empty());
+    docs.delete(&db, "a", Some(&second), &rules.hook())
+        .await
+        .unwrap();
+    assert!(loaded(&rules).await.is_empty());
+}
+
+#[tokio::test]
+async fn only_valid_rules_are_written() {
+    let (rules, db) = memory().await;
+    let refused = write(&rules, &db, &on_change("a", "http://${seq}/"))
+        .await
+        .unwrap_err();
+    assert!(
+        refused.starts_with("`url`: `${seq}` at character 8"),
+        "{refused}"
+    );
+    let mut replicated = on_change("a", "ftp://h/");
+    replicated["_rev"] = json!("1-a");
+    assert!(
+        write_as(&rules, &db, &replicated, EditMode::Replicated)
+            .await
+            .is_err()
+    );
+    let design = json!({"_id": "_design/x", "views": {}});
+    let refused = write(&rules, &db, &design).await.unwrap_err();
+    assert!(refused.contains("choose an id"), "{refused}");
+    let mut large = on_change("a", "http://h/");
+    large["comment"] = json!("x".repeat(RULE_BYTES_MAX));
+    assert!(
+        write(&rules, &db, &large)
+            .await
+            .unwrap_err()
+            .contains("smaller")
+    );
+    write(&rules, &db, &json!({"_id": "_local/x", "seq": 1}))
+        .await
+        .unwrap();
+    write(
+        &rules,
+        &db,
+        &json!({"_id": "spiegel_cl_a", "type": "change_listener", "db_name": "a"}),
+    )
+    .await
+    .unwrap();
+    assert!(loaded(&rules).await.is_empty());
+}
+
+#[tokio::test]
+async fn rules_go_with_their_database() {
+    let (rules, db) = memory().await;
+    let spiegel = rules.0.create_database("spiegel").await.unwrap();
+    write(&rules, &db, &on_change("a", "http://h/1"))
+        .await
+        .unwrap();
+    write(&rules, &spiegel, &on_change("b", "http://h/1"))
+        .await
+        .unwrap();
+    assert_eq!(loaded(&rules).await, ["shop/_rules/a", "spiegel/b"]);
+    // As if the process had died before it removed the rows.
+    rules.0.docs().delete_database(&db).await.unwrap();
+    let again = rules.0.create_database("shop/_rules").await.unwrap();
+    assert_eq!(loaded(&rules).await, ["spiegel/b"]);
+    write(&rules, &again, &on_change("c", "http://h/1"))
+        .await
+        .unwrap();
+    rules.delete_database(&again).await.unwrap();
+    rules.delete_database(&spiegel).await.unwrap();
+    assert!(loaded(&rules).await.is_empty());
+    let instance = again.instance();
+    let rows = |tx: Transaction| async move {
+        let read = tx.get_range(keys::rules_of(instance), RangeOptions::default());
+        Ok::<_, store::Error>(read.collect().await?.len())
+    };
+    let store = rules.0.docs().store();
+    assert_eq!(store.transact("count", rows).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn many_rules_are_loaded_in_pages_and_kept_while_unchanged() {
+    let (rules, db) = memory().await;
+    let count = 2 * PAGE + 1;
+    for nth in 0..count {
+        write(&rules, &db, &on_change(&format!("r{nth:04}"), "http://h/1"))
+            .await
+            .unwrap();
+    }
+    let first = rules.load(&Set::default()).await.unwrap();
+    assert_eq!(first.len(), count);
+    let rev = first
+        .iter()
+        .find(|rule| rule.id.doc == "r0007")
+        .unwrap()
+        .rev
+        .clone();
+    let mut changed = on_change("r0007", "http://h/2");
+    changed["_rev"] = json!(rev);
+    write(&rules, &db, &changed).await.unwrap();
+    let second = rules.load(&first).await.unwrap();
+    let kept = second
+        .iter()
+        .filter(|rule| Arc::ptr_eq(rule, first.get(&rule.id).unwrap()));
+    assert_eq!((kept.count(), second.len()), (count - 1, count));
+}
+
+#[tokio::test]
+async fn credentials_are_sealed_at_rest() {
+    let store = Store::open("memory:").await.unwrap();
+    let sealer = Sealer::new(vec![("k".to_owned(), [7; 32])]).unwrap();
+    let rules = open(&store, sealer).await;
+    let db = rules.0.create_database("_rules").await.unwrap();
+    let body = json!({
+        "_id": "a", "type": "on_change", "url": "https://u:hunter2@h/x?token=hunter3", "headers": {"X": "hunter4"},
+        "secret": "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+    });
+    write(&rules, &db, &body).await.unwrap();
+    let replicator = json!({
+        "_id": "b", "type": "replicator", "source": "http://u:hunter5@h/a", "target": "http://h/b",
+    });
+    write(&rules, &db, &replicator).await.unwrap();
+    for (id, sent) in [("a", &body), ("b", &replicator)] {
+        let stored = rules
+            .0
+            .docs()
+            .get(&db, id, &ReadOptions::default())
+            .await
+            .unwrap();
+        let text = stored.body.clone();
+        assert!(
+            !text.contains("hunter") && !text.contains("whsec_A"),
+            "{text}"
+        );
+        let reader = strip::Reader {
+            name: Some("root"),
+            is_admin: true,
+        };
+        let shown = strip::for_reader(rules.0.sealer(), &db, stored, reader).unwrap();
+        let shown: Value = serde_json::from_str(&shown.body).unwrap();
+        for (name, value) in shown.as_object().unwrap() {
+            assert_eq!(value, &sent[name], "{name}");
+        }
+    }
+    let set = rules.load(&Set::default()).await.unwrap();
+    assert_eq!(set.len(), 2);
+    assert!(
+        set.iter()
+            .any(|rule| matches!(rule.rule.task, Task::Call(_)))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_follows_the_rules() {
+    let (rules, db) = memory().await;
+    let (watcher, mut seen) = RuleWatcher::new(rules.clone());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(watcher.run(stop.clone()));
+    seen.changed().await.unwrap();
+    assert!(seen.borrow_and_update().is_empty());
+    write(&rules, &db, &on_change("a", "http://h/1"))
+        .await
+        .unwrap();
+    seen.wait_for(|set| set.len() == 1).await.unwrap();
+    rules.delete_database(&db).await.unwrap();
+    seen.wait_for(|set| set.is_empty()).await.unwrap();
+    stop.cancel();
+    running.await.unwrap();
+}
