@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use document::json::Json;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 /// Text that `Debug` does not print. At rest it is as safe as what it is part of.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,22 +60,6 @@ impl fmt::Debug for Call {
             .field("doc_id", &self.doc_id)
             .field("rev", &self.rev)
             .finish_non_exhaustive()
-    }
-}
-
-impl Call {
-    /// Equal for calls that do the same: what makes debounced calls one.
-    pub fn identity(&self) -> String {
-        // The order of members means nothing.
-        let body = self.body.as_deref().unwrap_or_default();
-        let body =
-            Json::parse(body).map_or_else(|_| body.to_owned(), |json| json.sorted().to_string());
-        let mut hash = Sha256::new();
-        for text in [&self.rule, &self.method, &self.url, &body] {
-            hash.update((text.len() as u64).to_be_bytes());
-            hash.update(text);
-        }
-        wire::hex(&hash.finalize()[..16])
     }
 }
 

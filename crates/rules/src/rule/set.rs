@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use docstore::InstanceId;
+use jobs::JobId;
+use scheduler::Ruled;
+use sha2::{Digest as _, Sha256};
 use url::Url;
 
 use super::databases::Event;
-use super::document::Rule;
+use super::document::{Rule, Task};
 use super::pattern::Captures;
 use super::replicator::address;
-use super::template::encode;
+use super::template::{Unsendable, encode};
 use crate::source::Source;
 
 /// The document that a rule is.
@@ -21,6 +24,22 @@ pub struct RuleId {
     pub doc: String,
 }
 
+impl RuleId {
+    /// The id of a job that the rule has for these: readable, unless it is too long.
+    pub fn job(&self, about: &[&str]) -> JobId {
+        let instance = self.instance.to_string();
+        let parts = about.iter().copied().chain([&*instance, &*self.doc]);
+        let mut id = parts.collect::<Vec<_>>().join("|");
+        if id.len() > jobs::ID_BYTES_MAX {
+            let hash = wire::hex(&Sha256::digest(&id));
+            id.truncate(id.floor_char_boundary(jobs::ID_BYTES_MAX - hash.len() - 1));
+            id.push('|');
+            id.push_str(&hash);
+        }
+        JobId::new(id).expect("its length is checked")
+    }
+}
+
 #[derive(Debug)]
 pub struct Compiled {
     pub id: RuleId,
@@ -29,6 +48,24 @@ pub struct Compiled {
     /// The revision of the document.
     pub rev: String,
     pub rule: Rule,
+}
+
+impl Compiled {
+    /// The replication that a change of a database asks for; `None` if the rule asks for calls.
+    pub fn replication(&self, db: &str, captures: &Captures) -> Option<Result<Ruled, Unsendable>> {
+        let Task::Replicate(replicate) = &self.rule.task else {
+            return None;
+        };
+        let body = replicate.body(db, captures);
+        Some(body.map(|body| Ruled {
+            db: self.db.clone(),
+            instance: self.id.instance,
+            doc_id: self.id.doc.clone(),
+            rev: self.rev.clone(),
+            database: (self.rule.databases.is_pattern()).then(|| db.to_owned()),
+            body,
+        }))
+    }
 }
 
 /// The active rules. Rules about one name, or names that start alike, are found without testing the others.

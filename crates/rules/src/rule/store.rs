@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::document::Rule;
 use super::fields::Invalid;
-use super::set::{Compiled, Set};
+use super::set::{Compiled, RuleId, Set};
 use crate::keys;
 
 /// The kinds of databases that hold rules; the second is what Spiegel calls its own.
@@ -104,6 +104,30 @@ impl Rules {
         Ok(Set::new(rules))
     }
 
+    /// An enabled rule as it is now; `known` may have it compiled.
+    pub async fn find(
+        &self,
+        id: &RuleId,
+        known: &Set,
+    ) -> Result<Option<Arc<Compiled>>, ServiceError> {
+        let key = &keys::rule(id.instance, &id.doc);
+        let find = |tx: Transaction| async move {
+            let (page, _) = self.page_in(&tx, store::KeyRange::key(key), known).await?;
+            Ok::<_, ServiceError>(page.into_iter().next())
+        };
+        self.0.docs().store().transact("find_rule", find).await
+    }
+
+    /// Whether a rule is still enabled, in this revision.
+    pub(super) async fn holds_in(
+        &self,
+        tx: &Transaction,
+        rule: &Compiled,
+    ) -> Result<bool, ServiceError> {
+        let row = tx.get(&keys::rule(rule.id.instance, &rule.id.doc)).await?;
+        Ok(row.is_some_and(|row| row == row_of(&rule.db, &rule.rev)))
+    }
+
     /// Some rules, and the key of the last, unless there are no more.
     async fn page_in(
         &self,
@@ -174,6 +198,10 @@ impl Rules {
     }
 }
 
+fn row_of(db: &str, rev: &str) -> Vec<u8> {
+    serde_json::to_vec(&(db, rev)).expect("two texts are JSON")
+}
+
 /// Notifies all nodes.
 fn touch(tx: &Transaction) {
     tx.set_versionstamped_value(&keys::stamp(), &keys::stamp_value());
@@ -203,8 +231,7 @@ impl WriteHook for RuleHook<'_> {
             Rules(self.0.clone()).compile(db, after)
         };
         if rule.is_some_and(|rule| rule.enabled) {
-            let row = (db.name().as_str(), after.rev.to_string());
-            tx.set(&key, &serde_json::to_vec(&row).expect("two texts are JSON"));
+            tx.set(&key, &row_of(db.name().as_str(), &after.rev.to_string()));
         } else {
             tx.clear(&key);
         }

@@ -354,15 +354,28 @@ fn one_rule_is_about_many_databases() {
     );
     assert!(matching(&set, "user_a", Event::Updated).is_empty());
     assert!(matching(&set, "other", Event::Created).is_empty());
-    let Some(Task::Replicate(replicate)) = set.iter().next().map(|rule| &rule.rule.task) else {
-        panic!("a replication");
-    };
     let captures = Captures::from([("name".to_owned(), "a/b".to_owned())]);
-    let body = replicate.body("user_a/b", &captures).unwrap();
+    let rule = set.iter().next().unwrap();
+    let ruled = rule.replication("user_a/b", &captures).unwrap().unwrap();
     assert_eq!(
-        body.to_string(),
+        (&*ruled.doc_id, ruled.database.as_deref()),
+        ("r00000", Some("user_a/b"))
+    );
+    assert_eq!(
+        ruled.body.to_string(),
         r#"{"source":"http://app@h:5984/user_a%2Fb","target":{"url":"http://t/all_a%2Fb"},"filter":"a/b","trigger":"changes"}"#
     );
+}
+
+#[test]
+fn long_ids_are_hashed() {
+    let id = |doc: &str| {
+        let (instance, doc) = (InstanceId([1; 16]), doc.to_owned());
+        RuleId { instance, doc }.job(&["main", &"é".repeat(100)])
+    };
+    assert!(id("r").to_string().ends_with("|r"));
+    let (one, two) = (id(&"é".repeat(200)), id(&"é".repeat(201)));
+    assert!(one.as_bytes().len() <= jobs::ID_BYTES_MAX && one != two);
 }
 
 #[test]

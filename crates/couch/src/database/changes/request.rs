@@ -40,8 +40,9 @@ const VIEW_PARAMS: [&str; 27] = [
 ];
 
 /// Parameters that users may not set: those of the feed itself, and those that change the form of rows.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     "feed",
+    "descending",
     "style",
     "since",
     "timeout",
@@ -74,6 +75,8 @@ pub struct ChangesRequest {
     pub all_leaves: bool,
     pub filter: ChangesFilter,
     pub include_docs: bool,
+    /// The newest change first, whatever `since` is.
+    pub descending: bool,
     pub limit: Option<u64>,
     /// Asks for a sequence in every nth row only, because they are costly for clusters.
     pub seq_interval: Option<u64>,
@@ -88,6 +91,7 @@ impl Default for ChangesRequest {
             all_leaves: true,
             filter: ChangesFilter::default(),
             include_docs: false,
+            descending: false,
             limit: None,
             seq_interval: None,
             idle: Idle::default(),
@@ -121,6 +125,9 @@ impl Call {
         ];
         for (name, number) in numbers.into_iter().flatten() {
             call = call.param(name, &number.to_string());
+        }
+        if request.descending {
+            call = call.param("descending", "true");
         }
         if request.include_docs {
             // Makes stubs include the encoding of compressed attachments.

@@ -1,0 +1,206 @@
+//! Listening: a job for each rule and database that reads what has changed and has calls made.
+//!
+//! Its data is the place up to which the database's changes have been dealt with. Signals wake it; when it has caught
+//! up, it is finished, and costs nothing. A rule that blocks makes each call before the place moves on. Otherwise the
+//! place moves in the transaction that enqueues the calls, so none is lost or enqueued twice.
+
+mod run;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use couch::{Network, Seq};
+use docstore::InstanceId;
+use jobs::{Add, Holder, JobType, Jobs, Op, Signal, TypeConfig, Worker, WorkerOptions};
+use serde::{Deserialize, Serialize};
+use store::Transaction;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::call::Call;
+use super::databases::Event;
+use super::document::Task;
+use super::set::{RuleId, Set};
+use super::store::Rules;
+use super::webhook::Since;
+use crate::source::Source;
+
+pub const JOB_TYPE: &str = "listen";
+/// How long a node may be silent before its jobs are given to others.
+const TIMEOUT_MS: u64 = 20_000;
+
+/// How calls are made.
+pub trait Sender: Send + Sync + 'static {
+    /// Enqueues calls in a transaction that has room for some 500 and a megabyte. They are made at least once, in any
+    /// order.
+    fn enqueue_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        calls: &[Call],
+    ) -> impl Future<Output = jobs::Result<()>> + Send;
+
+    /// Makes a call once.
+    fn send(&self, call: &Call) -> impl Future<Output = Result<(), Refused>> + Send;
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// For the history of the job; without credentials.
+    pub reason: String,
+    /// How long the receiver wants to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+/// The listening jobs of a store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Listeners {
+    rules: Rules,
+    ty: JobType,
+}
+
+/// The data of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Place {
+    instance: String,
+    rule: String,
+    source: String,
+    db: String,
+    /// The sequence of the last change that has been dealt with, in the form of a query; `None` deals with the newest
+    /// change only.
+    since: Option<String>,
+    /// Failures in a row at this place.
+    #[serde(default)]
+    failures: u32,
+    /// When the last run began.
+    #[serde(default)]
+    began_ms: i64,
+    /// Since when the database is missing.
+    #[serde(default)]
+    missing_ms: Option<i64>,
+}
+
+impl Place {
+    fn rule_id(&self) -> Option<RuleId> {
+        Some(RuleId {
+            instance: self.instance.parse::<InstanceId>().ok()?,
+            doc: self.rule.clone(),
+        })
+    }
+}
+
+impl Listeners {
+    /// Registers the job type.
+    pub async fn open(rules: Rules) -> jobs::Result<Self> {
+        let ty = JobType::new(JOB_TYPE)?;
+        let listeners = Self { rules, ty };
+        let jobs = listeners.jobs();
+        jobs.set_type(&listeners.ty, TypeConfig::new(TIMEOUT_MS))
+            .await?;
+        Ok(listeners)
+    }
+
+    fn jobs(&self) -> &Jobs {
+        self.rules.replications().jobs()
+    }
+
+    /// The type of the jobs, for [`jobs::Maintenance`].
+    pub fn job_type(&self) -> &JobType {
+        &self.ty
+    }
+
+    /// The signals to send, in the transaction that moves on in the source's feed, because of an event about a database.
+    ///
+    /// A rule that begins now begins behind `seen`, the database's sequence when it was last looked at. If it has never
+    /// been looked at, the rule begins with the newest change: earlier ones may be old.
+    pub fn signals(
+        set: &Set,
+        source: &Source,
+        db: &str,
+        event: Event,
+        now_ms: i64,
+        seen: Option<&Seq>,
+    ) -> Vec<Signal> {
+        let deleted = event == Event::Deleted;
+        // Whatever a rule is about, its job has to know that the database is gone.
+        let matching = set.matching(source, db, event).into_iter();
+        let gone = if deleted {
+            set.matching(source, db, Event::Updated)
+        } else {
+            Vec::new()
+        };
+        let signal = |(rule, _): (Arc<super::Compiled>, _)| {
+            let Task::Call(webhook) = &rule.rule.task else {
+                return None;
+            };
+            let place = Place {
+                instance: rule.id.instance.to_string(),
+                rule: rule.id.doc.clone(),
+                source: source.name().to_owned(),
+                db: db.to_owned(),
+                since: match (&webhook.since, event, seen) {
+                    (Since::Seq(seq), ..) => Some(seq.clone()),
+                    (Since::Now, Event::Created, _) => Some("0".to_owned()),
+                    (Since::Now, _, seen) => seen.map(Seq::to_query),
+                },
+                failures: 0,
+                began_ms: 0,
+                missing_ms: None,
+            };
+            let data = jobs::encode(&place).expect("a place is JSON");
+            let due_ms = now_ms.saturating_add(millis(webhook.pace.delay_sec));
+            let id = rule.id.job(&[source.name(), db]);
+            let add = Add::new(id, data).due_ms(due_ms);
+            Some(Signal {
+                add,
+                create: !deleted,
+            })
+        };
+        let mut signals: Vec<_> = matching.chain(gone).filter_map(signal).collect();
+        signals.sort_by(|a, b| a.add.id.cmp(&b.add.id));
+        signals.dedup_by(|a, b| a.add.id == b.add.id);
+        signals
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it is at most some years")]
+fn millis(seconds: f64) -> i64 {
+    (seconds * 1000.0) as i64
+}
+
+/// What a run needs.
+pub struct Listening<S> {
+    pub listeners: Listeners,
+    /// What [`RuleWatcher`](super::RuleWatcher) reads.
+    pub rules: watch::Receiver<Arc<Set>>,
+    pub sources: watch::Receiver<Arc<[Source]>>,
+    pub network: Network,
+    pub sender: S,
+}
+
+impl<S: Sender> Listening<S> {
+    /// Runs jobs as `holder`, this many at once, until `stop`.
+    pub async fn run(self, holder: Holder, concurrency: usize, stop: CancellationToken) {
+        let options = WorkerOptions {
+            concurrency,
+            retry: jobs::Retry {
+                retries_max: None,
+                ..jobs::Retry::default()
+            },
+            ..WorkerOptions::default()
+        };
+        let (jobs, ty) = (self.listeners.jobs().clone(), self.listeners.ty.clone());
+        let this = Arc::new(self);
+        let handler = move |task| {
+            let this = Arc::clone(&this);
+            async move { this.listen(task).await }
+        };
+        Worker::new(jobs, ty, holder, options)
+            .run(stop, handler)
+            .await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

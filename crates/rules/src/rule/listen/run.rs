@@ -1,0 +1,333 @@
+//! One run of a listening job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use couch::{Change as Row, ChangesRequest, Database, RequestOptions, Seq};
+use document::json::Json;
+use document::matching::matches;
+use jobs::{Failure, Finish, Held, Task};
+use store::Transaction;
+
+use super::{Listening, Place, Refused, Sender, millis};
+use crate::rule::call::{Call, Retry};
+use crate::rule::databases::Event;
+use crate::rule::document::Task as Todo;
+use crate::rule::pattern::Captures;
+use crate::rule::replicator::address;
+use crate::rule::set::Compiled;
+use crate::rule::template::Change;
+use crate::rule::webhook::Webhook;
+
+/// Changes per request.
+const PAGE: u64 = 100;
+/// Pages per run: then others get their turn.
+const PAGES_MAX: usize = 20;
+/// Limits of one transaction.
+const CALLS_MAX: usize = 200;
+const CALLS_BYTES_MAX: usize = 500_000;
+/// A database that has been missing for this time is forgotten.
+const MISSING_MS_MAX: i64 = 300_000;
+/// How often a missing database is looked for.
+const MISSING_PAUSE_MS: i64 = 30_000;
+
+/// Why a run ends before it has caught up.
+enum Stop {
+    /// The rule was edited, disabled or deleted.
+    RuleChanged,
+    /// The database does not exist.
+    Missing,
+    /// The call failed.
+    Refused(Retry, Refused),
+    /// The source or the store failed.
+    Failed(Failure),
+}
+
+impl<E: std::error::Error> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A run in progress.
+struct Run<'a, S> {
+    listening: &'a Listening<S>,
+    task: &'a Task<Place>,
+    place: Place,
+    rule: Arc<Compiled>,
+    captures: Captures,
+}
+
+impl<S: Sender> Listening<S> {
+    pub(super) async fn listen(&self, task: Task<Place>) -> Result<Finish, Failure> {
+        let place = task.data.clone();
+        let known = Arc::clone(&self.rules.borrow());
+        let rule = match place.rule_id() {
+            Some(id) => self.listeners.rules.find(&id, &known).await?,
+            None => None,
+        };
+        let sources = Arc::clone(&self.sources.borrow());
+        let source = sources.iter().find(|source| source.name() == place.source);
+        let (Some(rule), Some(source)) = (rule, source) else {
+            return self.forget(&task).await;
+        };
+        let server = url::Url::parse(source.server().url_text())?;
+        let databases = &rule.rule.databases;
+        let events = [Event::Updated, Event::Created, Event::Deleted];
+        let captures = events
+            .into_iter()
+            .find_map(|event| databases.captures_of(&address(server.clone()), &place.db, event));
+        let (Some(captures), Todo::Call(webhook)) = (captures, &rule.rule.task) else {
+            return self.forget(&task).await;
+        };
+        let now_ms = task.jobs().clock().now_ms();
+        let rested_ms = place
+            .began_ms
+            .saturating_add(millis(webhook.pace.min_interval_sec));
+        if rested_ms > now_ms {
+            return Ok(Finish::again(rested_ms));
+        }
+        let Some(endpoint) = source.server().database(&place.db) else {
+            return self.forget(&task).await;
+        };
+        let database = self
+            .network
+            .database(endpoint, RequestOptions::default())
+            .await?;
+        let mut run = Run {
+            listening: self,
+            place: Place {
+                began_ms: now_ms,
+                ..place
+            },
+            task: &task,
+            captures,
+            rule: Arc::clone(&rule),
+        };
+        let ended = run.catch_up(&database, webhook).await;
+        let place = run.place;
+        self.end(&task, place, ended).await
+    }
+
+    async fn end(
+        &self,
+        task: &Task<Place>,
+        mut place: Place,
+        ended: Result<bool, Stop>,
+    ) -> Result<Finish, Failure> {
+        let now_ms = task.jobs().clock().now_ms();
+        let finish = match ended {
+            Ok(true) => Finish::done(),
+            Ok(false) | Err(Stop::RuleChanged) => Finish::again(0),
+            Err(Stop::Failed(failure)) => return Err(failure),
+            Err(Stop::Missing) => {
+                let missing_ms = *place.missing_ms.get_or_insert(now_ms);
+                if now_ms.saturating_sub(missing_ms) >= MISSING_MS_MAX {
+                    return self.forget(task).await;
+                }
+                Finish::again(now_ms.saturating_add(MISSING_PAUSE_MS))
+            }
+            Err(Stop::Refused(retry, refused)) => {
+                let wait = pause(&retry, place.failures, task);
+                let wait = wait.max(refused.retry_after.unwrap_or_default());
+                place.failures = place.failures.saturating_add(1);
+                let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+                Finish {
+                    again_ms: Some(now_ms.saturating_add(wait_ms)),
+                    ..Finish::failed(refused.reason)
+                }
+            }
+        };
+        Ok(finish.data(jobs::encode(&place)?))
+    }
+
+    /// Ends the job for good, unless a signal has come.
+    async fn forget(&self, task: &Task<Place>) -> Result<Finish, Failure> {
+        let (jobs, ty) = (task.jobs(), &self.listeners.ty);
+        let op = jobs.op();
+        let forget = |tx: Transaction| async move {
+            let held = jobs.finish_in(&tx, &op, task.job(), Finish::done()).await?;
+            if !held.again && !held.repeated {
+                jobs.remove_in(&tx, &op, ty, &task.job().id).await?;
+            }
+            Ok::<_, jobs::Error>(())
+        };
+        jobs.store().transact("forget_listener", forget).await?;
+        Ok(Finish::done())
+    }
+}
+
+/// The delay before the next attempt.
+fn pause(retry: &Retry, failures: u32, task: &Task<Place>) -> Duration {
+    let exponent = i32::try_from(failures).unwrap_or(i32::MAX);
+    let delay = retry.delay_sec * retry.multiplier.powi(exponent);
+    let delay = Duration::from_secs_f64(delay.min(retry.max_delay_sec));
+    // ± 20 %
+    delay.mul_f64(0.8) + task.jobs().entropy().up_to(delay.mul_f64(0.4))
+}
+
+impl<S: Sender> Run<'_, S> {
+    /// False if there is more to do.
+    async fn catch_up(&mut self, database: &Database, webhook: &Webhook) -> Result<bool, Stop> {
+        for _ in 0..PAGES_MAX {
+            let rows = match self.page(database).await {
+                Err(couch::Error::NotFound(_)) => return Err(Stop::Missing),
+                rows => rows?,
+            };
+            if self.place.missing_ms.take().is_some() {
+                // It was deleted and made anew.
+                self.place.since = Some("0".to_owned());
+                continue;
+            }
+            let Some(last) = rows.last().map(|row| row.seq.clone()) else {
+                return Ok(true);
+            };
+            let is_last = self.place.since.is_none() || (rows.len() as u64) < PAGE;
+            if webhook.block {
+                self.in_order(webhook, &rows).await?;
+            } else {
+                self.at_once(webhook, &rows).await?;
+            }
+            self.place.since = Some(last.to_query());
+            if is_last {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The next changes.
+    async fn page(&self, database: &Database) -> Result<Vec<Row>, couch::Error> {
+        let newest = self.place.since.is_none();
+        let request = ChangesRequest {
+            since: self.place.since.as_deref().map_or_else(Seq::zero, seq_of),
+            all_leaves: false,
+            include_docs: true,
+            descending: newest,
+            limit: Some(if newest { 1 } else { PAGE }),
+            ..ChangesRequest::default()
+        };
+        let mut feed = database.changes(&request).await?;
+        let mut rows = Vec::new();
+        while let Some(row) = feed.next().await? {
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    /// Makes one call after the other.
+    async fn in_order(&mut self, webhook: &Webhook, rows: &[Row]) -> Result<(), Stop> {
+        for row in rows {
+            let Some(call) = self.call(webhook, row).await? else {
+                continue;
+            };
+            let mut calls = Vec::new();
+            if let Err(refused) = self.listening.sender.send(&call).await {
+                let limit = call.retry.limit;
+                if limit.is_none_or(|limit| self.place.failures < limit) {
+                    return Err(Stop::Refused(call.retry, refused));
+                }
+                // Others may go on; this one is a delivery now, which ends as a dead letter.
+                calls.push(call);
+            }
+            self.place.failures = 0;
+            self.advance(row, &calls).await?;
+        }
+        Ok(())
+    }
+
+    async fn at_once(&mut self, webhook: &Webhook, rows: &[Row]) -> Result<(), Stop> {
+        let (mut calls, mut bytes) = (Vec::new(), 0);
+        for (nth, row) in rows.iter().enumerate() {
+            if let Some(call) = self.call(webhook, row).await? {
+                bytes += call.body.as_ref().map_or(0, String::len) + call.url.len();
+                calls.push(call);
+            }
+            let is_last = nth + 1 == rows.len();
+            let is_full = calls.len() >= CALLS_MAX || bytes >= CALLS_BYTES_MAX;
+            if is_full || (is_last && !calls.is_empty()) {
+                self.advance(row, &calls).await?;
+                (calls, bytes) = (Vec::new(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the place behind a change in the transaction that enqueues calls.
+    async fn advance(&mut self, row: &Row, calls: &[Call]) -> Result<(), Stop> {
+        self.place.since = Some(row.seq.to_query());
+        let data = &jobs::encode(&self.place)?;
+        let (listening, task, rule) = (self.listening, self.task, &*self.rule);
+        let jobs = task.jobs();
+        let op = jobs.op();
+        let advance = |tx: Transaction| async move {
+            let holds = listening.listeners.rules.holds_in(&tx, rule).await?;
+            if !holds && !calls.is_empty() {
+                return Ok(false);
+            }
+            let held: Held = jobs
+                .update_in(&tx, &op, task.job(), Some(data.clone()))
+                .await?;
+            if !held.repeated && !calls.is_empty() {
+                listening.sender.enqueue_in(&tx, &op, calls).await?;
+            }
+            Ok::<_, scheduler::ServiceError>(holds)
+        };
+        match jobs.store().transact("listen", advance).await? {
+            true => Ok(()),
+            false => Err(Stop::RuleChanged),
+        }
+    }
+
+    /// The call that a change asks for, if any.
+    async fn call(&self, webhook: &Webhook, row: &Row) -> Result<Option<Call>, Stop> {
+        let rev = row.revs.first().map_or("", |rev| rev.as_str());
+        let text = row.document.as_ref().map(couch::Document::json);
+        let parsed = text.and_then(|text| Json::parse(std::str::from_utf8(text).ok()?).ok());
+        let document = parsed.unwrap_or_else(|| stub(row, rev));
+        if !webhook.accepts(&document)? {
+            return Ok(None);
+        }
+        if let Some(selector) = webhook.selector()
+            && !matches(selector, document.to_string()).await?
+        {
+            return Ok(None);
+        }
+        let seq = Json::parse(row.seq.as_json())?;
+        let change = Change {
+            source: &self.place.source,
+            db: &self.place.db,
+            captures: &self.captures,
+            doc_id: row.id.as_str(),
+            rev,
+            doc: &document,
+            seq: &seq,
+        };
+        match webhook.call(&self.rule.id.doc, &change) {
+            Ok(call) => Ok(Some(call)),
+            Err(error) => {
+                let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());
+                tracing::warn!(rule, db, doc, %error, "a change is left out");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// A sequence in the form of a query.
+fn seq_of(text: &str) -> Seq {
+    Seq::from_json(text).unwrap_or_else(|| Seq::from_value(&text.into()))
+}
+
+/// What is known of a document that the feed does not have.
+fn stub(row: &Row, rev: &str) -> Json {
+    let text = |text: &str| Json::String(text.to_owned());
+    let mut members = vec![
+        ("_id".to_owned(), text(row.id.as_str())),
+        ("_rev".to_owned(), text(rev)),
+    ];
+    if row.deleted {
+        members.push(("_deleted".to_owned(), Json::Bool(true)));
+    }
+    Json::Object(members)
+}

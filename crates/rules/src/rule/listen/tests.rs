@@ -1,0 +1,418 @@
+//! Jobs that listen to databases of an in-memory server over real connections.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use couch::{EgressOptions, NetworkOptions, RequestOptions};
+use docstore::{Db, DocStore, Edit, EditMode, ReadOptions};
+use document::doc::Doc;
+use jobs::{Clock, Entropy, Finish, JobId, JobInfo, Notice, Notifier, NotifierHandle, Options, State};
+use peer::Peer;
+use scheduler::{Replications, Setup};
+use serde_json::{Value, json};
+use store::Store;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::*;
+use crate::rule::store::KINDS;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A sender whose calls the test answers.
+struct Recorder {
+    jobs: Jobs,
+    deliveries: JobType,
+    sent: mpsc::UnboundedSender<Call>,
+    /// Answers to the next calls; then all succeed.
+    answers: Arc<Mutex<VecDeque<Result<(), Refused>>>>,
+    /// Calls are answered one by one as permits are added.
+    gate: Arc<Semaphore>,
+}
+
+impl Sender for Recorder {
+    async fn enqueue_in(&self, tx: &Transaction, op: &Op, calls: &[Call]) -> jobs::Result<()> {
+        let add = |call: &Call| {
+            let id = format!("{}/{}/{}", call.rule, call.doc_id, call.rev);
+            Ok(Add::new(JobId::new(id)?, jobs::encode(call)?))
+        };
+        let adds: Vec<_> = calls.iter().map(add).collect::<jobs::Result<_>>()?;
+        self.jobs
+            .add_many_in(tx, op, &self.deliveries, &adds)
+            .await
+            .map(drop)
+    }
+
+    async fn send(&self, call: &Call) -> Result<(), Refused> {
+        self.sent.send(call.clone()).unwrap();
+        self.gate.acquire().await.unwrap().forget();
+        self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
+    }
+}
+
+struct Fixture {
+    rules: Rules,
+    db: Db,
+    peer: Peer,
+    source: Source,
+    network: Network,
+    set: watch::Receiver<Arc<Set>>,
+    follow: NotifierHandle,
+    sent: mpsc::UnboundedReceiver<Call>,
+    enqueued: mpsc::UnboundedReceiver<Call>,
+    answers: Arc<Mutex<VecDeque<Result<(), Refused>>>>,
+    gate: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let store = Store::open("memory:").await.unwrap();
+        let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
+        let options = docstore::Options {
+            kinds: KINDS.map(str::to_owned).to_vec(),
+            ..docstore::Options::default()
+        };
+        let docs = DocStore::new(store, options);
+        let replications = Replications::open(jobs.clone(), docs, Setup::default())
+            .await
+            .unwrap();
+        let rules = Rules::new(replications);
+        let db = rules
+            .replications()
+            .create_database("_rules")
+            .await
+            .unwrap();
+        let listeners = Listeners::open(rules.clone()).await.unwrap();
+        let deliveries = JobType::new("deliveries").unwrap();
+        jobs.set_type(&deliveries, TypeConfig::new(30_000))
+            .await
+            .unwrap();
+        let peer = Peer::start(peer::Options::default()).await.unwrap();
+        peer.create_database("a").unwrap();
+        let source = super::super::tests::source(&peer.url());
+        let network = NetworkOptions {
+            egress: EgressOptions::open(),
+            ..NetworkOptions::default()
+        };
+        let network = Network::new(network, [7; 32]).unwrap();
+        let (notifier, follow) = Notifier::new(
+            jobs.clone(),
+            listeners.job_type().clone(),
+            Options::default(),
+        );
+        let (watcher, set) = super::super::RuleWatcher::new(rules.clone());
+        let (sending, sent) = mpsc::unbounded_channel();
+        let (enqueuing, enqueued) = mpsc::unbounded_channel();
+        let (answers, gate) = (Arc::default(), Arc::new(Semaphore::new(1_000)));
+        let listening = Listening {
+            listeners,
+            rules: set.clone(),
+            sources: watch::channel(Arc::from([source.clone()])).1,
+            network: network.clone(),
+            sender: Recorder {
+                jobs: jobs.clone(),
+                deliveries: deliveries.clone(),
+                sent: sending,
+                answers: Arc::clone(&answers),
+                gate: Arc::clone(&gate),
+            },
+        };
+        let stop = CancellationToken::new();
+        let holder = Holder::new("node1").unwrap();
+        tokio::spawn(notifier.run(stop.clone()));
+        tokio::spawn(watcher.run(stop.clone()));
+        tokio::spawn(listening.run(holder.clone(), 4, stop.clone()));
+        let deliver = Worker::new(jobs, deliveries, holder, WorkerOptions::default());
+        tokio::spawn(deliver.run(stop.clone(), move |task: jobs::Task<Call>| {
+            enqueuing.send(task.data).unwrap();
+            async { Ok(Finish::done()) }
+        }));
+        Self {
+            rules,
+            db,
+            peer,
+            source,
+            network,
+            set,
+            follow,
+            sent,
+            enqueued,
+            answers,
+            gate,
+            stop,
+        }
+    }
+
+    /// Writes a rule, which all nodes know then.
+    async fn rule(&mut self, body: Value) {
+        let mut body = body;
+        let (docs, id) = (
+            self.rules.replications().docs(),
+            body["_id"].as_str().unwrap(),
+        );
+        if let Ok(before) = docs.get(&self.db, id, &ReadOptions::default()).await {
+            body["_rev"] = json!(before.rev.to_string());
+        }
+        let text = body.to_string();
+        let doc = Doc::parse(&text).unwrap();
+        let edit = Edit::new(doc.id.clone().unwrap(), doc).unwrap();
+        let edit = self.rules.prepare(&self.db, edit).unwrap();
+        let hook = self.rules.hook();
+        let rev = docs
+            .put(&self.db, &edit, EditMode::NewEdits, &hook)
+            .await
+            .unwrap();
+        let known = |set: &Arc<Set>| {
+            let found = set.iter().find(|rule| rule.id.doc == edit.id);
+            found.map(|rule| rule.rev.clone()) == (!edit.deleted).then(|| rev.to_string())
+        };
+        self.set.wait_for(known).await.unwrap();
+    }
+
+    /// What the feed does.
+    async fn signal(&self, event: Event, seen: Option<&Seq>) {
+        let jobs = self.rules.replications().jobs();
+        let ty = JobType::new(JOB_TYPE).unwrap();
+        let now_ms = jobs.clock().now_ms();
+        let set = Arc::clone(&self.set.borrow());
+        let signals = Listeners::signals(&set, &self.source, "a", event, now_ms, seen);
+        jobs.signal_many(&ty, &signals).await.unwrap();
+    }
+
+    /// Waits until the job of a rule is in a state; `None` if it is gone.
+    async fn job(&self, rule: &str, wanted: impl Fn(Option<(&JobInfo, Place)>) -> bool) {
+        let id = RuleId {
+            instance: self.db.instance(),
+            doc: rule.to_owned(),
+        };
+        let job = id.job(&["main", "a"]);
+        let wait = async {
+            let mut followed = match self.follow.subscribe(&job).await {
+                Err(jobs::Error::NotFound) if wanted(None) => return,
+                followed => followed.unwrap(),
+            };
+            let mut notice = Some(followed.now().clone());
+            loop {
+                let done = match notice.unwrap() {
+                    Notice::Job(info, data) => {
+                        wanted(Some((&info, serde_json::from_slice(&data).unwrap())))
+                    }
+                    _ => wanted(None),
+                };
+                if done {
+                    return;
+                }
+                notice = followed.next().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap();
+    }
+
+    async fn gone(&self, rule: &str) {
+        self.job(rule, |job| job.is_none()).await;
+    }
+
+    async fn finished(&self, rule: &str) {
+        let finished = |job: Option<(&JobInfo, Place)>| {
+            job.is_some_and(|(info, _)| info.state == State::Finished)
+        };
+        self.job(rule, finished).await;
+    }
+
+    fn put(&self, ids: &[&str]) {
+        for id in ids {
+            let doc = json!({"_id": id, "type": if id.starts_with('m') { "msg" } else { "other" }});
+            self.peer.put("a", &doc.to_string()).unwrap();
+        }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn next(calls: &mut mpsc::UnboundedReceiver<Call>) -> String {
+    let call = tokio::time::timeout(PATIENCE, calls.recv()).await;
+    let call = call.expect("no call comes").unwrap();
+    call.url.trim_start_matches("http://h/").to_owned()
+}
+
+fn on_change(members: &Value) -> Value {
+    let mut rule = json!({
+        "_id": "r", "type": "on_change", "url": "http://h/${change.id}", "retry": {"delay_sec": 0.001},
+    });
+    let members = members.as_object().unwrap().clone();
+    rule.as_object_mut().unwrap().extend(members);
+    rule
+}
+
+fn refused() -> Result<(), Refused> {
+    Err(Refused {
+        reason: "500".to_owned(),
+        retry_after: None,
+    })
+}
+
+/// SP-T024, SP-T051.
+#[tokio::test]
+async fn calls_that_block_are_made_in_order_until_each_succeeds() {
+    let mut fixture = Fixture::new().await;
+    fixture
+        .answers
+        .lock()
+        .unwrap()
+        .extend([Ok(()), refused(), refused()]);
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1", "2", "3"]);
+    fixture.signal(Event::Updated, None).await;
+    for expected in ["1", "2", "2", "2", "3"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+    fixture.finished("r").await;
+    fixture.put(&["4"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "4");
+    fixture.finished("r").await;
+    assert!(fixture.sent.try_recv().is_err() && fixture.enqueued.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_call_that_fails_too_often_becomes_a_delivery() {
+    let mut fixture = Fixture::new().await;
+    fixture
+        .answers
+        .lock()
+        .unwrap()
+        .extend([refused(), refused(), refused()]);
+    let retry = json!({"delay_sec": 0.001, "limit": 2});
+    fixture
+        .rule(on_change(&json!({"since": 0, "retry": retry})))
+        .await;
+    fixture.put(&["1", "2"]);
+    fixture.signal(Event::Updated, None).await;
+    for expected in ["1", "1", "1", "2"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+    assert_eq!(next(&mut fixture.enqueued).await, "1");
+}
+
+/// SP-T026, SP-T050.
+#[tokio::test]
+async fn calls_that_do_not_block_are_enqueued_once() {
+    let mut fixture = Fixture::new().await;
+    fixture
+        .rule(on_change(&json!({"since": 0, "block": false})))
+        .await;
+    let ids: Vec<_> = (0..250).map(|nth| format!("d{nth:03}")).collect();
+    fixture.put(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+    fixture.signal(Event::Created, None).await;
+    let mut found = Vec::new();
+    for _ in 0..ids.len() {
+        found.push(next(&mut fixture.enqueued).await);
+    }
+    found.sort();
+    assert_eq!(found, ids);
+    fixture.finished("r").await;
+    fixture.signal(Event::Updated, None).await;
+    fixture.put(&["e"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.enqueued).await, "e");
+    assert!(fixture.sent.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn only_the_changes_that_a_rule_is_about_are_called_for() {
+    let mut fixture = Fixture::new().await;
+    let condition = json!({"type": "^msg$", "_deleted": null});
+    let selector = json!({"_id": {"$gt": "m1"}});
+    fixture
+        .rule(on_change(
+            &json!({"since": "0", "if": condition, "selector": selector}),
+        ))
+        .await;
+    fixture.put(&["m1", "m2", "x", "m3"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "m2");
+    assert_eq!(next(&mut fixture.sent).await, "m3");
+    fixture.finished("r").await;
+    assert!(fixture.sent.try_recv().is_err());
+}
+
+/// Defect D15: Spiegel began with the first change of all time.
+#[tokio::test]
+async fn d15_rules_begin_now_unless_they_say_otherwise() {
+    let mut fixture = Fixture::new().await;
+    fixture.put(&["old1", "old2"]);
+    let endpoint = fixture.source.server().database("a").unwrap();
+    let database = fixture
+        .network
+        .database(endpoint, RequestOptions::default());
+    let seen = database.await.unwrap().info().await.unwrap().update_seq;
+    fixture.rule(on_change(&json!({}))).await;
+    fixture.put(&["new"]);
+    // The feed has never looked at this database.
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "new");
+    fixture.finished("r").await;
+
+    // The feed knows where it was before.
+    let mut other = on_change(&json!({}));
+    other["_id"] = json!("s");
+    fixture.rule(other).await;
+    fixture.signal(Event::Updated, Some(&seen)).await;
+    assert_eq!(next(&mut fixture.sent).await, "new");
+    fixture.finished("s").await;
+    assert!(fixture.sent.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn an_edited_rule_applies_from_the_next_change_on() {
+    let mut fixture = Fixture::new().await;
+    fixture.gate.forget_permits(1_000);
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1", "2", "3"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture
+        .rule(on_change(
+            &json!({"since": 0, "url": "http://h/new/${change.id}"}),
+        ))
+        .await;
+    fixture.gate.add_permits(1);
+    assert_eq!(next(&mut fixture.sent).await, "new/2");
+    let mut gone = on_change(&json!({}));
+    gone["_deleted"] = json!(true);
+    fixture.rule(gone).await;
+    fixture.gate.add_permits(1_000);
+    fixture.gone("r").await;
+    assert!(fixture.sent.try_recv().is_err());
+}
+
+/// SP-T022, SP-T142: the place is kept for a while, and a database made anew is read from its beginning.
+#[tokio::test]
+async fn a_database_may_go_and_come_back() {
+    let mut fixture = Fixture::new().await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1", "2", "3"]);
+    fixture.signal(Event::Updated, None).await;
+    for expected in ["1", "2", "3"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+    fixture.finished("r").await;
+    fixture.peer.delete_database("a").unwrap();
+    fixture.signal(Event::Deleted, None).await;
+    let missing = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, place)| info.state == State::Pending && place.missing_ms.is_some())
+    };
+    fixture.job("r", missing).await;
+    fixture.peer.create_database("a").unwrap();
+    fixture.put(&["4"]);
+    fixture.signal(Event::Created, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "4");
+    let found = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, place)| info.state == State::Finished && place.missing_ms.is_none())
+    };
+    fixture.job("r", found).await;
+}
