@@ -15,6 +15,7 @@ mod openapi;
 mod reading;
 mod replicate;
 mod replication;
+mod rules;
 mod scheduler;
 pub(crate) mod server;
 pub(crate) mod session;
@@ -99,5 +100,6 @@ async fn db_part(call: &mut Call, opened: &Opened, part: DbPart) -> Result<Reply
         DbPart::Index => find::index(call),
         DbPart::EnsureFullCommit => database::ensure_full_commit(call),
         DbPart::Compact => database::compact(call),
+        DbPart::Test => rules::test(call, opened).await,
     }
 }

@@ -79,6 +79,8 @@ pub enum DbPart {
     Explain,
     Index,
     EnsureFullCommit,
+    /// `_test`, of databases of rules
+    Test,
     /// `_compact` and `_view_cleanup`, which are no-ops
     Compact,
 }
@@ -190,6 +192,7 @@ impl DbPart {
             | Self::AllDocsQueries
             | Self::DesignDocs
             | Self::LocalDocs
+            | Self::Test
             | Self::Changes
             | Self::Find => Access::DbAdmin,
             Self::BulkDocs
@@ -217,6 +220,7 @@ impl DbPart {
             "_find" => Self::Find,
             "_index" => Self::Index,
             "_ensure_full_commit" => Self::EnsureFullCommit,
+            "_test" => Self::Test,
             "_compact" | "_view_cleanup" => Self::Compact,
             _ => return None,
         })
@@ -375,6 +379,10 @@ mod tests {
             ("/other%2F_replicator/_replicator", document(other, own)),
             ("/_replicator/_nothing", document(own, "_nothing")),
             ("/_rules/a", document("_rules", "a")),
+            (
+                "/spiegel/_test",
+                Route::DbPart(text("spiegel"), DbPart::Test),
+            ),
             ("/shop/_rules/a", document("shop/_rules", "a")),
             ("/shop%2F_rules/a", document("shop/_rules", "a")),
             ("/spiegel/a", document("spiegel", "a")),

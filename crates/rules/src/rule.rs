@@ -12,6 +12,7 @@ mod replicator;
 mod set;
 mod store;
 mod template;
+mod trial;
 mod webhook;
 
 pub use databases::{Databases, Event};
@@ -23,6 +24,7 @@ pub use replicator::Replicate;
 pub use set::{Compiled, RuleId, Set};
 pub use store::{KINDS, RuleHook, RuleWatcher, Rules};
 pub use template::{Change, Unsendable};
+pub use trial::trial;
 pub use webhook::{Pace, Since, Webhook};
 
 #[cfg(test)]

@@ -66,6 +66,7 @@ const TABLE: &str = "\
 /{db}/_ensure_full_commit             | post                | No-op: acknowledged writes are durable               |
 /{db}/_compact                        | post                | No-op: there is no garbage                           |
 /{db}/_view_cleanup                   | post                | No-op: there are no views                            |
+/{rules}/_test                        | post                | Try a rule on names of databases and on a change     |
 /{db}/_local/{docid}                  | get put delete      | A document that is not replicated                    | rev
 /{db}/_design/{docid}                 | get put delete      | A design document; its functions are not run         | DOCUMENT
 /{db}/{docid}                         | get put delete      | A document                                           | DOCUMENT
@@ -168,6 +169,7 @@ fn access(path: &str, method: &str) -> Access {
     let example = path
         .replace("{db}", "_replicator")
         .replace("{replicator}", "_replicator")
+        .replace("{rules}", "_rules")
         .replace(['{', '}'], "");
     let method = method.to_ascii_uppercase();
     let method = Method::from_bytes(method.as_bytes()).unwrap_or_default();

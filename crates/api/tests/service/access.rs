@@ -88,6 +88,27 @@ DELETE /_replicator/doc/att                    1 3 3 . . .
 GET    /_replicator/_design/x/att              1 3 3 . . .
 DELETE /_replicator/_design/x/att              1 3 3 1 . .
 PUT    /_replicator/_design/x/att              1 3 3 1 . .
+GET    /_rules                                 1 1 1 1 1 .
+POST   /_rules                                 1 1 1 1 1 .
+PUT    /_rules                                 1 1 1 1 1 .
+GET    /_rules/_all_docs                       1 1 1 1 1 .
+GET    /_rules/_changes                        1 1 1 1 1 .
+POST   /_rules/_find                           1 1 1 1 1 .
+POST   /_rules/_bulk_docs                      1 1 1 1 1 .
+POST   /_rules/_bulk_get                       1 1 1 1 1 .
+POST   /_rules/_revs_diff                      1 1 1 1 1 .
+POST   /_rules/_test                           1 1 1 1 1 .
+GET    /_rules/_security                       1 1 1 1 1 .
+PUT    /_rules/_security                       1 1 1 1 1 .
+GET    /_rules/doc                             1 1 1 1 1 .
+PUT    /_rules/doc                             1 1 1 1 1 .
+DELETE /_rules/doc                             1 1 1 1 1 .
+GET    /_rules/_local/x                        1 1 1 1 1 .
+PUT    /_rules/_local/x                        1 1 1 1 1 .
+GET    /_rules/_design/x                       1 1 1 1 1 .
+PUT    /_rules/doc/att                         1 1 1 1 1 .
+GET    /spiegel/doc                            1 1 1 1 1 .
+PUT    /spiegel/doc                            1 1 1 1 1 .
 GET    /_users                                 1 1 1 1 1 .
 POST   /_users                                 1 1 1 1 1 .
 PUT    /_users                                 1 1 1 1 1 .
@@ -174,11 +195,9 @@ async fn fixture() -> Fixture {
     for name in ["stranger", "joe", "ada"] {
         fixture.add_user(name, "password", &[]).await;
     }
-    fixture
-        .replications
-        .create_database("old/_replicator")
-        .await
-        .unwrap();
+    for name in ["old/_replicator", "_rules", "spiegel"] {
+        fixture.replications.create_database(name).await.unwrap();
+    }
     let security = json!({"members": {"names": ["joe"]}, "admins": {"names": ["ada"]}});
     fixture
         .root()

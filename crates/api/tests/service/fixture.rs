@@ -95,7 +95,9 @@ impl Fixture {
         let clock = setting.clock.unwrap_or_else(|| Clock::simulated(NOW_MS));
         let jobs = Jobs::new(store.clone(), clock.clone(), Entropy::seeded(7));
         let docs = docstore::Options {
-            kinds: vec!["_replicator".to_owned(), "_users".to_owned()],
+            kinds: ["_replicator", "_users", "_rules", "spiegel"]
+                .map(str::to_owned)
+                .to_vec(),
             ..docstore::Options::default()
         };
         let docs = DocStore::new(store, docs);

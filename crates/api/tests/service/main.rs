@@ -19,6 +19,7 @@ mod openapi;
 mod owners;
 mod privileges;
 mod replicate;
+mod rules;
 mod scheduler;
 mod server;
 mod session;

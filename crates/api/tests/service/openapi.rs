@@ -12,6 +12,7 @@ use crate::fixture::{Fixture, replication};
 fn example(path: &str) -> String {
     path.replace("{db}", "_replicator")
         .replace("{replicator}", "_replicator")
+        .replace("{rules}", "_rules")
         .replace("{docid}", "doc")
         .replace(['{', '}'], "")
 }
@@ -20,6 +21,7 @@ fn example(path: &str) -> String {
 async fn every_operation_is_there_and_no_other() {
     let fixture = Fixture::new().await;
     let (root, anonymous) = (fixture.root(), fixture.anonymous());
+    root.put("/_rules", &serde_json::json!({})).await.gives(201);
     root.put("/_replicator/doc", &replication())
         .await
         .gives(201);

@@ -29,7 +29,7 @@ pub struct Call {
     pub password: Option<Hidden>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// Sent as `application/json`.
+    /// JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
     /// The name of the source whose database changed.

@@ -114,6 +114,11 @@ impl Databases {
         if !self.events.contains(&event) || self.server.as_ref().is_some_and(|own| own != server) {
             return None;
         }
+        self.captures_by_name(name)
+    }
+
+    /// The same for any event, wherever the database is.
+    pub fn captures_by_name(&self, name: &str) -> Option<Captures> {
         let (pattern, escaped) = match &self.names {
             Names::All => return Some(Captures::new()),
             Names::One(one) => return (one == name).then(Captures::new),

@@ -16,10 +16,9 @@ use super::template::{Change, Scope, Unsendable, UrlTemplate, Var, bare};
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 /// Headers that belong to the sender.
-const OWN_HEADERS: [&str; 9] = [
+const OWN_HEADERS: [&str; 8] = [
     "connection",
     "content-length",
-    "content-type",
     "host",
     "te",
     "transfer-encoding",

@@ -8,6 +8,7 @@ pub(super) fn parameter(name: &str) -> Value {
         "replicator" => {
             json!({"type": "string", "pattern": REPLICATOR, "examples": ["_replicator"]})
         }
+        "rules" => json!({"type": "string", "pattern": RULES, "examples": ["_rules"]}),
         "docid" => json!({"type": "string", "minLength": 1, "examples": ["a"]}),
         "limit" | "skip" | "count" | "timeout" => json!({"type": "integer", "minimum": 0}),
         "heartbeat" => json!({"type": "integer", "minimum": 1}),
@@ -32,7 +33,8 @@ pub(super) fn parameter(name: &str) -> Value {
 }
 
 const REPLICATOR: &str = "^([a-z][a-z0-9_$()+-]*/)?_replicator$";
-const DATABASE: &str = "^(_users|([a-z][a-z0-9_$()+-]*/)?_replicator)$";
+const RULES: &str = "^(spiegel|([a-z][a-z0-9_$()+-]*/)?_rules)$";
+const DATABASE: &str = "^(_users|spiegel|([a-z][a-z0-9_$()+-]*/)?(_replicator|_rules))$";
 
 pub(super) fn body(path: &str) -> Value {
     let object = || json!({"type": "object"});
@@ -91,6 +93,13 @@ pub(super) fn body(path: &str) -> Value {
             let group = members(&json!({"names": texts(), "roles": texts()}), &[]);
             members(&json!({"admins": group, "members": group}), &[])
         }
+        "_test" => members(
+            &json!({
+                "rule": object(), "id": {"type": "string"}, "databases": texts(),
+                "change": members(&json!({"doc": object(), "seq": {}}), &[]),
+            }),
+            &[],
+        ),
         "_revs_limit" => json!({"type": "integer", "minimum": 1}),
         "{docid}" | "{db}" => object(),
         _ => json!({}),

@@ -11,10 +11,8 @@ use store::Transaction;
 
 use super::{Listening, Place, Refused, Sender, millis};
 use crate::rule::call::{Call, Retry};
-use crate::rule::databases::Event;
 use crate::rule::document::Task as Todo;
 use crate::rule::pattern::Captures;
-use crate::rule::replicator::address;
 use crate::rule::set::Compiled;
 use crate::rule::template::Change;
 use crate::rule::webhook::Webhook;
@@ -71,12 +69,7 @@ impl<S: Sender> Listening<S> {
         let (Some(rule), Some(source)) = (rule, source) else {
             return self.forget(&task).await;
         };
-        let server = url::Url::parse(source.server().url_text())?;
-        let databases = &rule.rule.databases;
-        let events = [Event::Updated, Event::Created, Event::Deleted];
-        let captures = events
-            .into_iter()
-            .find_map(|event| databases.captures_of(&address(server.clone()), &place.db, event));
+        let captures = rule.rule.databases.captures_by_name(&place.db);
         let (Some(captures), Todo::Call(webhook)) = (captures, &rule.rule.task) else {
             return self.forget(&task).await;
         };

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use couch::{EgressOptions, NetworkOptions, RequestOptions};
 use docstore::{Db, DocStore, Edit, EditMode, ReadOptions};
 use document::doc::Doc;
-use jobs::{Clock, Entropy, Finish, JobId, JobInfo, Notice, Notifier, NotifierHandle, Options, State};
+use jobs::{
+    Clock, Entropy, Finish, JobId, JobInfo, Notice, Notifier, NotifierHandle, Options, State,
+};
 use peer::Peer;
 use scheduler::{Replications, Setup};
 use serde_json::{Value, json};

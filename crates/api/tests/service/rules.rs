@@ -1,0 +1,170 @@
+//! Databases of rules.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Fixture, User};
+
+fn rule() -> Value {
+    json!({
+        "type": "on_change", "db_name": "^user_(?<name>.*)$", "url": "https://u:hunter2@h/${name}/${change.id}",
+        "method": "POST", "params": {"doc": "$change", "version": 2}, "headers": {"X-Token": "hunter3"},
+        "if": {"type": "^msg$"},
+    })
+}
+
+async fn fixture() -> Fixture {
+    let fixture = Fixture::new().await;
+    for name in ["_rules", "shop%2F_rules", "spiegel"] {
+        fixture
+            .root()
+            .put(&format!("/{name}"), &json!({}))
+            .await
+            .gives(201);
+    }
+    fixture
+}
+
+#[tokio::test]
+async fn rules_are_documents_like_others() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    for db in ["_rules", "shop/_rules", "spiegel"] {
+        let path = format!("/{db}/r");
+        let rev = root.put(&path, &rule()).await.gives(201)["rev"].clone();
+        let mut read = root.get(&path).await.gives(200);
+        assert_eq!(
+            (read["_rev"].take(), &read["url"]),
+            (rev.clone(), &rule()["url"])
+        );
+        let listed = root
+            .get(&format!("/{db}/_all_docs?include_docs=true"))
+            .await
+            .gives(200);
+        assert_eq!(listed["rows"][0]["doc"]["headers"], rule()["headers"]);
+        let changes = root.get(&format!("/{db}/_changes")).await.gives(200);
+        assert_eq!(changes["results"][0]["id"], "r");
+        let path = format!("{path}?rev={}", rev.as_str().unwrap());
+        root.delete(&path).await.gives(200);
+    }
+    root.put("/a%2Fspiegel", &json!({})).await.refuses(
+        400,
+        "illegal_database_name",
+        "Name: 'a/spiegel'. Only lowercase characters (a-z), digits (0-9), and any of the characters _, $, (, ), +, -, and / are allowed. Must begin with a letter.",
+    );
+    root.delete("/shop%2F_rules").await.gives(200);
+    let names = root.get("/_all_dbs").await.gives(200);
+    assert_eq!(names, json!(["_replicator", "_rules", "_users", "spiegel"]));
+}
+
+#[tokio::test]
+async fn rules_are_checked_on_every_write() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let mut bad = rule();
+    bad["db_name"] = json!("a(");
+    let reason = "`db_name`: the regular expression cannot be used at character 2: the group is not closed; add a `)`";
+    root.put("/_rules/r", &bad)
+        .await
+        .refuses(403, "forbidden", reason);
+    root.post("/_rules", &bad)
+        .await
+        .refuses(403, "forbidden", reason);
+    bad["_id"] = json!("r");
+    let mut good = rule();
+    good["_id"] = json!("g");
+    let written = root
+        .post("/_rules/_bulk_docs", &json!({"docs": [bad, good]}))
+        .await
+        .gives(201);
+    assert_eq!(
+        (&written[0]["reason"], &written[1]["ok"]),
+        (&json!(reason), &json!(true))
+    );
+    bad["_rev"] = json!("1-a");
+    let replicated = json!({"docs": [bad], "new_edits": false});
+    let written = root
+        .post("/_rules/_bulk_docs", &replicated)
+        .await
+        .gives(201);
+    assert_eq!(written[0]["reason"], reason);
+    let design = root.put("/_rules/_design/x", &json!({"views": {}})).await;
+    assert_eq!(design.gives(403)["error"], "forbidden");
+    root.put("/_rules/_local/x", &json!({"a": 1}))
+        .await
+        .gives(201);
+    let security = json!({"admins": {"names": ["joe"]}});
+    let refused = root.put("/_rules/_security", &security).await;
+    refused.refuses(
+        403,
+        "forbidden",
+        "The security of rules cannot be changed: administrators only.",
+    );
+}
+
+async fn test(root: &User<'_>, body: &Value) -> Value {
+    let answer = root.post("/_rules/_test", body).await;
+    assert!(!answer.text.contains("hunter"), "{}", answer.text);
+    answer.gives(200)
+}
+
+#[tokio::test]
+async fn a_rule_can_be_tried() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let change = json!({"doc": {"_id": "a/b", "_rev": "1-x", "type": "msg"}, "seq": "7-z"});
+    let tried = test(
+        &root,
+        &json!({"rule": rule(), "databases": ["user_joe", "x"], "change": change}),
+    )
+    .await;
+    let expected = json!({"ok": true, "enabled": true, "databases": [
+        {
+            "name": "user_joe", "matches": true, "captures": {"name": "joe"}, "accepts": true,
+            "call": {
+                "method": "POST", "url": "https://u@h/joe/a%2Fb", "headers": {"X-Token": "***"},
+                "body": {"doc": change["doc"], "version": 2}, "sign": null, "debounce": false,
+            },
+        },
+        {"name": "x", "matches": false},
+    ]});
+    assert_eq!(tried, expected);
+    root.put("/_rules/r", &rule()).await.gives(201);
+    let tried = test(&root, &json!({"id": "r", "databases": ["user_joe"]})).await;
+    assert_eq!(tried["databases"][0]["accepts"], false);
+
+    let replicator = json!({
+        "type": "replicator", "source": "http://u:hunter2@h/user_${name}", "target": {"url": "http://u:hunter2@t/all"},
+        "match": {"database": "^user_(?<name>.*)$"},
+    });
+    let tried = test(
+        &root,
+        &json!({"rule": replicator, "databases": ["user_joe"]}),
+    )
+    .await;
+    let expected =
+        json!({"source": "http://h/user_joe/", "target": "http://t/all/", "trigger": "changes"});
+    assert_eq!(tried["databases"][0]["replication"], expected);
+
+    let mut bad = rule();
+    bad["if"] = json!({"type": "[b-a]"});
+    let tried = test(&root, &json!({"rule": bad})).await;
+    assert_eq!(
+        (&tried["ok"], &tried["path"], &tried["at"]),
+        (&json!(false), &json!("if.type"), &json!(1))
+    );
+
+    root.post("/_rules/_test", &json!({"id": "none"}))
+        .await
+        .gives(404);
+    for body in [
+        json!({}),
+        json!({"id": 7}),
+        json!({"id": "r", "x": 1}),
+        json!({"id": "r", "databases": "a"}),
+    ] {
+        root.post("/_rules/_test", &body).await.gives(400);
+    }
+    root.post("/_replicator/_test", &json!({"id": "r"}))
+        .await
+        .gives(404);
+}
