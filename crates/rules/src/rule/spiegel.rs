@@ -22,14 +22,8 @@ use super::tests::{NO_CAPTURES, call_of, json_of, matching, rule, set, webhook};
 
 const DOC: &str = r#"{"_id":"1","_rev":"1","thing":"jam"}"#;
 
-fn call(body: Value) -> Call {
-    call_of(
-        &webhook(&body),
-        "test_db1",
-        DOC,
-        "\"123-xyz\"",
-        &NO_CAPTURES,
-    )
+fn call(body: &Value) -> Call {
+    call_of(&webhook(body), "test_db1", DOC, "\"123-xyz\"", &NO_CAPTURES)
 }
 
 fn body_of(call: &Call) -> Value {
@@ -39,7 +33,7 @@ fn body_of(call: &Call) -> Value {
 #[test]
 fn t040_variables_that_are_whole_values_are_replaced() {
     let call = call(
-        json!({"url": "https://example.com", "method": "POST", "params": {
+        &json!({"url": "https://example.com", "method": "POST", "params": {
             "foo": "{{bar}}",
             "badvar": "$unknownvar",
             "change": "${change}",
@@ -66,7 +60,7 @@ fn t040_variables_that_are_whole_values_are_replaced() {
 #[test]
 fn t041_methods() {
     let method =
-        |method: Value| call(json!({"url": "https://example.com", "method": method})).method;
+        |method: Value| call(&json!({"url": "https://example.com", "method": method})).method;
     assert_eq!(method(Value::Null), "GET");
     assert_eq!(method(json!("get")), "GET");
     assert_eq!(method(json!("post")), "POST");
@@ -76,7 +70,7 @@ fn t041_methods() {
 #[test]
 fn t043_urls_are_expanded() {
     let url = "https://user@example.com/mon_${db_name}/${seq}/${change.id}-${change.rev}";
-    let url = call(json!({ "url": url })).url;
+    let url = call(&json!({ "url": url })).url;
     assert_eq!(url, "https://user@example.com/mon_test_db1/123-xyz/1-1");
 }
 
@@ -84,7 +78,7 @@ fn t043_urls_are_expanded() {
 fn t044_params_travel_by_method() {
     let with = |method: &str| {
         let call = call(
-            json!({"url": "https://example.com/x", "method": method, "params": {"foo": "bar"}}),
+            &json!({"url": "https://example.com/x", "method": method, "params": {"foo": "bar"}}),
         );
         (call.url, call.body)
     };
@@ -98,7 +92,7 @@ fn t044_params_travel_by_method() {
 #[test]
 fn t047_t048_calls_are_debounced_on_request() {
     let debounce =
-        |debounce: Value| call(json!({"url": "http://h/", "debounce": debounce})).debounce;
+        |debounce: Value| call(&json!({"url": "http://h/", "debounce": debounce})).debounce;
     assert!(debounce(json!(true)));
     assert!(!debounce(Value::Null));
 }
@@ -106,7 +100,7 @@ fn t047_t048_calls_are_debounced_on_request() {
 #[test]
 fn t049_the_document_travels_in_a_query() {
     let call = call(
-        json!({"url": "https://user@example.com/foo?a=b", "params": {
+        &json!({"url": "https://user@example.com/foo?a=b", "params": {
             "foo": "bar", "change": "$change", "db_name": "$db_name",
         }}),
     );
@@ -176,16 +170,16 @@ fn t093_conditions() {
 #[test]
 fn d2_params_are_any_json() {
     let params = json!({"n": 1000, "f": 1.5, "t": true, "z": null, "l": ["$seq", 1], "o": {"id": "$change.id"}});
-    let post = call(json!({"url": "http://h/", "method": "POST", "params": params}));
+    let post = call(&json!({"url": "http://h/", "method": "POST", "params": params}));
     let expected =
         json!({"n": 1000, "f": 1.5, "t": true, "z": null, "l": ["123-xyz", 1], "o": {"id": "1"}});
     assert_eq!(body_of(&post), expected);
-    let get = call(json!({"url": "http://h/", "params": params}));
+    let get = call(&json!({"url": "http://h/", "params": params}));
     assert_eq!(
         get.url,
         "http://h/?n=1000&f=1.5&t=true&z=&l%5B0%5D=123-xyz&l%5B1%5D=1&o%5Bid%5D=1"
     );
-    let list = call(json!({"url": "http://h/", "method": "PUT", "params": ["$db_name"]}));
+    let list = call(&json!({"url": "http://h/", "method": "PUT", "params": ["$db_name"]}));
     assert_eq!(body_of(&list), json!(["test_db1"]));
 }
 

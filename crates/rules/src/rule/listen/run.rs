@@ -266,9 +266,10 @@ impl<S: Sender> Run<'_, S> {
             }
             Ok::<_, scheduler::ServiceError>(holds)
         };
-        match jobs.store().transact("listen", advance).await? {
-            true => Ok(()),
-            false => Err(Stop::RuleChanged),
+        if jobs.store().transact("listen", advance).await? {
+            Ok(())
+        } else {
+            Err(Stop::RuleChanged)
         }
     }
 

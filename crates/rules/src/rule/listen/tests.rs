@@ -1,6 +1,6 @@
 //! Jobs that listen to databases of an in-memory server over real connections.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;
 
 use couch::{EgressOptions, NetworkOptions, RequestOptions};
@@ -12,7 +12,7 @@ use jobs::{
 use peer::Peer;
 use scheduler::{Replications, Setup};
 use serde_json::{Value, json};
-use store::Store;
+use store::{Faults, Store};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
@@ -68,7 +68,10 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
-        let store = Store::open("memory:").await.unwrap();
+        Self::on(Store::open("memory:").await.unwrap()).await
+    }
+
+    async fn on(store: Store) -> Self {
         let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
         let options = docstore::Options {
             kinds: KINDS.map(str::to_owned).to_vec(),
@@ -104,7 +107,6 @@ impl Fixture {
         );
         let (watcher, set) = super::super::RuleWatcher::new(rules.clone());
         let (sending, sent) = mpsc::unbounded_channel();
-        let (enqueuing, enqueued) = mpsc::unbounded_channel();
         let (answers, gate) = (Arc::default(), Arc::new(Semaphore::new(1_000)));
         let listening = Listening {
             listeners,
@@ -120,15 +122,11 @@ impl Fixture {
             },
         };
         let stop = CancellationToken::new();
-        let holder = Holder::new("node1").unwrap();
         tokio::spawn(notifier.run(stop.clone()));
         tokio::spawn(watcher.run(stop.clone()));
+        let holder = Holder::new("node1").unwrap();
         tokio::spawn(listening.run(holder.clone(), 4, stop.clone()));
-        let deliver = Worker::new(jobs, deliveries, holder, WorkerOptions::default());
-        tokio::spawn(deliver.run(stop.clone(), move |task: jobs::Task<Call>| {
-            enqueuing.send(task.data).unwrap();
-            async { Ok(Finish::done()) }
-        }));
+        let enqueued = deliver(jobs, deliveries, holder, stop.clone());
         Self {
             rules,
             db,
@@ -233,6 +231,22 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop.cancel();
     }
+}
+
+/// Makes the calls that are enqueued.
+fn deliver(
+    jobs: Jobs,
+    ty: JobType,
+    holder: Holder,
+    stop: CancellationToken,
+) -> mpsc::UnboundedReceiver<Call> {
+    let (enqueuing, enqueued) = mpsc::unbounded_channel();
+    let worker = Worker::new(jobs, ty, holder, WorkerOptions::default());
+    tokio::spawn(worker.run(stop, move |task: jobs::Task<Call>| {
+        enqueuing.send(task.data).unwrap();
+        async { Ok(Finish::done()) }
+    }));
+    enqueued
 }
 
 async fn next(calls: &mut mpsc::UnboundedReceiver<Call>) -> String {
@@ -417,4 +431,39 @@ async fn a_database_may_go_and_come_back() {
         job.is_some_and(|(info, place)| info.state == State::Finished && place.missing_ms.is_none())
     };
     fixture.job("r", found).await;
+}
+
+#[tokio::test]
+async fn nothing_is_missed_while_commits_fail_or_have_unknown_outcomes() {
+    let faults = Faults {
+        seed: 3,
+        conflict: 0.1,
+        unknown_applied: 0.1,
+        unknown_lost: 0.1,
+        ..Faults::default()
+    };
+    let quiet = Store::open("memory:").await.unwrap();
+    let mut fixture = Fixture::on(quiet.with_faults(faults).0).await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    let mut free = on_change(&json!({"since": 0, "block": false}));
+    free["_id"] = json!("s");
+    fixture.rule(free).await;
+    let ids: Vec<_> = (0..30).map(|nth| format!("d{nth:02}")).collect();
+    for ids in ids.chunks(10) {
+        fixture.put(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+        fixture.signal(Event::Updated, None).await;
+    }
+    // A call may be made again, but none out of order.
+    let (mut sent, mut enqueued) = (Vec::new(), BTreeSet::new());
+    while sent.last() != ids.last() {
+        let call = next(&mut fixture.sent).await;
+        assert!(sent.last().is_none_or(|last| *last <= call), "{sent:?}");
+        sent.push(call);
+    }
+    sent.dedup();
+    assert_eq!(sent, ids);
+    while enqueued.len() < ids.len() {
+        enqueued.insert(next(&mut fixture.enqueued).await);
+    }
+    assert!(enqueued.iter().eq(&ids));
 }
