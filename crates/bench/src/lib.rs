@@ -13,6 +13,7 @@ mod process;
 mod queue;
 mod replicate;
 mod store;
+mod webhooks;
 
 use std::io::Write as _;
 use std::process::Command as Process;
@@ -59,6 +60,8 @@ pub enum Command {
     Api(api::ApiBench),
     /// Measure adding, claiming and finishing jobs
     Queue(queue::command::QueueBench),
+    /// Measure calls of webhooks
+    Webhooks(webhooks::WebhooksBench),
     /// Run the second process of `bench queue`
     #[command(hide = true)]
     QueueSecond {
@@ -84,6 +87,7 @@ pub async fn run(command: Command, open: Open) -> anyhow::Result<()> {
         .await?),
         Command::Api(bench) => api::run(bench, open).await,
         Command::Queue(bench) => queue::command::run(bench).await,
+        Command::Webhooks(bench) => webhooks::run(bench).await,
         Command::QueueSecond { store } => queue::command::second(&store).await,
     }
 }

@@ -81,7 +81,7 @@ pub(crate) async fn exchange(
 
 /// Cancelled when the server gives interim answers and no final one. HTTP/2 has no such hook: there
 /// only time runs out.
-fn limit_interim(request: &mut Request<Body>) -> CancellationToken {
+pub(crate) fn limit_interim(request: &mut Request<Body>) -> CancellationToken {
     let (count, too_many) = (AtomicU32::new(0), CancellationToken::new());
     let stop = too_many.clone();
     hyper::ext::on_informational(request, move |_| {
@@ -92,6 +92,6 @@ fn limit_interim(request: &mut Request<Body>) -> CancellationToken {
     too_many
 }
 
-fn classify(error: &hyper_util::client::legacy::Error) -> Trouble {
+pub(crate) fn classify(error: &hyper_util::client::legacy::Error) -> Trouble {
     ConnectError::find(error).unwrap_or_else(|| Failure::Connection(wire::chain(error)).into())
 }

@@ -67,6 +67,7 @@
 
 mod auth;
 mod body;
+mod caller;
 mod connect_to;
 mod database;
 mod document;
@@ -92,6 +93,7 @@ mod server;
 mod traffic;
 mod types;
 
+pub use caller::{Called, Caller, NoAnswer};
 pub use database::{
     BulkGet, Change, Changes, ChangesFilter, ChangesRequest, Database, DatabaseInfo, DocError,
     Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,

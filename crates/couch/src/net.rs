@@ -31,6 +31,8 @@ use crate::payload::Body;
 use crate::secret::{Basic, Secret, sensitive};
 use connector::Connector;
 
+/// How long connections to endpoints may take.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle connections kept per host and profile.
 const IDLE_PER_HOST_MAX: usize = 32;
 /// How much a server may send on an HTTP/2 stream before we read it.
@@ -47,6 +49,8 @@ pub(crate) struct ProfileKey {
     pub(crate) proxy: Option<Proxy>,
     /// A pooled connection is not checked again.
     pub(crate) reach: Reach,
+    /// For address, proxy and TLS together.
+    pub(crate) connect_timeout: Duration,
 }
 
 /// One pool of connections.

@@ -21,7 +21,8 @@ use crate::error::Error;
 use crate::health::{Reachability, Servers, Watched};
 use crate::limiter::RateLimiter;
 use crate::net::{
-    ClientIdentity, Dialer, Profile, ProfileKey, Roots, Tasks, TlsIdentity, TlsSource, Trouble,
+    CONNECT_TIMEOUT, ClientIdentity, Dialer, Profile, ProfileKey, Roots, Tasks, TlsIdentity,
+    TlsSource, Trouble,
 };
 use crate::options::{NetworkOptions, RateLimitScope};
 use crate::secret::{Secret, sensitive};
@@ -80,6 +81,7 @@ impl Network {
             tls: tls.clone(),
             proxy: None,
             reach: Reach::Public,
+            connect_timeout: CONNECT_TIMEOUT,
         };
         let default_profile = profiles.get(key, |key| {
             Ok(new_profile(key, &options, &tls, &dialer, &tasks))
@@ -129,6 +131,7 @@ impl Network {
             tls: self.identity(endpoint),
             proxy: endpoint.proxy().cloned(),
             reach: endpoint.reach(),
+            connect_timeout: CONNECT_TIMEOUT,
         })
     }
 
@@ -184,6 +187,20 @@ impl Network {
         identity
     }
 
+    /// Connections to any server, for an author with this reach.
+    pub(crate) fn open_profile(
+        &self,
+        reach: Reach,
+        connect_timeout: Duration,
+    ) -> Result<Arc<Profile>, Error> {
+        self.profile(ProfileKey {
+            tls: self.0.tls.clone(),
+            proxy: None,
+            reach,
+            connect_timeout,
+        })
+    }
+
     fn profile(&self, key: ProfileKey) -> Result<Arc<Profile>, Error> {
         let shared = &self.0;
         shared.profiles.get(key, |key| {
@@ -203,6 +220,7 @@ impl Network {
             tls: self.0.tls.anonymous(),
             proxy: own.proxy.clone(),
             reach: Reach::Public,
+            connect_timeout: CONNECT_TIMEOUT,
         })
     }
 

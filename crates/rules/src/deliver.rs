@@ -1,1 +1,139 @@
 //! Calls to webhooks, as jobs of a type of their own.
+//!
+//! A [`Call`] is enqueued in the transaction that decides on it, and any node with a [`Server`] makes it: at least once,
+//! until it succeeds, unless its rule sets a limit. Order is not kept. What a receiver sees is in `docs/rules.md`.
+//!
+//! Start reading at `identity.rs`, `delivery.rs` and `hosts.rs`.
+
+mod delivery;
+mod hosts;
+mod identity;
+mod listing;
+mod metrics;
+mod options;
+mod passwords;
+mod sender;
+mod server;
+mod sign;
+#[cfg(test)]
+mod testing;
+
+use jobs::{Add, JobType, Jobs, Lane, Op, State, TypeConfig};
+use store::Transaction;
+
+pub use delivery::Attempt;
+pub use listing::{Filter, Listing, Run, Shown};
+pub use options::Options;
+pub use passwords::{InvalidPasswords, PasswordCell, Passwords};
+pub use server::{Server, ServerSetup};
+
+use crate::rule::call::Call;
+use delivery::Delivery;
+
+/// The type of the jobs.
+pub const JOB_TYPE: &str = "webhooks";
+/// How long a node may be silent before its calls are repeated by others, in milliseconds.
+const TIMEOUT_MS: u64 = 20_000;
+
+/// All deliveries of a store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Deliveries {
+    jobs: Jobs,
+    ty: JobType,
+}
+
+impl Deliveries {
+    /// Registers the job type.
+    pub async fn open(jobs: Jobs, options: &Options) -> jobs::Result<Self> {
+        let ty = JobType::new(JOB_TYPE)?;
+        let config = TypeConfig {
+            retention_ms: Some(options.retention_sec.saturating_mul(1_000)),
+            ..TypeConfig::new(TIMEOUT_MS)
+        };
+        jobs.set_type(&ty, config).await?;
+        Ok(Self { jobs, ty })
+    }
+
+    /// The type of the jobs, for [`jobs::Maintenance`] and a [`jobs::Acceptor`].
+    pub fn job_type(&self) -> &JobType {
+        &self.ty
+    }
+
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// [`Self::enqueue_many_in`] with one call.
+    pub async fn enqueue_in(&self, tx: &Transaction, op: &Op, call: &Call) -> jobs::Result<()> {
+        self.enqueue_many_in(tx, op, std::slice::from_ref(call))
+            .await
+    }
+
+    /// Enqueues calls in the caller's transaction, which must have room for them: some 500, and a megabyte.
+    ///
+    /// A call that waits or runs already is left alone; one that has ended is made again. Of debounced calls that are
+    /// equal, the last one waits, and is made once the call that runs has ended.
+    pub async fn enqueue_many_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        calls: &[Call],
+    ) -> jobs::Result<()> {
+        let mut adds: Vec<Add> = Vec::with_capacity(calls.len());
+        // Of calls with one job, the last one counts, at the place of the first.
+        let mut places = std::collections::HashMap::new();
+        for call in calls {
+            let id = identity::job(call)?;
+            let Some(add) = self.add_of(tx, id, call).await? else {
+                continue;
+            };
+            match places.entry(add.id.clone()) {
+                std::collections::hash_map::Entry::Occupied(place) => adds[*place.get()] = add,
+                std::collections::hash_map::Entry::Vacant(place) => {
+                    place.insert(adds.len());
+                    adds.push(add);
+                }
+            }
+        }
+        self.jobs
+            .add_many_in(tx, op, &self.ty, &adds)
+            .await
+            .map(drop)
+    }
+
+    /// The job of a call, unless it exists and has the same to do.
+    async fn add_of(
+        &self,
+        tx: &Transaction,
+        id: jobs::JobId,
+        call: &Call,
+    ) -> jobs::Result<Option<Add>> {
+        let mut delivery = Delivery::new(call);
+        let mut due_ms = 0;
+        if call.debounce {
+            let there = self.jobs.get_in(tx, &self.ty, &id).await?;
+            let waiting = there.filter(|(info, _)| info.state == State::Pending);
+            if let Some((info, data)) = waiting
+                && let Ok(before) = serde_json::from_slice::<Delivery>(&data)
+            {
+                // A newer state does not cut the back-off short.
+                due_ms = info.due_ms;
+                delivery = Delivery {
+                    call: delivery.call,
+                    ..before
+                };
+            }
+        } else if let Some(info) = self.jobs.info_in(tx, &self.ty, &id).await?
+            && !info.state.is_over()
+        {
+            return Ok(None);
+        }
+        // Endpoints take turns.
+        let lane = sender::address(call).map(|(_, endpoint)| Lane::of(endpoint.as_bytes()));
+        let add = Add::new(id, delivery.encode()).due_ms(due_ms);
+        Ok(Some(match lane {
+            Some(lane) => add.lane(lane),
+            None => add,
+        }))
+    }
+}

@@ -39,6 +39,11 @@ impl NamedSecret {
     pub fn allows(&self, endpoint: &Endpoint) -> bool {
         self.origins.contains(&endpoint.base().origin())
     }
+
+    /// The members, if they may be sent to the server of a URL.
+    pub fn members_for(&self, url: &Url) -> Option<&Map<String, Value>> {
+        self.origins.contains(&url.origin()).then_some(&self.auth)
+    }
 }
 
 /// Parses an origin, which may have no path, query or credentials.

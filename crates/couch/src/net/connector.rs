@@ -21,9 +21,6 @@ use crate::egress::Reach;
 use crate::endpoint::{Proxy, ProxyScheme};
 use crate::error::{Error, Failure};
 
-/// For address, proxy and TLS together.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// Why a request failed, by what its sender does next.
 #[derive(Debug)]
 pub(crate) enum Trouble {
@@ -80,6 +77,7 @@ pub(crate) struct Connector {
     tls: Arc<TlsSource>,
     proxy: Option<Proxy>,
     reach: Reach,
+    timeout: Duration,
 }
 
 impl Connector {
@@ -89,6 +87,7 @@ impl Connector {
             tls,
             proxy: key.proxy.clone(),
             reach: key.reach,
+            timeout: key.connect_timeout,
         }
     }
 
@@ -140,9 +139,9 @@ impl tower::Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = self.clone().connect(uri);
+        let (timeout, connecting) = (self.timeout, self.clone().connect(uri));
         Box::pin(async move {
-            let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
+            let connected = tokio::time::timeout(timeout, connecting).await;
             let timed_out = || Failure::Connect(io::ErrorKind::TimedOut.into()).into();
             connected
                 .unwrap_or_else(|_| Err(timed_out()))

@@ -1,0 +1,278 @@
+//! The data of a delivery's job: the call, and what its attempts led to.
+
+use std::time::Duration;
+
+use jobs::{Entropy, Finish};
+use serde::{Deserialize, Serialize};
+
+use crate::rule::call::{Call, Retry};
+
+/// The longest wait that a receiver may ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
+/// The part of a delay by which it is longer or shorter.
+const JITTER: f64 = 0.2;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Delivery {
+    pub(super) call: Call,
+    /// Calls made.
+    #[serde(default)]
+    pub(super) attempts: u32,
+    /// Failed calls in a row.
+    #[serde(default)]
+    pub(super) failures: u32,
+    /// An operator has asked for it again.
+    #[serde(default)]
+    pub(super) replay: bool,
+    #[serde(default)]
+    pub(super) last: Option<Attempt>,
+}
+
+/// A call that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub at_ms: i64,
+    pub took_ms: u64,
+    /// The status of the response, if there was one.
+    pub status: Option<u16>,
+    /// Why there was no response.
+    pub error: Option<String>,
+    /// The beginning of the response's body.
+    pub body: String,
+}
+
+/// What an attempt means for its delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Delivered,
+    /// It is repeated, at the earliest after what the receiver asks for.
+    Failed(Option<Duration>),
+    Dead,
+}
+
+impl Outcome {
+    /// Of a response.
+    pub(super) fn of_status(status: u16, retry_after: Option<Duration>) -> Self {
+        match status {
+            200..=299 => Self::Delivered,
+            410 => Self::Dead,
+            408 | 425 | 429 | 500..=599 => Self::Failed(retry_after),
+            _ => Self::Failed(None),
+        }
+    }
+
+    /// Its name in metrics.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Failed(_) => "failed",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl Attempt {
+    /// For the history of the job.
+    pub(super) fn summary(&self) -> String {
+        match (self.status, &self.error) {
+            (Some(status), _) => format!("{status} in {} ms", self.took_ms),
+            (None, Some(error)) => error.clone(),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+impl Delivery {
+    pub(super) fn new(call: &Call) -> Self {
+        Self {
+            call: call.clone(),
+            attempts: 0,
+            failures: 0,
+            replay: false,
+            last: None,
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a delivery has only text keys")
+    }
+
+    /// Ends the run of the job after an attempt. The second value is the outcome with `retry.limit` applied.
+    pub(super) fn end(
+        mut self,
+        attempt: Attempt,
+        outcome: Outcome,
+        entropy: &Entropy,
+    ) -> (Finish, Outcome) {
+        let ended_ms = attempt.at_ms.saturating_add_unsigned(attempt.took_ms);
+        let reason = attempt.summary();
+        self.attempts = self.attempts.saturating_add(1);
+        self.failures = match outcome {
+            Outcome::Delivered => 0,
+            Outcome::Failed(_) | Outcome::Dead => self.failures.saturating_add(1),
+        };
+        self.last = Some(attempt);
+        let exhausted = self
+            .call
+            .retry
+            .limit
+            .is_some_and(|limit| self.failures > limit);
+        let (finish, outcome) = match outcome {
+            Outcome::Delivered => {
+                let finish = Finish {
+                    reason: Some(reason),
+                    ..Finish::done()
+                };
+                (finish, outcome)
+            }
+            Outcome::Failed(retry_after) if !exhausted => {
+                let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+                let wait = delay(&self.call.retry, self.failures, entropy).max(asked);
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                let finish = Finish {
+                    again_ms: Some(ended_ms.saturating_add_unsigned(wait_ms)),
+                    ..Finish::failed(reason)
+                };
+                (finish, outcome)
+            }
+            Outcome::Failed(_) | Outcome::Dead => (Finish::dead(reason), Outcome::Dead),
+        };
+        (finish.data(self.encode()), outcome)
+    }
+}
+
+/// The delay after this many failures in a row.
+fn delay(retry: &Retry, failures: u32, entropy: &Entropy) -> Duration {
+    let grown = retry.multiplier.powf(f64::from(failures.saturating_sub(1)));
+    let delay = seconds(retry.delay_sec * grown, Duration::MAX).min(seconds(
+        retry.max_delay_sec,
+        Duration::from_secs_f64(Retry::default().max_delay_sec),
+    ));
+    delay.mul_f64(1.0 - JITTER) + entropy.up_to(delay.mul_f64(2.0 * JITTER))
+}
+
+/// A duration, or `default` if it is not one.
+pub(super) fn seconds(seconds: f64, default: Duration) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deliver::testing::call;
+
+    fn attempt(status: u16) -> Attempt {
+        Attempt {
+            at_ms: 1_000,
+            took_ms: 20,
+            status: Some(status),
+            error: None,
+            body: "body".into(),
+        }
+    }
+
+    /// Seconds until a call is repeated that has failed this often before, or `None` if it is dead.
+    fn wait(retry: Retry, failures: u32, retry_after: Option<u64>) -> Option<f64> {
+        let call = Call {
+            retry,
+            ..call("http://a/")
+        };
+        let delivery = Delivery {
+            failures,
+            ..Delivery::new(&call)
+        };
+        let outcome = Outcome::Failed(retry_after.map(Duration::from_secs));
+        let (finish, outcome) = delivery.end(attempt(500), outcome, &Entropy::seeded(1));
+        assert_eq!(finish.dead, outcome == Outcome::Dead);
+        assert!(finish.failed);
+        assert_eq!(finish.reason.as_deref(), Some("500 in 20 ms"));
+        #[expect(clippy::cast_precision_loss, reason = "it is small")]
+        finish
+            .again_ms
+            .map(|at_ms| (at_ms - 1_020) as f64 / 1_000.0)
+    }
+
+    #[test]
+    fn sp_t001_to_t005_delays_grow_up_to_a_limit() {
+        let near = |wait: Option<f64>, expected: f64| {
+            let wait = wait.unwrap();
+            assert!(
+                wait >= expected * 0.79 && wait <= expected * 1.21,
+                "{wait} {expected}"
+            );
+        };
+        let retry = Retry::default();
+        for (failures, expected) in [
+            (0, 5.0),
+            (1, 10.0),
+            (2, 20.0),
+            (3, 40.0),
+            (9, 2_560.0),
+            (10, 3_600.0),
+            (u32::MAX, 3_600.0),
+        ] {
+            near(wait(retry, failures, None), expected);
+        }
+        let linear = Retry {
+            multiplier: 1.0,
+            ..retry
+        };
+        near(wait(linear, 2, None), 5.0);
+        let tripled = Retry {
+            multiplier: 3.0,
+            ..retry
+        };
+        near(wait(tripled, 4, None), 405.0);
+        let nonsense = Retry {
+            delay_sec: f64::NAN,
+            multiplier: -1.0,
+            max_delay_sec: f64::NAN,
+            limit: None,
+        };
+        near(wait(nonsense, 3, None), 3_600.0);
+    }
+
+    #[test]
+    fn sp_t002_to_t003_and_t033_a_limit_leads_to_dead_letters() {
+        let retry = Retry {
+            limit: Some(3),
+            ..Retry::default()
+        };
+        for failures in 0..3 {
+            assert!(wait(retry, failures, None).is_some(), "{failures}");
+        }
+        for failures in [3, 4] {
+            assert_eq!(wait(retry, failures, None), None);
+        }
+        let never = Retry {
+            limit: Some(0),
+            ..retry
+        };
+        assert_eq!(wait(never, 0, None), None);
+    }
+
+    #[test]
+    fn receivers_may_ask_for_a_longer_delay() {
+        let retry = Retry::default();
+        assert_eq!(wait(retry, 0, Some(120)), Some(120.0));
+        assert_eq!(wait(retry, 0, Some(1_000_000)), Some(86_400.0));
+        assert!(wait(retry, 3, Some(1)).unwrap() > 30.0);
+        let asked = Some(Duration::from_secs(7));
+        for (status, outcome) in [
+            (200, Outcome::Delivered),
+            (201, Outcome::Delivered),
+            (204, Outcome::Delivered),
+            (301, Outcome::Failed(None)),
+            (307, Outcome::Failed(None)),
+            (400, Outcome::Failed(None)),
+            (404, Outcome::Failed(None)),
+            (408, Outcome::Failed(asked)),
+            (410, Outcome::Dead),
+            (425, Outcome::Failed(asked)),
+            (429, Outcome::Failed(asked)),
+            (503, Outcome::Failed(asked)),
+        ] {
+            assert_eq!(Outcome::of_status(status, asked), outcome, "{status}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Shows deliveries, and makes them again.
+
+use jobs::{Cursor, End, JobId, JobInfo, Listed, Op, Outcome, Query, State};
+use store::{Call as Transact, Transaction};
+use url::Url;
+
+use super::delivery::{Attempt, Delivery};
+use super::{Deliveries, identity};
+
+/// Deliveries per transaction when many are replayed.
+const REPLAYED: usize = 100;
+/// Jobs read for one page of a listing by rule.
+const LOOKED_MAX: usize = 2_000;
+
+/// Which deliveries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Of the rule with this document id.
+    pub rule: Option<String>,
+    pub state: Option<State>,
+}
+
+/// A page of a listing.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// Possibly fewer than requested although more follow.
+    pub deliveries: Vec<Shown>,
+    /// Where the next page starts; `None` at the end.
+    pub cursor: Option<Cursor>,
+}
+
+/// A delivery, without what may be confidential: body, headers, query and credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub id: String,
+    /// The `webhook-id`.
+    pub message: String,
+    pub state: State,
+    pub rule: String,
+    pub source: String,
+    pub db: String,
+    pub doc_id: String,
+    pub rev: String,
+    pub seq: String,
+    pub method: String,
+    /// Without user, query and fragment.
+    pub url: String,
+    pub created_ms: i64,
+    /// When it is due, if it waits; 0 is as soon as possible.
+    pub due_ms: Option<i64>,
+    /// Calls made, and those that failed in a row.
+    pub attempts: u32,
+    pub failures: u32,
+    /// Why it waits, or what the last call led to.
+    pub reason: Option<String>,
+    pub last: Option<Attempt>,
+}
+
+/// A run of a delivery's job: a call, or a return to the queue without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub number: u32,
+    pub node: String,
+    pub started_ms: i64,
+    pub ended_ms: Option<i64>,
+    pub reason: Option<String>,
+}
+
+impl Shown {
+    fn of(info: JobInfo, data: &[u8]) -> Option<Self> {
+        let delivery: Delivery = serde_json::from_slice(data).ok()?;
+        let message = identity::message(&delivery.call);
+        let call = delivery.call;
+        let end = info.last.and_then(|last| last.end);
+        Some(Self {
+            id: String::from_utf8_lossy(info.id.as_bytes()).into_owned(),
+            message,
+            state: info.state,
+            rule: call.rule,
+            source: call.source,
+            db: call.db,
+            doc_id: call.doc_id,
+            rev: call.rev,
+            seq: call.seq,
+            method: call.method,
+            url: shown_url(&call.url),
+            created_ms: info.created_ms,
+            due_ms: (info.state == State::Pending).then_some(info.due_ms),
+            attempts: delivery.attempts,
+            failures: delivery.failures,
+            reason: end.and_then(reason),
+            last: delivery.last,
+        })
+    }
+}
+
+fn reason(end: End) -> Option<String> {
+    end.reason.or_else(|| match end.outcome {
+        Outcome::Done | Outcome::Failed | Outcome::Again => None,
+        _ => Some("its node went silent".to_owned()),
+    })
+}
+
+fn shown_url(url: &str) -> String {
+    let Ok(mut url) = Url::parse(url) else {
+        return String::new();
+    };
+    url.set_query(None);
+    url.set_fragment(None);
+    // Neither fails for a URL with a host.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.into()
+}
+
+impl Deliveries {
+    /// A page of up to `limit` deliveries.
+    pub async fn list(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> jobs::Result<Listing> {
+        let limit = limit.clamp(1, jobs::PAGE_JOBS_MAX);
+        let query = Query {
+            state: filter.state,
+            data: true,
+            ..Query::default()
+        };
+        let (mut found, mut looked) = (Vec::new(), 0);
+        let mut cursor = after.cloned();
+        loop {
+            let page = (self.jobs)
+                .list(&self.ty, &query, cursor.as_ref(), limit - found.len())
+                .await?;
+            looked += page.jobs.len();
+            found.extend(
+                page.jobs
+                    .into_iter()
+                    .filter_map(|listed| filter.shown(listed)),
+            );
+            cursor = page.cursor;
+            if cursor.is_none() || found.len() >= limit || looked >= LOOKED_MAX {
+                return Ok(Listing {
+                    deliveries: found,
+                    cursor,
+                });
+            }
+        }
+    }
+
+    /// A delivery and its last runs, oldest first; `None` if it does not exist.
+    pub async fn show(&self, id: &str) -> jobs::Result<Option<(Shown, Vec<Run>)>> {
+        let id = JobId::try_from(id)?;
+        let Some((info, data)) = self.jobs.get(&self.ty, &id).await? else {
+            return Ok(None);
+        };
+        let history = match self.jobs.history(&self.ty, &id).await {
+            // Removed in between.
+            Err(jobs::Error::NotFound) => return Ok(None),
+            history => history?,
+        };
+        let runs = history.into_iter().map(|run| Run {
+            number: run.number,
+            node: run.holder.to_string(),
+            started_ms: run.started_ms,
+            ended_ms: run.end.as_ref().map(|end| end.at_ms),
+            reason: run.end.and_then(reason),
+        });
+        Ok(Shown::of(info, &data).map(|shown| (shown, runs.collect())))
+    }
+
+    /// Makes a delivery again, as soon as possible or, if it runs, after that; its back-off and its count of failures
+    /// start anew. False if it does not exist.
+    pub async fn replay(&self, id: &str) -> jobs::Result<bool> {
+        let (id, op) = (JobId::try_from(id)?, self.jobs.op());
+        let id = &id;
+        (self.jobs.store())
+            .transact(
+                "replay",
+                |tx| async move { self.replay_in(&tx, &op, id).await },
+            )
+            .await
+    }
+
+    async fn replay_in(&self, tx: &Transaction, op: &Op, id: &JobId) -> jobs::Result<bool> {
+        let Some((info, data)) = self.jobs.get_in(tx, &self.ty, id).await? else {
+            return Ok(false);
+        };
+        if info.next_due_ms.is_some() {
+            // A newer state follows anyway.
+            return Ok(true);
+        }
+        let delivery = serde_json::from_slice::<Delivery>(&data).map(|delivery| Delivery {
+            failures: 0,
+            replay: true,
+            ..delivery
+        });
+        // What cannot be read stays as it is, and so a dead letter.
+        let data = delivery.ok().map(|delivery| delivery.encode().into());
+        (self.jobs)
+            .resubmit_in(tx, op, &self.ty, id, Some(0), data)
+            .await?;
+        Ok(true)
+    }
+
+    /// Replays all deliveries of a filter that have ended before now: dead letters, unless the filter's state says
+    /// otherwise. Returns how many. Not atomic: after an error some are replayed and others not; call it again.
+    pub async fn replay_all(&self, filter: &Filter) -> jobs::Result<u64> {
+        let filter = Filter {
+            state: filter.state.or(Some(State::Dead)),
+            ..filter.clone()
+        };
+        let now_ms = self.jobs.clock().now_ms();
+        let query = Query {
+            state: filter.state,
+            data: true,
+            ..Query::default()
+        };
+        let (mut cursor, mut replayed) = (None, 0);
+        loop {
+            let page = (self.jobs)
+                .list(&self.ty, &query, cursor.as_ref(), REPLAYED)
+                .await?;
+            // One that ended later may be one that this call has replayed.
+            let ended =
+                |listed: &Listed| listed.info.finished_ms.is_some_and(|at_ms| at_ms <= now_ms);
+            let of_filter = |listed: Listed| {
+                let id = listed.info.id.clone();
+                filter.shown(listed).map(|_| id)
+            };
+            let ids: Vec<JobId> = page
+                .jobs
+                .into_iter()
+                .filter(ended)
+                .filter_map(of_filter)
+                .collect();
+            replayed += self.replay_these(&ids).await?;
+            cursor = page.cursor;
+            if cursor.is_none() {
+                return Ok(replayed);
+            }
+        }
+    }
+
+    async fn replay_these(&self, ids: &[JobId]) -> jobs::Result<u64> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let op = self.jobs.op();
+        (self.jobs.store())
+            .transact(Transact::batch("replay"), |tx| async move {
+                let mut replayed = 0;
+                for id in ids {
+                    replayed += u64::from(self.replay_in(&tx, &op, id).await?);
+                }
+                Ok(replayed)
+            })
+            .await
+    }
+}
+
+impl Filter {
+    fn shown(&self, listed: Listed) -> Option<Shown> {
+        let shown = Shown::of(listed.info, &listed.data?)?;
+        let wanted = self.rule.as_ref().is_none_or(|rule| *rule == shown.rule);
+        wanted.then_some(shown)
+    }
+}

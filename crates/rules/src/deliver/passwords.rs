@@ -1,0 +1,224 @@
+//! Passwords for the user names in URLs, from a file in Spiegel's format: `{"HOST": {"USER": "PASSWORD"}}`.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use couch::{Basic, Secret};
+use serde::Deserialize;
+use url::Url;
+
+/// Passwords by host, with or without a port, and user.
+#[derive(Clone, Debug, Default)]
+pub struct Passwords(HashMap<String, HashMap<String, Secret>>);
+
+/// The current passwords, shared by clones.
+#[derive(Clone, Debug, Default)]
+pub struct PasswordCell(Arc<RwLock<Arc<Passwords>>>);
+
+/// A file of passwords that cannot be used. Messages contain nothing from the file.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidPasswords {
+    #[error(
+        "cannot read the passwords in {0}; check that the file exists and that the node may read it"
+    )]
+    Unreadable(String, #[source] std::io::Error),
+    #[error(
+        "the passwords in {file} are not of the form {{\"HOST\": {{\"USER\": \"PASSWORD\"}}}}: line {line}, column {column}"
+    )]
+    Malformed {
+        file: String,
+        line: usize,
+        column: usize,
+    },
+}
+
+impl Passwords {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<Self, InvalidPasswords> {
+        let file = || path.display().to_string();
+        let text =
+            std::fs::read(path).map_err(|error| InvalidPasswords::Unreadable(file(), error))?;
+        // The error of serde_json may quote a value.
+        Self::parse(&text).map_err(|error| InvalidPasswords::Malformed {
+            file: file(),
+            line: error.line(),
+            column: error.column(),
+        })
+    }
+
+    fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct File(HashMap<String, HashMap<String, String>>);
+        let hosts = serde_json::from_slice::<File>(text)?.0.into_iter();
+        let users = |users: HashMap<String, String>| {
+            let users = users.into_iter();
+            users
+                .map(|(user, password)| (user, Secret::from(password)))
+                .collect()
+        };
+        let lower = |(host, of_host): (String, _)| (host.to_ascii_lowercase(), users(of_host));
+        Ok(Self(hosts.map(lower).collect()))
+    }
+
+    /// The password of a user at the server of a URL. An entry with a port takes precedence.
+    pub fn find(&self, url: &Url, user: &str) -> Option<&Secret> {
+        let host = url.host_str()?;
+        let with_port = url
+            .port_or_known_default()
+            .map(|port| format!("{host}:{port}"));
+        let hosts = [with_port.as_deref(), Some(host)].into_iter().flatten();
+        let mut users = hosts.filter_map(|host| self.0.get(host));
+        users.find_map(|users| users.get(user))
+    }
+}
+
+impl PasswordCell {
+    pub fn new(passwords: Passwords) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(passwords))))
+    }
+
+    /// Replaces the passwords for calls that start later.
+    pub fn set(&self, passwords: Passwords) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(passwords);
+    }
+
+    pub fn get(&self) -> Arc<Passwords> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Takes the credentials out of a URL. A user without a password gets the given one, or else that of `passwords` or
+/// `secrets` for the server.
+pub(super) fn take_credentials(
+    url: &mut Url,
+    given: Option<&str>,
+    passwords: &Passwords,
+    secrets: &scheduler::Secrets,
+) -> Option<Basic> {
+    let decoded = |text: &str| percent_decoded(text);
+    let (user, stands) = (decoded(url.username()), url.password().map(decoded));
+    // Neither fails for a URL with a host.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    if user.is_empty() && stands.is_none() {
+        return None;
+    }
+    let of_secrets = || {
+        let mut basics = secrets
+            .values()
+            .filter_map(|secret| secret.members_for(url)?.get("basic"));
+        basics.find_map(|basic| (basic["username"] == *user).then(|| basic["password"].as_str()))?
+    };
+    let password = (given.map(Secret::from))
+        .or_else(|| stands.map(Secret::from))
+        .or_else(|| passwords.find(url, &user).cloned())
+        .or_else(|| of_secrets().map(Secret::from));
+    Some(Basic {
+        username: user,
+        password: password.unwrap_or_else(|| "".into()),
+    })
+}
+
+fn percent_decoded(text: &str) -> String {
+    percent_encoding::percent_decode_str(text)
+        .decode_utf8_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn passwords() -> Passwords {
+        let text = json!({
+            "example.com": {"bob": "p@ss/w:rd", "eve": "old"},
+            "Other.example.com:8443": {"bob": "of the port"},
+            "other.example.com": {"bob": "of the host"},
+        });
+        Passwords::parse(text.to_string().as_bytes()).unwrap()
+    }
+
+    /// The URL that is called, and the credentials.
+    fn taken(url: &str, passwords: &Passwords) -> (String, Option<(String, String)>) {
+        let mut url = Url::parse(url).unwrap();
+        let basic = take_credentials(&mut url, None, passwords, &scheduler::Secrets::new());
+        let basic = basic.map(|basic| (basic.username, basic.password.expose().to_owned()));
+        (url.into(), basic)
+    }
+
+    #[test]
+    fn sp_t100_passwords_are_found_by_host_and_user() {
+        let bob = |password: &str| Some(("bob".to_owned(), password.to_owned()));
+        let with = passwords();
+        let none = Passwords::default();
+        for (url, passwords, expected) in [
+            ("https://bob@example.com/", &none, bob("")),
+            ("https://bob@example.com/", &with, bob("p@ss/w:rd")),
+            ("http://bob@EXAMPLE.com:5984/", &with, bob("p@ss/w:rd")),
+            (
+                "https://bob@other.example.com:8443/",
+                &with,
+                bob("of the port"),
+            ),
+            ("https://bob@other.example.com/", &with, bob("of the host")),
+            ("https://bob:own@example.com/", &with, bob("own")),
+            (
+                "https://ann@example.com/",
+                &with,
+                Some(("ann".into(), String::new())),
+            ),
+            ("https://bob@unknown.example.com/", &with, bob("")),
+            ("https://example.com/", &with, None),
+        ] {
+            assert_eq!(taken(url, passwords).1, expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn d6_sp_t042_query_and_fragment_stay_and_the_password_is_not_in_the_url() {
+        let (url, basic) = taken("https://bob@example.com/a%2Fb?x=1&y=%26#z", &passwords());
+        assert_eq!(url, "https://example.com/a%2Fb?x=1&y=%26#z");
+        assert_eq!(basic, Some(("bob".into(), "p@ss/w:rd".into())));
+        let (_, basic) = taken("https://b%6Fb@example.com/", &passwords());
+        assert_eq!(basic, Some(("bob".into(), "p@ss/w:rd".into())));
+    }
+
+    #[test]
+    fn secrets_serve_their_own_servers() {
+        let secret = json!({"origins": ["https://a.example"], "basic": {"username": "bob", "password": "s3cret"}});
+        let secret = couch::NamedSecret::parse(secret.as_object().unwrap()).unwrap();
+        let secrets = scheduler::Secrets::from([("hook".to_owned(), secret)]);
+        let password = |url: &str, given: Option<&str>| {
+            let mut url = Url::parse(url).unwrap();
+            let basic = take_credentials(&mut url, given, &Passwords::default(), &secrets);
+            basic.unwrap().password.expose().to_owned()
+        };
+        assert_eq!(password("https://bob@a.example/x", None), "s3cret");
+        assert_eq!(
+            password("https://bob@a.example/x", Some("of the rule")),
+            "of the rule"
+        );
+        assert_eq!(password("https://ann@a.example/x", None), "");
+        assert_eq!(password("https://bob@b.example/x", None), "");
+    }
+
+    #[test]
+    fn a_wrong_file_is_not_quoted() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), r#"{"a": {"b": 12345}}"#).unwrap();
+        let error = Passwords::load(file.path()).unwrap_err().to_string();
+        assert!(
+            error.ends_with("line 1, column 17") && !error.contains("12345"),
+            "{error}"
+        );
+        let missing = Passwords::load(Path::new("/nonexistent")).unwrap_err();
+        assert!(missing.to_string().contains("/nonexistent"));
+        let cell = PasswordCell::new(passwords());
+        assert!(!format!("{cell:?}").contains("old"));
+        cell.set(Passwords::default());
+        assert!(cell.get().0.is_empty());
+    }
+}

@@ -1,0 +1,231 @@
+//! Makes calls.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use couch::{Called, Caller, NoAnswer};
+use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Request};
+use jobs::Clock;
+use serde_json::Value;
+use tokio::time::Instant;
+use url::Url;
+
+use super::delivery::{Attempt, Delivery, Outcome};
+use super::hosts::Health;
+use super::identity;
+use super::options::Options;
+use super::passwords::{PasswordCell, take_credentials};
+use super::sign::{InvalidSecret, Keys};
+use crate::rule::call::{Call, Sign};
+
+/// How much of a response is kept.
+const EXCERPT_BYTES_MAX: usize = 1_024;
+/// Calls that were caused by calls that were caused by calls.
+const HOPS_MAX: u32 = 16;
+const HOP: HeaderName = HeaderName::from_static("webhook-hop");
+const USER_AGENT: &str = concat!("Davenport/", env!("CARGO_PKG_VERSION"));
+/// Headers that belong to the connection, not to a rule.
+const RESERVED: [HeaderName; 7] = [
+    header::HOST,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::EXPECT,
+];
+
+pub(super) struct Sender {
+    pub(super) caller: Caller,
+    pub(super) options: Options,
+    pub(super) passwords: PasswordCell,
+    pub(super) secrets: scheduler::Secrets,
+    pub(super) clock: Clock,
+}
+
+/// What an attempt led to.
+pub(super) struct Sent {
+    pub(super) attempt: Attempt,
+    pub(super) outcome: Outcome,
+    pub(super) health: Health,
+}
+
+/// A call that cannot be made.
+enum Unsendable {
+    /// It never can.
+    Invalid(String),
+    /// The configuration lacks something.
+    Unconfigured(String),
+}
+
+impl Sender {
+    /// Makes a call once.
+    pub(super) async fn send(&self, url: Url, delivery: &Delivery) -> Sent {
+        let at_ms = self.clock.now_ms();
+        let since = Instant::now();
+        let (answer, outcome, health) = match self.try_send(url, delivery, at_ms).await {
+            Ok(Ok(called)) => {
+                let outcome = Outcome::of_status(called.status, called.retry_after);
+                let health = health(&called);
+                (Ok(called), outcome, health)
+            }
+            Ok(Err(error)) => (
+                Err(error.to_string()),
+                Outcome::Failed(None),
+                Health::Failing,
+            ),
+            // These say nothing about the endpoint.
+            Err(Unsendable::Unconfigured(why)) => (Err(why), Outcome::Failed(None), Health::Well),
+            Err(Unsendable::Invalid(why)) => (Err(why), Outcome::Dead, Health::Well),
+        };
+        let took_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let (status, error, body) = match answer {
+            Ok(called) => (Some(called.status), None, called.excerpt),
+            Err(why) => (None, Some(why), String::new()),
+        };
+        let attempt = Attempt {
+            at_ms,
+            took_ms,
+            status,
+            error,
+            body,
+        };
+        Sent {
+            attempt,
+            outcome,
+            health,
+        }
+    }
+
+    async fn try_send(
+        &self,
+        mut url: Url,
+        delivery: &Delivery,
+        now_ms: i64,
+    ) -> Result<Result<Called, NoAnswer>, Unsendable> {
+        let call = &delivery.call;
+        let given = call.password.as_ref().map(|password| password.0.as_str());
+        let basic = take_credentials(&mut url, given, &self.passwords.get(), &self.secrets);
+        let body = Bytes::from(call.body.clone().unwrap_or_default());
+        let mut headers = own_headers(call)?;
+        let id = identity::message(call);
+        let timestamp = now_ms.div_euclid(1_000);
+        let mut put = |name: &'static str, value: String| {
+            let value =
+                HeaderValue::from_str(&value).map_err(|_| invalid("it has an invalid header"))?;
+            headers.insert(name, value);
+            Ok::<_, Unsendable>(())
+        };
+        if let Some(keys) = self.keys(call, &url)? {
+            put("webhook-signature", keys.sign(&id, timestamp, &body))?;
+        }
+        put("webhook-id", id)?;
+        put("webhook-timestamp", timestamp.to_string())?;
+        if delivery.replay {
+            put("webhook-replay", "1".to_owned())?;
+        }
+        for (name, value) in [
+            ("x-couch-db", &call.db),
+            ("x-couch-doc-id", &call.doc_id),
+            ("x-couch-seq", &call.seq),
+        ] {
+            if !value.is_empty() {
+                put(name, wire::quote(value))?;
+            }
+        }
+        let mut request = Request::new(body);
+        *request.method_mut() = call
+            .method
+            .parse()
+            .map_err(|_| invalid("its method is not valid"))?;
+        *request.uri_mut() = url
+            .as_str()
+            .parse()
+            .map_err(|_| invalid("its URL is not valid"))?;
+        *request.headers_mut() = headers;
+        let timeout = self.options.timeout(call.timeout_sec);
+        Ok((self.caller)
+            .call(request, basic.as_ref(), timeout, EXCERPT_BYTES_MAX)
+            .await)
+    }
+
+    /// What signs a call, if anything does.
+    fn keys(&self, call: &Call, url: &Url) -> Result<Option<Keys>, Unsendable> {
+        match &call.sign {
+            None => Ok(None),
+            Some(Sign::Secret(secret)) => match Keys::new([secret.0.as_str()]) {
+                Ok(keys) => Ok(Some(keys)),
+                Err(InvalidSecret) => Err(invalid("its signing secret is not `whsec_` and base64")),
+            },
+            Some(Sign::SecretRef(name)) => {
+                let members = self
+                    .secrets
+                    .get(name)
+                    .and_then(|secret| secret.members_for(url));
+                let texts: Vec<&str> = match members.and_then(|members| members.get("signing")) {
+                    Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),
+                    Some(Value::String(text)) => vec![text],
+                    _ => Vec::new(),
+                };
+                Keys::new(texts).map(Some).map_err(|InvalidSecret| {
+                    Unsendable::Unconfigured(format!(
+                        "the configuration has no valid `signing` in `[secrets.{name}]` for this endpoint: it must be one or \
+                         more texts of `whsec_` and base64, and `origins` must list the endpoint"
+                    ))
+                })
+            }
+        }
+    }
+}
+
+/// The headers of a rule, with those that every call has.
+fn own_headers(call: &Call) -> Result<HeaderMap, Unsendable> {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    if call.body.is_some() {
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+    }
+    for (name, value) in &call.headers {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        let name = name.map_err(|_| invalid("it has an invalid header"))?;
+        let value =
+            HeaderValue::from_str(value).map_err(|_| invalid("it has an invalid header"))?;
+        if !RESERVED.contains(&name) {
+            headers.insert(name, value);
+        }
+    }
+    let hops = headers
+        .get(&HOP)
+        .and_then(|hops| hops.to_str().ok()?.trim().parse().ok());
+    let hops = hops.map_or(1, |hops: u32| hops.saturating_add(1));
+    if hops > HOPS_MAX {
+        return Err(invalid("calls cause each other: `webhook-hop` is above 16"));
+    }
+    headers.insert(HOP, hops.into());
+    Ok(headers)
+}
+
+fn invalid(why: &str) -> Unsendable {
+    Unsendable::Invalid(why.to_owned())
+}
+
+/// An endpoint that refuses one call may accept others.
+fn health(called: &Called) -> Health {
+    match (called.status, called.retry_after) {
+        (429 | 503, Some(asked)) if asked > Duration::ZERO => Health::Overloaded(asked),
+        (408 | 425 | 429 | 500..=599, _) => Health::Failing,
+        _ => Health::Well,
+    }
+}
+
+/// The address of a call, and the endpoint that it is of.
+pub(super) fn address(call: &Call) -> Option<(Url, String)> {
+    let url = Url::parse(&call.url).ok()?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return None;
+    }
+    let endpoint = url.origin().ascii_serialization();
+    Some((url, endpoint))
+}

@@ -1,0 +1,247 @@
+//! Claims deliveries and makes their calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use couch::{Network, Reach};
+use jobs::{Accepted, AcceptorHandle, Finish};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Deliveries;
+use super::delivery::Delivery;
+use super::hosts::{Admission, Hosts};
+use super::metrics;
+use super::options::Options;
+use super::passwords::PasswordCell;
+use super::sender::{Sender, Sent, address};
+
+/// Claimed jobs per call that may be in flight.
+const HELD_PER_CALL: usize = 10;
+/// How long one claim waits for jobs.
+const ACCEPT_WAIT: Duration = Duration::from_secs(30);
+/// How long connecting may take.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long calls in flight may take when the server is stopped.
+const DRAIN_MAX: Duration = Duration::from_secs(8);
+
+/// Arguments of [`Server::new`] besides the deliveries.
+pub struct ServerSetup {
+    /// How endpoints are reached.
+    pub network: Network,
+    /// The section `[webhooks]`.
+    pub options: Options,
+    /// For the user names in URLs.
+    pub passwords: PasswordCell,
+    /// Secrets that sign, in the member `signing`, and passwords, in `basic`.
+    pub secrets: scheduler::Secrets,
+}
+
+/// Makes the calls of a node.
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    deliveries: Deliveries,
+    acceptor: AcceptorHandle,
+    sender: Sender,
+    hosts: Hosts,
+    in_flight_max: usize,
+    /// No more calls begin.
+    stop: CancellationToken,
+    /// Calls in flight are given up.
+    abort: CancellationToken,
+}
+
+impl Server {
+    /// `acceptor` must claim jobs of [`Deliveries::job_type`].
+    pub fn new(
+        deliveries: Deliveries,
+        acceptor: AcceptorHandle,
+        setup: ServerSetup,
+    ) -> Result<Self, couch::Error> {
+        let (jobs, options) = (deliveries.jobs(), setup.options);
+        let hosts = Hosts::new(
+            options.max_in_flight,
+            options.max_in_flight_per_host,
+            jobs.entropy().clone(),
+        );
+        let sender = Sender {
+            // Rules are written by server administrators, and cannot change the host of a URL.
+            caller: setup.network.caller(Reach::Private, CONNECT_MAX)?,
+            passwords: setup.passwords,
+            secrets: setup.secrets,
+            clock: jobs.clock().clone(),
+            options,
+        };
+        let shared = Shared {
+            in_flight_max: sender.options.max_in_flight,
+            deliveries,
+            acceptor,
+            sender,
+            hosts,
+            stop: CancellationToken::new(),
+            abort: CancellationToken::new(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Works until the token is cancelled; then calls in flight may end, and all other jobs go back to the queue.
+    pub async fn run(self, token: CancellationToken) {
+        let held_max = self.shared.in_flight_max.saturating_mul(HELD_PER_CALL);
+        let mut tasks = JoinSet::new();
+        while let Some(accepted) = self.accept(&token, &mut tasks, held_max).await {
+            match accepted {
+                Ok(accepted) => {
+                    for one in accepted {
+                        tasks.spawn(Arc::clone(&self.shared).run(one));
+                    }
+                }
+                // The process that stopped the acceptor also stops this server.
+                Err(jobs::Error::Stopped) => token.cancelled().await,
+                Err(error) => {
+                    tracing::warn!(error = %wire::chain(&error), "cannot claim deliveries");
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+        self.shared.drain(tasks).await;
+    }
+
+    /// Claims jobs once there is room for them; `None` when the server is stopped. A claim in progress then goes back.
+    async fn accept(
+        &self,
+        token: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+        held_max: usize,
+    ) -> Option<jobs::Result<Vec<Accepted>>> {
+        // A claim of many jobs costs little more than one of a few.
+        while tasks.len() > held_max / 2 {
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return None,
+                Some(task) = tasks.join_next() => ended(task),
+            }
+        }
+        let accept = (self.shared.acceptor).accept(held_max - tasks.len(), ACCEPT_WAIT);
+        tokio::pin!(accept);
+        loop {
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return None,
+                accepted = &mut accept => return Some(accepted),
+                Some(task) = tasks.join_next() => ended(task),
+            }
+        }
+    }
+}
+
+fn ended(task: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = task {
+        // A bug. The activity monitor recovers the job when its heartbeats are missed.
+        tracing::error!(%error, "a delivery ended unexpectedly");
+    }
+}
+
+impl Shared {
+    async fn drain(&self, mut tasks: JoinSet<()>) {
+        self.stop.cancel();
+        let all = async { while tasks.join_next().await.is_some() {} };
+        if timeout(DRAIN_MAX, all).await.is_err() {
+            self.abort.cancel();
+            while tasks.join_next().await.is_some() {}
+        }
+    }
+
+    /// Runs a claimed job.
+    async fn run(self: Arc<Self>, accepted: Accepted) {
+        let job = &accepted.job;
+        let finish = tokio::select! {
+            biased;
+            () = job.lost().cancelled() => return,
+            () = self.abort.cancelled() => put_back(0, "its node was stopped"),
+            finish = self.deliver(&accepted) => finish,
+            _ = self.deliveries.jobs().keep_alive(&accepted, |_| {}) => return,
+        };
+        match self.acceptor.finish(job, finish).await {
+            Ok(_) => {}
+            Err(jobs::Error::Halt) => tracing::info!(job.id = %job.id, "a delivery was lost"),
+            // The call is repeated once the job's heartbeats are missed.
+            Err(error) => {
+                tracing::warn!(job.id = %job.id, error = %wire::chain(&error), "cannot end a delivery");
+            }
+        }
+    }
+
+    /// Makes the call of a job if its endpoint may be called now.
+    async fn deliver(&self, accepted: &Accepted) -> Finish {
+        let delivery: Delivery = match serde_json::from_slice(&accepted.data) {
+            Ok(delivery) => delivery,
+            Err(error) => return Finish::dead(format!("its data cannot be read: {error}")),
+        };
+        let Some((url, endpoint)) = address(&delivery.call) else {
+            return Finish::dead("its URL is not valid");
+        };
+        let admission = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return put_back(accepted.due_ms, "its node was stopped"),
+            admission = self.hosts.admit(&endpoint) => admission,
+        };
+        let seat = match admission {
+            Admission::Seat(seat) => seat,
+            Admission::Later(wait, why) => {
+                metrics::postponed();
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                let now_ms = self.sender.clock.now_ms();
+                return put_back(now_ms.saturating_add_unsigned(wait_ms), &why);
+            }
+        };
+        metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
+        let Sent {
+            attempt,
+            outcome,
+            health,
+        } = self.sender.send(url, &delivery).await;
+        seat.leave(health);
+        metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
+        let (rule, attempts, called) = (
+            delivery.call.rule.clone(),
+            delivery.attempts,
+            attempt.clone(),
+        );
+        let (finish, outcome) = delivery.end(attempt, outcome, self.deliveries.jobs().entropy());
+        metrics::called(outcome, &called);
+        match outcome {
+            super::delivery::Outcome::Delivered => metrics::delivered(attempts.saturating_add(1)),
+            super::delivery::Outcome::Failed(_) => {
+                tracing::debug!(
+                    rule,
+                    endpoint,
+                    reason = called.summary(),
+                    "a webhook failed"
+                );
+            }
+            super::delivery::Outcome::Dead => {
+                tracing::warn!(
+                    rule,
+                    endpoint,
+                    reason = called.summary(),
+                    "a webhook is a dead letter"
+                );
+            }
+        }
+        finish
+    }
+}
+
+/// Ends a run without a call.
+fn put_back(due_ms: i64, why: &str) -> Finish {
+    Finish {
+        reason: Some(why.to_owned()),
+        ..Finish::again(due_ms)
+    }
+}

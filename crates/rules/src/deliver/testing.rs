@@ -1,0 +1,24 @@
+//! What tests of deliveries share.
+
+use crate::rule::call::{Call, Retry};
+
+/// A call because of a change.
+pub(super) fn call(url: &str) -> Call {
+    Call {
+        rule: "rule".into(),
+        method: "POST".into(),
+        url: url.into(),
+        password: None,
+        headers: Vec::new(),
+        body: Some("{}".into()),
+        source: "upstream".into(),
+        db: "db".into(),
+        doc_id: "doc".into(),
+        rev: "1-a".into(),
+        seq: "1-x".into(),
+        sign: None,
+        retry: Retry::default(),
+        timeout_sec: None,
+        debounce: false,
+    }
+}

@@ -1,0 +1,23 @@
+//! Deliveries to a real HTTP server, on every store.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may fail, and says what it skips"
+)]
+
+mod endpoint;
+mod fixture;
+mod suite;
+
+use fixture::Fixture;
+
+testkit::on_every_backend! {
+    requests: what_a_receiver_sees, signatures_are_verified_by_another_library, passwords_are_sent_and_not_shown, redirects_are_not_followed,
+        long_responses_are_cut, loops_end, egress_is_checked, silence_ends;
+    retries: a_failed_call_is_repeated, calls_can_be_limited, gone_is_dead, receivers_can_ask_for_a_delay,
+        dead_letters_are_replayed, a_changed_call_is_made_after_the_running_one;
+    fairness: a_hanging_endpoint_delays_no_other, a_failing_endpoint_is_left_alone;
+    jobs: the_same_change_is_one_job, equal_debounced_calls_are_two, a_back_off_is_not_cut_short, a_killed_node_repeats_its_call,
+        a_stopped_node_ends_its_calls, deliveries_are_listed;
+}

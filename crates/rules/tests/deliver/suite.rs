@@ -1,0 +1,4 @@
+pub(crate) mod fairness;
+pub(crate) mod jobs;
+pub(crate) mod requests;
+pub(crate) mod retries;
