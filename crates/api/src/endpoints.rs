@@ -7,6 +7,7 @@ mod changes;
 mod config;
 mod dashboard;
 mod database;
+mod deliveries;
 mod document;
 mod find;
 mod local;
@@ -76,6 +77,13 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             | Route::Doc(..),
             _,
         ) => replication::answer(call).await,
+        (
+            Route::Deliveries
+            | Route::DeliveryReplays
+            | Route::Delivery(_)
+            | Route::DeliveryReplay(_),
+            _,
+        ) => deliveries::answer(call).await,
         _ => Err(Error::not_found("missing")),
     }
 }

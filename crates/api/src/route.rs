@@ -31,6 +31,13 @@ pub enum Route {
     Causes,
     Nodes,
     History,
+    Deliveries,
+    /// `/_deliveries/_replay`: many
+    DeliveryReplays,
+    /// `/_deliveries/{id}`
+    Delivery(String),
+    /// `/_deliveries/{id}/_replay`
+    DeliveryReplay(String),
     Jobs,
     /// `/_scheduler/jobs/{id}`
     Job(String),
@@ -161,6 +168,10 @@ impl Route {
             | Self::Causes
             | Self::Nodes
             | Self::History
+            | Self::Deliveries
+            | Self::DeliveryReplays
+            | Self::Delivery(_)
+            | Self::DeliveryReplay(_)
             | Self::Jobs
             | Self::Job(_)
             | Self::JobAction(..)
@@ -252,6 +263,10 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
         ("_node", [_, "_config", rest @ ..]) if rest.len() <= 2 => Route::Config(owned(rest)),
         ("_active_tasks", []) => Route::ActiveTasks,
         ("_sources", []) => Route::Sources,
+        ("_deliveries", []) => Route::Deliveries,
+        ("_deliveries", ["_replay"]) => Route::DeliveryReplays,
+        ("_deliveries", [id]) => Route::Delivery((*id).to_owned()),
+        ("_deliveries", [id, "_replay"]) => Route::DeliveryReplay((*id).to_owned()),
         ("_replicate", []) => Route::Replicate,
         _ => return Err(Error::not_found("missing")),
     })
@@ -361,6 +376,12 @@ mod tests {
             (
                 "/_scheduler/jobs/ab/_restart",
                 Route::JobAction(text("ab"), JobAction::Restart),
+            ),
+            ("/_deliveries/msg_a", Route::Delivery(text("msg_a"))),
+            ("/_deliveries/_replay", Route::DeliveryReplays),
+            (
+                "/_deliveries/msg_a/_replay",
+                Route::DeliveryReplay(text("msg_a")),
             ),
             ("/_scheduler/docs", docs(own)),
             ("/_scheduler/docs/other%2F_replicator", docs(other)),

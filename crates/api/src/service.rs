@@ -9,6 +9,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use jobs::NotifierHandle;
 use rules::rule::Rules;
+use rules::deliver::Deliveries;
 use scheduler::Replications;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -32,6 +33,8 @@ use crate::{call, pipeline};
 pub struct Setup {
     /// Replications with their jobs and databases.
     pub replications: Replications,
+    /// Calls of webhooks; `None` turns `/_deliveries` off.
+    pub deliveries: Option<Deliveries>,
     pub authenticator: Authenticator,
     /// Follows jobs for `_replicate`; without it, waiting is not possible.
     pub follow: Option<NotifierHandle>,
@@ -49,6 +52,7 @@ impl Service {
     pub fn new(setup: Setup) -> Result<Self, InvalidOption> {
         let Setup {
             replications,
+            deliveries,
             authenticator,
             follow,
             metrics,
@@ -63,6 +67,7 @@ impl Service {
         Ok(Self(Arc::new(Shared {
             rules: Rules::new(replications.clone()),
             replications,
+            deliveries,
             authenticator,
             follow,
             metrics,

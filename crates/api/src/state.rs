@@ -5,6 +5,7 @@ use std::sync::Arc;
 use docstore::DocStore;
 use jobs::NotifierHandle;
 use rules::rule::Rules;
+use rules::deliver::Deliveries;
 use scheduler::Replications;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ pub(crate) struct Shared {
     pub(crate) replications: Replications,
     pub(crate) rules: Rules,
     pub(crate) authenticator: Authenticator,
+    pub(crate) deliveries: Option<Deliveries>,
     pub(crate) follow: Option<NotifierHandle>,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) upstream: Option<Upstream>,

@@ -87,9 +87,8 @@ pub(crate) async fn run(bench: WebhooksBench) -> anyhow::Result<()> {
     let count = bench.calls as u64;
     report("enqueued", crate::per_second(count, began.elapsed()), "/s");
 
-    let stop = CancellationToken::new();
     let began = Instant::now();
-    node(&jobs, &deliveries, options, &stop, &mut tasks)?;
+    node(&jobs, &deliveries, options, &mut tasks)?;
     while jobs.counts(deliveries.job_type()).await?.finished < count {
         sleep(Duration::from_millis(20)).await;
     }
@@ -99,7 +98,8 @@ pub(crate) async fn run(bench: WebhooksBench) -> anyhow::Result<()> {
         reason = "there are fewer than 2^52 calls"
     )]
     report("received", received.load(Ordering::Relaxed) as f64, "calls");
-    stop.cancel();
+    // The store must not outlive its directory.
+    tasks.shutdown().await;
     Ok(())
 }
 
@@ -123,7 +123,6 @@ fn node(
     jobs: &Jobs,
     deliveries: &Deliveries,
     options: Options,
-    stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let (acceptor, handle) = Acceptor::new(
@@ -143,8 +142,8 @@ fn node(
     };
     let server = Server::new(deliveries.clone(), handle, setup)?;
 
-    tasks.spawn(acceptor.run(stop.clone()));
-    tasks.spawn(server.run(stop.clone()));
+    tasks.spawn(acceptor.run(CancellationToken::new()));
+    tasks.spawn(server.run(CancellationToken::new()));
     Ok(())
 }
 

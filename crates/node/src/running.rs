@@ -178,6 +178,7 @@ impl Node {
         let rendered = collected.clone();
         let service = Service::new(api::Setup {
             replications: replications.clone(),
+            deliveries: None,
             authenticator: authenticator(config, keys, admins)?,
             follow: Some(follow),
             metrics: Some(api::Metrics::new(move || rendered.render())),

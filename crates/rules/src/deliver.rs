@@ -1,7 +1,7 @@
 //! Calls to webhooks, as jobs of a type of their own.
 //!
 //! A [`Call`] is enqueued in the transaction that decides on it, and any node with a [`Server`] makes it: at least once,
-//! until it succeeds, unless its rule sets a limit. Order is not kept. What a receiver sees is in `docs/rules.md`.
+//! until it succeeds, unless its rule sets a limit. Order is not kept. What a receiver sees is in `docs/webhooks.md`.
 //!
 //! Start reading at `identity.rs`, `delivery.rs` and `hosts.rs`.
 

@@ -49,6 +49,10 @@ const TABLE: &str = "\
 /_scheduler/docs                      | get                 | Replication documents and their states               | DOCS
 /_scheduler/docs/{replicator}         | get                 | Replication documents of a database and their states | DOCS
 /_scheduler/docs/{replicator}/{docid} | get                 | State of a replication document                      |
+/_deliveries                          | get                 | Calls of webhooks                                    | rule state after limit
+/_deliveries/_replay                  | post                | Make many calls of webhooks again                    |
+/_deliveries/{id}                     | get                 | One call of a webhook, its response and its runs     |
+/_deliveries/{id}/_replay             | post                | Make a call of a webhook again                       |
 /{db}                                 | get put post delete | A database; a document without an id                 | batch new_edits
 /{db}/_all_docs                       | get post            | Documents by id                                      | LISTING
 /{db}/_all_docs/queries               | post                | Several listings in one request                      |

@@ -46,6 +46,10 @@ POST   /_scheduler/jobs/x/_restart             1 1 1 1 1 .
 POST   /_scheduler/jobs/x/_pause               1 1 1 1 1 .
 POST   /_scheduler/jobs/x/_resume              1 1 1 1 1 .
 GET    /_scheduler/jobs/x/failures             1 1 1 1 1 .
+GET    /_deliveries                            1 1 1 1 1 .
+POST   /_deliveries/_replay                    1 1 1 1 1 .
+GET    /_deliveries/x                          1 1 1 1 1 .
+POST   /_deliveries/x/_replay                  1 1 1 1 1 .
 GET    /_scheduler/docs                        1 1 1 1 1 .
 GET    /_scheduler/docs/_replicator/x          1 1 1 1 1 .
 PUT    /new%2F_replicator                      1 1 1 1 1 .

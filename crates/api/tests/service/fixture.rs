@@ -17,6 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use docstore::DocStore;
 use http::{HeaderMap, Method, Request, StatusCode};
 use jobs::{Clock, Entropy, Jobs, Notifier};
+use rules::deliver::Deliveries;
 use scheduler::Replications;
 use serde_json::{Value, json};
 use store::Store;
@@ -28,6 +29,7 @@ const NOW_MS: i64 = 1_700_000_000_000;
 pub(crate) struct Fixture {
     pub(crate) service: Service,
     pub(crate) replications: Replications,
+    pub(crate) deliveries: Deliveries,
     pub(crate) clock: Clock,
     /// Follows jobs once it is run.
     pub(crate) notifier: Option<Notifier>,
@@ -133,8 +135,12 @@ impl Fixture {
             replications.job_type().clone(),
             jobs::Options::default(),
         );
+        let webhooks = rules::deliver::Options::default();
+        let deliveries = Deliveries::open(replications.jobs().clone(), &webhooks);
+        let deliveries = deliveries.await.unwrap();
         let service = Service::new(Setup {
             replications: replications.clone(),
+            deliveries: Some(deliveries.clone()),
             authenticator,
             follow: Some(follow),
             metrics: Some(Metrics::new(|| "measured 1\n".to_owned())),
@@ -150,6 +156,7 @@ impl Fixture {
         Self {
             service: service.unwrap(),
             replications,
+            deliveries,
             clock,
             notifier: Some(notifier),
         }

@@ -7,6 +7,7 @@ mod changes;
 mod clients;
 mod dashboard;
 mod databases;
+mod deliveries;
 mod documents;
 mod fields;
 mod fixture;

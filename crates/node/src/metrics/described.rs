@@ -182,6 +182,10 @@ const LABELLED: &[(&str, &str)] = &[
         "Jobs that this node woke, by source.",
     ),
     (
+        "davenport_webhook_deliveries_total",
+        "Runs of deliveries of this node, by outcome.",
+    ),
+    (
         "davenport_store_attempts_total",
         "Attempts at store transactions.",
     ),
@@ -242,6 +246,10 @@ const GAUGES: &[(&str, &str)] = &[
         "Whether this node follows a source, by source and feed: 1 or 0.",
     ),
     (
+        "davenport_webhook_in_flight",
+        "Calls of webhooks in progress on this node.",
+    ),
+    (
         "process_cpu_seconds_total",
         "Processor time used, in seconds.",
     ),
@@ -271,6 +279,14 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     (
         "davenport_replicator_wake_seconds",
         "Time from the first reported change of its source until a sleeping replication runs.",
+    ),
+    (
+        "davenport_webhook_attempts",
+        "Attempts that delivered calls of webhooks took.",
+    ),
+    (
+        "davenport_webhook_seconds",
+        "Duration of calls of webhooks.",
     ),
     (
         "davenport_store_transaction_seconds",
@@ -321,6 +337,7 @@ mod tests {
             "jobs",
             "node",
             "replication",
+            "rules",
             "scheduler",
             "store",
         ] {

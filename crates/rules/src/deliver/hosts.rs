@@ -25,7 +25,7 @@ const ASKED_MAX: Duration = Duration::from_hours(1);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How many jobs may wait for an endpoint that has not answered yet, and how fast it is thought to be.
 const WAITING_UNKNOWN_MAX: usize = 64;
-const TIME_UNKNOWN: Duration = Duration::from_millis(100);
+const TIME_UNKNOWN: Duration = Duration::from_millis(10);
 /// Jobs return within this time even if many are before them.
 const RETURN_MAX: Duration = Duration::from_mins(1);
 /// Without more endpoints than this, none is forgotten.

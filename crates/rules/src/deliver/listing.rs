@@ -151,7 +151,9 @@ impl Deliveries {
 
     /// A delivery and its last runs, oldest first; `None` if it does not exist.
     pub async fn show(&self, id: &str) -> jobs::Result<Option<(Shown, Vec<Run>)>> {
-        let id = JobId::try_from(id)?;
+        let Ok(id) = JobId::try_from(id) else {
+            return Ok(None);
+        };
         let Some((info, data)) = self.jobs.get(&self.ty, &id).await? else {
             return Ok(None);
         };
@@ -173,8 +175,10 @@ impl Deliveries {
     /// Makes a delivery again, as soon as possible or, if it runs, after that; its back-off and its count of failures
     /// start anew. False if it does not exist.
     pub async fn replay(&self, id: &str) -> jobs::Result<bool> {
-        let (id, op) = (JobId::try_from(id)?, self.jobs.op());
-        let id = &id;
+        let Ok(id) = &JobId::try_from(id) else {
+            return Ok(false);
+        };
+        let op = self.jobs.op();
         (self.jobs.store())
             .transact(
                 "replay",

@@ -18,6 +18,7 @@ pub(super) fn parameter(name: &str) -> Value {
         "sort" => json!({"enum": [
             "state", "id", "type", "source", "target", "lag", "rate", "next_try", "last_updated",
         ]}),
+        "state" => json!({"enum": ["pending", "running", "delivered", "dead"]}),
         "feed" => json!({"enum": ["normal", "longpoll", "continuous", "eventsource"]}),
         "filter" => json!({"enum": ["_doc_ids", "_selector", "_design"]}),
         "style" => json!({"enum": ["main_only", "all_docs"]}),
@@ -41,6 +42,10 @@ pub(super) fn body(path: &str) -> Value {
     let texts = || json!({"type": "array", "items": {"type": "string"}});
     let part = path.rsplit('/').next().unwrap_or_default();
     match part {
+        "_replay" if !path.contains('{') => {
+            let state = json!({"enum": ["delivered", "dead"]});
+            members(&json!({"rule": {"type": "string"}, "state": state}), &[])
+        }
         "_session" => {
             let text = json!({"type": "string"});
             members(

@@ -1,0 +1,160 @@
+//! `/_deliveries`: calls of webhooks.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use document::json::Json;
+use jiff::Timestamp;
+use jobs::{Cursor, State};
+use rules::deliver::{Attempt, Deliveries, Filter, Run, Shown};
+use scheduler::ServiceError;
+use serde_json::{Value, json};
+
+use crate::Error;
+use crate::call::Call;
+use crate::reply::{self, Reply};
+use crate::route::Route;
+
+const LIMIT: u64 = 100;
+const LIMIT_MAX: u64 = 1_000;
+const STATES: [(&str, State); 4] = [
+    ("pending", State::Pending),
+    ("running", State::Running),
+    ("delivered", State::Finished),
+    ("dead", State::Dead),
+];
+
+pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
+    let Some(deliveries) = call.shared.deliveries.clone() else {
+        return Err(Error::not_found("missing"));
+    };
+    match call.route.clone() {
+        Route::Deliveries => list(call, &deliveries).await,
+        Route::Delivery(id) => show(call, &deliveries, &id).await,
+        Route::DeliveryReplay(id) => {
+            call.allow("POST")?;
+            if !deliveries.replay(&id).await.map_err(failed)? {
+                return Err(Error::not_found("missing"));
+            }
+            Ok(reply::ok(&json!({"ok": true})))
+        }
+        _ => replay(call, &deliveries).await,
+    }
+}
+
+async fn list(call: &Call, deliveries: &Deliveries) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let text = |name| call.query.get(name).filter(|text| !text.is_empty());
+    let filter = Filter {
+        rule: text("rule").map(str::to_owned),
+        state: text("state").map(state).transpose()?,
+    };
+    let after = text("after").map(|after| {
+        let bytes = BASE64.decode(after).map(Cursor::from_bytes);
+        bytes.map_err(|_| Error::query("`after` must be that of an earlier response"))
+    });
+    let limit = call.query.number("limit")?.unwrap_or(LIMIT).min(LIMIT_MAX);
+    let limit = usize::try_from(limit).unwrap_or_default();
+    let page = (deliveries
+        .list(&filter, after.transpose()?.as_ref(), limit)
+        .await)
+        .map_err(failed)?;
+    let rows: Vec<Value> = page.deliveries.iter().map(row).collect();
+    let mut body = json!({"deliveries": rows});
+    if let Some(cursor) = page.cursor {
+        body["after"] = BASE64.encode(cursor.as_bytes()).into();
+    }
+    Ok(reply::ok(&body))
+}
+
+async fn show(call: &Call, deliveries: &Deliveries, id: &str) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let found = deliveries.show(id).await.map_err(failed)?;
+    let (shown, runs) = found.ok_or_else(|| Error::not_found("missing"))?;
+    let mut body = row(&shown);
+    body["runs"] = runs.iter().map(run).collect();
+    Ok(reply::ok(&body))
+}
+
+/// `{"rule": ..., "state": "dead"}`, both optional.
+async fn replay(call: &mut Call, deliveries: &Deliveries) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    call.check_json()?;
+    let body = call.json_object().await?;
+    let mut filter = Filter::default();
+    for (name, value) in body.as_object().unwrap_or_default() {
+        // What is not understood must not be left out: more would be replayed.
+        let Json::String(text) = value else {
+            return Err(Error::bad_request(format!("`{name}` must be a string")));
+        };
+        match name.as_str() {
+            "rule" => filter.rule = Some(text.clone()),
+            "state" => filter.state = Some(state(text)?),
+            _ => return Err(Error::bad_request(format!("unknown filter `{name}`"))),
+        }
+    }
+    if filter.state.is_some_and(|state| !state.is_over()) {
+        return Err(Error::bad_request("`state` must be delivered or dead"));
+    }
+    let replayed = deliveries.replay_all(&filter).await.map_err(failed)?;
+    Ok(reply::ok(&json!({"ok": true, "replayed": replayed})))
+}
+
+fn state(name: &str) -> Result<State, Error> {
+    let found = STATES.iter().find(|(known, _)| *known == name);
+    let state = found.map(|(_, state)| *state);
+    state.ok_or_else(|| Error::bad_request("`state` must be pending, running, delivered or dead"))
+}
+
+fn failed(error: jobs::Error) -> Error {
+    ServiceError::from(error).into()
+}
+
+fn row(shown: &Shown) -> Value {
+    let state = STATES.iter().find(|(_, state)| *state == shown.state);
+    json!({
+        "id": shown.id,
+        "webhook_id": shown.message,
+        "state": state.map(|(name, _)| name),
+        "rule": shown.rule,
+        "source": shown.source,
+        "db": shown.db,
+        "doc_id": shown.doc_id,
+        "rev": shown.rev,
+        "seq": shown.seq,
+        "method": shown.method,
+        "url": shown.url,
+        "created": time(shown.created_ms),
+        // 0 is as soon as possible.
+        "next": shown.due_ms.map(|due_ms| time(due_ms.max(shown.created_ms))),
+        "attempts": shown.attempts,
+        "failures": shown.failures,
+        "reason": shown.reason,
+        "last": shown.last.as_ref().map(attempt),
+    })
+}
+
+fn attempt(attempt: &Attempt) -> Value {
+    json!({
+        "started": time(attempt.at_ms),
+        "took_ms": attempt.took_ms,
+        "status": attempt.status,
+        "error": attempt.error,
+        "body": attempt.body,
+    })
+}
+
+fn run(run: &Run) -> Value {
+    json!({
+        "number": run.number,
+        "node": run.node,
+        "started": time(run.started_ms),
+        "ended": run.ended_ms.map(time),
+        "reason": run.reason,
+    })
+}
+
+fn time(ms: i64) -> String {
+    Timestamp::from_millisecond(ms)
+        .unwrap_or_default()
+        .to_string()
+}

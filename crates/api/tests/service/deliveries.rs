@@ -1,0 +1,134 @@
+//! `/_deliveries`.
+
+use jobs::{Finish, Holder};
+use rules::rule::call::{Call, Retry};
+use serde_json::{Value, json};
+
+use crate::fixture::Fixture;
+
+fn call(nth: usize) -> Call {
+    Call {
+        rule: format!("rule {}", nth % 2),
+        method: "POST".into(),
+        url: format!("https://bob@hooks.example/{nth}?token=hunter2"),
+        password: None,
+        headers: vec![("X-Secret".into(), "hunter2".into())],
+        body: Some(r#"{"secret":"hunter2"}"#.into()),
+        source: "upstream".into(),
+        db: "db".into(),
+        doc_id: format!("doc {nth}"),
+        rev: "1-a".into(),
+        seq: nth.to_string(),
+        sign: None,
+        retry: Retry::default(),
+        timeout_sec: None,
+        debounce: false,
+    }
+}
+
+/// A service with ten waiting calls.
+async fn fixture() -> Fixture {
+    let fixture = Fixture::new().await;
+    let (deliveries, jobs) = (&fixture.deliveries, fixture.replications.jobs());
+    let (op, calls) = (jobs.op(), (0..10).map(call).collect::<Vec<_>>());
+    let calls = &calls;
+    let enqueue = |tx| async move { deliveries.enqueue_many_in(&tx, &op, calls).await };
+    jobs.store().transact("enqueue", enqueue).await.unwrap();
+    fixture
+}
+
+#[tokio::test]
+async fn calls_are_listed_page_by_page() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let (mut path, mut found) = ("/_deliveries?limit=3&state=pending".to_owned(), Vec::new());
+    loop {
+        let page = root.get(&path).await.gives(200);
+        found.extend(page["deliveries"].as_array().unwrap().clone());
+        let Some(after) = page["after"].as_str() else {
+            break;
+        };
+        path = format!("/_deliveries?limit=3&state=pending&after={after}");
+    }
+    assert_eq!(found.len(), 10);
+    let text = json!(found).to_string();
+    assert!(!text.contains("hunter2") && !text.contains("bob"), "{text}");
+    let of_rule = root.get("/_deliveries?rule=rule+1").await.gives(200);
+    assert_eq!(of_rule["deliveries"].as_array().unwrap().len(), 5);
+    let one = found.iter().find(|row| row["doc_id"] == "doc 3").unwrap();
+    let id = one["id"].as_str().unwrap();
+    let shown = root.get(&format!("/_deliveries/{id}")).await.gives(200);
+    assert_eq!(
+        shown,
+        json!({
+            "id": id, "webhook_id": id, "state": "pending", "rule": "rule 1", "source": "upstream", "db": "db", "doc_id": "doc 3",
+            "rev": "1-a", "seq": "3", "method": "POST", "url": "https://hooks.example/3", "created": "2023-11-14T22:13:20Z",
+            "next": "2023-11-14T22:13:20Z", "attempts": 0, "failures": 0, "reason": null, "last": null, "runs": [],
+        })
+    );
+}
+
+#[tokio::test]
+async fn calls_are_replayed() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    let (jobs, ty) = (fixture.replications.jobs(), fixture.deliveries.job_type());
+    let holder = Holder::new("node").unwrap();
+    for accepted in jobs.accept(ty, &holder, 10).await.unwrap().jobs {
+        let finish = Finish::dead("404 in 3 ms");
+        assert!(!jobs.finish(&accepted.job, finish).await.unwrap().again);
+    }
+    let dead = root.get("/_deliveries?state=dead").await.gives(200);
+    let dead = dead["deliveries"].as_array().unwrap();
+    assert_eq!(dead.len(), 10);
+    assert_eq!(dead[0]["reason"], "404 in 3 ms");
+    let id = dead[0]["id"].as_str().unwrap();
+    let path = format!("/_deliveries/{id}/_replay");
+    let replay = root.post(&path, &Value::Null).await;
+    assert_eq!(replay.gives(200), json!({"ok": true}));
+    let shown = root.get(&format!("/_deliveries/{id}")).await.gives(200);
+    assert_eq!(
+        (&shown["state"], &shown["runs"][0]["reason"]),
+        (&json!("pending"), &json!("404 in 3 ms"))
+    );
+    let filter = json!({"rule": if shown["rule"] == "rule 0" { "rule 1" } else { "rule 0" }});
+    let many = root.post("/_deliveries/_replay", &filter).await;
+    assert_eq!(many.gives(200), json!({"ok": true, "replayed": 5}));
+    let many = root
+        .post("/_deliveries/_replay", &json!({"state": "dead"}))
+        .await;
+    assert_eq!(many.gives(200), json!({"ok": true, "replayed": 4}));
+}
+
+#[tokio::test]
+async fn wrong_requests_are_refused() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    for path in [
+        "/_deliveries?state=lost",
+        "/_deliveries?after=%25",
+        "/_deliveries?limit=x",
+    ] {
+        assert_eq!(root.get(path).await.status, 400, "{path}");
+    }
+    for body in [
+        json!({"state": "pending"}),
+        json!({"since": "x"}),
+        json!({"rule": 1}),
+    ] {
+        assert_eq!(
+            root.post("/_deliveries/_replay", &body).await.status,
+            400,
+            "{body}"
+        );
+    }
+    let long = "x".repeat(300);
+    for id in ["msg_unknown", &long] {
+        root.get(&format!("/_deliveries/{id}"))
+            .await
+            .refuses(404, "not_found", "missing");
+        let path = format!("/_deliveries/{id}/_replay");
+        let replay = root.post(&path, &Value::Null).await;
+        replay.refuses(404, "not_found", "missing");
+    }
+}
