@@ -310,6 +310,7 @@ pub(crate) async fn replications(
         uuid: config.couchdb.uuid.clone(),
         job_timeout: Some(Duration::from_secs(config.couch_jobs.job_timeout_sec)),
         policy: Some(Policy::new(network)?),
+        events: None,
         legacy_host: config.couchdb.legacy_host().map_err(|what| anyhow!(what))?,
     };
     match Replications::open(jobs, DocStore::new(store, docs), setup).await {

@@ -6,6 +6,7 @@
 //! Start reading at `identity.rs`, `delivery.rs` and `hosts.rs`.
 
 mod delivery;
+mod events;
 mod hosts;
 mod identity;
 mod listing;
@@ -22,8 +23,9 @@ use jobs::{Add, JobType, Jobs, Lane, Op, State, TypeConfig};
 use store::Transaction;
 
 pub use delivery::Attempt;
+pub use events::EventCalls;
 pub use listing::{Filter, Listing, Run, Shown};
-pub use options::Options;
+pub use options::{EventOptions, Options};
 pub use passwords::{InvalidPasswords, PasswordCell, Passwords};
 pub use server::{Server, ServerSetup};
 

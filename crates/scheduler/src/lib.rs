@@ -24,6 +24,7 @@
 mod bulk;
 mod create;
 mod data;
+mod events;
 mod fault;
 mod history;
 mod idle;
@@ -58,6 +59,7 @@ pub use create::{
     count_seals,
 };
 pub use data::JobState;
+pub use events::{Event, EventKind, Events};
 pub use fault::ServiceError;
 pub use keys_in_use::{KeysInUse, Resealing, keys_in_use};
 pub use options::Options;

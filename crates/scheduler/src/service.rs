@@ -11,6 +11,7 @@ use store::Transaction;
 use tokio::sync::watch;
 
 use crate::data;
+use crate::events::Events;
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::keys_in_use::check_keys_in;
@@ -36,6 +37,8 @@ pub struct Setup {
     pub sealer: Sealer,
     /// Secrets for `auth.secret_ref`.
     pub secrets: Secrets,
+    /// Is told when replications fail and recover.
+    pub events: Option<Arc<dyn Events>>,
     /// The section `[replicator]`.
     pub options: Options,
     /// The UUID in replication ids, such as that of a CouchDB being replaced. By default the stored one, or a new one.
@@ -69,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) sealer: Sealer,
     pub(crate) secrets: Secrets,
     pub(crate) policy: Option<couch::Policy>,
+    pub(crate) events: Option<Arc<dyn Events>>,
     pub(crate) service: Service,
     pub(crate) kept: Kept,
     options: watch::Sender<Arc<Options>>,
@@ -124,6 +128,7 @@ impl Replications {
             sealer: setup.sealer,
             secrets: setup.secrets,
             policy: setup.policy,
+            events: setup.events,
             service: Service {
                 uuid,
                 legacy_host: setup.legacy_host,

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use scheduler::EventKind;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use url::Url;
 
 /// The section `[webhooks]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -17,6 +19,31 @@ pub struct Options {
     pub timeout_sec: f64,
     /// Seconds for which delivered calls are kept, so that they can be listed and replayed.
     pub retention_sec: u64,
+    /// Calls about replications.
+    pub events: EventOptions,
+}
+
+/// The section `[webhooks.events]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventOptions {
+    /// The URL that is called when a replication fails or recovers, if any. It may have a user name, as in rules.
+    pub url: String,
+    /// The name of the entry of `[secrets]` whose `signing` signs the calls; none if empty.
+    pub secret: String,
+    /// The events: `replication.failed`, `replication.recovered`.
+    pub events: Vec<String>,
+}
+
+impl Default for EventOptions {
+    fn default() -> Self {
+        let all = [EventKind::Failed, EventKind::Recovered];
+        Self {
+            url: String::new(),
+            secret: String::new(),
+            events: all.map(|kind| kind.as_str().to_owned()).to_vec(),
+        }
+    }
 }
 
 impl Default for Options {
@@ -26,6 +53,7 @@ impl Default for Options {
             max_in_flight_per_host: 8,
             timeout_sec: 30.0,
             retention_sec: 86_400,
+            events: EventOptions::default(),
         }
     }
 }
@@ -41,6 +69,17 @@ impl Options {
         }
         if !(self.timeout_sec > 0.0 && self.timeout_sec <= TIMEOUT_SEC_MAX) {
             return Err("`timeout_sec` must be above 0 and at most 3600");
+        }
+        let events = &self.events;
+        let is_http = |url: Url| matches!(url.scheme(), "http" | "https");
+        if !events.url.is_empty() && !Url::parse(&events.url).is_ok_and(is_http) {
+            return Err("`events.url` must be a URL with http or https");
+        }
+        let known = EventOptions::default().events;
+        if events.events.iter().any(|event| !known.contains(event)) {
+            return Err(
+                "`events.events` must be replication.failed, replication.recovered or both",
+            );
         }
         Ok(())
     }

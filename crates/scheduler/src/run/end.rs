@@ -164,10 +164,12 @@ impl Work<'_> {
         let old_id = data.rep_id.as_deref();
         let finish = plan.finish.clone().data(plan.data.encode());
         let finished = finish.again_ms.is_none();
+        let before = replications.before_in(tx, job).await?;
         let held = jobs.finish_in(tx, op, job, finish).await?;
         if held.repeated {
             return Ok(plan.outcome);
         }
+        (replications.events_in(tx, op, job, before.as_ref(), &plan.data)).await?;
         replications.seals_job_in(tx, &plan.data).await?;
         match (&data.asleep, &plan.data.asleep) {
             (_, Some(asleep)) => asleep.begin_in(tx, &job.id),

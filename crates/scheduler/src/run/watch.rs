@@ -136,14 +136,20 @@ impl Work<'_> {
         let jobs = &self.runner.replications.0.jobs;
         let op = jobs.op();
         let live = &live(now, op.now_ms).encode();
+        let (replications, job) = (&self.runner.replications, &self.accepted.job);
         let held = (jobs.store())
             .transact("keep_progress", |tx| async move {
+                let mut before = None;
                 if let Some(data) = data {
-                    self.runner.replications.seals_job_in(&tx, data).await?;
+                    replications.seals_job_in(&tx, data).await?;
+                    before = replications.before_in(&tx, job).await?;
                 }
-                let data = data.map(|data| data.encode().into());
-                let held = jobs.update_in(&tx, &op, &self.accepted.job, data).await?;
-                tx.set(&keys::live(&self.accepted.job.id), live);
+                let new = data.map(|data| data.encode().into());
+                let held = jobs.update_in(&tx, &op, job, new).await?;
+                if let Some(data) = data.filter(|_| !held.repeated) {
+                    (replications.events_in(&tx, &op, job, before.as_ref(), data)).await?;
+                }
+                tx.set(&keys::live(&job.id), live);
                 Ok::<_, ServiceError>(held)
             })
             .await?;
