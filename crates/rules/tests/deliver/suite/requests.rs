@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::Redirect;
 use couch::NamedSecret;
 use rules::deliver::{Passwords, Shown};
-use rules::rule::call::{Call, Hidden, Sign};
+use rules::rule::call::{Call, Hidden, Retry, Sign};
 use serde_json::json;
 use standardwebhooks::Webhook;
 
@@ -65,6 +65,18 @@ pub(crate) async fn what_a_receiver_sees(fixture: Fixture) {
     let seen = endpoint.received(2).await.remove(1);
     assert_eq!((seen.method.as_str(), seen.body.len()), ("GET", 0));
     assert_eq!(seen.header("content-type"), None);
+}
+
+/// A call that is not repeated.
+fn once(url: &str) -> Call {
+    let retry = Retry {
+        limit: Some(0),
+        ..Retry::default()
+    };
+    Call {
+        retry,
+        ..call(url, 1)
+    }
 }
 
 /// Whether another library accepts a call.
@@ -138,16 +150,9 @@ pub(crate) async fn passwords_are_sent_and_not_shown(fixture: Fixture) {
     std::fs::write(file.path(), passwords.to_string()).unwrap();
     let _node = fixture.node();
     let url = format!("http://bob@{}/?q=hunter2", endpoint.address);
-    let once = Call {
-        retry: rules::rule::call::Retry {
-            limit: Some(0),
-            ..Default::default()
-        },
-        ..call(&url, 1)
-    };
     // A reload of the file applies to later calls.
     fixture.passwords.set(Passwords::load(file.path()).unwrap());
-    fixture.enqueue(std::slice::from_ref(&once)).await;
+    fixture.enqueue(&[once(&url)]).await;
     let shown = fixture.only(State::Dead, 1).await;
     let seen = endpoint.seen().remove(0);
     assert_eq!(
@@ -171,16 +176,7 @@ pub(crate) async fn passwords_are_sent_and_not_shown(fixture: Fixture) {
 pub(crate) async fn redirects_are_not_followed(fixture: Fixture) {
     let endpoint = Endpoint::new(|_| async { Redirect::temporary("/elsewhere") }).await;
     let _node = fixture.node();
-    let retry = rules::rule::call::Retry {
-        limit: Some(0),
-        ..Default::default()
-    };
-    fixture
-        .enqueue(&[Call {
-            retry,
-            ..call(&endpoint.url("/"), 1)
-        }])
-        .await;
+    fixture.enqueue(&[once(&endpoint.url("/"))]).await;
     let shown = fixture.only(State::Dead, 1).await;
     assert_eq!(shown.last.unwrap().status, Some(307));
     assert_eq!(endpoint.seen().len(), 1);
@@ -247,17 +243,11 @@ pub(crate) async fn egress_is_checked(mut fixture: Fixture) {
 pub(crate) async fn silence_ends(fixture: Fixture) {
     let endpoint = Endpoint::new(|_| pending::<()>()).await;
     let _node = fixture.node();
-    let retry = rules::rule::call::Retry {
-        limit: Some(0),
-        ..Default::default()
+    let impatient = Call {
+        timeout_sec: Some(0.05),
+        ..once(&endpoint.url("/"))
     };
-    fixture
-        .enqueue(&[Call {
-            timeout_sec: Some(0.05),
-            retry,
-            ..call(&endpoint.url("/"), 1)
-        }])
-        .await;
+    fixture.enqueue(&[impatient]).await;
     let shown = fixture.only(State::Dead, 1).await;
     assert_eq!(shown.reason.as_deref(), Some("not done within 50 ms"));
 }
