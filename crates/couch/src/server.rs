@@ -94,6 +94,18 @@ impl Server {
         Ok(rows.into_iter().map(listed).collect())
     }
 
+    /// The names of databases after one, in order.
+    pub async fn all_dbs(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
+        let mut call = Call::get("_all_dbs").param("limit", &(limit + 1).to_string());
+        if let Some(after) = after {
+            call = call.param("startkey", &serde_json::Value::from(after).to_string());
+        }
+        let mut names: Vec<String> = self.peer.fetch(&call).await?.success().await?.parse()?;
+        names.retain(|name| after.is_none_or(|after| name.as_str() > after));
+        names.truncate(limit);
+        Ok(names)
+    }
+
     /// Opens a feed of updates to databases.
     pub async fn db_updates(
         &self,

@@ -17,7 +17,8 @@ use couch::{Network, NetworkOptions, Policy};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use replication::engine::Budget;
-use rules::source::Followers;
+use rules::rule::{Listeners as RuleListeners, RuleWatcher, Rules};
+use rules::source::{Followers, RuleBook};
 use scheduler::{Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
 use store::Store;
 use store::nodes::{self, Registration};
@@ -112,7 +113,7 @@ impl Node {
                 .await?;
         }
         if config.node_types.replication {
-            node.start_replication(config, network)?;
+            node.start_replication(config, network).await?;
         }
         if let Some(listener) = listeners.metrics {
             tracing::info!(address = %listener.local_addr()?, "metrics are there");
@@ -196,7 +197,7 @@ impl Node {
         Ok(())
     }
 
-    fn start_replication(
+    async fn start_replication(
         &mut self,
         config: &Config,
         network: NetworkOptions,
@@ -207,8 +208,13 @@ impl Node {
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
         let network = Network::new(network, random())?;
         let sources = config.sources().map_err(anyhow::Error::msg)?;
-        let (of, holder_of) = (replications.clone(), holder.clone());
-        let followers = Followers::new(of, network.clone(), holder_of, sources);
+        let rules = Rules::new(replications.clone());
+        let listening = RuleListeners::open(rules.clone()).await?;
+        let (watcher, compiled) = RuleWatcher::new(rules);
+        self.inner
+            .start("watcher of rules", |stop| watcher.run(stop));
+        let book = RuleBook::new(replications.clone(), compiled, listening);
+        let followers = Followers::new(book, network.clone(), holder.clone(), sources);
         self.outer
             .start("followers of sources", |stop| followers.run(stop));
         let setup = ServerSetup {

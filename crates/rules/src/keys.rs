@@ -4,9 +4,11 @@
 //! ```text
 //! (52, 14)                        = versionstamp      changes with every rule; watched
 //! (52, 14, instance, document id) = [database, rev]   an enabled rule, in the database of this name
+//! (52, 20, server, instance, document id) = rev           a rule whose databases on this server were looked for
+//! (52, 21, server, database)              = sequence      a database that rules ask for calls about, when it was last looked at
 //! ```
 //!
-//! A row has no copy of the document, whose credentials may be resealed.
+//! A row of a rule has no copy of the document, whose credentials may be resealed.
 
 use docstore::InstanceId;
 use store::KeyRange;
@@ -16,6 +18,8 @@ use crate::rule::RuleId;
 
 const LAYER: u16 = 52;
 const RULES: u16 = 14;
+const SEEDED: u16 = 20;
+const SEEN: u16 = 21;
 
 pub(crate) fn stamp() -> Vec<u8> {
     pack(&(LAYER, RULES))
@@ -48,6 +52,30 @@ pub(crate) fn parse_rule(key: &[u8]) -> Option<RuleId> {
     Some(RuleId { instance, doc })
 }
 
+pub(crate) fn seeded(server: &str, rule: &RuleId) -> Vec<u8> {
+    pack(&(
+        LAYER,
+        SEEDED,
+        server,
+        &rule.instance.0[..],
+        rule.doc.as_str(),
+    ))
+}
+
+pub(crate) fn seen(server: &str, database: &str) -> Vec<u8> {
+    pack(&(LAYER, SEEN, server, database))
+}
+
+/// All databases of a server that rules ask for calls about.
+pub(crate) fn all_seen(server: &str) -> KeyRange {
+    below(&(LAYER, SEEN, server))
+}
+
+pub(crate) fn seen_database(key: &[u8]) -> Option<String> {
+    let (_, _, _, database) = unpack::<(u16, u16, String, String)>(key).ok()?;
+    Some(database)
+}
+
 /// The keys that go on where a tuple ends.
 fn below(tuple: &impl TuplePack) -> KeyRange {
     let prefix = pack(tuple);
@@ -76,5 +104,8 @@ mod tests {
         let doc = "a".to_owned();
         assert_eq!(parse_rule(&key), Some(RuleId { instance, doc }));
         assert_eq!(parse_rule(b"x"), None);
+        let key = seen("http://a/", "b");
+        assert!(all_seen("http://a/").contains(&key) && !all_seen("http://").contains(&key));
+        assert_eq!(seen_database(&key).as_deref(), Some("b"));
     }
 }

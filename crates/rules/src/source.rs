@@ -9,9 +9,12 @@ mod follower;
 mod metrics;
 mod options;
 mod position;
+mod reactions;
+mod seed;
 mod service;
 mod sweep;
 
 pub use options::{FeedKind, InvalidSource, Source, SourceOptions, SourcesOptions};
 pub use position::Position;
+pub use reactions::RuleBook;
 pub use service::{FEEDS, Followers, list};

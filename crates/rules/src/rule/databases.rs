@@ -136,7 +136,7 @@ impl Databases {
     }
 
     /// The name of the only database that this is about, as it is or as it stands in URLs.
-    pub(super) fn exact(&self) -> Option<&str> {
+    pub(crate) fn exact(&self) -> Option<&str> {
         match &self.names {
             Names::All => None,
             Names::One(name) => Some(name),

@@ -1,5 +1,7 @@
 //! The feeds of a server, read as one.
 
+use std::collections::BTreeMap;
+
 use couch::{
     Change, Changes, ChangesRequest, DatabaseUpdates, Error, FeedKind as Kind, Idle, Network,
     RequestOptions, Seq, Server,
@@ -7,6 +9,7 @@ use couch::{
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::options::{FeedKind, Source};
+use crate::rule::Event;
 
 /// A feed that is silent for three of these is dropped and opened again.
 const HEARTBEAT_MS: u64 = 10_000;
@@ -15,8 +18,8 @@ const GLOBAL_CHANGES: &str = "_global_changes";
 /// Updates that are handled together.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The databases, each once.
-    pub(super) databases: Vec<String>,
+    /// The databases, and what happened to them.
+    pub(super) databases: BTreeMap<String, Event>,
     pub(super) updates: u64,
     /// The position behind them.
     pub(super) since: Option<Seq>,
@@ -84,19 +87,19 @@ impl Feed {
         }
     }
 
-    /// The next update: database and position. May be cancelled and called again.
-    async fn next(&mut self) -> Result<Option<(String, Seq)>, Error> {
+    /// The next update: database, event and position. May be cancelled and called again.
+    async fn next(&mut self) -> Result<Option<(String, Event, Seq)>, Error> {
         match &mut self.rows {
             Rows::Updates(updates) => {
                 let update = updates.next().await?;
-                Ok(update.map(|update| (update.db_name, update.seq)))
+                Ok(update.map(|update| (update.db_name, event(&update.kind), update.seq)))
             }
             Rows::Global(changes) => loop {
                 let Some(change) = changes.next().await? else {
                     return Ok(None);
                 };
-                if let Some(name) = database_of(&change) {
-                    return Ok(Some((name.to_owned(), change.seq)));
+                if let Some((name, event)) = database_of(&change) {
+                    return Ok(Some((name.to_owned(), event, change.seq)));
                 }
             },
         }
@@ -123,16 +126,17 @@ impl Feed {
                 Ok(Ok(None) | Err(_)) | Err(_) => break,
             }
         }
-        let mut batch = std::mem::take(&mut self.gathered);
-        batch.databases.sort_unstable();
-        batch.databases.dedup();
-        Ok(Some(batch))
+        Ok(Some(std::mem::take(&mut self.gathered)))
     }
 }
 
 impl Batch {
-    fn add(&mut self, (database, seq): (String, Seq)) {
-        self.databases.push(database);
+    fn add(&mut self, (database, event, seq): (String, Event, Seq)) {
+        let before = self.databases.entry(database).or_insert(event);
+        // A new database that was written to is still a new one.
+        if event != Event::Updated {
+            *before = event;
+        }
         self.updates += 1;
         if !seq.is_null() {
             self.since = Some(seq);
@@ -141,9 +145,17 @@ impl Batch {
 }
 
 /// Documents of `_global_changes` are named `updated:NAME`, `created:NAME` and `deleted:NAME`.
-fn database_of(change: &Change) -> Option<&str> {
+fn database_of(change: &Change) -> Option<(&str, Event)> {
     let (kind, name) = change.id.as_str().split_once(':')?;
-    matches!(kind, "updated" | "created" | "deleted").then_some(name)
+    matches!(kind, "updated" | "created" | "deleted").then(|| (name, event(kind)))
+}
+
+fn event(kind: &str) -> Event {
+    match kind {
+        "created" => Event::Created,
+        "deleted" => Event::Deleted,
+        _ => Event::Updated,
+    }
 }
 
 /// The current position of `_db_updates`.

@@ -1,5 +1,6 @@
 //! Follows one source while its job is held.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,10 @@ use super::feed::{Feed, request_options};
 use super::metrics;
 use super::options::{FeedKind, Source};
 use super::position::Position;
+use super::reactions::{Reactions, RuleBook};
+use super::seed::{REACTIONS, listen_again, seed};
 use super::sweep::{Stopped, moved};
+use crate::rule::Event;
 
 /// Jobs that one transaction wakes.
 const WAKES: usize = 400;
@@ -50,19 +54,23 @@ pub(super) struct Follower<'a> {
     pub(super) network: &'a Network,
     pub(super) source: &'a Source,
     pub(super) task: &'a Task<Position>,
+    book: &'a RuleBook,
+    reactions: Reactions<'a>,
     position: Position,
     saved: Instant,
 }
 
 impl<'a> Follower<'a> {
     pub(super) fn new(
-        replications: &'a Replications,
+        book: &'a RuleBook,
         network: &'a Network,
         source: &'a Source,
         task: &'a Task<Position>,
     ) -> Self {
         Self {
-            replications,
+            replications: &book.replications,
+            book,
+            reactions: Reactions::new(book, source),
             network,
             source,
             position: Position {
@@ -76,7 +84,7 @@ impl<'a> Follower<'a> {
 
     /// Follows the source until the job is lost.
     pub(super) async fn run(mut self) -> Result<Finish, Failure> {
-        let Err(error) = self.follow().await;
+        let Err(error) = Box::pin(self.follow()).await;
         Err(error.into())
     }
 
@@ -103,6 +111,18 @@ impl<'a> Follower<'a> {
                 }
             }
         };
+        let (book, source) = (self.book, self.source);
+        tokio::select! {
+            followed = self.follow_by_choice(&connection) => followed,
+            error = seed_forever(book, source, &connection) => Err(error),
+        }
+    }
+
+    /// Follows the source by the best feed that the server allows.
+    async fn follow_by_choice(
+        &mut self,
+        connection: &Server,
+    ) -> Result<std::convert::Infallible, ServiceError> {
         let mut skipped: &[FeedKind] = &[];
         loop {
             let choices = self.source.options().feed.choices();
@@ -110,8 +130,8 @@ impl<'a> Follower<'a> {
             for kind in choices.iter().filter(|kind| !skipped.contains(kind)) {
                 let is_first = *kind == choices[0];
                 let end = match kind {
-                    FeedKind::DbsInfo => self.poll(&connection, is_first).await,
-                    kind => self.read(*kind, &connection).await,
+                    FeedKind::DbsInfo => self.poll(connection, is_first).await,
+                    kind => self.read(*kind, connection).await,
                 };
                 skipped = &[];
                 match end {
@@ -218,9 +238,9 @@ impl<'a> Follower<'a> {
                     self.position.updates += batch.updates;
                     self.position.since = batch.since.or(self.position.since.take());
                     metrics::counted(source.name(), batch.updates);
-                    let follows = |name: &String| source.follows(name);
-                    let names: Vec<_> = batch.databases.into_iter().filter(follows).collect();
-                    self.wake(&names).await?;
+                    let mut databases = batch.databases;
+                    databases.retain(|name, _| source.follows(name));
+                    self.wake(&databases).await?;
                 }
                 found = &mut looking => {
                     looking = look();
@@ -232,7 +252,7 @@ impl<'a> Follower<'a> {
                     };
                     self.position.missed += names.len() as u64;
                     *missed += names.len() as u64;
-                    self.wake(&names).await?;
+                    self.wake(&updated(names)).await?;
                     if *missed >= MISSES_MAX {
                         self.position.reason = Some(format!("the feed missed {missed} changes"));
                         tracing::warn!(source = source.name(), missed,
@@ -266,7 +286,7 @@ impl<'a> Follower<'a> {
         while is_first_choice || Instant::now() < until {
             match moved(self.replications, (&server, connection), None).await {
                 Ok(names) => {
-                    self.wake(&names).await?;
+                    self.wake(&updated(names)).await?;
                     pause = RETRY_PAUSES.0;
                     sleep(self.source.options().poll()).await;
                 }
@@ -283,27 +303,43 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// Wakes what sleeps on databases, and saves the position with the last of it.
-    async fn wake(&mut self, names: &[String]) -> Result<(), ServiceError> {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let server = self.server().to_owned();
-        let must_save = self.saved.elapsed() >= SAVE_PAUSE;
-        loop {
-            let (replications, op) = (self.replications, self.task.jobs().op());
-            let before = self.position.woken;
-            let (position, names, server) = (&self.position, &names, &server);
-            let task = self.task;
-            let woken = (replications.jobs().store())
+    /// Wakes what sleeps on databases and does what rules ask for, and saves the position with the last of it.
+    async fn wake(&mut self, databases: &BTreeMap<String, Event>) -> Result<(), ServiceError> {
+        let now_ms = self.task.jobs().clock().now_ms();
+        let reactions = self.reactions.for_all(databases, now_ms);
+        let (mut rest, must_save) = (&reactions[..], self.saved.elapsed() >= SAVE_PAUSE);
+        let (book, task, server) = (self.book, self.task, self.server().to_owned());
+        while rest.len() > REACTIONS {
+            let (now, later) = rest.split_at(REACTIONS);
+            let (op, server) = (task.jobs().op(), &server);
+            (task.jobs().store())
                 .transact("follow", |tx| async move {
-                    let woken = replications.wake_in(&tx, &op, server, names, WAKES).await?;
-                    if woken < WAKES && (woken > 0 || must_save) {
+                    book.react_in(&tx, &op, server, now).await
+                })
+                .await?;
+            rest = later;
+        }
+        let names: Vec<&str> = databases.keys().map(String::as_str).collect();
+        loop {
+            let (op, before) = (task.jobs().op(), self.position.woken);
+            let (position, names, server) = (&self.position, &names, &server);
+            let woken = (task.jobs().store())
+                .transact("follow", |tx| async move {
+                    let woken = book
+                        .replications
+                        .wake_in(&tx, &op, server, names, WAKES)
+                        .await?;
+                    if woken < WAKES {
+                        book.react_in(&tx, &op, server, rest).await?;
+                    }
+                    if woken < WAKES && (woken > 0 || must_save || !rest.is_empty()) {
                         let position = Position {
                             woken: before + woken as u64,
                             at_ms: op.now_ms,
                             ..position.clone()
                         };
                         let (jobs, job) = (task.jobs(), task.job());
-                        // After a repeated commit there is nothing left to wake.
+                        // After a repeated commit there is nothing left to do.
                         let _repeated = jobs
                             .update_in(&tx, &op, job, Some(encode(&position)))
                             .await?;
@@ -316,7 +352,7 @@ impl<'a> Follower<'a> {
                 metrics::woken(self.source.name(), woken);
             }
             if woken < WAKES {
-                if woken > 0 || must_save {
+                if woken > 0 || must_save || !rest.is_empty() {
                     self.saved = Instant::now();
                 }
                 return Ok(());
@@ -412,6 +448,47 @@ async fn wake_all(replications: &Replications, server: &str) -> Result<(), Servi
                 replications.wake_in(&tx, &op, server, names, WAKES).await
             })
             .await?;
+    }
+}
+
+/// Databases that are known to have changed only.
+fn updated(names: Vec<String>) -> BTreeMap<String, Event> {
+    names
+        .into_iter()
+        .map(|name| (name, Event::Updated))
+        .collect()
+}
+
+/// Looks for the databases of new rules whenever rules change, and now and then for what events did not report.
+async fn seed_forever(book: &RuleBook, source: &Source, connection: &Server) -> ServiceError {
+    let mut rules = book.rules.clone();
+    let mut reactions = Reactions::new(book, source);
+    loop {
+        rules.mark_unchanged();
+        let mut done = seed(&mut reactions, connection, false).await;
+        loop {
+            match done {
+                Ok(()) => {}
+                Err(Stopped::Store(error)) => return error,
+                Err(Stopped::Server(error)) => {
+                    tracing::debug!(source = source.name(), %error, "cannot look for the databases of rules");
+                }
+            }
+            tokio::select! {
+                changed = rules.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    break;
+                }
+                () = sleep(source.options().sweep()) => {}
+            }
+            done = async {
+                listen_again(book, source, connection).await?;
+                seed(&mut reactions, connection, true).await
+            }
+            .await;
+        }
     }
 }
 

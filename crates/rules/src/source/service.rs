@@ -9,7 +9,7 @@ use jobs::{
     Add, Failure, Finish, Holder, JobId, JobType, Jobs, Query, Retry, Signal, State, Task,
     TypeConfig, Worker, WorkerOptions,
 };
-use scheduler::{Replications, ServiceError};
+use scheduler::ServiceError;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::follower::{Follower, encode, stop_following};
 use super::options::{FeedKind, Source};
 use super::position::Position;
+use super::reactions::RuleBook;
 
 /// The type of the jobs that follow sources. A job's id is the name of its source.
 pub const FEEDS: &str = "feeds";
@@ -33,24 +34,19 @@ const LISTED_MAX: usize = 1000;
 
 /// Follows sources on a node. One node at a time follows each.
 pub struct Followers {
-    replications: Replications,
+    book: RuleBook,
     network: Network,
     sources: BTreeMap<String, Source>,
     holder: Holder,
 }
 
 impl Followers {
-    pub fn new(
-        replications: Replications,
-        network: Network,
-        holder: Holder,
-        sources: Vec<Source>,
-    ) -> Self {
+    pub fn new(book: RuleBook, network: Network, holder: Holder, sources: Vec<Source>) -> Self {
         let sources = sources
             .into_iter()
             .map(|source| (source.name().to_owned(), source));
         Self {
-            replications,
+            book,
             network,
             sources: sources.collect(),
             holder,
@@ -67,7 +63,7 @@ impl Followers {
 
     /// Follows sources until the token is cancelled.
     pub async fn run(self, token: CancellationToken) {
-        let jobs = self.replications.jobs().clone();
+        let jobs = self.book.replications.jobs().clone();
         let ty = JobType::new(FEEDS).expect("the type has a valid name");
         let options = WorkerOptions {
             concurrency: self.sources.len() + 1,
@@ -119,7 +115,7 @@ impl Followers {
         let name = String::from_utf8_lossy(task.job().id.as_bytes()).into_owned();
         match self.sources.get(&name) {
             Some(source) => {
-                let follower = Follower::new(&self.replications, &self.network, source, &task);
+                let follower = Follower::new(&self.book, &self.network, source, &task);
                 Box::pin(follower.run()).await
             }
             None => Ok(self.forget(&name, &task).await?),
@@ -141,7 +137,7 @@ impl Followers {
             source = name,
             "a source is in no node's configuration any more, and is not followed"
         );
-        stop_following(&self.replications, &task.data.server).await?;
+        stop_following(&self.book.replications, &task.data.server).await?;
         let (jobs, job) = (task.jobs(), task.job());
         jobs.remove(&JobType::new(FEEDS)?, &job.id).await?;
         Ok(Finish::done())

@@ -8,7 +8,7 @@ use scheduler::{Replications, ServiceError, Sleeper};
 use tokio::time::sleep;
 
 /// Databases per `_dbs_info` request: CouchDB's limit.
-const NAMES_MAX: usize = 100;
+pub(super) const NAMES_MAX: usize = 100;
 /// Sleepers per transaction.
 const ROWS: usize = 1000;
 /// Between two requests, so that a sweep over a million databases does not occupy their server.

@@ -1,17 +1,21 @@
 //! A service, a peer with the databases `a` and `b`, and nodes that replicate and follow the peer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use couch::{EgressOptions, Network, NetworkOptions};
-use docstore::{Db, DocStore, Edit, EditMode};
+use docstore::{Db, DocStore, Edit, EditMode, ReadOptions};
 use document::doc::Doc;
-use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance};
+use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Op};
 use peer::Peer;
 use replication::engine::Budget;
-use rules::source::{Followers, SourceOptions, list};
+use rules::rule::call::Call;
+use rules::rule::{Listeners, Listening, Refused, RuleWatcher, Rules, Sender};
+use rules::source::{Followers, RuleBook, SourceOptions, list};
 use scheduler::{Options, Rank, Replications, Server, ServerSetup, Setup, Writer};
 use serde_json::{Value, json};
-use store::Store;
+use store::{Store, Transaction};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +26,28 @@ pub(crate) struct World {
     store: Store,
     pub(crate) replications: Replications,
     db: Db,
+    rules: Db,
     pub(crate) peer: Peer,
+    sent: mpsc::UnboundedSender<Call>,
+    /// Calls of webhooks.
+    pub(crate) calls: mpsc::UnboundedReceiver<Call>,
+}
+
+/// A sender whose calls the test sees.
+struct Recorder(mpsc::UnboundedSender<Call>);
+
+impl Sender for Recorder {
+    async fn enqueue_in(&self, _: &Transaction, _: &Op, calls: &[Call]) -> jobs::Result<()> {
+        for call in calls {
+            self.0.send(call.clone()).unwrap();
+        }
+        Ok(())
+    }
+
+    async fn send(&self, call: &Call) -> Result<(), Refused> {
+        self.0.send(call.clone()).unwrap();
+        Ok(())
+    }
 }
 
 pub(crate) struct Node {
@@ -33,7 +58,12 @@ pub(crate) struct Node {
 
 async fn service(store: &Store) -> Replications {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
-    let docs = DocStore::new(store.clone(), docstore::Options::default());
+    let kinds = ["_replicator", "_rules"].map(str::to_owned).to_vec();
+    let options = docstore::Options {
+        kinds,
+        ..docstore::Options::default()
+    };
+    let docs = DocStore::new(store.clone(), options);
     let options = Options {
         park_after_sec: 1,
         stats_update_interval_sec: 0,
@@ -51,6 +81,8 @@ impl World {
         let store = Store::open("memory:").await.unwrap();
         let replications = service(&store).await;
         let db = replications.create_database("_replicator").await.unwrap();
+        let rules = replications.create_database("_rules").await.unwrap();
+        let (sent, calls) = mpsc::unbounded_channel();
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         peer.create_database("a").unwrap();
         peer.create_database("b").unwrap();
@@ -58,8 +90,36 @@ impl World {
             store,
             replications,
             db,
+            rules,
             peer,
+            sent,
+            calls,
         }
+    }
+
+    /// Writes or deletes the document of a rule.
+    pub(crate) async fn rule(&self, id: &str, body: Option<&Value>) {
+        let rules = Rules::new(self.replications.clone());
+        let docs = self.replications.docs();
+        let before = docs
+            .get(&self.rules, id, &ReadOptions::default())
+            .await
+            .ok();
+        let text = body.map_or_else(|| "{}".to_owned(), Value::to_string);
+        let mut edit = Edit::new(id, Doc::parse(&text).unwrap()).unwrap();
+        edit.deleted = body.is_none();
+        edit.revisions = before.map(|before| docstore::Revisions::from(before.rev));
+        let edit = rules.prepare(&self.rules, edit).unwrap();
+        let hook = rules.hook();
+        docs.put(&self.rules, &edit, EditMode::NewEdits, &hook)
+            .await
+            .unwrap();
+    }
+
+    /// The row of a rule in `_scheduler/docs`.
+    pub(crate) async fn rule_row(&self, id: &str) -> Value {
+        let row = self.replications.scheduler_doc(&self.rules, id).await;
+        row.unwrap_or_default()
     }
 
     /// A node that follows the peer.
@@ -67,6 +127,7 @@ impl World {
         let replications = service(&self.store).await;
         let jobs = replications.jobs().clone();
         let holder = Holder::new("n").unwrap();
+        let holder_of = holder.clone();
         let network = NetworkOptions {
             egress: EgressOptions::open(),
             ..NetworkOptions::default()
@@ -78,8 +139,19 @@ impl World {
         };
         let source = options.source("peer", |_| None).unwrap();
         let feeds = Followers::register(&jobs).await.unwrap();
-        let of = (replications.clone(), network.clone(), holder.clone());
-        let followers = Followers::new(of.0, of.1, of.2, vec![source]);
+        let rules = Rules::new(replications.clone());
+        let listeners = Listeners::open(rules.clone()).await.unwrap();
+        let (watcher, compiled) = RuleWatcher::new(rules);
+        let book = RuleBook::new(replications.clone(), compiled.clone(), listeners.clone());
+        let listen = listeners.job_type().clone();
+        let listening = Listening {
+            listeners,
+            rules: compiled,
+            sources: watch::channel(Arc::from([source.clone()])).1,
+            network: network.clone(),
+            sender: Recorder(self.sent.clone()),
+        };
+        let followers = Followers::new(book, network.clone(), holder.clone(), vec![source]);
         let ty = replications.job_type().clone();
         let (acceptor, handle) = Acceptor::new(jobs.clone(), ty.clone(), holder.clone());
         let setup = ServerSetup {
@@ -89,9 +161,11 @@ impl World {
         };
         let (server, _) = Server::new(replications, handle, setup);
         let maintenance = Maintenance::new(jobs, jobs::Options::default());
-        let maintenance = maintenance.serve(ty).serve(feeds);
+        let maintenance = maintenance.serve(ty).serve(feeds).serve(listen);
         let (stop, stop_acceptor) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
+        tasks.spawn(watcher.run(stop.clone()));
+        tasks.spawn(listening.run(holder_of, 4, stop.clone()));
         tasks.spawn(server.run(stop.clone()));
         tasks.spawn(followers.run(stop.clone()));
         tasks.spawn(maintenance.run(stop.clone()));
@@ -176,7 +250,7 @@ impl Node {
     /// Stops in order.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
-        for _ in 0..3 {
+        for _ in 0..5 {
             self.tasks.join_next().await.unwrap().unwrap();
         }
         self.stop_acceptor.cancel();

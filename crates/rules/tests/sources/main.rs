@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod fixture;
+mod rules_of_sources;
 
 use peer::{Fault, Faults, On};
 use rules::source::{FeedKind, SourceOptions};

@@ -78,6 +78,16 @@ impl Replications {
         Ok(true)
     }
 
+    /// Removes the job of a rule about a database that is gone.
+    pub async fn unrule_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ruled: &Ruled,
+    ) -> Result<(), ServiceError> {
+        self.drop_job_in(tx, op, &ruled.job()).await.map(drop)
+    }
+
     /// Whether the rule of a job is still there in the same revision.
     pub(crate) async fn rule_holds_in(
         &self,

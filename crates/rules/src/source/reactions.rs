@@ -1,0 +1,192 @@
+//! What rules ask for when a database of a source has changed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+
+use couch::Seq;
+use jobs::{Op, Signal};
+use scheduler::{Replications, Ruled, ServiceError};
+use store::Transaction;
+use tokio::sync::watch;
+
+use super::options::Source;
+use crate::keys;
+use crate::rule::{Compiled, Event, Listeners, Set, Task};
+
+/// Replications of rules that are remembered as known, before they are looked up again.
+const KNOWN_MAX: usize = 1_000_000;
+
+/// The rules that a follower asks. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RuleBook {
+    pub(super) replications: Replications,
+    /// What [`RuleWatcher`](crate::rule::RuleWatcher) reads.
+    pub(super) rules: watch::Receiver<Arc<Set>>,
+    pub(super) listeners: Listeners,
+}
+
+impl RuleBook {
+    pub fn new(
+        replications: Replications,
+        rules: watch::Receiver<Arc<Set>>,
+        listeners: Listeners,
+    ) -> Self {
+        Self {
+            replications,
+            rules,
+            listeners,
+        }
+    }
+
+    pub(super) fn set(&self) -> Arc<Set> {
+        Arc::clone(&self.rules.borrow())
+    }
+}
+
+/// One thing that a rule asks for.
+#[derive(Debug)]
+pub(super) enum Reaction {
+    /// A replication is to be there.
+    Replicate(Box<Ruled>),
+    /// The database of a replication is gone.
+    Forget(Box<Ruled>),
+    /// A database is to be listened to; its name.
+    Listen(Box<Signal>, String),
+}
+
+/// Finds reactions, and remembers which replications are there already.
+pub(super) struct Reactions<'a> {
+    pub(super) book: &'a RuleBook,
+    pub(super) source: &'a Source,
+    known: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl<'a> Reactions<'a> {
+    pub(super) fn new(book: &'a RuleBook, source: &'a Source) -> Self {
+        Self {
+            book,
+            source,
+            known: HashSet::new(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// What the rules ask for because of these events.
+    pub(super) fn for_all(
+        &mut self,
+        databases: &BTreeMap<String, Event>,
+        now_ms: i64,
+    ) -> Vec<Reaction> {
+        let set = self.book.set();
+        if set.is_empty() {
+            return Vec::new();
+        }
+        let mut reactions = Vec::new();
+        for (database, event) in databases {
+            reactions.extend(self.for_one(&set, database, *event, None, now_ms));
+        }
+        reactions
+    }
+
+    /// What the rules ask for because of an event; `seen` is the sequence of the database, if it is known.
+    pub(super) fn for_one(
+        &mut self,
+        set: &Set,
+        database: &str,
+        event: Event,
+        seen: Option<&Seq>,
+        now_ms: i64,
+    ) -> Vec<Reaction> {
+        let mut reactions = Vec::new();
+        // Whatever a rule is about, its replication of a database that is gone goes as well.
+        let about = if event == Event::Deleted {
+            Event::Updated
+        } else {
+            event
+        };
+        for (rule, captures) in set.matching(self.source, database, about) {
+            let Task::Replicate(replicate) = &rule.rule.task else {
+                continue;
+            };
+            let Ok(body) = replicate.body(database, &captures) else {
+                tracing::warn!(
+                    rule = rule.id.doc,
+                    database,
+                    "a rule does not fit a database"
+                );
+                continue;
+            };
+            let is_one = rule.rule.databases.exact().is_some();
+            let ruled = Box::new(ruled(&rule, (!is_one).then_some(database), body));
+            let known =
+                (self.hasher).hash_one((&ruled.instance, &ruled.doc_id, &ruled.rev, database));
+            if event == Event::Deleted {
+                self.known.remove(&known);
+                if !is_one {
+                    reactions.push(Reaction::Forget(ruled));
+                }
+            } else if !self.known.contains(&known) {
+                if self.known.len() >= KNOWN_MAX {
+                    self.known.clear();
+                }
+                self.known.insert(known);
+                reactions.push(Reaction::Replicate(ruled));
+            }
+        }
+        let signals = Listeners::signals(set, self.source, database, event, now_ms, seen);
+        let listen = |signal| Reaction::Listen(Box::new(signal), database.to_owned());
+        reactions.extend(signals.into_iter().map(listen));
+        reactions
+    }
+}
+
+impl RuleBook {
+    /// Does these in the caller's transaction, which must have room for them.
+    pub(super) async fn react_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        server: &str,
+        reactions: &[Reaction],
+    ) -> Result<(), ServiceError> {
+        let mut signals = Vec::new();
+        for (nth, reaction) in reactions.iter().enumerate() {
+            let op = Op {
+                bits: op.bits.wrapping_add(nth as u128 + 1),
+                ..*op
+            };
+            match reaction {
+                Reaction::Replicate(ruled) => {
+                    self.replications.rule_in(tx, &op, ruled).await?;
+                }
+                Reaction::Forget(ruled) => self.replications.unrule_in(tx, &op, ruled).await?,
+                Reaction::Listen(signal, database) => {
+                    signals.push((**signal).clone());
+                    let key = keys::seen(server, database);
+                    if signal.create && tx.snapshot().get(&key).await?.is_none() {
+                        tx.set(&key, b"null");
+                    }
+                }
+            }
+        }
+        if !signals.is_empty() {
+            let ty = self.listeners.job_type();
+            let jobs = self.replications.jobs();
+            jobs.signal_many_in(tx, op, ty, &signals).await?;
+        }
+        Ok(())
+    }
+}
+
+fn ruled(rule: &Compiled, database: Option<&str>, body: document::json::Json) -> Ruled {
+    Ruled {
+        db: rule.db.clone(),
+        instance: rule.id.instance,
+        doc_id: rule.id.doc.clone(),
+        rev: rule.rev.clone(),
+        database: database.map(str::to_owned),
+        body,
+    }
+}

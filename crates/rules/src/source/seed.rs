@@ -1,0 +1,266 @@
+//! What rules ask for about databases that were there before them, and about those whose events were lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use couch::{ListedDatabase, Seq, Server};
+use scheduler::ServiceError;
+use store::{RangeOptions, Transaction};
+use tokio::time::sleep;
+
+use super::options::Source;
+use super::reactions::{Reaction, Reactions, RuleBook};
+use super::sweep::{NAMES_MAX, Stopped};
+use crate::keys;
+use crate::rule::{Compiled, Event, Set};
+
+/// Names per request.
+const PAGE: usize = 1000;
+/// Reactions per transaction.
+pub(super) const REACTIONS: usize = 200;
+/// Between two requests, so that looking at a million databases does not occupy their server.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Looks for the databases of rules that are new, or for all databases of all rules, as of those created unnoticed.
+pub(super) async fn seed(
+    reactions: &mut Reactions<'_>,
+    connection: &Server,
+    all: bool,
+) -> Result<(), Stopped> {
+    let (book, source) = (reactions.book, reactions.source);
+    let set = book.set();
+    let server = source.server().url_text();
+    let new = unseeded(book, server, &set).await?;
+    let rules: Vec<_> = if all {
+        set.iter().cloned().collect()
+    } else {
+        new.clone()
+    };
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let set = Set::new(rules.iter().cloned());
+    let exact: Option<Vec<String>> = (rules.iter())
+        .map(|rule| rule.rule.databases.exact().map(str::to_owned))
+        .collect();
+    if let Some(mut names) = exact {
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| !set.matching(source, name, Event::Updated).is_empty());
+        for names in names.chunks(NAMES_MAX) {
+            seed_some(reactions, connection, &set, names, all).await?;
+        }
+    } else {
+        seed_listed(reactions, connection, &set, all).await?;
+    }
+    mark(book, server, &new).await?;
+    Ok(())
+}
+
+/// Looks through all databases of the server.
+async fn seed_listed(
+    reactions: &mut Reactions<'_>,
+    connection: &Server,
+    set: &Set,
+    all: bool,
+) -> Result<(), Stopped> {
+    let source = reactions.source;
+    let matches = |name: &&String| {
+        source.follows(name) && !set.matching(source, name, Event::Updated).is_empty()
+    };
+    let mut after: Option<String> = None;
+    loop {
+        let page = connection.all_dbs(after.as_deref(), PAGE).await?;
+        let names: Vec<String> = page.iter().filter(matches).cloned().collect();
+        for names in names.chunks(NAMES_MAX) {
+            seed_some(reactions, connection, set, names, all).await?;
+        }
+        if page.len() < PAGE {
+            return Ok(());
+        }
+        after = page.last().cloned();
+        sleep(PAUSE).await;
+    }
+}
+
+async fn seed_some(
+    reactions: &mut Reactions<'_>,
+    connection: &Server,
+    set: &Set,
+    names: &[String],
+    all: bool,
+) -> Result<(), Stopped> {
+    let (book, server) = (reactions.book, reactions.source.server().url_text());
+    let known = seen(book, server, names).await?;
+    let now_ms = book.replications.jobs().clock().now_ms();
+    let mut found = Vec::new();
+    if all {
+        // A database that was not there at the last look is new.
+        for name in names {
+            let for_one = reactions.for_one(set, name, Event::Created, None, now_ms);
+            let is_known = known.contains(name);
+            let listens = |one: &Reaction| matches!(one, Reaction::Listen(..));
+            found.extend(for_one.into_iter().filter(|one| !is_known || !listens(one)));
+        }
+    } else {
+        for ListedDatabase { name, update_seq } in connection.dbs_info(names).await? {
+            if let Some(seq) = update_seq {
+                found.extend(reactions.for_one(set, &name, Event::Updated, Some(&seq), now_ms));
+            }
+        }
+    }
+    for found in found.chunks(REACTIONS) {
+        let op = book.replications.jobs().op();
+        (book.replications.jobs().store())
+            .transact("seed_rules", |tx| async move {
+                book.react_in(&tx, &op, server, found).await
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+/// Those of these databases that have been looked at.
+async fn seen(
+    book: &RuleBook,
+    server: &str,
+    names: &[String],
+) -> Result<Vec<String>, ServiceError> {
+    (book.replications.jobs().store())
+        .transact("look_at_databases", |tx| async move {
+            let mut seen = Vec::new();
+            for name in names {
+                if tx
+                    .snapshot()
+                    .get(&keys::seen(server, name))
+                    .await?
+                    .is_some()
+                {
+                    seen.push(name.clone());
+                }
+            }
+            Ok::<_, ServiceError>(seen)
+        })
+        .await
+}
+
+/// The rules whose databases have not been looked for in this revision.
+async fn unseeded(
+    book: &RuleBook,
+    server: &str,
+    set: &Set,
+) -> Result<Vec<Arc<Compiled>>, ServiceError> {
+    let mut new = Vec::new();
+    let rules: Vec<_> = set.iter().cloned().collect();
+    for rules in rules.chunks(PAGE) {
+        let known = (book.replications.jobs().store()).transact("look_at_rules", |tx| async move {
+            let mut known = Vec::new();
+            for rule in rules {
+                let row = tx.snapshot().get(&keys::seeded(server, &rule.id)).await?;
+                known.push(row.is_some_and(|row| row == rule.rev.as_bytes()));
+            }
+            Ok::<_, ServiceError>(known)
+        });
+        let known = known.await?;
+        let unknown = rules.iter().zip(known).filter(|(_, known)| !known);
+        new.extend(unknown.map(|(rule, _)| Arc::clone(rule)));
+    }
+    Ok(new)
+}
+
+async fn mark(book: &RuleBook, server: &str, rules: &[Arc<Compiled>]) -> Result<(), ServiceError> {
+    for rules in rules.chunks(PAGE) {
+        (book.replications.jobs().store())
+            .transact("mark_rules", |tx| async move {
+                for rule in rules {
+                    tx.set(&keys::seeded(server, &rule.id), rule.rev.as_bytes());
+                }
+                Ok::<_, ServiceError>(())
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+/// The databases that rules ask for calls about and that have changed since the last look; remembers their sequences in the
+/// transaction that signals their jobs.
+pub(super) async fn listen_again(
+    book: &RuleBook,
+    source: &Source,
+    connection: &Server,
+) -> Result<u64, Stopped> {
+    let (server, set) = (source.server().url_text(), book.set());
+    let mut found = 0;
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let rows = rows_after(book, server, after.as_deref()).await?;
+        let is_last = rows.len() < NAMES_MAX;
+        after = rows.last().map(|(key, ..)| key.clone());
+        let names: Vec<String> = rows.iter().map(|(_, name, _)| name.clone()).collect();
+        if names.is_empty() {
+            return Ok(found);
+        }
+        let listed = connection.dbs_info(&names).await?;
+        let mut reactions = Reactions::new(book, source);
+        let now_ms = book.replications.jobs().clock().now_ms();
+        for ((key, _, before), ListedDatabase { name, update_seq }) in rows.iter().zip(listed) {
+            let Some(seq) = update_seq else {
+                let clear = |tx: Transaction| async move {
+                    tx.clear(key);
+                    Ok::<_, ServiceError>(())
+                };
+                book.replications
+                    .jobs()
+                    .store()
+                    .transact("forget_database", clear)
+                    .await?;
+                continue;
+            };
+            if before.is_same(&seq) {
+                continue;
+            }
+            found += 1;
+            let for_one = &reactions.for_one(&set, &name, Event::Updated, Some(before), now_ms);
+            let op = book.replications.jobs().op();
+            let seq = &seq;
+            (book.replications.jobs().store())
+                .transact("listen_again", |tx| async move {
+                    book.react_in(&tx, &op, server, for_one).await?;
+                    tx.set(key, seq.as_json().as_bytes());
+                    Ok::<_, ServiceError>(())
+                })
+                .await?;
+        }
+        sleep(PAUSE).await;
+        if is_last {
+            return Ok(found);
+        }
+    }
+}
+
+type Seen = (Vec<u8>, String, Seq);
+
+async fn rows_after(
+    book: &RuleBook,
+    server: &str,
+    after: Option<&[u8]>,
+) -> Result<Vec<Seen>, ServiceError> {
+    (book.replications.jobs().store())
+        .transact("list_databases", |tx| async move {
+            let mut range = keys::all_seen(server);
+            if let Some(after) = after {
+                range.begin = [after, b"\0"].concat().into();
+            }
+            let rows = tx
+                .snapshot()
+                .get_range(range, RangeOptions::limit(NAMES_MAX));
+            let rows = rows.collect().await?;
+            let seen = rows.into_iter().filter_map(|row| {
+                let name = keys::seen_database(&row.key)?;
+                let seq = Seq::from_json(std::str::from_utf8(&row.value).ok()?)?;
+                Some((row.key.to_vec(), name, seq))
+            });
+            Ok::<_, ServiceError>(seen.collect())
+        })
+        .await
+}

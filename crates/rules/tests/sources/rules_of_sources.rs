@@ -1,0 +1,111 @@
+//! Rules, from the document to the replication or call.
+
+use std::time::Duration;
+
+use rules::source::SourceOptions;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::fixture::World;
+
+fn quick() -> SourceOptions {
+    SourceOptions {
+        sweep_sec: 1,
+        ..SourceOptions::default()
+    }
+}
+
+fn is_copied(world: &World, target: &str, id: &str) -> bool {
+    matches!(world.peer.get(target, id), Ok(Some(_)))
+}
+
+/// As Spiegel's documents do: it runs when it is written, and after each change.
+#[tokio::test]
+async fn a_rule_about_one_database_replicates_it() {
+    let world = World::new().await;
+    world.change("early");
+    let _node = world.node(SourceOptions::default()).await;
+    let rule = json!({
+        "type": "replicator", "source": world.peer.database_url("a"),
+        "target": world.peer.database_url("b"),
+    });
+    world.rule("x", Some(&rule)).await;
+    world.until_copied("early").await;
+    let sleeps = async || world.rule_row("x").await["info"]["asleep"] == true;
+    world.until(sleeps).await;
+    assert_eq!(world.rule_row("x").await["dirty"], false);
+    world.change("late");
+    world.until_copied("late").await;
+    world.until(sleeps).await;
+    world.rule("x", None).await;
+    world.change("later");
+    world
+        .until(async || world.rule_row("x").await == Value::Null)
+        .await;
+    assert!(!is_copied(&world, "b", "later"));
+}
+
+/// One rule covers the databases that are there, and those to come.
+#[tokio::test]
+async fn a_rule_about_many_databases_replicates_each() {
+    let world = World::new().await;
+    for name in ["user_ann", "user_bob", "other"] {
+        world.peer.create_database(name).unwrap();
+        world.peer.put(name, r#"{"_id":"early"}"#).unwrap();
+    }
+    let _node = world.node(quick()).await;
+    let rule = json!({
+        "type": "replicator", "create_target": true,
+        "match": {"database": "^user_(?<name>[a-z]+)$"},
+        "source": format!("{}/user_${{name}}", world.peer.url()),
+        "target": format!("{}/copy_${{name}}", world.peer.url()),
+    });
+    world.rule("x", Some(&rule)).await;
+    world
+        .until(async || is_copied(&world, "copy_ann", "early"))
+        .await;
+    world
+        .until(async || is_copied(&world, "copy_bob", "early"))
+        .await;
+    world.peer.create_database("user_cy").unwrap();
+    world.peer.put("user_cy", r#"{"_id":"early"}"#).unwrap();
+    world
+        .until(async || is_copied(&world, "copy_cy", "early"))
+        .await;
+    world.peer.put("user_ann", r#"{"_id":"late"}"#).unwrap();
+    world
+        .until(async || is_copied(&world, "copy_ann", "late"))
+        .await;
+    assert!(world.peer.get("copy_other", "early").is_err());
+}
+
+/// A rule begins with what changes after it was written, and sees every change from then on.
+#[tokio::test]
+async fn a_rule_calls_for_each_change() {
+    let mut world = World::new().await;
+    world.change("old");
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    let rule = json!({
+        "type": "on_change", "db_name": "^a$", "url": "http://127.0.0.1:1/${change.id}",
+        "method": "POST", "params": {"db": "$db_name", "n": 1},
+    });
+    world.rule("x", Some(&rule)).await;
+    // Its databases have been looked for once it has a job that has ended.
+    let ty = jobs::JobType::new("listen").unwrap();
+    let ended = async || {
+        let counts = world.replications.jobs().counts(&ty).await.unwrap();
+        counts.finished == 1
+    };
+    world.until(ended).await;
+    for id in ["one", "two", "three"] {
+        world.change(id);
+    }
+    let mut urls = Vec::new();
+    while urls.len() < 3 {
+        let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+        urls.push(call.unwrap().unwrap().url);
+    }
+    let expected = ["one", "two", "three"].map(|id| format!("http://127.0.0.1:1/{id}"));
+    assert_eq!(urls, expected);
+}
