@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use docstore::DocStore;
 use jobs::NotifierHandle;
-use rules::rule::Rules;
 use rules::deliver::Deliveries;
+use rules::rule::Rules;
 use scheduler::Replications;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;

@@ -20,8 +20,8 @@ use zeroize::Zeroize as _;
 pub use problem::{Origin, Problem, Refused};
 pub use sections::{
     Admins, AuthOptions, CouchdbOptions, DurabilityOption, HttpOptions, JwtKeys, JwtOptions,
-    KeyOptions, LogFormat, LogOptions, MetricsOptions, NodeOptions, NodeTypes, Secrets,
-    StoreOptions,
+    KeyOptions, LogFormat, LogOptions, MetricsOptions, NodeOptions, NodeTypes, RulesOptions,
+    Secrets, StoreOptions,
 };
 
 use problem::nearest;
@@ -86,6 +86,10 @@ pub struct Config {
     /// nothing meanwhile. The cluster of `upstream.url` is one of them under the name `upstream`, unless a section
     /// has its URL. All nodes need the same sections. Each section `[sources.NAME]` has these options:
     pub sources: rules::source::SourcesOptions,
+    /// Rules, the documents of databases `_rules`, `NAME/_rules` and `spiegel`.
+    pub rules: RulesOptions,
+    /// Calls of webhooks.
+    pub webhooks: rules::deliver::Options,
     /// Options from CouchDB's section of the same name.
     pub couchdb: CouchdbOptions,
     /// The job queue, under CouchDB's names.

@@ -1,8 +1,11 @@
 //! A running node: wires its roles together, and stops them in order.
 
+mod following;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
@@ -17,8 +20,9 @@ use couch::{Network, NetworkOptions, Policy};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use replication::engine::Budget;
-use rules::rule::{Listeners as RuleListeners, RuleWatcher, Rules};
-use rules::source::{Followers, RuleBook};
+use rules::deliver::{Deliveries, EventCalls, PasswordCell};
+use rules::rule::{Listeners as RuleListeners, Rules};
+use rules::source::Followers;
 use scheduler::{Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
 use store::Store;
 use store::nodes::{self, Registration};
@@ -32,6 +36,7 @@ use crate::config::Config;
 use crate::keys::KeyRing;
 use crate::metrics::{Collected, Scraped};
 use crate::{admins, random, tls};
+use following::Following;
 
 /// Time limit of an orderly stop.
 pub const STOP_MAX: Duration = Duration::from_secs(15);
@@ -39,6 +44,8 @@ pub const STOP_MAX: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Node {
     replications: Replications,
+    deliveries: Deliveries,
+    passwords: PasswordCell,
     service: Option<Service>,
     admin_secret: [u8; 32],
     address: Option<SocketAddr>,
@@ -98,10 +105,13 @@ impl Node {
         let mut network = network(config)?;
         network.egress.own = addresses::of_store(config).await;
         network.egress.own.extend(listeners.addresses());
-        let replications = replications(config, keys, store, &network).await?;
+        let (replications, deliveries) = opened(config, keys, store, &network).await?;
+        let passwords = following::passwords(config.rules.passwords_file.as_deref())?;
         let admin_secret = admins::secret(keys)?;
         let mut node = Self {
             replications,
+            deliveries,
+            passwords: PasswordCell::new(passwords),
             service: None,
             admin_secret,
             address: listeners.addresses().next(),
@@ -128,9 +138,13 @@ impl Node {
         node.register(config).await?;
         let replications = &node.replications;
         let feeds = Followers::register(replications.jobs()).await?;
+        let listen = RuleListeners::open(Rules::new(replications.clone())).await?;
+        let listen = listen.job_type().clone();
         let maintenance = Maintenance::new(replications.jobs().clone(), config.couch_jobs.clone())
             .serve(replications.job_type().clone())
-            .serve(feeds);
+            .serve(feeds)
+            .serve(listen)
+            .serve(node.deliveries.job_type().clone());
         node.inner
             .start("activity monitor", |stop| maintenance.run(stop));
         let collected = collected.clone();
@@ -179,7 +193,7 @@ impl Node {
         let rendered = collected.clone();
         let service = Service::new(api::Setup {
             replications: replications.clone(),
-            deliveries: None,
+            deliveries: Some(self.deliveries.clone()),
             authenticator: authenticator(config, keys, admins)?,
             follow: Some(follow),
             metrics: Some(api::Metrics::new(move || rendered.render())),
@@ -207,16 +221,15 @@ impl Node {
         let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
         let network = Network::new(network, random())?;
-        let sources = config.sources().map_err(anyhow::Error::msg)?;
-        let rules = Rules::new(replications.clone());
-        let listening = RuleListeners::open(rules.clone()).await?;
-        let (watcher, compiled) = RuleWatcher::new(rules);
-        self.inner
-            .start("watcher of rules", |stop| watcher.run(stop));
-        let book = RuleBook::new(replications.clone(), compiled, listening);
-        let followers = Followers::new(book, network.clone(), holder.clone(), sources);
-        self.outer
-            .start("followers of sources", |stop| followers.run(stop));
+        let following = Following {
+            config,
+            replications,
+            deliveries: &self.deliveries,
+            network: &network,
+            holder: &holder,
+            passwords: &self.passwords,
+        };
+        following.start(&mut self.outer, &mut self.inner).await?;
         let setup = ServerSetup {
             node: holder,
             network,
@@ -245,6 +258,8 @@ impl Node {
     /// Applies reloadable settings: options of `[replicator]`, and administrators.
     pub async fn apply(&self, config: &Config) -> anyhow::Result<()> {
         self.replications.set_options(config.replicator.clone())?;
+        let file = config.rules.passwords_file.as_deref();
+        self.passwords.set(following::passwords(file)?);
         if let Some(service) = &self.service {
             service.set_admins(admins::hash_all(&config.admins, self.admin_secret).await?);
         }
@@ -299,7 +314,20 @@ pub(crate) async fn replications(
     store: Store,
     network: &NetworkOptions,
 ) -> anyhow::Result<Replications> {
+    let (replications, _) = opened(config, keys, store, network).await?;
+    Ok(replications)
+}
+
+/// Replications of a store and the calls of its webhooks.
+async fn opened(
+    config: &Config,
+    keys: &KeyRing,
+    store: Store,
+    network: &NetworkOptions,
+) -> anyhow::Result<(Replications, Deliveries)> {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
+    let deliveries = Deliveries::open(jobs.clone(), &config.webhooks).await?;
+    let events = EventCalls::new(deliveries.clone(), &config.webhooks.events);
     let docs = docstore::Options {
         kinds: ["_replicator", "_users"]
             .into_iter()
@@ -316,11 +344,11 @@ pub(crate) async fn replications(
         uuid: config.couchdb.uuid.clone(),
         job_timeout: Some(Duration::from_secs(config.couch_jobs.job_timeout_sec)),
         policy: Some(Policy::new(network)?),
-        events: None,
+        events: events.map(|events| Arc::new(events) as Arc<_>),
         legacy_host: config.couchdb.legacy_host().map_err(|what| anyhow!(what))?,
     };
     match Replications::open(jobs, DocStore::new(store, docs), setup).await {
-        Ok(replications) => Ok(replications),
+        Ok(replications) => Ok((replications, deliveries)),
         Err(ServiceError::Unreadable(Unreadable::OtherKey(name))) => bail!(other_key(&name)),
         Err(ServiceError::Unreadable(error)) => Err(anyhow!(error).context(
             "credentials in this store may be sealed with other keys; give this node the key file of the others, or put the \

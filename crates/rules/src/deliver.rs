@@ -6,6 +6,7 @@
 //! Start reading at `identity.rs`, `delivery.rs` and `hosts.rs`.
 
 mod delivery;
+mod direct;
 mod events;
 mod hosts;
 mod identity;
@@ -23,6 +24,7 @@ use jobs::{Add, JobType, Jobs, Lane, Op, State, TypeConfig};
 use store::Transaction;
 
 pub use delivery::Attempt;
+pub use direct::Calls;
 pub use events::EventCalls;
 pub use listing::{Filter, Listing, Run, Shown};
 pub use options::{EventOptions, Options};

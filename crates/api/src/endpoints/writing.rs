@@ -57,12 +57,12 @@ impl<'a> Writing<'a> {
         }
         if self.opened.has_rules() {
             let hook = self.shared.rules.hook();
-            return Ok(docs.put(db, &edit, mode, &hook).await?);
+            return Ok(Box::pin(docs.put(db, &edit, mode, &hook)).await?);
         }
         let (edits, meanings) = ([edit], [meaning]);
         let hook = self.shared.replications.hook(self.writer.clone());
         let hook = hook.knowing(&edits, &meanings);
-        Ok(docs.put(db, &edits[0], mode, &hook).await?)
+        Ok(Box::pin(docs.put(db, &edits[0], mode, &hook)).await?)
     }
 
     /// Deletes a document; fails if it does not exist.
@@ -76,10 +76,11 @@ impl<'a> Writing<'a> {
             return docs.delete(db, id, rev, &hook).await;
         }
         if self.opened.has_rules() {
-            return Ok(docs.delete(db, id, rev, &self.shared.rules.hook()).await?);
+            let hook = self.shared.rules.hook();
+            return Ok(Box::pin(docs.delete(db, id, rev, &hook)).await?);
         }
         let hook = self.shared.replications.hook(self.writer.clone());
-        Ok(docs.delete(db, id, rev, &hook).await?)
+        Ok(Box::pin(docs.delete(db, id, rev, &hook)).await?)
     }
 
     /// Writes documents independently; the results are in order.
@@ -115,7 +116,7 @@ impl<'a> Writing<'a> {
             } else {
                 let hook = self.shared.replications.hook(self.writer.clone());
                 let hook = hook.knowing(&accepted, &meanings);
-                docs.bulk_docs(db, &accepted, mode, &hook).await?
+                Box::pin(docs.bulk_docs(db, &accepted, mode, &hook)).await?
             };
             let written = written.into_iter();
             written.map(|answer| answer.map_err(Error::from)).collect()

@@ -35,6 +35,7 @@ impl Config {
         );
         check("secrets", self.secrets.named().map(drop));
         check("sources", self.sources().map(drop));
+        check("webhooks", self.webhooks.validate().map_err(str::to_owned));
         check("jwt_keys", text(self.check_tokens()));
         check("chttpd_auth", self.check_secrets());
         for (name, password) in &self.admins.0 {

@@ -328,6 +328,15 @@ impl fmt::Debug for Admins {
     }
 }
 
+/// The section `[rules]`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RulesOptions {
+    /// JSON file with the passwords of user names in the URLs of webhooks: `{"HOST": {"USER": "PASSWORD"}}`, as for Spiegel.
+    /// Read again on SIGHUP.
+    pub passwords_file: Option<PathBuf>,
+}
+
 /// The section `[secrets]`.
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(transparent)]

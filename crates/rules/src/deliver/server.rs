@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Deliveries;
 use super::delivery::Delivery;
+use super::direct::Calls;
 use super::hosts::{Admission, Hosts};
 use super::metrics;
 use super::options::Options;
@@ -43,10 +44,10 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    deliveries: Deliveries,
+pub(super) struct Shared {
+    pub(super) deliveries: Deliveries,
     acceptor: AcceptorHandle,
-    sender: Sender,
+    pub(super) sender: Sender,
     hosts: Hosts,
     in_flight_max: usize,
     /// No more calls begin.
@@ -88,6 +89,11 @@ impl Server {
         Ok(Self {
             shared: Arc::new(shared),
         })
+    }
+
+    /// Makes single calls, without the limits of this server.
+    pub fn calls(&self) -> Calls {
+        Calls(Arc::clone(&self.shared))
     }
 
     /// Works until the token is cancelled; then calls in flight may end, and all other jobs go back to the queue.

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::options::Source;
 use crate::keys;
-use crate::rule::{Compiled, Event, Listeners, Set, Task};
+use crate::rule::{Event, Listeners, Set};
 
 /// Replications of rules that are remembered as known, before they are looked up again.
 const KNOWN_MAX: usize = 1_000_000;
@@ -107,26 +107,20 @@ impl<'a> Reactions<'a> {
             event
         };
         for (rule, captures) in set.matching(self.source, database, about) {
-            let Task::Replicate(replicate) = &rule.rule.task else {
-                continue;
+            let ruled = match rule.replication(database, &captures) {
+                None => continue,
+                Some(Ok(ruled)) => Box::new(ruled),
+                Some(Err(error)) => {
+                    let doc_id = &rule.id.doc;
+                    tracing::warn!(rule = doc_id, database, %error, "a rule does not fit a database");
+                    continue;
+                }
             };
-            let Ok(body) = replicate.body(database, &captures) else {
-                tracing::warn!(
-                    rule = rule.id.doc,
-                    database,
-                    "a rule does not fit a database"
-                );
-                continue;
-            };
-            let is_one = rule.rule.databases.exact().is_some();
-            let ruled = Box::new(ruled(&rule, (!is_one).then_some(database), body));
             let known =
                 (self.hasher).hash_one((&ruled.instance, &ruled.doc_id, &ruled.rev, database));
             if event == Event::Deleted {
                 self.known.remove(&known);
-                if !is_one {
-                    reactions.push(Reaction::Forget(ruled));
-                }
+                reactions.push(Reaction::Forget(ruled));
             } else if !self.known.contains(&known) {
                 if self.known.len() >= KNOWN_MAX {
                     self.known.clear();
@@ -177,16 +171,5 @@ impl RuleBook {
             jobs.signal_many_in(tx, op, ty, &signals).await?;
         }
         Ok(())
-    }
-}
-
-fn ruled(rule: &Compiled, database: Option<&str>, body: document::json::Json) -> Ruled {
-    Ruled {
-        db: rule.db.clone(),
-        instance: rule.id.instance,
-        doc_id: rule.id.doc.clone(),
-        rev: rule.rev.clone(),
-        database: database.map(str::to_owned),
-        body,
     }
 }

@@ -98,17 +98,20 @@ pub(super) fn body(path: &str) -> Value {
             let group = members(&json!({"names": texts(), "roles": texts()}), &[]);
             members(&json!({"admins": group, "members": group}), &[])
         }
-        "_test" => members(
-            &json!({
-                "rule": object(), "id": {"type": "string"}, "databases": texts(),
-                "change": members(&json!({"doc": object(), "seq": {}}), &[]),
-            }),
-            &[],
-        ),
+        "_test" => trial(),
         "_revs_limit" => json!({"type": "integer", "minimum": 1}),
         "{docid}" | "{db}" => object(),
         _ => json!({}),
     }
+}
+
+fn trial() -> Value {
+    let object = json!({"type": "object"});
+    let change = members(&json!({"doc": object, "seq": {}}), &[]);
+    let texts = json!({"type": "array", "items": {"type": "string"}});
+    let id = json!({"type": "string"});
+    let fields = json!({"rule": object, "id": id, "databases": texts, "change": change});
+    members(&fields, &[])
 }
 
 fn replication() -> Value {

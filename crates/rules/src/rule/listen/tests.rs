@@ -82,11 +82,8 @@ impl Fixture {
             .await
             .unwrap();
         let rules = Rules::new(replications);
-        let db = rules
-            .replications()
-            .create_database("_rules")
-            .await
-            .unwrap();
+        let db = rules.replications().create_database("_rules").await;
+        let db = db.unwrap();
         let listeners = Listeners::open(rules.clone()).await.unwrap();
         let deliveries = JobType::new("deliveries").unwrap();
         jobs.set_type(&deliveries, TypeConfig::new(30_000))
@@ -95,11 +92,7 @@ impl Fixture {
         let peer = Peer::start(peer::Options::default()).await.unwrap();
         peer.create_database("a").unwrap();
         let source = super::super::tests::source(&peer.url());
-        let network = NetworkOptions {
-            egress: EgressOptions::open(),
-            ..NetworkOptions::default()
-        };
-        let network = Network::new(network, [7; 32]).unwrap();
+        let network = open_network();
         let (notifier, follow) = Notifier::new(
             jobs.clone(),
             listeners.job_type().clone(),
@@ -231,6 +224,14 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop.cancel();
     }
+}
+
+fn open_network() -> Network {
+    let options = NetworkOptions {
+        egress: EgressOptions::open(),
+        ..NetworkOptions::default()
+    };
+    Network::new(options, [7; 32]).unwrap()
 }
 
 /// Makes the calls that are enqueued.

@@ -1,0 +1,49 @@
+//! Calls of rules that block, which listeners make themselves, in order.
+
+use std::sync::Arc;
+
+use jobs::Op;
+use store::Transaction;
+
+use super::delivery::{Delivery, Outcome};
+use super::server::Shared;
+use super::{Deliveries, sender};
+use crate::rule::call::Call;
+use crate::rule::{Refused, Sender};
+
+/// Enqueues calls, or makes them at once. Cheap to clone.
+#[derive(Clone)]
+pub struct Calls(pub(super) Arc<Shared>);
+
+impl Calls {
+    fn deliveries(&self) -> &Deliveries {
+        &self.0.deliveries
+    }
+}
+
+impl Sender for Calls {
+    async fn enqueue_in(&self, tx: &Transaction, op: &Op, calls: &[Call]) -> jobs::Result<()> {
+        self.deliveries().enqueue_many_in(tx, op, calls).await
+    }
+
+    async fn send(&self, call: &Call) -> Result<(), Refused> {
+        let refused = |reason: String, retry_after| Refused {
+            reason,
+            retry_after,
+        };
+        let Some((url, _)) = sender::address(call) else {
+            return Err(refused("its URL is not valid".to_owned(), None));
+        };
+        let sent = self.0.sender.send(url, &Delivery::new(call)).await;
+        let attempt = sent.attempt;
+        let reason = || match (attempt.status, &attempt.error) {
+            (_, Some(error)) => error.clone(),
+            (status, None) => format!("the endpoint answered {}", status.unwrap_or_default()),
+        };
+        match sent.outcome {
+            Outcome::Delivered => Ok(()),
+            Outcome::Failed(after) => Err(refused(reason(), after)),
+            Outcome::Dead => Err(refused(reason(), None)),
+        }
+    }
+}
