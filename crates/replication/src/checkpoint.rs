@@ -4,11 +4,14 @@
 //! from a backup, a replacement, a new database under the same name), the newest common session is a safe position.
 //! Format and procedure are CouchDB's, so either replicator can continue the other's work.
 
+mod resume;
 mod writer;
 
 use couch::Seq;
 use serde_json::{Map, Value};
 
+pub use resume::Resume;
+pub(crate) use resume::Since;
 pub(crate) use writer::{Checkpointer, SOURCE_STARTED, Session, Side, same_instance};
 
 /// Maximum number of history entries.
@@ -22,7 +25,7 @@ pub(crate) struct Log {
 
 /// The position where a replication resumes.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Resume {
+pub(crate) struct Start {
     pub(crate) start: Seq,
     /// Earlier sessions, newest first.
     pub(crate) history: Vec<Value>,
@@ -63,10 +66,10 @@ impl Log {
 /// CouchDB uses the one of the side it looks at. Positions differ after a crash between the two writes, which is
 /// harmless, but also if one database was restored from a backup: then only the earlier position is certain to be in
 /// both.
-pub(crate) fn compare(source: &Log, target: &Log) -> Resume {
+pub(crate) fn compare(source: &Log, target: &Log) -> Start {
     if source.session_id() == target.session_id() {
         let start = earlier(source.get("source_last_seq"), target.get("source_last_seq"));
-        return Resume {
+        return Start {
             start,
             history: source.history().to_vec(),
         };
@@ -74,20 +77,20 @@ pub(crate) fn compare(source: &Log, target: &Log) -> Resume {
     let (mut ours, mut theirs) = (source.history(), target.history());
     while let ([our_head, our_rest @ ..], [their_head, their_rest @ ..]) = (ours, theirs) {
         if let Some(same) = find(our_head, theirs) {
-            return Resume {
+            return Start {
                 start: recorded(our_head, same),
                 history: our_rest.to_vec(),
             };
         }
         if let Some(same) = find(their_head, our_rest) {
-            return Resume {
+            return Start {
                 start: recorded(their_head, same),
                 history: their_rest.to_vec(),
             };
         }
         (ours, theirs) = (our_rest, their_rest);
     }
-    Resume {
+    Start {
         start: Seq::zero(),
         history: Vec::new(),
     }
@@ -155,14 +158,14 @@ mod tests {
     }
 
     fn check(source: &[(&str, u64)], target: &[(&str, u64)], start: u64, history: &[&str]) {
-        let resume = compare(&log(source), &log(target));
-        let ids: Vec<_> = resume
+        let found = compare(&log(source), &log(target));
+        let ids: Vec<_> = found
             .history
             .iter()
             .map(|entry| entry["session_id"].as_str().unwrap())
             .collect();
         assert_eq!(
-            (resume.start.as_number(), ids.as_slice()),
+            (found.start.as_number(), ids.as_slice()),
             (Some(start), history)
         );
     }
@@ -222,7 +225,7 @@ mod tests {
     #[test]
     fn odd_documents_do_not_confuse() {
         let odd = |body: Value| Log::new(body.as_object().unwrap().clone());
-        let zero = Resume {
+        let zero = Start {
             start: Seq::zero(),
             history: Vec::new(),
         };

@@ -36,6 +36,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tracing::{Instrument as _, info_span};
 
+pub use crate::checkpoint::Resume;
 pub use budget::Budget;
 pub use handles::{Checkpoint, Control, Gate, Halt, Handles};
 pub use observer::{Mistake, Observer};
@@ -89,6 +90,8 @@ pub struct Run {
     pub filter_code: Option<String>,
     /// Counters of earlier runs.
     pub stats: Stats,
+    /// What the last run of this job reported in its progress, if it is kept: checkpoints are then not always rewritten.
+    pub resume: Option<Resume>,
     /// A new random id, 32 hexadecimal digits.
     pub session_id: String,
     /// Connections to the endpoints.
@@ -117,6 +120,7 @@ impl Run {
             identity,
             filter_code,
             stats: Stats::default(),
+            resume: None,
             session_id,
             network,
             settings,
@@ -205,20 +209,27 @@ pub async fn ahead(
 }
 
 /// Runs a replication until it completes, fails, or is stopped. A continuous one never completes.
-pub async fn run(run: Run, handles: Handles) -> Result<Report, Error> {
+pub async fn run(mut run: Run, handles: Handles) -> Result<Report, Error> {
     let abort = handles.abort.clone();
     let stop = handles.stop.clone();
     // Boxed, so that a waiting run does not keep space for the earlier phase.
     let inner = async {
-        let opened = tokio::select! {
-            biased;
-            // Nothing was done, so there is nothing to record.
-            () = stop.cancelled() => return Ok(stopped_early()),
-            opened = Box::pin(open::open(&run, Timestamp::now())).instrument(info_span!("open")) => {
-                opened.inspect_err(|_| metrics::failed_start())?
+        loop {
+            let opened = tokio::select! {
+                biased;
+                // Nothing was done, so there is nothing to record.
+                () = stop.cancelled() => return Ok(stopped_early()),
+                opened = Box::pin(open::open(&run, Timestamp::now())).instrument(info_span!("open")) => {
+                    opened.inspect_err(|_| metrics::failed_start())?
+                }
+            };
+            let was_warm = opened.resume.is_some();
+            match Box::pin(driver::drive(&run, opened, handles.clone())).await {
+                // It may have been another database from the beginning: one that was restored with its checkpoint.
+                Err(Error::Checkpoint(_)) if was_warm => run.resume = None,
+                ended => return ended,
             }
-        };
-        Box::pin(driver::drive(&run, opened, handles)).await
+        }
     };
     tokio::select! {
         biased;

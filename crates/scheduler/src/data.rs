@@ -18,6 +18,7 @@ use crate::seal::{Sealer, Unreadable};
 use crate::traces;
 pub(crate) use asleep::{Asleep, Wake};
 pub(crate) use label::{Census, counted, label, waiting};
+use replication::engine::Resume;
 use replication::params::{Defaults, Grant, Invalid, Replication};
 pub(crate) use spec::{Shown, Spec};
 
@@ -167,6 +168,9 @@ pub(crate) struct JobData {
     pub(crate) trace: Option<String>,
     /// Newest first.
     pub(crate) history: Vec<Event>,
+    /// What the last run found out for the next.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) resume: Option<Resume>,
     /// The response to `POST /_replicate`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) result: Option<Map<String, Value>>,
@@ -242,6 +246,7 @@ impl JobData {
                 timestamp: now,
                 reason: None,
             }],
+            resume: None,
             result: None,
         }
     }

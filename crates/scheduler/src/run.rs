@@ -265,6 +265,8 @@ impl Work<'_> {
             identity,
             filter_code,
             stats,
+            // If the run fails, the next one starts without.
+            resume: data.resume.take(),
             session_id: format!("{:032x}", self.runner.replications.entropy().bits()),
             network: self.runner.network.clone(),
             settings,

@@ -292,6 +292,37 @@ async fn jobs_are_restarted_paused_and_resumed() {
     refused.refuses(401, "unauthorized", "You are not a server admin.");
 }
 
+/// What a run keeps is stored with its job.
+#[tokio::test]
+async fn a_job_that_runs_again_takes_few_requests() {
+    let world = World::new().await;
+    world.peer.create_database("copy").unwrap();
+    let target = world.peer.database_url("copy");
+    let result = world
+        .replicate(&json!({"target": target, "create_target": false}))
+        .await
+        .gives(200);
+    let locals = world.peer.contents("a").unwrap().locals;
+    let (local, _) = locals.first_key_value().unwrap();
+    let path = format!("/_scheduler/jobs/{}", local.trim_start_matches("_local/"));
+    let rev = world.peer.get("a", "1").unwrap().unwrap()["_rev"].clone();
+    let update = json!({"_id": "1", "_rev": rev, "n": 1});
+    world.peer.put("a", &update.to_string()).unwrap();
+    world.peer.clear_requests();
+    let restarted = world
+        .root()
+        .post(&format!("{path}/_restart"), &json!({}))
+        .await;
+    assert_eq!(restarted.gives(200), json!({"ok": true}), "{result:#}");
+    world
+        .until(&path, |job| {
+            job["state"] == "completed" && job["info"]["docs_written"] == 4
+        })
+        .await;
+    let requests = world.peer.requests();
+    assert_eq!(requests.len(), 6, "{requests:#?}");
+}
+
 /// It would fail again with the same error, so it is not reported as running.
 #[tokio::test]
 async fn what_describes_no_replication_is_not_restarted() {

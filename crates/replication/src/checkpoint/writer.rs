@@ -1,6 +1,6 @@
 //! Writes checkpoints.
 
-use couch::{Database, DatabaseInfo, Rev, Seq};
+use couch::{Database, Rev, Seq};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use serde_json::{Map, Value, json};
@@ -27,14 +27,14 @@ impl Side {
     pub(crate) fn new(
         name: &'static str,
         database: &Database,
-        info: DatabaseInfo,
+        instance_start_time: String,
         log: Log,
     ) -> Self {
         Self {
             name,
             database: database.clone(),
             log,
-            instance_start_time: info.instance_start_time,
+            instance_start_time,
         }
     }
 }
@@ -60,6 +60,8 @@ pub(crate) struct Checkpointer {
     pub(crate) both: bool,
     /// The sequence of the last checkpoint.
     pub(crate) committed: Seq,
+    /// When this run last wrote one.
+    pub(crate) written: Option<Timestamp>,
 }
 
 impl Checkpointer {
@@ -79,6 +81,7 @@ impl Checkpointer {
         }
         put(&mut self.target, &self.base, &body).await?;
         self.committed = through.clone();
+        self.written = Some(now);
         Ok(body)
     }
 
@@ -117,7 +120,8 @@ impl Checkpointer {
         )))
     }
 
-    fn body(&self, through: &Seq, stats: &Stats, now: Timestamp) -> Map<String, Value> {
+    /// The body of a checkpoint.
+    pub(crate) fn body(&self, through: &Seq, stats: &Stats, now: Timestamp) -> Map<String, Value> {
         let session = &self.session;
         let (started, ended) = (rfc1123(session.started), rfc1123(now));
         let text = |name: &str, value: Value| (name.to_owned(), value);

@@ -11,6 +11,7 @@ use super::progress::FailedDoc;
 use super::ratio::Ratio;
 use super::write_size::WriteSize;
 use super::{Mistake, Settings};
+use crate::checkpoint::Since;
 use crate::error::Error;
 use crate::params::{Filter, FilterWhere, OnWriteFailure, Options};
 use crate::stats::Stats;
@@ -35,6 +36,9 @@ pub(super) struct Context {
 /// Statistics learnt during the run.
 struct State {
     stats: Stats,
+    /// Revisions checked in this run, and those among them that an earlier run may have counted.
+    checked: u64,
+    counted_before: u64,
     failures: Vec<FailedDoc>,
     revs_diff: Ratio,
     bulk_get: Ratio,
@@ -61,12 +65,15 @@ impl Context {
         settings: Settings,
         stats: Stats,
         target_is_empty: bool,
+        since: Since,
     ) -> Self {
         let now = Instant::now();
         // An empty target lacks everything.
         let unknown = if target_is_empty { 1.0 } else { 0.0 };
         let learnt = State {
             stats,
+            checked: 0,
+            counted_before: since.checked,
             failures: Vec::new(),
             revs_diff: Ratio::new(unknown, 0.4, 0.95, now),
             bulk_get: Ratio::new(0.0, 0.25, 0.5, now),
@@ -74,7 +81,7 @@ impl Context {
             feed_docs: FeedDocs {
                 share: unknown,
                 observed: false,
-                wanted: target_is_empty && options.use_bulk_get,
+                wanted: (target_is_empty || since.feed_docs) && options.use_bulk_get,
             },
             doc_bytes: 4096,
             write_size: WriteSize::new(),
@@ -95,6 +102,22 @@ impl Context {
 
     pub(super) fn count(&self, change: impl FnOnce(&mut Stats)) {
         change(&mut self.state().stats);
+    }
+
+    /// Counts revisions that the target was asked about, and those that it lacks. Those that it has may have been counted
+    /// when they were copied, if the checkpoint was not moved then.
+    pub(super) fn count_checked(&self, checked: usize, missing: usize) {
+        let mut state = self.state();
+        let again = state.counted_before.min((checked - missing) as u64);
+        state.counted_before -= again;
+        state.checked += checked as u64;
+        state.stats.missing_checked += checked as u64 - again;
+        state.stats.missing_found += missing as u64;
+    }
+
+    /// The number of revisions checked in this run.
+    pub(super) fn checked(&self) -> u64 {
+        self.state().checked
     }
 
     /// The counters; bytes are those of both endpoints' requests, feeds included.

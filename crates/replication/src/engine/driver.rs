@@ -17,7 +17,7 @@ use super::open::Opened;
 use super::progress::{Phase, Rates, StartedFrom};
 use super::through::Through;
 use super::{Ending, Report, Run};
-use crate::checkpoint::Checkpointer;
+use crate::checkpoint::{Checkpointer, Resume, Since};
 use crate::error::Error;
 use crate::metrics;
 use crate::stats::Stats;
@@ -35,6 +35,7 @@ pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result
         started_from,
         stats,
         target_is_empty,
+        resume,
         last_result,
     } = opened;
     let options = run.replication.options.clone();
@@ -44,9 +45,20 @@ pub(super) async fn drive(run: &Run, opened: Opened, handles: Handles) -> Result
         run.settings.clone(),
         stats,
         target_is_empty,
+        resume
+            .as_ref()
+            .map(|resume| resume.since)
+            .unwrap_or_default(),
     );
     cx.planted = run.planted();
-    let mut driver = Driver::new(&cx, run, handles, checkpointer, start, last_result);
+    let mut driver = Driver::new(
+        &cx,
+        run,
+        handles,
+        checkpointer,
+        (start, resume),
+        last_result,
+    );
     driver.handles.progress.send_modify(|progress| {
         progress.start_seq = Some(driver.through.through().clone());
         progress.started_from = started_from;
@@ -70,6 +82,8 @@ struct Driver<'a> {
     checkpoint_at: Instant,
     /// What earlier runs counted.
     before: Stats,
+    /// What the job kept of the last run, if it still applies.
+    resume: Option<Resume>,
     /// The body of the last checkpoint of changes.
     result: Map<String, Value>,
     rates: Rates,
@@ -87,7 +101,7 @@ impl<'a> Driver<'a> {
         run: &'a Run,
         handles: Handles,
         checkpointer: Checkpointer,
-        start: Seq,
+        (start, resume): (Seq, Option<Resume>),
         mut last_result: Map<String, Value>,
     ) -> Self {
         let now = Instant::now();
@@ -107,6 +121,7 @@ impl<'a> Driver<'a> {
             checkpointer: Some(Box::new(checkpointer)),
             checkpoint_at: now + cx.options.checkpoint_interval,
             before: stats,
+            resume,
             result: last_result,
             rates: Rates::new(
                 stats.docs_written,
@@ -157,16 +172,16 @@ impl<'a> Driver<'a> {
                 if !error.is_about_checkpoints() {
                     self.last_checkpoint().await;
                 }
-                self.publish(Phase::Ended);
-                return Err(error);
+                return Err(self.failed(error));
             }
         };
         if ending == Ending::Completed {
             // Changes that a filter dropped were counted as pending as well.
             self.pending = Some((0, self.changes_read));
-            if let Err(error) = self.checkpoint_now().await {
-                self.publish(Phase::Ended);
-                return Err(error);
+            if self.defers_checkpoint() {
+                self.result_without_checkpoint();
+            } else if let Err(error) = self.checkpoint_now().await {
+                return Err(self.failed(error));
             }
         } else {
             self.last_checkpoint().await;
@@ -177,12 +192,63 @@ impl<'a> Driver<'a> {
                 .collect();
         }
         self.publish(Phase::Ended);
-        let progress = self.handles.progress.borrow().clone();
+        let mut progress = self.handles.progress.borrow().clone();
+        progress.resume = self.resume();
         Ok(Report {
             ending,
             result: self.result,
             progress,
         })
+    }
+
+    fn failed(&mut self, error: Error) -> Error {
+        // The run then starts over without what the job kept.
+        let is_again = self.resume.is_some() && matches!(error, Error::Checkpoint(_));
+        self.publish(if is_again {
+            Phase::Starting
+        } else {
+            Phase::Ended
+        });
+        error
+    }
+
+    /// Whether the checkpoints may stay as they are: the next run will read again what this one has read, and should not
+    /// count again what was not copied.
+    fn defers_checkpoint(&self) -> bool {
+        let (Some(resume), Some(checkpointer)) = (&self.resume, &self.checkpointer) else {
+            return false;
+        };
+        let own = self.cx.stats().since(&self.before);
+        let interval = self.cx.options.checkpoint_interval;
+        checkpointer.written.is_none()
+            && own.doc_write_failures == 0
+            && own.docs_filtered == 0
+            && resume.defers(self.changes_read, interval, Timestamp::now())
+    }
+
+    fn result_without_checkpoint(&mut self) {
+        if self.is_dirty()
+            && self.has_matched()
+            && let Some(checkpointer) = &self.checkpointer
+        {
+            let (through, stats) = (self.through.through(), self.cx.stats());
+            self.result = checkpointer.body(through, &stats, Timestamp::now());
+        }
+    }
+
+    /// What the job should keep for its next run.
+    fn resume(&self) -> Option<Resume> {
+        let checkpointer = self.checkpointer.as_ref()?;
+        let mut since = Since {
+            feed_docs: self.cx.wants_feed_docs(),
+            ..Since::default()
+        };
+        let before = self.resume.as_ref();
+        if checkpointer.written.is_none() {
+            since.read = before.map_or(0, |before| before.since.read) + self.changes_read;
+            since.checked = self.cx.checked();
+        }
+        checkpointer.resume(before, since)
     }
 
     /// Whether there is something to record since the last checkpoint.

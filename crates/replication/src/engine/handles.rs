@@ -21,7 +21,7 @@ pub struct Control {
 }
 
 /// The run's side, consumed by one run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Handles {
     pub(super) stop: CancellationToken,
     pub(super) abort: CancellationToken,

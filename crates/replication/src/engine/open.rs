@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::progress::StartedFrom;
 use super::{Run, Settings};
 use crate::checkpoint::{
-    Checkpointer, Log, Resume, SOURCE_STARTED, Session, Side, compare, same_instance,
+    Checkpointer, Log, Resume, SOURCE_STARTED, Session, Side, Start, compare, same_instance,
 };
 use crate::error::{Error, Step};
 use crate::id::{BaseId, Identity};
@@ -25,6 +25,8 @@ pub(super) struct Opened {
     pub(super) started_from: StartedFrom,
     pub(super) stats: Stats,
     pub(super) target_is_empty: bool,
+    /// What the job kept, if it still applies.
+    pub(super) resume: Option<Resume>,
     /// The checkpoint found, which is the result if there is nothing to do.
     pub(super) last_result: Map<String, Value>,
 }
@@ -42,32 +44,27 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
     );
     // If both fail, the source's error is reported.
     let (source, target) = (source?, target?);
-    let (source_info, target_info) = if options.create_target {
-        // The cannot create the target if the source cannot be read.
-        let source_info = info(&source).await?;
-        create(&target, options).await?;
-        (source_info, info(&target).await?)
-    } else {
-        let (source_info, target_info) = tokio::join!(info(&source), info(&target));
-        (source_info?, target_info?)
-    };
     let both = options.checkpoints == Checkpoints::Both;
-    let source_log = async {
-        if both {
-            read_log(&source, &run.identity, options).await
-        } else {
-            Ok(Log::default())
-        }
+    let resume = run.resume.as_ref();
+    let resume = resume.filter(|resume| options.use_checkpoints && resume.has_source() == both);
+    let warm = match resume {
+        Some(resume) => warm(resume, &source, &target, &run.identity.base).await?,
+        None => None,
     };
-    let (source_log, target_log) =
-        tokio::try_join!(source_log, read_log(&target, &run.identity, options))?;
+    let (resume, sides) = match warm {
+        Some(sides) => (resume.cloned(), sides),
+        None => (None, cold(run, &source, &target, both).await?),
+    };
+    let Sides {
+        logs: (source_log, target_log),
+        started: (source_started, target_started),
+        target_is_empty,
+    } = sides;
     let (found, last_result) = if both {
         (compare(&source_log, &target_log), source_log.body())
     } else {
-        (
-            resume_at_target(&target_log, &source_info),
-            target_log.body(),
-        )
+        let found = start_at_target(&target_log, &source_started);
+        (found, target_log.body())
     };
     let newest = found
         .history
@@ -82,14 +79,14 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
         history: found.history,
         has_totals: matches!(options.filter, Filter::DocIds(_)),
     };
-    let target_is_empty = target_info.doc_count == Some(0) && target_info.doc_del_count == Some(0);
     let checkpointer = Checkpointer {
         base: run.identity.base.clone(),
         session,
-        source: Side::new("source", &source, source_info, source_log),
-        target: Side::new("target", &target, target_info, target_log),
+        source: Side::new("source", &source, source_started, source_log),
+        target: Side::new("target", &target, target_started, target_log),
         both,
         committed: start.clone(),
+        written: None,
     };
     Ok(Opened {
         source,
@@ -99,12 +96,84 @@ pub(super) async fn open(run: &Run, now: Timestamp) -> Result<Opened, Error> {
         started_from,
         stats: run.stats.max(newest),
         target_is_empty,
+        resume,
         last_result,
     })
 }
 
+/// What is known of source and target when a run starts.
+struct Sides {
+    logs: (Log, Log),
+    /// The instances of the databases.
+    started: (String, String),
+    target_is_empty: bool,
+}
+
+/// Opens databases whose checkpoints the job knows. `None` if those have changed, or a database does not exist.
+async fn warm(
+    resume: &Resume,
+    source: &Database,
+    target: &Database,
+    base: &BaseId,
+) -> Result<Option<Sides>, Error> {
+    let read = async |database: &Database| {
+        let body = database.local(base.as_str()).await;
+        let body = body.map_err(|cause| Error::opening(database.endpoint().url_text(), cause))?;
+        Ok::<_, Error>(Log::new(body.unwrap_or_default()))
+    };
+    let source_side = async {
+        if resume.has_source() {
+            Ok((read(source).await?, None))
+        } else {
+            let started = info(source).await?.instance_start_time;
+            Ok::<_, Error>((Log::default(), Some(started)))
+        }
+    };
+    let ((source_log, asked), target_log) = tokio::try_join!(source_side, read(target))?;
+    let Some((known, target_started)) = resume.started(&source_log, &target_log) else {
+        tracing::info!("the checkpoints are no longer those of the last run");
+        return Ok(None);
+    };
+    let source_started = asked.or(known.map(str::to_owned)).unwrap_or_default();
+    Ok(Some(Sides {
+        logs: (source_log, target_log),
+        started: (source_started, target_started.to_owned()),
+        target_is_empty: false,
+    }))
+}
+
+/// Opens databases of which nothing is known.
+async fn cold(run: &Run, source: &Database, target: &Database, both: bool) -> Result<Sides, Error> {
+    let options = &run.replication.options;
+    let (source_info, target_info) = if options.create_target {
+        // The target is not created if the source cannot be read.
+        let source_info = info(source).await?;
+        create(target, options).await?;
+        (source_info, info(target).await?)
+    } else {
+        let (source_info, target_info) = tokio::join!(info(source), info(target));
+        (source_info?, target_info?)
+    };
+    let source_log = async {
+        if both {
+            read_log(source, &run.identity, options).await
+        } else {
+            Ok(Log::default())
+        }
+    };
+    let target_log = read_log(target, &run.identity, options);
+    Ok(Sides {
+        logs: tokio::try_join!(source_log, target_log)?,
+        target_is_empty: target_info.doc_count == Some(0) && target_info.doc_del_count == Some(0),
+        started: (
+            source_info.instance_start_time,
+            target_info.instance_start_time,
+        ),
+    })
+}
+
 /// A sequence set by the user is used only if there is no checkpoint.
-fn start(found: &Resume, options: &Options) -> (Seq, StartedFrom) {
+fn start(found: &Start, options: &Options) -> (Seq, StartedFrom) {
     if found.start != Seq::zero() {
         return (found.start.clone(), StartedFrom::Checkpoint);
     }
@@ -119,15 +188,15 @@ fn start(found: &Resume, options: &Options) -> (Seq, StartedFrom) {
 }
 
 /// If only the target has checkpoints, they identify the source.
-fn resume_at_target(log: &Log, source: &DatabaseInfo) -> Resume {
+fn start_at_target(log: &Log, source_started: &str) -> Start {
     let recorded = log
         .get(SOURCE_STARTED)
         .and_then(Value::as_str)
         .unwrap_or("0");
-    if same_instance(recorded, &source.instance_start_time) {
+    if same_instance(recorded, source_started) {
         compare(log, log)
     } else {
-        Resume {
+        Start {
             start: Seq::zero(),
             history: Vec::new(),
         }

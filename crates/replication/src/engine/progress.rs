@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use crate::checkpoint::Resume;
 use crate::stats::Stats;
 
 /// Maximum number of recorded rejections.
@@ -65,6 +66,8 @@ pub struct Progress {
     pub checkpointed_seq: Option<Seq>,
     /// When that was written.
     pub last_checkpoint: Option<Timestamp>,
+    /// What the job should keep for its next run, known when the run has ended.
+    pub resume: Option<Resume>,
     /// Pending changes at the source, if known.
     pub changes_pending: Option<u64>,
     /// Since when there has been work; `None` when caught up.

@@ -118,10 +118,7 @@ impl Plan {
             plan.add(cx, missing, &mut documents, is_first, bulk);
         }
         cx.observe_feed_docs(usable, changes);
-        cx.count(|stats| {
-            stats.missing_checked += count as u64;
-            stats.missing_found += found as u64;
-        });
+        cx.count_checked(count, found.min(count));
         Ok(plan)
     }
 

@@ -110,6 +110,7 @@ impl World {
             identity,
             filter_code,
             stats,
+            resume: None,
             session_id,
             network,
             settings,
@@ -141,6 +142,15 @@ impl World {
             .unwrap_or_else(|error| panic!("{}", error.to_info()));
         assert_eq!(outcome.ending, Ending::Completed);
         outcome
+    }
+
+    /// Replicates to the end, as the next run of the same job.
+    pub(crate) async fn repeat(&self, options: Value, last: &Report) -> Report {
+        let mut prepared = self.prepare(&options, last.progress.stats).await.unwrap();
+        prepared.resume.clone_from(&last.progress.resume);
+        let (_control, handles) = Handles::new(Gate::open());
+        let run = tokio::time::timeout(PATIENCE, run(prepared, handles));
+        run.await.expect("a replication hangs").unwrap()
     }
 
     pub(crate) async fn start(&self, options: Value) -> Running {

@@ -20,5 +20,6 @@ mod filters;
 mod fixture;
 mod limits;
 mod ours;
+mod requests;
 mod seeds;
 mod servers;

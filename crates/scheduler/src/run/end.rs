@@ -86,7 +86,7 @@ struct Plan {
 }
 
 impl Work<'_> {
-    pub(super) async fn end(&self, data: JobData, end: End) -> Result<Outcome, ServiceError> {
+    pub(super) async fn end(&self, mut data: JobData, end: End) -> Result<Outcome, ServiceError> {
         let (end, last) = match end {
             End::After(end, last) => (*end, Some(last)),
             End::Complete { result, progress } => {
@@ -95,6 +95,9 @@ impl Work<'_> {
             }
             end => (end, None),
         };
+        if let Some(last) = &last {
+            data.resume.clone_from(&last.resume);
+        }
         let jobs = &self.runner.replications.0.jobs;
         let op = jobs.op();
         let random = self.runner.replications.entropy().bits();

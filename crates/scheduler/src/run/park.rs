@@ -95,7 +95,7 @@ impl Work<'_> {
     }
 
     fn begin_again(&self, run: &mut Run, last: &Progress) {
-        run.stats = last.stats;
+        (run.stats, run.resume) = (last.stats, last.resume.clone());
         run.session_id = format!("{:032x}", self.runner.replications.entropy().bits());
     }
 

@@ -82,7 +82,10 @@ impl<'d, 'a> Pass<'d, 'a> {
             watch_at,
             driver,
         };
-        pass.asides.push(pass.driver.ask_pending());
+        // A repeated run is mostly short.
+        if pass.driver.resume.is_none() {
+            pass.asides.push(pass.driver.ask_pending());
+        }
         pass
     }
 
