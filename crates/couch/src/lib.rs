@@ -32,6 +32,7 @@
 //! | `changes(&request)` | `_changes` | [`Changes`], a stream of [`Change`] |
 //! | `revs_diff(&[(DocId, Vec<Rev>)])` | `_revs_diff` | [`MissingRevs`] in the order of the answer |
 //! | `bulk_get(&[WantedRev], attachments)` | `_bulk_get` as JSON | [`BulkGet`], a stream of [`Fetched`] by index of what was wanted |
+//! | `winners(&[&DocId])` | `_all_docs` with keys and attachments | [`Winners`], a stream of [`Document`] |
 //! | `open_revs(&id, revs, &atts_since)` | `GET doc?open_revs` | [`Revisions`], a stream of [`Revision`] |
 //! | `bulk_docs(&[Bytes])` | `_bulk_docs`, `new_edits=false` | [`DocError`] of each document not taken |
 //! | `put(&document)` | `PUT doc?new_edits=false` | |
@@ -96,7 +97,7 @@ mod types;
 pub use caller::{Called, Caller, NoAnswer};
 pub use database::{
     BulkGet, Change, Changes, ChangesFilter, ChangesRequest, Database, DatabaseInfo, DocError,
-    Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs,
+    Fetched, MissingRevs, Revision, Revisions, WantedRev, WantedRevs, Winners,
 };
 pub use document::{Attachment, Attachments, Document};
 pub use egress::{Blocked, EgressOptions, Reach};

@@ -166,6 +166,10 @@ async fn ask(db: &Database, which: usize) -> Result<(), Error> {
         5 => drop(db.document(&"a".into()).await?),
         6 => drop(db.ensure_full_commit().await?),
         7 => drop(db.info().await?),
+        8 => {
+            let mut winners = db.winners(&[&"a".into()]).await?;
+            while winners.next().await?.is_some() {}
+        }
         _ => {
             let mut revisions = db.open_revs(&"a".into(), WantedRevs::All, &[]).await?;
             while revisions.next().await?.is_some() {
