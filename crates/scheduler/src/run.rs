@@ -369,7 +369,7 @@ impl Work<'_> {
                 }
                 armed = &mut settled, if idle.is_none() => {
                     idle = Some(armed);
-                    control.stop();
+                    control.rest();
                 }
             }
         };

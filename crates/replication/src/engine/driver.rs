@@ -175,16 +175,18 @@ impl<'a> Driver<'a> {
                 return Err(self.failed(error));
             }
         };
-        if ending == Ending::Completed {
+        let is_complete = ending == Ending::Completed;
+        if is_complete {
             // Changes that a filter dropped were counted as pending as well.
             self.pending = Some((0, self.changes_read));
-            if self.defers_checkpoint() {
-                self.result_without_checkpoint();
-            } else if let Err(error) = self.checkpoint_now().await {
-                return Err(self.failed(error));
-            }
-        } else {
+        }
+        let is_repeated = is_complete || self.handles.rest.is_cancelled();
+        if is_repeated && self.defers_checkpoint() {
+            self.result_without_checkpoint();
+        } else if !is_complete {
             self.last_checkpoint().await;
+        } else if let Err(error) = self.checkpoint_now().await {
+            return Err(self.failed(error));
         }
         if !self.cx.options.use_checkpoints && self.has_matched() {
             self.result = [("use_checkpoints".to_owned(), Value::Bool(false))]

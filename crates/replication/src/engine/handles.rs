@@ -15,6 +15,7 @@ use crate::stats::Stats;
 #[derive(Clone, Debug)]
 pub struct Control {
     stop: CancellationToken,
+    rest: CancellationToken,
     abort: CancellationToken,
     paused: watch::Sender<bool>,
     progress: watch::Receiver<Progress>,
@@ -24,6 +25,7 @@ pub struct Control {
 #[derive(Clone, Debug)]
 pub struct Handles {
     pub(super) stop: CancellationToken,
+    pub(super) rest: CancellationToken,
     pub(super) abort: CancellationToken,
     pub(super) paused: watch::Receiver<bool>,
     pub(super) progress: watch::Sender<Progress>,
@@ -33,11 +35,12 @@ pub struct Handles {
 impl Handles {
     /// Handles of a new run. `gate` is called before each checkpoint.
     pub fn new(gate: Gate) -> (Control, Self) {
-        let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+        let [stop, rest, abort] = std::array::from_fn(|_| CancellationToken::new());
         let (paused_sender, paused) = watch::channel(false);
         let (progress_sender, progress) = watch::channel(Progress::default());
         let control = Control {
             stop: stop.clone(),
+            rest: rest.clone(),
             abort: abort.clone(),
             paused: paused_sender,
             progress,
@@ -46,6 +49,7 @@ impl Handles {
             control,
             Self {
                 stop,
+                rest,
                 abort,
                 paused,
                 progress: progress_sender,
@@ -59,6 +63,12 @@ impl Control {
     /// Stops the run: nothing new is started and a checkpoint is written.
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// Stops the run until there are changes: the next one may do without a checkpoint, if it gets what this one keeps.
+    pub fn rest(&self) {
+        self.rest.cancel();
+        self.stop();
     }
 
     /// Aborts the run: requests are dropped and nothing more is written. Used when the lock is lost.

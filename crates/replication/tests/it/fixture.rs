@@ -160,9 +160,7 @@ impl World {
 
     pub(crate) async fn start_from(&self, options: Value, stats: Stats, gate: Gate) -> Running {
         let prepared = self.prepare(&options, stats).await.unwrap();
-        let (control, handles) = Handles::new(gate);
-        let task = AbortOnDropHandle::new(tokio::spawn(run(prepared, handles)));
-        Running { control, task }
+        Running::of(prepared, gate)
     }
 
     pub(crate) fn put(&self, json: &Value) {
@@ -204,6 +202,12 @@ impl World {
 }
 
 impl Running {
+    pub(crate) fn of(prepared: Run, gate: Gate) -> Self {
+        let (control, handles) = Handles::new(gate);
+        let task = AbortOnDropHandle::new(tokio::spawn(run(prepared, handles)));
+        Self { control, task }
+    }
+
     /// Waits until the progress is such.
     pub(crate) async fn until(&self, such: impl Fn(&Progress) -> bool) -> Progress {
         let mut progress = self.control.progress();

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use replication::engine::{Report, Resume, StartedFrom};
+use replication::Stats;
+use replication::engine::{Gate, Phase, Report, Resume, StartedFrom};
 use serde_json::{Value, json};
 
-use crate::fixture::{World, counts};
+use crate::fixture::{Running, World, counts};
 
 impl World {
     /// The requests since the last call, by kind.
@@ -102,6 +103,33 @@ async fn a_repeated_run_without_a_change() {
     assert_eq!(counts(&nothing), counts(&last));
     let requests = world.take_requests();
     assert_eq!(requests.values().sum::<usize>(), 4, "{requests:?}");
+}
+
+/// A continuous replication that rests between changes.
+#[tokio::test]
+async fn a_run_that_rests() {
+    let world = World::new().await;
+    world.put_docs(0..10);
+    let options = json!({"continuous": true});
+    let mut kept = None;
+    for round in 0..3 {
+        let mut prepared = world.prepare(&options, Stats::default()).await.unwrap();
+        prepared.resume = kept.take();
+        let running = Running::of(prepared, Gate::open());
+        let progress = running.until(|now| now.phase == Phase::CaughtUp).await;
+        world.assert_same_docs();
+        running.control.rest();
+        let ended = running.end().await.unwrap();
+        assert_eq!(ended.progress.through_seq, progress.through_seq);
+        kept = ended.progress.resume;
+        let requests = world.take_requests();
+        let writes = requests
+            .keys()
+            .filter(|kind| kind.starts_with("PUT"))
+            .count();
+        assert_eq!(writes, if round == 0 { 2 } else { 0 }, "{requests:?}");
+        world.update("doc0003", round);
+    }
 }
 
 #[tokio::test]
