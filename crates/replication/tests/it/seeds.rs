@@ -9,10 +9,11 @@ use std::time::Duration;
 use peer::{Faults, Options, Profile, SeqForm};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
+use replication::Stats;
 use replication::engine::Gate;
 use serde_json::{Value, json};
 
-use crate::fixture::World;
+use crate::fixture::{Running, World};
 
 fn seeds(usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
     let Ok(wanted) = std::env::var("TEST_SEEDS") else {
@@ -59,14 +60,16 @@ async fn history(seed: u64, profile: &Profile) {
         "worker_processes": chance.random_range(1..5),
         "http_connections": chance.random_range(1..10),
         "use_bulk_get": chance.random_bool(0.8),
-        "checkpoint_interval": chance.random_range(10..200),
+        "checkpoint_interval": if chance.random_bool(0.5) { 30_000 } else { chance.random_range(10..200) },
         "connection_timeout": 1500,
         "retries_per_request": 1,
         "continuous": chance.random_bool(0.5),
     });
     let mut log = format!("seed {seed}: {replication}\n");
-    for round in 0..4 {
+    let mut kept = None;
+    for round in 0..5 {
         edit(&world, &mut chance);
+        mishap(&world, &mut chance);
         let profile = Profile {
             faults_max: 25,
             ..profile.clone()
@@ -77,28 +80,21 @@ async fn history(seed: u64, profile: &Profile) {
         world
             .target()
             .set_faults(Faults::seeded(chance.random(), profile));
-        let Ok(prepared) = world
-            .prepare(&replication, replication::Stats::default())
-            .await
-        else {
-            continue;
-        };
-        drop(prepared);
-        let running = world
-            .start_from(
-                replication.clone(),
-                replication::Stats::default(),
-                Gate::open(),
-            )
-            .await;
+        let mut prepared = world.prepare(&replication, Stats::default()).await.unwrap();
+        // Now and then an old one, as when a node was killed.
+        prepared.resume.clone_from(&kept);
+        let running = Running::of(prepared, Gate::open());
         let patience = Duration::from_millis(chance.random_range(20..1500));
         tokio::time::sleep(patience).await;
-        if chance.random_bool(0.5) {
-            running.control.stop();
-        } else {
-            running.control.abort();
+        match chance.random_range(0..4) {
+            0 => running.control.stop(),
+            1 | 2 => running.control.rest(),
+            _ => running.control.abort(),
         }
         let ended = running.end().await;
+        if let Ok(outcome) = &ended {
+            kept.clone_from(&outcome.progress.resume);
+        }
         let _ = writeln!(
             log,
             "round {round}: {}",
@@ -118,6 +114,37 @@ async fn history(seed: u64, profile: &Profile) {
     assert!(differences.is_empty(), "{log}\n{differences:?}");
 }
 
+impl World {
+    /// Whether the source has the document, deleted or not.
+    fn has_had(&self, id: &str) -> bool {
+        self.source
+            .contents("a")
+            .unwrap()
+            .documents
+            .contains_key(id)
+    }
+}
+
+/// Sometimes the target, or a checkpoint, is deleted.
+fn mishap(world: &World, chance: &mut StdRng) {
+    match chance.random_range(0..10) {
+        0 => {
+            world.target().delete_database("b").unwrap();
+            world.target().create_database("b").unwrap();
+        }
+        1 => {
+            let (peer, side) =
+                [(&world.source, "a"), (world.target(), "b")][chance.random_range(0..2)];
+            for id in peer.contents(side).unwrap().locals.keys() {
+                let rev = &peer.get(side, id).unwrap().unwrap()["_rev"];
+                let gone = json!({"_id": id, "_rev": rev, "_deleted": true});
+                peer.put(side, &gone.to_string()).unwrap();
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Some edits of the source, of every kind.
 pub(crate) fn edit(world: &World, chance: &mut StdRng) {
     for _ in 0..chance.random_range(5..60) {
@@ -128,7 +155,11 @@ pub(crate) fn edit(world: &World, chance: &mut StdRng) {
             .map(|doc| doc["_rev"].as_str().unwrap().to_owned());
         match (chance.random_range(0..10), rev) {
             (0, Some(rev)) => write(world, &json!({"_id": id, "_rev": rev, "_deleted": true})),
-            (1..3, rev) => attach(world, chance, &id, rev.as_deref()),
+            // The attachment of a recreated document gets generation 1, as in CouchDB. A target that has the deleted one
+            // then takes its attachment of that name for the new one.
+            (1..3, rev) if rev.is_some() || !world.has_had(&id) => {
+                attach(world, chance, &id, rev.as_deref());
+            }
             (3..5, _) => conflict(world, chance, &id),
             (_, rev) => {
                 let mut doc = current.unwrap_or_else(|| json!({"_id": id}));
