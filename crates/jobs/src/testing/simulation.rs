@@ -48,6 +48,15 @@ fn guarantees_hold() {
     campaign(|seed| simulate(seed, &Mistake::default()).0).run();
 }
 
+/// A repeated claim that has lost all jobs of its first commit takes others under the same locks. Campaigns found these seeds.
+#[test]
+fn repeated_claims_reuse_their_locks() {
+    for seed in [102_400, 104_528] {
+        let (report, _) = simulate(seed, &Mistake::default());
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
 /// Everything follows from the seed.
 #[test]
 fn a_seed_determines_its_run() {

@@ -23,8 +23,8 @@ pub(super) struct Judge<'a> {
     jobs: BTreeMap<Key, Job>,
     /// The last known heartbeat of each holder, or an earlier one.
     heard: BTreeMap<Key, Duration>,
-    /// The runs that workers got, by lock.
-    delivered: BTreeMap<JobLock, &'a Delivered>,
+    /// The runs that workers got, by job and lock: a repeated claim that has lost all its jobs draws no new locks for others.
+    delivered: BTreeMap<(Key, JobLock), &'a Delivered>,
     /// Locks that have held each job.
     accepted: BTreeSet<(Key, JobLock)>,
     /// Jobs taken by each claim, with versions.
@@ -141,9 +141,9 @@ impl<'a> Judge<'a> {
     /// No run is delivered twice.
     fn deliveries(&mut self) {
         for delivered in &self.record.delivered {
-            let lock = delivered.accepted.job.lock;
-            if self.delivered.insert(lock, delivered).is_some() {
-                let key = (delivered.ty, delivered.accepted.job.id.clone());
+            let job = &delivered.accepted.job;
+            let key = (delivered.ty, job.id.clone());
+            if (self.delivered.insert((key.clone(), job.lock), delivered)).is_some() {
                 self.say(&key, format!("one run was handed out twice: {delivered:?}"));
             }
         }
@@ -281,7 +281,9 @@ impl<'a> Judge<'a> {
                         model.finish(&Ended::from(&back.finish));
                         continue;
                     }
-                    let held_by = (model.lock).and_then(|lock| self.delivered.get(&lock));
+                    let held_by = model
+                        .lock
+                        .and_then(|lock| self.delivered.get(&(key.clone(), lock)));
                     if let Some(held_by) = held_by {
                         let who = held_by.node;
                         return Err(format!(
@@ -307,7 +309,10 @@ impl<'a> Judge<'a> {
     /// The holder got the job in its state at that time.
     fn check_delivered(&mut self, key: &Key) -> Result<(), String> {
         let model = self.jobs.entry(key.clone()).or_default();
-        let Some(delivered) = model.lock.and_then(|lock| self.delivered.get(&lock)) else {
+        let delivered = model
+            .lock
+            .and_then(|lock| self.delivered.get(&(key.clone(), lock)));
+        let Some(delivered) = delivered else {
             return Ok(());
         };
         let accepted = &delivered.accepted;
@@ -318,9 +323,6 @@ impl<'a> Judge<'a> {
             due_ms: accepted.due_ms,
             data: Some(Token::of(&accepted.data)),
         };
-        if accepted.job.id != key.1 || delivered.ty != key.0 {
-            return Err("was handed out as another job".into());
-        }
         if accepted.asked_ms != model.covered_ms {
             let (is, should) = (accepted.asked_ms, model.covered_ms);
             return Err(format!(
@@ -456,15 +458,14 @@ impl<'a> Judge<'a> {
                 self.say(&key, "a signal was followed by no run");
             }
         }
-        let lost: Vec<_> = (self.delivered.iter())
-            .filter(|(lock, delivered)| {
-                let key = (delivered.ty, delivered.accepted.job.id.clone());
-                !self.accepted.contains(&(key, **lock))
-            })
-            .map(|(_, delivered)| *delivered)
+        let lost = self
+            .delivered
+            .iter()
+            .filter(|(run, _)| !self.accepted.contains(run));
+        let lost: Vec<_> = lost
+            .map(|((key, _), delivered)| (key.clone(), *delivered))
             .collect();
-        for delivered in lost {
-            let key = (delivered.ty, delivered.accepted.job.id.clone());
+        for (key, delivered) in lost {
             self.say(&key, format!("a run left no trace: {delivered:?}"));
         }
     }
