@@ -60,6 +60,13 @@ pub(super) struct Follower<'a> {
     saved: Instant,
 }
 
+/// This node does not follow the source any more.
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        metrics::followed(self.source.name(), None);
+    }
+}
+
 impl<'a> Follower<'a> {
     pub(super) fn new(
         book: &'a RuleBook,
