@@ -10,6 +10,8 @@ use std::os::unix::fs::FileExt as _;
 /// Flags whose value is `NAME:PASSWORD`.
 const PAIRS: [&[u8]; 2] = [b"--admin", b"--user"];
 const SET: &[u8] = b"--set";
+/// A flag whose value is a URL.
+const FROM: &[u8] = b"--from";
 /// Options whose values are secrets.
 const SECRET_OPTIONS: [&[u8]; 4] = [
     b"admins.",
@@ -43,12 +45,23 @@ pub(crate) fn hide_arguments() -> io::Result<()> {
 fn secret(flag: &[u8], value: &[u8], begin: usize) -> Option<Range<usize>> {
     let at = if PAIRS.contains(&flag) {
         split(value, b':')?
+    } else if flag == FROM {
+        return password_of_url(value).map(|at| begin + at.start..begin + at.end);
     } else if flag == SET && SECRET_OPTIONS.iter().any(|name| value.starts_with(name)) {
         split(value, b'=')?
     } else {
         return None;
     };
     Some(begin + at + 1..begin + value.len())
+}
+
+/// The position of the password in a URL.
+fn password_of_url(url: &[u8]) -> Option<Range<usize>> {
+    let begin = url.windows(3).position(|part| part == b"://")? + 3;
+    let end = begin + split(&url[begin..], b'/').unwrap_or(url.len() - begin);
+    let at = begin + url[begin..end].iter().rposition(|byte| *byte == b'@')?;
+    let colon = begin + split(&url[begin..at], b':')?;
+    Some(colon + 1..at)
 }
 
 /// Overwrites the values of variables. They cannot be read from the environment afterwards.
@@ -104,4 +117,23 @@ fn strings(region: &[u8]) -> impl Iterator<Item = Range<usize>> {
 
 fn split(text: &[u8], at: u8) -> Option<usize> {
     text.iter().position(|byte| *byte == at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_of_urls_are_found() {
+        for (url, password) in [
+            ("http://admin:p@w:1@host:5984/db", Some("p@w:1")),
+            ("http://admin:pw@host", Some("pw")),
+            ("http://admin@host:5984/a:b@c", None),
+            ("http://host:5984/", None),
+            ("admin:pw@host", None),
+        ] {
+            let found = secret(FROM, url.as_bytes(), 0).map(|range| &url[range]);
+            assert_eq!(found, password, "{url}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Exit codes: 0 is success or an orderly stop; 1 is a failure; 2 means that nothing was started, because the command
 //! line, the configuration, or something they name cannot be used.
 
+mod deliveries;
 mod demo;
 mod import;
 mod jobs;
@@ -12,7 +13,10 @@ mod one;
 mod output;
 mod password;
 mod replicate;
+mod rules;
 mod serve;
+mod service;
+mod sources;
 mod store;
 
 use std::fmt;
@@ -52,7 +56,13 @@ enum Command {
     Demo(demo::Command),
     /// List, show, restart or cancel jobs of a service
     Jobs(jobs::Command),
-    /// Import replications or options from CouchDB
+    /// List, show, try, pause or resume rules of a service
+    Rules(rules::Command),
+    /// List, show or replay calls of webhooks of a service
+    Deliveries(deliveries::Command),
+    /// List the servers that a service follows
+    Sources(sources::Command),
+    /// Import replications or options from CouchDB, or rules from Spiegel
     #[command(subcommand)]
     Import(import::Command),
     /// List the keys that seal credentials, or reseal with a new key
@@ -156,6 +166,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             Box::pin(import::run(command)).await?;
         }
         Command::Jobs(command) => jobs::run(command).await?,
+        Command::Rules(command) => rules::run(command).await?,
+        Command::Deliveries(command) => deliveries::run(command).await?,
+        Command::Sources(command) => sources::run(command).await?,
         Command::Keys(command) => {
             log_warnings()?;
             keys::run(command).await?;

@@ -7,6 +7,7 @@
 mod blocked;
 mod cluster;
 mod config;
+mod spiegel;
 
 use std::collections::HashSet;
 
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Replicator(Box<Import>),
     /// Convert CouchDB's [replicator], [replicator.shares] and [chttpd], and print the result
     Config(config::ImportConfig),
+    /// Import the rules of a Spiegel; a dry run without --apply
+    Spiegel(Box<spiegel::ImportSpiegel>),
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +90,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let import = match command {
         Command::Replicator(import) => import,
         Command::Config(import) => return import.run().await,
+        Command::Spiegel(import) => return import.run().await,
     };
     let sources = import.nodes.sources()?;
     let config = sources.load()?.config;

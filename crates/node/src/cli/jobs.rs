@@ -1,38 +1,20 @@
 //! `davenport jobs`: lists and controls jobs of a service, over HTTP.
 
-mod service;
+mod requests;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::Value;
 
-use super::output;
-use service::{Service, path};
+use super::output::{self, cell};
+use super::service::{Service, ServiceFlags};
+use requests::path;
 
 #[derive(Debug, Args)]
 pub(crate) struct Command {
-    /// URL of a frontend
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "DAVENPORT_URL",
-        default_value = "http://127.0.0.1:5985"
-    )]
-    url: String,
-    /// Administrator's name and password
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAME:PASSWORD",
-        env = "DAVENPORT_USER",
-        hide_env_values = true
-    )]
-    user: Option<String>,
-    /// Print the JSON returned by the service
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    service: ServiceFlags,
     #[command(subcommand)]
     action: Action,
 }
@@ -145,7 +127,7 @@ impl Restart {
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
-    let service = Service::new(&command)?;
+    let service = Service::new(&command.service)?;
     match &command.action {
         Action::List {
             states,
@@ -190,14 +172,6 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
 fn row(job: &Value) -> Vec<String> {
     let document = match (job["database"].as_str(), job["doc_id"].as_str()) {
         (Some(database), Some(id)) => format!("{database}/{id}"),
@@ -208,11 +182,11 @@ fn row(job: &Value) -> Vec<String> {
         id => id,
     };
     vec![
-        text(&job["state"]),
-        text(id),
+        cell(&job["state"]),
+        cell(id),
         document,
-        text(&job["source"]),
-        text(&job["target"]),
+        cell(&job["source"]),
+        cell(&job["target"]),
         note(&job["info"]),
     ]
 }
@@ -246,26 +220,15 @@ fn note(info: &Value) -> String {
 
 /// A job, one member per line, its history last.
 fn describe(job: &Value) -> String {
-    let mut rows = Vec::new();
-    for (name, value) in job.as_object().into_iter().flatten() {
-        match value {
-            Value::Object(members) => {
-                let inner = members
-                    .iter()
-                    .map(|(inner, value)| vec![format!("{name}.{inner}"), text(value)]);
-                rows.extend(inner);
-            }
-            Value::Array(_) => {}
-            value => rows.push(vec![name.clone(), text(value)]),
-        }
-    }
+    let members = job.as_object().into_iter().flatten();
+    let mut rows = output::members(members.filter(|(_, value)| !value.is_array()));
     let history = job["history"].as_array().into_iter().flatten();
     let history = history.map(|event| {
-        let mut what = text(&event["type"]);
+        let mut what = cell(&event["type"]);
         if let Some(reason) = event.get("reason") {
-            what = format!("{what}: {}", text(reason));
+            what = format!("{what}: {}", cell(reason));
         }
-        vec![text(&event["timestamp"]), what]
+        vec![cell(&event["timestamp"]), what]
     });
     rows.extend(history);
     output::table(&["", ""], &rows).trim_start().to_owned()

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use serde_json::Value;
+
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
@@ -44,6 +46,33 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A value in a table.
+pub(crate) fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Rows for the members of an object, and for those of objects in it.
+pub(crate) fn members<'a>(
+    members: impl IntoIterator<Item = (&'a String, &'a Value)>,
+) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for (name, value) in members {
+        match value {
+            Value::Object(members) => rows.extend(
+                members
+                    .iter()
+                    .map(|(inner, value)| vec![format!("{name}.{inner}"), cell(value)]),
+            ),
+            value => rows.push(vec![name.clone(), cell(value)]),
+        }
+    }
+    rows
 }
 
 #[cfg(test)]

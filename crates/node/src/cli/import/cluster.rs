@@ -6,7 +6,6 @@ use anyhow::{Context, bail};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use docstore::Rev;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use replication::params::Grant;
 use reqwest::{Client, RequestBuilder};
 use serde::Deserialize;
@@ -15,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::config::Ini;
+use crate::cli::service::{Page as AllDocs, escaped};
 
 /// Documents per request.
 const PAGE: u64 = 200;
@@ -140,6 +140,12 @@ impl Cluster {
         Ok((security != default).then(|| security.to_string()))
     }
 
+    /// The documents of a database behind this one.
+    pub(super) async fn documents(&self, db: &str, last: Option<&str>) -> anyhow::Result<AllDocs> {
+        let request = self.client.get(self.url_of(db, "/_all_docs"));
+        self.answer(request.query(&AllDocs::after(last))).await
+    }
+
     /// The changes since a sequence, if any.
     pub(super) async fn page(&self, db: &str, since: &str) -> anyhow::Result<Option<Page>> {
         let limit = PAGE.to_string();
@@ -204,7 +210,7 @@ impl Cluster {
     }
 
     fn url_of(&self, db: &str, path: &str) -> String {
-        let db = utf8_percent_encode(db, NON_ALPHANUMERIC);
+        let db = escaped(db);
         format!("{}/{db}{path}", self.url)
     }
 

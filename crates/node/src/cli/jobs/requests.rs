@@ -1,12 +1,12 @@
-//! The service, over HTTP.
+//! Requests about jobs.
 
 use anyhow::{Context, bail};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{Command, Restart, State, row, text};
-use crate::cli::output;
+use super::{Restart, State, row};
+use crate::cli::output::{self, cell};
+use crate::cli::service::{Service, answer, escaped};
 
 /// Jobs per request.
 const PAGE: u64 = 500;
@@ -15,33 +15,7 @@ pub(super) fn path(id: &str, action: &str) -> String {
     format!("/_scheduler/jobs/{}{action}", escaped(id))
 }
 
-fn escaped(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
-}
-
-pub(super) struct Service {
-    client: Client,
-    url: String,
-    user: Option<(String, String)>,
-    pub(super) json: bool,
-}
-
 impl Service {
-    pub(super) fn new(command: &Command) -> anyhow::Result<Self> {
-        let user = command.user.as_deref().map(|user| {
-            let (name, password) = user
-                .split_once(':')
-                .context("--user: write NAME:PASSWORD")?;
-            Ok::<_, anyhow::Error>((name.to_owned(), password.to_owned()))
-        });
-        Ok(Self {
-            client: Client::new(),
-            url: command.url.trim_end_matches('/').to_owned(),
-            user: user.transpose()?,
-            json: command.json,
-        })
-    }
-
     pub(super) async fn list(
         &self,
         states: &[State],
@@ -88,7 +62,7 @@ impl Service {
             let mut rows = Vec::new();
             total += (self.pages(&path, &finished, &[], limit, &mut rows)).await?;
             let is_at = |row: &Value| {
-                let urls = [&row["source"], &row["target"]].map(text);
+                let urls = [&row["source"], &row["target"]].map(cell);
                 of("endpoint").is_none_or(|(_, part)| urls.iter().any(|url| url.contains(part)))
             };
             jobs.extend(rows.into_iter().filter(is_at));
@@ -179,7 +153,7 @@ impl Service {
             [] => Err(missing),
             [job] => Ok(job.take()),
             several => {
-                let names = several.iter().map(|job| text(&job["database"]));
+                let names = several.iter().map(|job| cell(&job["database"]));
                 let names = names.collect::<Vec<_>>().join(", ");
                 bail!("several databases have a document {id}: {names}; write DATABASE/DOCUMENT")
             }
@@ -192,7 +166,7 @@ impl Service {
         let (jobs, _) = self.jobs(&failed, &[], u64::MAX).await?;
         let jobs: Vec<Value> = jobs.into_iter().filter(|job| wanted.has(job)).collect();
         for job in &jobs {
-            let id = text(&job["job_id"]);
+            let id = cell(&job["job_id"]);
             let answer = self.send(Method::POST, &path(&id, "/_restart")).await;
             let answer = answer.with_context(|| format!("restart {id}"))?;
             self.done(&answer, "restarted", &id);
@@ -210,49 +184,4 @@ impl Service {
         let job = self.send(Method::GET, &path(id, "")).await;
         job.is_ok_and(|job| !job["doc_id"].is_null())
     }
-
-    pub(super) fn done(&self, answer: &Value, what: &str, id: &str) {
-        if self.json {
-            output::line(&answer.to_string());
-        } else {
-            output::line(&format!("{what} {id}"));
-        }
-    }
-
-    pub(super) async fn send(&self, method: Method, path: &str) -> anyhow::Result<Value> {
-        answer(self.request(method, path)).await
-    }
-
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let json = "application/json";
-        let request = self
-            .client
-            .request(method, format!("{}{path}", self.url))
-            .header("accept", json)
-            .header("content-type", json);
-        match &self.user {
-            Some((name, password)) => request.basic_auth(name, Some(password)),
-            None => request,
-        }
-    }
-}
-
-/// The response to a request, or the service's error.
-async fn answer(request: RequestBuilder) -> anyhow::Result<Value> {
-    let response = request
-        .send()
-        .await
-        .context("cannot reach the service; check --url or DAVENPORT_URL")?;
-    let status = response.status();
-    let json: Option<Value> = response.json().await.ok();
-    if status.is_success() {
-        return json.context("the response is not JSON; check that --url is a Davenport frontend");
-    }
-    let part = |name| json.as_ref().and_then(|json| json[name].as_str());
-    let (error, reason) = (part("error").unwrap_or("?"), part("reason").unwrap_or("?"));
-    let hint = match status.as_u16() {
-        401 => "; set --user or DAVENPORT_USER to an administrator",
-        _ => "",
-    };
-    bail!("{} {error}: {reason}{hint}", status.as_u16())
 }

@@ -1,0 +1,192 @@
+//! `davenport deliveries`: calls of webhooks of a service, over HTTP.
+
+use clap::{Args, Subcommand, ValueEnum};
+use reqwest::Method;
+use serde_json::{Map, Value};
+
+use super::output::{self, cell};
+use super::service::{Service, ServiceFlags, answer, escaped};
+
+/// Calls per request.
+const PAGE: usize = 500;
+
+#[derive(Debug, Args)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    service: ServiceFlags,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List calls, in no particular order
+    List {
+        /// Only calls of this rule
+        #[arg(long, value_name = "ID")]
+        rule: Option<String>,
+        /// Only calls in this state
+        #[arg(long)]
+        state: Option<State>,
+        /// Maximum number of calls
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+    },
+    /// Show a call with its last response and runs
+    Show {
+        /// Id of the call
+        id: String,
+    },
+    /// Make a call again, or all calls of a rule or in a state
+    Replay(Replay),
+}
+
+#[derive(Debug, Args)]
+struct Replay {
+    /// Id of the call
+    #[arg(required_unless_present_any = ["rule", "state"], conflicts_with_all = ["rule", "state"])]
+    id: Option<String>,
+    /// All calls of this rule
+    #[arg(long, value_name = "ID")]
+    rule: Option<String>,
+    /// All calls in this state, delivered or dead [default: dead]
+    #[arg(long)]
+    state: Option<State>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum State {
+    Pending,
+    Running,
+    #[value(alias = "finished")]
+    Delivered,
+    Dead,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    let service = Service::new(&command.service)?;
+    match command.action {
+        Action::List { rule, state, limit } => list(&service, rule, state, limit).await,
+        Action::Show { id } => {
+            let call = service.send(Method::GET, &path(&id, "")).await?;
+            if service.json {
+                output::line(&call.to_string());
+            } else {
+                output::text(&describe(&call));
+            }
+            Ok(())
+        }
+        Action::Replay(replay) => run_again(&service, replay).await,
+    }
+}
+
+fn path(id: &str, action: &str) -> String {
+    format!("/_deliveries/{}{action}", escaped(id))
+}
+
+async fn list(
+    service: &Service,
+    rule: Option<String>,
+    state: Option<State>,
+    limit: usize,
+) -> anyhow::Result<()> {
+    let filters = [
+        ("rule", rule),
+        ("state", state.map(|state| state.name().to_owned())),
+    ];
+    let filters = (filters.into_iter()).filter_map(|(name, value)| Some((name, value?)));
+    let filters: Vec<_> = filters.collect();
+    let (mut calls, mut after) = (Vec::new(), None);
+    while calls.len() < limit {
+        let mut query = filters.clone();
+        query.push(("limit", (limit - calls.len()).min(PAGE).to_string()));
+        query.extend(after.map(|after| ("after", after)));
+        let request = service.request(Method::GET, "/_deliveries");
+        let mut page = answer(request.query(&query)).await?;
+        if let Value::Array(rows) = page["deliveries"].take() {
+            calls.extend(rows);
+        }
+        after = page["after"].as_str().map(str::to_owned);
+        if after.is_none() {
+            break;
+        }
+    }
+    if service.json {
+        for call in &calls {
+            output::line(&call.to_string());
+        }
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = calls.iter().map(row).collect();
+    let head = [
+        "STATE", "ID", "RULE", "DATABASE", "DOCUMENT", "ATTEMPTS", "CALL", "NOTE",
+    ];
+    output::text(&output::table(&head, &rows));
+    if after.is_some() {
+        output::error("there are more: raise --limit");
+    }
+    Ok(())
+}
+
+fn row(call: &Value) -> Vec<String> {
+    vec![
+        cell(&call["state"]),
+        cell(&call["id"]),
+        cell(&call["rule"]),
+        cell(&call["db"]),
+        cell(&call["doc_id"]),
+        cell(&call["attempts"]),
+        format!("{} {}", cell(&call["method"]), cell(&call["url"])),
+        note(call),
+    ]
+}
+
+/// Why a call has not been delivered, or else the last response.
+fn note(call: &Value) -> String {
+    let last = &call["last"];
+    let facts = [&call["reason"], &last["error"], &last["status"]];
+    let fact = facts.into_iter().find(|fact| !fact.is_null());
+    fact.map(cell).unwrap_or_default()
+}
+
+/// A call, one member per line, its runs last.
+fn describe(call: &Value) -> String {
+    let members = call.as_object().into_iter().flatten();
+    let mut rows = output::members(members.filter(|(_, value)| !value.is_array()));
+    let runs = call["runs"].as_array().into_iter().flatten();
+    rows.extend(runs.map(|run| {
+        let what = format!("run {} on {}", cell(&run["number"]), cell(&run["node"]));
+        let reason = run["reason"].as_str().map(|reason| format!(": {reason}"));
+        vec![cell(&run["started"]), what + &reason.unwrap_or_default()]
+    }));
+    output::table(&["", ""], &rows).trim_start().to_owned()
+}
+
+async fn run_again(service: &Service, replay: Replay) -> anyhow::Result<()> {
+    if let Some(id) = &replay.id {
+        let answer = (service.send(Method::POST, &path(id, "/_replay"))).await?;
+        service.done(&answer, "replayed", id);
+        return Ok(());
+    }
+    let state = replay.state.unwrap_or(State::Dead).name();
+    let mut body = Map::from_iter([("state".to_owned(), state.into())]);
+    body.extend(replay.rule.map(|rule| ("rule".to_owned(), rule.into())));
+    let body = Value::Object(body).to_string();
+    let answer = service.send_body(Method::POST, "/_deliveries/_replay", body);
+    let answer = answer.await?;
+    let replayed = answer["replayed"].as_u64().unwrap_or(0);
+    let calls = format!("{} calls", output::number(replayed));
+    service.done(&answer, "replayed", &calls);
+    Ok(())
+}

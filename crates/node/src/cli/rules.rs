@@ -1,0 +1,310 @@
+//! `davenport rules`: lists, tries and pauses rules of a service, over HTTP.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use document::json::Json;
+use futures::{StreamExt as _, stream};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::output::{self, cell};
+use super::service::{Service, ServiceFlags, escaped};
+
+/// Requests for states at a time.
+const AT_ONCE: usize = 8;
+/// Members whose values are credentials.
+const SECRET: [&str; 4] = ["auth", "headers", "secret", "tls"];
+
+#[derive(Debug, Args)]
+pub(crate) struct Command {
+    /// Database of the rules: _rules, NAME/_rules or spiegel
+    #[arg(long, global = true, value_name = "NAME", default_value = "_rules")]
+    db: String,
+    #[command(flatten)]
+    service: ServiceFlags,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List rules, with the states of their replications
+    List,
+    /// Show one rule
+    Show {
+        /// Id of the rule's document
+        id: String,
+    },
+    /// Show what a rule would do, without doing it
+    Test {
+        /// File with the rule, or the id of a rule's document
+        #[arg(value_name = "FILE|ID")]
+        rule: String,
+        /// Name of a database; can be repeated
+        #[arg(long, value_name = "NAME", required = true)]
+        database: Vec<String>,
+        /// File with a changed document, or with an object {"doc", "seq"}
+        #[arg(long, value_name = "FILE")]
+        change: Option<PathBuf>,
+    },
+    /// Pause a rule: sets `enabled` to false
+    Pause {
+        /// Id of the rule's document
+        id: String,
+    },
+    /// Resume a rule: sets `enabled` to true
+    Resume {
+        /// Id of the rule's document
+        id: String,
+    },
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    let rules = Rules {
+        service: Service::new(&command.service)?,
+        db: command.db,
+    };
+    match &command.action {
+        Action::List => rules.list().await,
+        Action::Show { id } => rules.show(id).await,
+        Action::Test {
+            rule,
+            database,
+            change,
+        } => rules.test(rule, database, change.as_deref()).await,
+        Action::Pause { id } => rules.enable(id, false).await,
+        Action::Resume { id } => rules.enable(id, true).await,
+    }
+}
+
+struct Rules {
+    service: Service,
+    db: String,
+}
+
+impl Rules {
+    async fn list(&self) -> anyhow::Result<()> {
+        let documents = self.service.documents(&self.db).await;
+        let documents = documents.with_context(|| {
+            format!("read the rules of {}; --db names another database", self.db)
+        })?;
+        let documents = documents.iter().map(|(_, document)| document);
+        let rules: Vec<Value> = (documents.map(Json::to_value))
+            .filter(|rule| is_replicator(rule) || rule["type"] == "on_change")
+            .collect();
+        if self.service.json {
+            for rule in &rules {
+                output::line(&rule.to_string());
+            }
+            return Ok(());
+        }
+        let rows = stream::iter(&rules).map(|rule| async move {
+            let mut row = row(rule);
+            row.push(cell(&self.run_of(rule).await["state"]));
+            row
+        });
+        let rows: Vec<_> = rows.buffered(AT_ONCE).collect().await;
+        let head = ["ID", "TYPE", "ENABLED", "DATABASES", "TARGET", "STATE"];
+        output::text(&output::table(&head, &rows));
+        Ok(())
+    }
+
+    async fn show(&self, id: &str) -> anyhow::Result<()> {
+        let rule = self.service.document(&self.db, id).await?.to_value();
+        if self.service.json {
+            output::line(&rule.to_string());
+            return Ok(());
+        }
+        let run = self.run_of(&rule).await;
+        let rule = masked("", &rule);
+        let mut rows = output::members(rule.as_object().into_iter().flatten());
+        let known = ["state", "last_updated", "info"].map(str::to_owned);
+        let known = known.iter().filter(|name| !run[*name].is_null());
+        rows.extend(output::members(known.map(|name| (name, &run[name]))));
+        output::text(output::table(&["", ""], &rows).trim_start());
+        Ok(())
+    }
+
+    /// The row of a rule's replication in `_scheduler/docs`: null if there is none, and for rules with one per database.
+    async fn run_of(&self, rule: &Value) -> Value {
+        let Some(id) = rule["_id"].as_str().filter(|_| is_replicator(rule)) else {
+            return Value::Null;
+        };
+        let path = format!("/_scheduler/docs/{}/{}", escaped(&self.db), escaped(id));
+        let row = self.service.send(Method::GET, &path).await;
+        row.unwrap_or_default()
+    }
+
+    async fn test(
+        &self,
+        rule: &str,
+        databases: &[String],
+        change: Option<&Path>,
+    ) -> anyhow::Result<()> {
+        let names = databases.iter().cloned().map(Json::String).collect();
+        let rule = match Path::new(rule) {
+            file if file.is_file() => ("rule", read(file)?),
+            _ => ("id", Json::String(rule.to_owned())),
+        };
+        let mut body = vec![rule, ("databases", Json::Array(names))];
+        if let Some(file) = change {
+            let mut change = read(file)?;
+            if change.get("doc").is_none() {
+                change = object([("doc", change)]);
+            }
+            body.push(("change", change));
+        }
+        let path = format!("/{}/_test", escaped(&self.db));
+        let body = object(body).to_string();
+        let answer = self.service.send_body(Method::POST, &path, body).await?;
+        let rows = answer["databases"].as_array().into_iter().flatten();
+        if self.service.json {
+            output::line(&answer.to_string());
+        } else if answer["ok"] == true {
+            let rows: Vec<Vec<String>> = rows.map(tried).collect();
+            output::text(&output::table(&["DATABASE", "RESULT"], &rows));
+        }
+        if answer["ok"] != true {
+            let path = answer["path"].as_str().filter(|path| !path.is_empty());
+            let path = path.map(|path| format!("`{path}`: ")).unwrap_or_default();
+            bail!("the rule is invalid: {path}{}", cell(&answer["reason"]));
+        }
+        Ok(())
+    }
+
+    async fn enable(&self, id: &str, enabled: bool) -> anyhow::Result<()> {
+        let rule = self.service.document(&self.db, id).await?;
+        let is_enabled = rule.get("enabled").and_then(Json::as_bool).unwrap_or(true);
+        let mut answer = json!({"ok": true, "id": id});
+        if is_enabled != enabled {
+            let members = rule.as_object().unwrap_or_default().iter().cloned();
+            let others = members.filter(|(name, _)| name != "enabled");
+            let own = ("enabled".to_owned(), Json::Bool(enabled));
+            let rule = Json::Object(others.chain([own]).collect());
+            let path = format!("/{}/{}", escaped(&self.db), escaped(id));
+            let put = (self.service).send_body(Method::PUT, &path, rule.to_string());
+            answer = put.await?;
+        }
+        let what = if enabled { "resumed" } else { "paused" };
+        self.service.done(&answer, what, id);
+        Ok(())
+    }
+}
+
+fn is_replicator(rule: &Value) -> bool {
+    rule["type"] == "replicator"
+}
+
+fn object(members: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
+    let members = members.into_iter();
+    Json::Object(
+        members
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+    )
+}
+
+fn read(file: &Path) -> anyhow::Result<Json> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {shown}"))?;
+    Json::parse(&text).with_context(|| format!("{shown} is not JSON"))
+}
+
+/// All columns but the state.
+fn row(rule: &Value) -> Vec<String> {
+    let url = |side: &Value| bare(&cell(side.get("url").unwrap_or(side)));
+    let patterns = [&rule["match"]["database"], &rule["db_name"]];
+    let pattern = patterns.into_iter().find_map(Value::as_str);
+    let (about, does) = if is_replicator(rule) {
+        (url(&rule["source"]), url(&rule["target"]))
+    } else {
+        let method = rule["method"].as_str().unwrap_or("GET");
+        let method = method.to_ascii_uppercase();
+        ("all".to_owned(), format!("{method} {}", url(rule)))
+    };
+    let enabled = if rule["enabled"] == false {
+        "no"
+    } else {
+        "yes"
+    };
+    vec![
+        cell(&rule["_id"]),
+        cell(&rule["type"]),
+        enabled.to_owned(),
+        pattern.map_or(about, str::to_owned),
+        does,
+    ]
+}
+
+/// A URL, maybe with variables, without its user and query: both may hold credentials.
+fn bare(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let end = rest.find('/').unwrap_or(rest.len());
+    let host = rest[..end].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[host..])
+}
+
+/// A member of a rule without credentials.
+fn masked(name: &str, value: &Value) -> Value {
+    match value {
+        Value::Object(members) if !SECRET.contains(&name) => {
+            let members = members.iter();
+            let members = members.map(|(name, value)| (name.clone(), masked(name, value)));
+            Value::Object(members.collect())
+        }
+        Value::Null => Value::Null,
+        _ if SECRET.contains(&name) => "***".into(),
+        Value::String(text) => bare(text).into(),
+        other => other.clone(),
+    }
+}
+
+/// What a rule would do for a database, in a row.
+fn tried(database: &Value) -> Vec<String> {
+    let (call, replication) = (&database["call"], &database["replication"]);
+    let result = if database["matches"] != true {
+        "does not match".to_owned()
+    } else if let Some(error) = database["error"].as_str() {
+        format!("error: {error}")
+    } else if database["accepts"] == false {
+        "`if` or `selector` does not match".to_owned()
+    } else if call.is_object() {
+        let url = cell(&call["url"]);
+        format!("calls {} {url} {}", cell(&call["method"]), call["body"])
+    } else {
+        let side = |name: &str| cell(replication[name].get("url").unwrap_or(&replication[name]));
+        format!("replicates {} to {}", side("source"), side("target"))
+    };
+    vec![cell(&database["name"]), result]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_rows_without_credentials() {
+        let call = json!({"_id": "hook", "type": "on_change", "db_name": "^a", "method": "post",
+            "url": "https://bob:pw@h.example:8443/x@y/${db_name}?key=1", "enabled": false});
+        let called = "POST https://h.example:8443/x@y/${db_name}";
+        assert_eq!(row(&call), ["hook", "on_change", "no", "^a", called]);
+        let copy = json!({"_id": "copy", "type": "replicator", "source": {"url": "http://u:p@a/b"},
+            "target": "http://u@c?x=@"});
+        let expected = ["copy", "replicator", "yes", "http://a/b", "http://c"];
+        assert_eq!(row(&copy), expected);
+    }
+
+    #[test]
+    fn credentials_are_masked() {
+        let rule = json!({"source": {"url": "http://u:p@a/b", "headers": {"X": "y"}}, "secret": "whsec_1",
+            "params": {"n": 1, "text": "a@b"}, "auth": null});
+        let expected = json!({"source": {"url": "http://a/b", "headers": "***"}, "secret": "***",
+            "params": {"n": 1, "text": "a@b"}, "auth": null});
+        assert_eq!(masked("", &rule), expected);
+    }
+}

@@ -1,0 +1,384 @@
+//! Commands that talk to a frontend about rules, sources and calls, and the import of Spiegel's rules.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use e2e::{ADMIN, Node, Start};
+use peer::{Options, Peer};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A node in a directory, and the command line for it.
+struct Commands {
+    node: Node,
+    directory: TempDir,
+}
+
+impl Commands {
+    async fn start(config: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("davenport.toml");
+        std::fs::write(&file, config).unwrap();
+        let start = Start::node("davenport", directory.path()).admin();
+        let start = start.args(&["--config", &file.display().to_string()]);
+        let node = start.start().await.unwrap();
+        Self { node, directory }
+    }
+
+    async fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        run(&self.node.url, args).await
+    }
+
+    async fn succeed(&self, args: &[&str]) -> String {
+        let (code, out, error) = self.run(args).await;
+        assert_eq!(code, Some(0), "{out}{error}");
+        out
+    }
+
+    /// The path of a file with this text.
+    fn file(&self, name: &str, text: &str) -> String {
+        let file = self.directory.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    }
+}
+
+async fn run(url: &str, args: &[&str]) -> (Option<i32>, String, String) {
+    let start = Start::new("davenport", args);
+    let start = start
+        .variable("DAVENPORT_URL", url)
+        .variable("DAVENPORT_USER", &format!("{}:{}", ADMIN.0, ADMIN.1));
+    start.output().await.unwrap()
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[tokio::test]
+async fn sources_are_listed() {
+    let peer = Peer::start(Options::default()).await.unwrap();
+    let config = format!("[sources.couch]\nurl = \"{}\"\n", peer.url());
+    let commands = Commands::start(&config).await;
+    let followed = |all: &Value| all["sources"][0]["followed"] == true;
+    let root = commands.node.root();
+    root.until("/_sources", followed).await.unwrap();
+    let out = commands.succeed(&["sources"]).await;
+    let line = words(out.lines().nth(1).unwrap());
+    assert_eq!((line[0], line[2], line[3]), ("couch", "yes", "db_updates"));
+    let out = commands.succeed(&["sources", "--json"]).await;
+    let all: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(all["sources"][0]["name"], "couch");
+    commands.node.stop().await.unwrap();
+}
+
+/// A node with a rule of each type.
+async fn with_rules() -> Commands {
+    let commands = Commands::start("").await;
+    let (code, _, error) = commands.run(&["rules", "list"]).await;
+    assert_eq!(code, Some(1));
+    assert!(
+        error.contains("--db names another database") && error.contains("404"),
+        "{error}"
+    );
+    let root = commands.node.root();
+    for (path, doc) in [
+        ("/_rules", json!({})),
+        (
+            "/_rules/hook",
+            json!({"type": "on_change", "db_name": "^user_", "url": "http://bob:s3cret@h.example/${db_name}?k=1",
+                "method": "post", "params": {"id": "$change.id"}, "if": {"type": "^order$"}}),
+        ),
+        (
+            "/_rules/copy",
+            json!({"type": "replicator", "source": "http://u:s3cret@s.example/a",
+                "target": "http://u:s3cret@t.example/b"}),
+        ),
+    ] {
+        let (status, answer) = root.put(path, &doc).await.unwrap();
+        assert_eq!(status, 201, "{answer}");
+    }
+    commands
+}
+
+#[tokio::test]
+async fn rules_are_listed_and_shown_without_credentials() {
+    let commands = with_rules().await;
+    let list = commands.succeed(&["rules", "list"]).await;
+    let lines: Vec<_> = list.lines().map(words).collect();
+    let head = ["ID", "TYPE", "ENABLED", "DATABASES", "TARGET", "STATE"];
+    assert_eq!(lines[0], head);
+    let copy = [
+        "copy",
+        "replicator",
+        "yes",
+        "http://s.example/a",
+        "http://t.example/b",
+    ];
+    assert_eq!(lines[1][..5], copy);
+    let hook = [
+        "hook",
+        "on_change",
+        "yes",
+        "^user_",
+        "POST",
+        "http://h.example/${db_name}",
+        "-",
+    ];
+    assert_eq!(lines[2], hook);
+
+    for id in ["hook", "copy"] {
+        let shown = commands.succeed(&["rules", "show", id]).await;
+        assert!(
+            shown.contains(".example/") && !shown.contains("s3cret"),
+            "{shown}"
+        );
+    }
+    let shown = commands.succeed(&["rules", "show", "hook", "--json"]).await;
+    assert!(shown.contains("s3cret"), "{shown}");
+    commands.node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn rules_are_tried_and_paused() {
+    let commands = with_rules().await;
+    let root = commands.node.root();
+    let change = commands.file("change", r#"{"_id": "7", "type": "order"}"#);
+    let test = ["rules", "test", "hook", "--database", "user_joe"];
+    let out = commands
+        .succeed(&[&test[..], &["--database", "x", "--change", &change]].concat())
+        .await;
+    assert!(
+        out.contains("h.example/user_joe?k=1 {\"id\":\"7\"}"),
+        "{out}"
+    );
+    assert!(out.contains("does not match"), "{out}");
+    let out = commands.succeed(&test).await;
+    assert!(out.contains("`if` or `selector` does not match"), "{out}");
+    let bad = commands.file(
+        "bad",
+        r#"{"type": "on_change", "db_name": "(", "url": "http://h/"}"#,
+    );
+    let (code, _, error) = commands
+        .run(&["rules", "test", &bad, "--database", "x"])
+        .await;
+    assert_eq!(code, Some(1));
+    assert!(
+        error.contains("the rule is invalid: `db_name`: "),
+        "{error}"
+    );
+
+    for (action, told, enabled) in [
+        ("pause", "paused hook\n", false),
+        ("pause", "paused hook\n", false),
+        ("resume", "resumed hook\n", true),
+    ] {
+        assert_eq!(commands.succeed(&["rules", action, "hook"]).await, told);
+        let (_, doc) = root.get("/_rules/hook").await.unwrap();
+        assert_eq!(doc["enabled"], enabled);
+        let rev = if enabled { "3-" } else { "2-" };
+        assert!(doc["_rev"].as_str().unwrap().starts_with(rev), "{doc}");
+    }
+    commands.node.stop().await.unwrap();
+}
+
+/// What a frontend was asked for.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+async fn deliveries(State(asked): State<Asked>, request: Request) -> axum::Json<Value> {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 1_000).await.unwrap();
+    let body = String::from_utf8_lossy(&body);
+    let line = format!("{} {} {body}", parts.method, parts.uri);
+    asked.lock().unwrap().push(line.trim().to_owned());
+    let call = json!({
+        "id": "a1", "state": "dead", "rule": "hook", "db": "shop", "doc_id": "7", "attempts": 3, "method": "POST",
+        "url": "http://h.example/x", "reason": "503", "last": {"status": 503, "error": null, "body": "busy"},
+    });
+    let mut shown = call.clone();
+    shown["runs"] =
+        json!([{"number": 3, "node": "n1", "started": "T", "ended": "U", "reason": "503"}]);
+    axum::Json(match (parts.uri.path(), parts.uri.query()) {
+        ("/_deliveries", Some(query)) if query.contains("after=") => json!({"deliveries": [call]}),
+        ("/_deliveries", _) => json!({"deliveries": [call], "after": "next"}),
+        ("/_deliveries/a1", _) => shown,
+        ("/_deliveries/_replay", _) => json!({"ok": true, "replayed": 1200}),
+        _ => json!({"ok": true}),
+    })
+}
+
+#[tokio::test]
+async fn calls_are_listed_and_replayed() {
+    let asked = Asked::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new()
+        .fallback(deliveries)
+        .with_state(Arc::clone(&asked));
+    let server = tokio::spawn(async move { axum::serve(listener, router).await });
+    let succeed = async |args: &[&str]| {
+        let args = [&["deliveries"], args].concat();
+        let (code, out, error) = run(&url, &args).await;
+        assert_eq!(code, Some(0), "{out}{error}");
+        (out, std::mem::take(&mut *asked.lock().unwrap()))
+    };
+    let (out, requests) = succeed(&["list", "--rule", "hook", "--state", "dead"]).await;
+    let first = "GET /_deliveries?rule=hook&state=dead&limit=100";
+    let second = "GET /_deliveries?rule=hook&state=dead&limit=99&after=next";
+    assert_eq!(requests, [first, second]);
+    let row = [
+        "dead",
+        "a1",
+        "hook",
+        "shop",
+        "7",
+        "3",
+        "POST",
+        "http://h.example/x",
+        "503",
+    ];
+    assert_eq!(words(out.lines().nth(2).unwrap()), row);
+    let (out, _) = succeed(&["show", "a1"]).await;
+    assert!(
+        out.contains("last.body") && out.contains("run 3 on n1: 503"),
+        "{out}"
+    );
+    let (out, requests) = succeed(&["replay", "a1"]).await;
+    assert_eq!(
+        (&*out, &*requests[0]),
+        ("replayed a1\n", "POST /_deliveries/a1/_replay")
+    );
+    let (out, requests) = succeed(&["replay", "--rule", "hook"]).await;
+    let expected = r#"POST /_deliveries/_replay {"state":"dead","rule":"hook"}"#;
+    assert_eq!((&*out, &*requests[0]), ("replayed 1,200 calls\n", expected));
+    let (code, ..) = run(&url, &["deliveries", "replay"]).await;
+    assert_eq!(code, Some(2));
+    server.abort();
+}
+
+/// A server with Spiegel's database.
+async fn spiegel() -> Peer {
+    let peer = Peer::start(Options::default()).await.unwrap();
+    peer.set_admin("boss", "b0ss");
+    peer.create_database("spiegel").unwrap();
+    for doc in [
+        json!({"_id": "copy", "type": "replicator", "source": "http://u@s.example:5984/a", "target": "http://v@t.example/b",
+            "dirty": true, "updated_at": 1, "locked_at": null}),
+        json!({"_id": "hook", "type": "on_change", "url": "http://bob@h.example/x", "params": {"n": 1}}),
+        json!({"_id": "order", "type": "on_change", "url": "http://h.example/y", "block": true}),
+        json!({"_id": "bad", "type": "on_change", "url": "http://h.example/z", "if": {"a": "("}}),
+        json!({"_id": "spiegel_cl_a", "type": "change_listener", "db_name": "a", "last_seq": "7-x"}),
+        json!({"_id": "global_lastSeq", "type": "global", "lastSeq": "9-x"}),
+        json!({"_id": "_design/on_changes", "views": {}}),
+    ] {
+        peer.put("spiegel", &doc.to_string()).unwrap();
+    }
+    // More than a page.
+    let listeners = (0..450)
+        .map(|n| format!(r#"{{"_id":"spiegel_cl_{n}","type":"change_listener","db_name":"{n}"}}"#));
+    peer.put_all("spiegel", listeners).unwrap();
+    peer
+}
+
+fn url_of(spiegel: &Peer) -> String {
+    let url = format!("{}/spiegel", spiegel.url().trim_end_matches('/'));
+    url.replace("http://", "http://boss:b0ss@")
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_what_becomes_of_spiegels_documents() {
+    let peer = spiegel().await;
+    let from = url_of(&peer);
+    // It needs no service.
+    let import = ["import", "spiegel", "--from", &from];
+    let (code, out, error) = run("http://127.0.0.1:1", &import).await;
+    assert_eq!(code, Some(0), "{out}{error}");
+    assert!(error.contains("nothing was written"), "{error}");
+    for line in [
+        "accepted: copy\n",
+        "accepted: order\n",
+        "changed: hook: `block`: false, as Spiegel behaved without it\n",
+        "rejected: bad: `if.a`: ",
+        "3 accepted, 1 of them changed; 1 rejected; ignored: 453 documents, 451 change_listener, 1 design documents, 1 global\n",
+        "  http://s.example:5984 (1 rules)\n",
+        "  h.example:80 (2 rules)\n",
+        "  bob@h.example:80\n  u@s.example:5984\n  v@t.example:80\n",
+        "rules begin with the present state of each database",
+    ] {
+        assert!(out.contains(line), "{line}\n{out}");
+    }
+    let (code, _, error) = run("", &["import", "spiegel", "--from", &peer.url()]).await;
+    assert_eq!(code, Some(2));
+    assert!(error.contains("--from: write "), "{error}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), r#"{"h": {"u": 12345}}"#).unwrap();
+    let bad = ["--passwords", file.path().to_str().unwrap()];
+    let (code, _, error) = run("", &[&import[..], &bad].concat()).await;
+    assert_eq!(code, Some(2));
+    assert!(
+        error.contains("are not of the form") && !error.contains("12345"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn spiegels_rules_are_imported_once() {
+    let peer = spiegel().await;
+    let from = url_of(&peer);
+    let import = ["import", "spiegel", "--from", &from];
+    let commands = Commands::start("").await;
+    let passwords = commands.file(
+        "passwords",
+        r#"{"s.example": {"u": "p w"}, "h.example": {"bob": "x"}}"#,
+    );
+    let apply = [
+        &import[..],
+        &["--apply", "--passwords", &passwords, "--json"],
+    ]
+    .concat();
+    let (code, out, error) = commands.run(&apply).await;
+    assert_eq!(code, Some(1), "{error}");
+    let lines = |out: &str| -> Vec<Value> {
+        let lines = out.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let summary = json!({
+        "applied": true, "accepted": 3, "changed": 2, "rejected": 1,
+        "ignored": {"change_listener": 451, "design documents": 1, "global": 1}, "written": 3,
+        "servers": {"http://s.example:5984": 1}, "hosts": {"h.example:80": 2},
+        "missing_passwords": [{"host": "t.example:80", "user": "v"}],
+    });
+    assert_eq!(lines(&out).last(), Some(&summary), "{error}");
+    assert!(!out.contains("p%20w"), "{out}");
+    let root = commands.node.root();
+    let (_, copy) = root.get("/spiegel/copy").await.unwrap();
+    let rev = copy["_rev"].clone();
+    let expected = json!({"_id": "copy", "_rev": rev, "type": "replicator",
+        "source": "http://u:p%20w@s.example:5984/a", "target": "http://v@t.example/b"});
+    assert_eq!(copy, expected);
+    let (_, hook) = root.get("/spiegel/hook").await.unwrap();
+    assert_eq!(hook["block"], false);
+    let list = commands
+        .succeed(&["rules", "list", "--db", "spiegel"])
+        .await;
+    assert_eq!(list.lines().count(), 4, "{list}");
+
+    // Again, nothing changes; a rule that has changed in Spiegel is written.
+    let (_, out, _) = commands.run(&apply).await;
+    assert_eq!(lines(&out).last().unwrap()["written"], 0);
+    let order = peer.get("spiegel", "order").unwrap().unwrap();
+    let order = json!({"_id": "order", "_rev": order["_rev"], "type": "on_change", "url": "http://h.example/new",
+        "block": true});
+    peer.put("spiegel", &order.to_string()).unwrap();
+    let (_, out, _) = commands.run(&apply).await;
+    assert_eq!(lines(&out).last().unwrap()["written"], 1);
+    let (_, order) = root.get("/spiegel/order").await.unwrap();
+    assert_eq!(order["url"], "http://h.example/new");
+    let (_, copy) = root.get("/spiegel/copy").await.unwrap();
+    assert_eq!(copy["_rev"], rev);
+
+    commands.node.stop().await.unwrap();
+}
