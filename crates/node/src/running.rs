@@ -106,6 +106,8 @@ impl Node {
         network.egress.own = addresses::of_store(config).await;
         network.egress.own.extend(listeners.addresses());
         let (replications, deliveries) = opened(config, keys, store, &network).await?;
+        // A node that follows sources adds jobs of this type as soon as it starts.
+        let feeds = Followers::register(replications.jobs()).await?;
         let passwords = following::passwords(config.rules.passwords_file.as_deref())?;
         let admin_secret = admins::secret(keys)?;
         let mut node = Self {
@@ -137,7 +139,6 @@ impl Node {
         }
         node.register(config).await?;
         let replications = &node.replications;
-        let feeds = Followers::register(replications.jobs()).await?;
         let listen = RuleListeners::open(Rules::new(replications.clone())).await?;
         let listen = listen.job_type().clone();
         let maintenance = Maintenance::new(replications.jobs().clone(), config.couch_jobs.clone())
