@@ -285,14 +285,19 @@ fn scheduler_jobs(rest: &[&str]) -> Result<Route, Error> {
     })
 }
 
-/// `CouchDB`'s rule: `_replicator` cannot be a document id, so its last occurrence ends the database name.
+/// `CouchDB`'s rule: `_replicator` cannot be a document id, so its last occurrence ends the database name. Nor can `_rules`.
 fn scheduler_docs(rest: &[&str]) -> Result<Route, Error> {
     if rest.is_empty() {
         return Ok(Route::Docs("_replicator".to_owned()));
     }
-    let ends = |part: &&str| *part == "_replicator" || part.ends_with("/_replicator");
+    let ends = |part: &&str| matches!(*part, "_replicator" | "_rules") || has_prefix(part);
     let invalid = || Error::bad_request("Invalid path");
-    let last = rest.iter().rposition(ends).ok_or_else(invalid)?;
+    let spiegel = (rest[0] == "spiegel").then_some(0);
+    let last = rest
+        .iter()
+        .rposition(ends)
+        .or(spiegel)
+        .ok_or_else(invalid)?;
     let db = rest[..=last].join("/");
     match &rest[last + 1..] {
         [] => Ok(Route::Docs(db)),
@@ -370,6 +375,10 @@ mod tests {
             ("/_dashboard/", Route::Dashboard(text("index.html"))),
             ("/_dashboard/app.js", Route::Dashboard(text("app.js"))),
             ("/_scheduler/summary", Route::Summary),
+            ("/_scheduler/docs/_rules/a", doc("_rules", "a")),
+            ("/_scheduler/docs/shop/_rules/a", doc("shop/_rules", "a")),
+            ("/_scheduler/docs/spiegel", docs("spiegel")),
+            ("/_scheduler/docs/spiegel/a", doc("spiegel", "a")),
             ("/_scheduler/jobs/", Route::Jobs),
             ("/_scheduler/jobs/ab+continuous", job("ab continuous")),
             ("/_scheduler/jobs/ab%2Bcontinuous", job("ab+continuous")),
