@@ -14,7 +14,7 @@ use docstore::InstanceId;
 use store::KeyRange;
 use store::tuple::{TuplePack, pack, unpack};
 
-use crate::rule::RuleId;
+use crate::rule::set::RuleId;
 
 const LAYER: u16 = 52;
 const RULES: u16 = 14;

@@ -9,7 +9,7 @@ mod javascript;
 mod listen;
 mod pattern;
 mod replicator;
-mod set;
+pub(crate) mod set;
 mod store;
 mod template;
 mod trial;

@@ -7,7 +7,7 @@
 mod feed;
 mod follower;
 mod metrics;
-mod options;
+pub(crate) mod options;
 mod position;
 mod reactions;
 mod seed;

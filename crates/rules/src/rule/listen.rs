@@ -23,7 +23,7 @@ use super::document::Task;
 use super::set::{RuleId, Set};
 use super::store::Rules;
 use super::webhook::Since;
-use crate::source::Source;
+use crate::source::options::Source;
 
 pub const JOB_TYPE: &str = "listen";
 /// How long a node may be silent before its jobs are given to others.

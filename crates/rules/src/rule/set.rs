@@ -14,7 +14,7 @@ use super::document::{Rule, Task};
 use super::pattern::Captures;
 use super::replicator::address;
 use super::template::{Unsendable, encode};
-use crate::source::Source;
+use crate::source::options::Source;
 
 /// The document that a rule is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
