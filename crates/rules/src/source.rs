@@ -2,7 +2,7 @@
 //!
 //! Each source has one job, held by one node at a time ([`Followers`]). It reads the server's feed of updates, and in the
 //! transaction that saves its position it wakes what waits for these databases. A feed may lose updates, so the sequences
-//! of the databases are compared from time to time as well ([`sweep`]).
+//! of the databases are compared from time to time as well (`sweep.rs`).
 
 mod feed;
 mod follower;
