@@ -36,7 +36,7 @@ pub struct Event {
     pub reason: Option<String>,
 }
 
-/// Is told of events.
+/// The program's handler of events.
 pub trait Events: fmt::Debug + Send + Sync {
     /// In the transaction of the event. `op` is new for each event, and the same when the transaction is repeated.
     fn on_event_in<'a>(

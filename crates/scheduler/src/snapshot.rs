@@ -138,7 +138,7 @@ pub(crate) struct Snapshot {
 pub(crate) struct Kept {
     last: Mutex<Option<Arc<Snapshot>>>,
     used: Mutex<Option<Instant>>,
-    /// Whoever reads has it.
+    /// Locked by the caller that makes a new snapshot.
     pub(crate) rates: Arc<tokio::sync::Mutex<Rates>>,
     /// How often something was changed here.
     pub(crate) version: AtomicU64,

@@ -1,7 +1,7 @@
 //! Replications that sleep in the store until a database changes.
 //!
 //! A sleeping replication has caught up, and no node holds its job: the job is pending, due at a time far away or when its
-//! `trigger` says so. A row per sleeper says which database of which server wakes it. Whoever follows that server signals
+//! `trigger` says so. A row per sleeper says which database of which server wakes it. The node that follows that server signals
 //! the jobs of its rows, and removes the rows in the same transaction; the next sleep writes them again.
 //!
 //! A row is written while the job is still held, and before the source is asked a last time whether it has more changes.

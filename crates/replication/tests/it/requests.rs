@@ -208,7 +208,7 @@ async fn a_checkpoint_that_was_deleted() {
     for side in ["a", "b"] {
         let world = World::new().await;
         let last = repeated(&world).await;
-        // Somebody wants everything to be copied again.
+        // A user deletes the checkpoint to have everything copied again.
         let checkpoint = world.checkpoint(side);
         let (id, rev) = (&checkpoint["_id"], &checkpoint["_rev"]);
         let gone = json!({"_id": id, "_rev": rev, "_deleted": true});

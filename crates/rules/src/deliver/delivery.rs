@@ -151,7 +151,7 @@ fn delay(retry: &Retry, failures: u32, entropy: &Entropy) -> Duration {
     delay.mul_f64(1.0 - JITTER) + entropy.up_to(delay.mul_f64(2.0 * JITTER))
 }
 
-/// A duration, or `default` if it is not one.
+/// Seconds as a duration; `default` if they are negative or too many.
 pub(super) fn seconds(seconds: f64, default: Duration) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(default)
 }

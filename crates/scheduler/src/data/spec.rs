@@ -64,7 +64,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// Whether it goes on until somebody stops it.
+    /// Whether it runs, or runs again, until a user stops it.
     pub(crate) fn is_endless(&self) -> bool {
         self.continuous || self.triggered
     }
