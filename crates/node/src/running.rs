@@ -106,8 +106,9 @@ impl Node {
         network.egress.own = addresses::of_store(config).await;
         network.egress.own.extend(listeners.addresses());
         let (replications, deliveries) = opened(config, keys, store, &network).await?;
-        // A node that follows sources adds jobs of this type as soon as it starts.
+        // A node that follows sources adds jobs of these types as soon as it starts.
         let feeds = Followers::register(replications.jobs()).await?;
+        let listening = RuleListeners::open(Rules::new(replications.clone())).await?;
         let passwords = following::passwords(config.rules.passwords_file.as_deref())?;
         let admin_secret = admins::secret(keys)?;
         let mut node = Self {
@@ -125,7 +126,7 @@ impl Node {
                 .await?;
         }
         if config.node_types.replication {
-            node.start_replication(config, network).await?;
+            node.start_replication(config, network, &listening)?;
         }
         if let Some(listener) = listeners.metrics {
             tracing::info!(address = %listener.local_addr()?, "metrics are there");
@@ -139,12 +140,10 @@ impl Node {
         }
         node.register(config).await?;
         let replications = &node.replications;
-        let listen = RuleListeners::open(Rules::new(replications.clone())).await?;
-        let listen = listen.job_type().clone();
         let maintenance = Maintenance::new(replications.jobs().clone(), config.couch_jobs.clone())
             .serve(replications.job_type().clone())
             .serve(feeds)
-            .serve(listen)
+            .serve(listening.job_type().clone())
             .serve(node.deliveries.job_type().clone());
         node.inner
             .start("activity monitor", |stop| maintenance.run(stop));
@@ -212,10 +211,11 @@ impl Node {
         Ok(())
     }
 
-    async fn start_replication(
+    fn start_replication(
         &mut self,
         config: &Config,
         network: NetworkOptions,
+        listeners: &RuleListeners,
     ) -> anyhow::Result<()> {
         let replications = &self.replications;
         let holder = Holder::new(&node_name(config))?;
@@ -226,11 +226,12 @@ impl Node {
             config,
             replications,
             deliveries: &self.deliveries,
+            listeners,
             network: &network,
             holder: &holder,
             passwords: &self.passwords,
         };
-        following.start(&mut self.outer, &mut self.inner).await?;
+        following.start(&mut self.outer, &mut self.inner)?;
         let setup = ServerSetup {
             node: holder,
             network,

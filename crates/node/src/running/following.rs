@@ -22,6 +22,7 @@ pub(super) struct Following<'a> {
     pub(super) config: &'a Config,
     pub(super) replications: &'a Replications,
     pub(super) deliveries: &'a Deliveries,
+    pub(super) listeners: &'a Listeners,
     pub(super) network: &'a Network,
     pub(super) holder: &'a Holder,
     pub(super) passwords: &'a PasswordCell,
@@ -29,11 +30,10 @@ pub(super) struct Following<'a> {
 
 impl Following<'_> {
     /// Starts tasks: jobs depend on the outer ones directly, those on the inner ones.
-    pub(super) async fn start(self, outer: &mut Tasks, inner: &mut Tasks) -> anyhow::Result<()> {
+    pub(super) fn start(self, outer: &mut Tasks, inner: &mut Tasks) -> anyhow::Result<()> {
         let (replications, network) = (self.replications.clone(), self.network.clone());
         let sources = self.config.sources().map_err(anyhow::Error::msg)?;
         let rules = Rules::new(replications.clone());
-        let listeners = Listeners::open(rules.clone()).await?;
         let (watcher, compiled) = RuleWatcher::new(rules);
         inner.start("watcher of rules", |stop| watcher.run(stop));
 
@@ -48,7 +48,7 @@ impl Following<'_> {
         };
         let server = Server::new(self.deliveries.clone(), handle, setup)?;
         let listening = Listening {
-            listeners: listeners.clone(),
+            listeners: self.listeners.clone(),
             rules: compiled.clone(),
             sources: watch::channel(Arc::from(sources.clone())).1,
             network: network.clone(),
@@ -61,7 +61,7 @@ impl Following<'_> {
             listening.run(holder, LISTENING, stop)
         });
 
-        let book = RuleBook::new(replications, compiled, listeners);
+        let book = RuleBook::new(replications, compiled, self.listeners.clone());
         let followers = Followers::new(book, network, self.holder.clone(), sources);
         outer.start("followers of sources", |stop| followers.run(stop));
         Ok(())
