@@ -20,7 +20,7 @@ pub use document::{Rule, Task};
 pub use fields::Invalid;
 pub use listen::{JOB_TYPE, Listeners, Listening, Refused, Sender};
 pub use pattern::{BadPattern, Captures, Pattern};
-pub use replicator::Replicate;
+pub use replicator::{Replicate, SPIEGELS_STATE};
 pub use set::{Compiled, RuleId, Set};
 pub use store::{KINDS, RuleHook, RuleWatcher, Rules};
 pub use template::{Change, Unsendable};

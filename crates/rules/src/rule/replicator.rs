@@ -11,13 +11,16 @@ use super::template::{Scope, Unsendable, UrlTemplate, Var};
 use super::webhook::delay;
 
 /// Members that are not parameters of the replication.
-const OWN: [&str; 12] = [
+const OWN: [&str; 6] = [
     "type",
     "match",
     "enabled",
     "dirty_after_milliseconds",
     "continuous",
     "cancel",
+];
+/// Members in which Spiegel keeps its own state.
+pub const SPIEGELS_STATE: [&str; 6] = [
     "dirty",
     "dirty_at",
     "locked_at",
@@ -53,8 +56,8 @@ impl Replicate {
             let reason = "may have variables only in the name of the database";
             return Err(fields.invalid("source", reason));
         }
-        let is_param =
-            |(name, _): &&(String, Json)| !OWN.contains(&&**name) && !name.starts_with('_');
+        let is_own = |name: &str| OWN.contains(&name) || SPIEGELS_STATE.contains(&name);
+        let is_param = |(name, _): &&(String, Json)| !is_own(name) && !name.starts_with('_');
         let mut params: Vec<_> = fields.members().iter().filter(is_param).cloned().collect();
         let delay = delay(fields)?;
         if fields.get("trigger").is_none() {

@@ -5,18 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use document::json::Json;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rules::deliver::Passwords;
-use rules::rule::Rule;
+use rules::rule::{Rule, SPIEGELS_STATE};
 use url::Url;
-
-/// Members in which Spiegel keeps its own state.
-const MANAGED: [&str; 6] = [
-    "dirty",
-    "dirty_at",
-    "locked_at",
-    "updated_at",
-    "retries",
-    "possibly_deleted_at",
-];
 
 type Members = Vec<(String, Json)>;
 
@@ -168,8 +158,8 @@ impl Judge {
 /// The members that are the user's.
 pub(super) fn own_members(document: &Json) -> Members {
     let members = document.as_object().unwrap_or_default().iter();
-    let own =
-        members.filter(|(name, _)| !name.starts_with('_') && !MANAGED.contains(&name.as_str()));
+    let own = members
+        .filter(|(name, _)| !name.starts_with('_') && !SPIEGELS_STATE.contains(&name.as_str()));
     own.cloned().collect()
 }
 
