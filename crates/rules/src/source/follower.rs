@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use couch::{Error, Network, Server};
 use jobs::{Failure, Finish, Task};
 use scheduler::{Following, Replications, ServiceError};
@@ -14,7 +13,7 @@ use super::metrics;
 use super::options::{FeedKind, Source};
 use super::position::Position;
 use super::reactions::{Reactions, RuleBook};
-use super::seed::{REACTIONS, listen_again, seed};
+use super::seed::{REACTIONS, seed_forever};
 use super::sweep::{Stopped, moved};
 use crate::rule::Event;
 
@@ -348,7 +347,7 @@ impl<'a> Follower<'a> {
                         let (jobs, job) = (task.jobs(), task.job());
                         // After a repeated commit there is nothing left to do.
                         let _repeated = jobs
-                            .update_in(&tx, &op, job, Some(encode(&position)))
+                            .update_in(&tx, &op, job, Some(jobs::encode(&position)?))
                             .await?;
                     }
                     Ok::<_, ServiceError>(woken)
@@ -412,7 +411,7 @@ impl<'a> Follower<'a> {
             .transact("follow_source", |tx| async move {
                 let (jobs, job) = (task.jobs(), task.job());
                 let held = jobs
-                    .update_in(&tx, &op, job, Some(encode(position)))
+                    .update_in(&tx, &op, job, Some(jobs::encode(position)?))
                     .await?;
                 if !held.repeated {
                     replications.follow_in(&tx, server, following.as_ref());
@@ -464,43 +463,4 @@ fn updated(names: Vec<String>) -> BTreeMap<String, Event> {
         .into_iter()
         .map(|name| (name, Event::Updated))
         .collect()
-}
-
-/// Looks for the databases of new rules whenever rules change, and now and then for what events did not report.
-async fn seed_forever(book: &RuleBook, source: &Source, connection: &Server) -> ServiceError {
-    let mut rules = book.rules.clone();
-    let mut reactions = Reactions::new(book, source);
-    loop {
-        rules.mark_unchanged();
-        let mut done = seed(&mut reactions, connection, false).await;
-        loop {
-            match done {
-                Ok(()) => {}
-                Err(Stopped::Store(error)) => return error,
-                Err(Stopped::Server(error)) => {
-                    tracing::debug!(source = source.name(), %error, "cannot look for the databases of rules");
-                }
-            }
-            tokio::select! {
-                changed = rules.changed() => {
-                    if changed.is_err() {
-                        std::future::pending::<()>().await;
-                    }
-                    break;
-                }
-                () = sleep(source.options().sweep()) => {}
-            }
-            done = async {
-                listen_again(book, source, connection).await?;
-                seed(&mut reactions, connection, true).await
-            }
-            .await;
-        }
-    }
-}
-
-pub(super) fn encode(position: &Position) -> Bytes {
-    serde_json::to_vec(position)
-        .expect("a position is JSON")
-        .into()
 }

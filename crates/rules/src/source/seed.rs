@@ -21,8 +21,45 @@ pub(super) const REACTIONS: usize = 200;
 /// Between two requests, so that looking at a million databases does not occupy their server.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Looks for the databases of new rules whenever rules change, and now and then for what events did not report.
+pub(super) async fn seed_forever(
+    book: &RuleBook,
+    source: &Source,
+    connection: &Server,
+) -> ServiceError {
+    let mut rules = book.rules.clone();
+    let mut reactions = Reactions::new(book, source);
+    loop {
+        rules.mark_unchanged();
+        let mut done = seed(&mut reactions, connection, false).await;
+        loop {
+            match done {
+                Ok(()) => {}
+                Err(Stopped::Store(error)) => return error,
+                Err(Stopped::Server(error)) => {
+                    tracing::debug!(source = source.name(), %error, "cannot look for the databases of rules");
+                }
+            }
+            tokio::select! {
+                changed = rules.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    break;
+                }
+                () = sleep(source.options().sweep()) => {}
+            }
+            done = async {
+                listen_again(&mut reactions, connection).await?;
+                seed(&mut reactions, connection, true).await
+            }
+            .await;
+        }
+    }
+}
+
 /// Looks for the databases of rules that are new, or for all databases of all rules, as of those created unnoticed.
-pub(super) async fn seed(
+async fn seed(
     reactions: &mut Reactions<'_>,
     connection: &Server,
     all: bool,
@@ -184,11 +221,8 @@ async fn mark(book: &RuleBook, server: &str, rules: &[Arc<Compiled>]) -> Result<
 
 /// The databases that rules ask for calls about and that have changed since the last look; remembers their sequences in the
 /// transaction that signals their jobs.
-pub(super) async fn listen_again(
-    book: &RuleBook,
-    source: &Source,
-    connection: &Server,
-) -> Result<u64, Stopped> {
+async fn listen_again(reactions: &mut Reactions<'_>, connection: &Server) -> Result<u64, Stopped> {
+    let (book, source) = (reactions.book, reactions.source);
     let (server, set) = (source.server().url_text(), book.set());
     let mut found = 0;
     let mut after: Option<Vec<u8>> = None;
@@ -201,7 +235,6 @@ pub(super) async fn listen_again(
             return Ok(found);
         }
         let listed = connection.dbs_info(&names).await?;
-        let mut reactions = Reactions::new(book, source);
         let now_ms = book.replications.jobs().clock().now_ms();
         for ((key, _, before), ListedDatabase { name, update_seq }) in rows.iter().zip(listed) {
             let Some(seq) = update_seq else {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::follower::{Follower, encode, stop_following};
+use super::follower::{Follower, stop_following};
 use super::options::{FeedKind, Source};
 use super::position::Position;
 use super::reactions::RuleBook;
@@ -104,7 +104,7 @@ impl Followers {
             let id = JobId::new(name.clone())?;
             // Its data says how far it was read, and must not be replaced.
             if jobs.get(ty, &id).await?.is_none() {
-                let add = Add::new(id, encode(&Position::default()));
+                let add = Add::new(id, jobs::encode(&Position::default())?);
                 jobs.signal(ty, Signal::from(add)).await?;
             }
         }
@@ -131,7 +131,7 @@ impl Followers {
                 unknown_since_ms: Some(since_ms),
                 ..task.data.clone()
             };
-            return Ok(Finish::again(now_ms + UNKNOWN_PAUSE_MS).data(encode(&position)));
+            return Ok(Finish::again(now_ms + UNKNOWN_PAUSE_MS).data(jobs::encode(&position)?));
         }
         tracing::warn!(
             source = name,
