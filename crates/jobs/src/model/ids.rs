@@ -157,6 +157,12 @@ impl JobLock {
         Some(u64::from_be_bytes(*number)).filter(|number| *number != 0)
     }
 
+    /// Another lock for the same acceptor, as random as this one.
+    pub(crate) fn again(self, times: u64) -> Self {
+        let random = times.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self::from_bits(self.bits() ^ (u128::from(random) << 64))
+    }
+
     pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

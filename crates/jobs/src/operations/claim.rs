@@ -32,7 +32,7 @@
 //! candidates than it wants takes a whole block of neighbours: two claims that read the same rows choose all
 //! jobs in common or none, so a collision costs one retry, not one per job.
 //!
-//! Locks are drawn before the transaction and kept over its retries. If the store cannot tell whether a try was
+//! Locks are drawn before the transaction. If the store cannot tell whether a try was
 //! committed, the next one looks for its own locks in the headers ([`Jobs::recall_claim`]): jobs that carry
 //! them were claimed, and are returned instead of others.
 
@@ -82,6 +82,8 @@ struct Memo {
     /// With the times of the signals that they cover, which a committed claim has cleared.
     chosen: BTreeMap<(JobId, JobLock), Option<i64>>,
     unsure: bool,
+    /// How often the claim has started over after a try that may have been committed.
+    restarts: u64,
 }
 
 /// A claimed job.
@@ -138,6 +140,13 @@ impl Claim {
             ready_ms: since_ms.max(header.due_ms),
             claimed_at: self.drawn_at,
         }
+    }
+
+    /// The locks of this try. One that starts over has others, so that a note about a job of an earlier try which was
+    /// removed since does not reach a later job of the same id.
+    fn locks(&self) -> Vec<JobLock> {
+        let restarts = self.memo().restarts;
+        self.locks.iter().map(|lock| lock.again(restarts)).collect()
     }
 
     fn memo(&self) -> std::sync::MutexGuard<'_, Memo> {
@@ -248,16 +257,16 @@ impl Jobs {
         let (pending, timeout) = try_join(pending, self.timeout_in(tx, &claim.ty)).await?;
         let mut effects = self.effects(tx, claim.op.now_ms).await?;
         let mut jobs = Vec::new();
-        for ((candidate, pending, data), lock) in pending.into_iter().zip(&claim.locks) {
+        for ((candidate, pending, data), lock) in pending.into_iter().zip(claim.locks()) {
             let times = (candidate.since_ms, pending.asked_ms());
             let mut header = Some(pending);
             let event = Event::Accept {
-                lock: *lock,
+                lock,
                 holder: claim.holder.clone(),
             };
             effects.run(&claim.ty, &candidate.id, &mut header, event)?;
             if let Some(header) = header {
-                let accepted = claim.accepted(candidate.id, &header, data, *lock, times);
+                let accepted = claim.accepted(candidate.id, &header, data, lock, times);
                 accepted.job.run.set_timeout(timeout);
                 jobs.push(accepted);
             }
@@ -380,7 +389,8 @@ impl Jobs {
         });
         let jobs: Vec<Accepted> = try_join_all(looked).await?.into_iter().flatten().collect();
         if jobs.is_empty() {
-            // It was not committed: the claim starts over.
+            // It was not committed, or its jobs are gone: the claim starts over.
+            claim.memo().restarts += 1;
             return Ok(None);
         }
         Ok(Some(Claimed {
