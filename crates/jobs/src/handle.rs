@@ -12,6 +12,7 @@ use crate::model::keys::{Keys, LABELS};
 use crate::model::turns::Turns;
 use crate::operations::deleted::Deleted;
 use crate::operations::heartbeats::Heartbeats;
+use crate::operations::limits::settings::{FreedSlots, KnownLimits};
 use crate::operations::types::known::KnownTypes;
 use crate::testing::planted::Planted;
 use crate::{Clock, Entropy, Error, JobId, JobType, Op, Result};
@@ -33,6 +34,8 @@ struct Inner {
     heartbeats: Heartbeats,
     turns: Turns,
     deleted: Deleted,
+    freed_slots: FreedSlots,
+    known_limits: Arc<KnownLimits>,
     /// Shared by all handles of a process on the queue.
     known_types: Arc<KnownTypes>,
     labels: BTreeMap<JobType, Label>,
@@ -63,6 +66,8 @@ impl Jobs {
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
             deleted: Deleted::default(),
+            freed_slots: FreedSlots::default(),
+            known_limits: Arc::default(),
             known_types: Arc::default(),
             labels: BTreeMap::new(),
         }))
@@ -85,6 +90,8 @@ impl Jobs {
             heartbeats: Heartbeats::default(),
             turns: Turns::default(),
             deleted: Deleted::default(),
+            freed_slots: FreedSlots::default(),
+            known_limits: Arc::clone(&same.known_limits),
             known_types: Arc::clone(&same.known_types),
             labels,
         }))
@@ -116,6 +123,14 @@ impl Jobs {
 
     pub(crate) fn known_types(&self) -> &KnownTypes {
         &self.0.known_types
+    }
+
+    pub(crate) fn known_limits(&self) -> &KnownLimits {
+        &self.0.known_limits
+    }
+
+    pub(crate) fn freed_slots(&self) -> &FreedSlots {
+        &self.0.freed_slots
     }
 
     pub(crate) fn deleted(&self) -> &Deleted {

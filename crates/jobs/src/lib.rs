@@ -44,6 +44,7 @@ pub use model::header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX,
 pub use model::ids::{
     HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
 };
+pub use model::limits::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName};
 pub use model::machine::{Finish, Held, Verdict};
 pub use model::types::{StallPolicy, TypeConfig};
 pub use operations::check::Check;
@@ -51,6 +52,7 @@ pub use operations::claim::{Accepted, Claim, Claimed};
 pub use operations::counts::{Backlog, Counts};
 pub use operations::create::{Add, Added, Retention};
 pub use operations::info::JobInfo;
+pub use operations::limits::LimitUse;
 pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
 pub use operations::rewrite::Rewritten;
 pub use operations::signal::Signal;

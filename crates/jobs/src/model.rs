@@ -6,6 +6,7 @@ pub(crate) mod codec;
 pub(crate) mod header;
 pub(crate) mod ids;
 pub(crate) mod keys;
+pub(crate) mod limits;
 pub(crate) mod machine;
 pub(crate) mod run;
 pub(crate) mod turns;

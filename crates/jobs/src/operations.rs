@@ -11,6 +11,7 @@ pub(crate) mod effects;
 pub(crate) mod heartbeats;
 pub(crate) mod info;
 pub(crate) mod leases;
+pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod quarantine;
 pub(crate) mod rewrite;

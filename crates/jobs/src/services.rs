@@ -4,6 +4,7 @@ pub(crate) mod acceptor;
 pub(crate) mod duties;
 pub(crate) mod interrupts;
 pub(crate) mod keep_alive;
+pub(crate) mod limits;
 pub(crate) mod maintenance;
 pub(crate) mod monitor;
 pub(crate) mod notifier;

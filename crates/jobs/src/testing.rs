@@ -13,6 +13,8 @@ mod geometry;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod mistake;
 #[cfg(test)]
 mod model;

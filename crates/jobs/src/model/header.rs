@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::model::codec::{Reader, Writer};
 use crate::model::ids::check;
+use crate::model::limits::{Taken, Which};
 use crate::{Error, Holder, JobLock, Lane, Result};
 
 pub(crate) use rare::{Rare, field};
@@ -119,6 +120,8 @@ pub(crate) enum Place {
     Ready(Order),
     /// Pending until `due_ms`.
     Timed,
+    /// Pending, and this limit has no slot for it. Jobs that were ready before get slots before.
+    Waiting(Which, Order),
     Active,
     Finished {
         at_ms: i64,
@@ -183,7 +186,7 @@ pub(crate) struct Header {
 impl Header {
     pub(crate) fn state(&self) -> State {
         match self.place {
-            Place::Ready(_) | Place::Timed => State::Pending,
+            Place::Ready(_) | Place::Timed | Place::Waiting(..) => State::Pending,
             Place::Active => State::Running,
             Place::Finished { .. } => State::Finished,
             Place::Dead { .. } => State::Dead,
@@ -253,6 +256,25 @@ impl Header {
         self.rare.as_ref()?.signal_ms
     }
 
+    /// The name of a limit of the job.
+    pub(crate) fn limit(&self, which: Which) -> Option<&Bytes> {
+        let rare = self.rare.as_ref()?;
+        match which {
+            Which::Key => rare.key.as_ref(),
+            Which::Pool => rare.pool.as_ref(),
+        }
+    }
+
+    /// Whether the job has limits.
+    pub(crate) fn is_limited(&self) -> bool {
+        (self.rare.as_ref()).is_some_and(|rare| rare.key.is_some() || rare.pool.is_some())
+    }
+
+    /// The slots of limits that the job has.
+    pub(crate) fn taken(&self) -> &[Taken] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.taken)
+    }
+
     /// Changes the rare fields, and drops them if all have their defaults.
     pub(crate) fn with_rare(&mut self, change: impl FnOnce(&mut Rare)) {
         let mut rare = self.rare.take().unwrap_or_default();
@@ -285,6 +307,12 @@ impl Header {
             Place::Dead { at_ms } => {
                 to.byte(4);
                 to.int(at_ms);
+            }
+            Place::Waiting(which, order) => {
+                to.byte(5);
+                to.byte(which as u8);
+                to.uint(order.incarnation);
+                to.uint(order.version);
             }
         }
         to.int(self.due_ms);
@@ -327,6 +355,16 @@ impl Header {
                 expires_ms: from.int()?,
             },
             4 => Place::Dead { at_ms: from.int()? },
+            5 => {
+                let which = *(Which::ALL.get(usize::from(from.byte()?)))
+                    .ok_or_else(|| Error::corrupt("a job behind an impossible limit"))?;
+                let (incarnation, version) = (from.uint()?, from.uint()?);
+                let order = Order {
+                    incarnation,
+                    version,
+                };
+                Place::Waiting(which, order)
+            }
             other => return Err(Error::corrupt(format!("a job in state {other}"))),
         };
         let mut header = Self {

@@ -7,6 +7,7 @@
 //!  1 JOB       type, bucket, id                       = header: state, due time, attempts, lock, small data
 //!  2 PENDING   type, 0, shard, incarnation, version, id = since     ready: first come, first served
 //!    PENDING   type, 1, timed bucket, due_ms, id      = since     scheduled: due at a time
+//!    PENDING   type, 2, limit, incarnation, version, id = since   waiting behind a limit, for a slot of it
 //!  3 SLEEPER   type, nonce                            = stamp     an acceptor asleep, to be woken by clearing it
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
@@ -20,6 +21,9 @@
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
 //!    NOTE      type, nonce, lock, interrupt           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
+//! 19 SLOT      type, limit, n                         = id, time  a slot of a limit that a job has, or that is not free
+//!                                                       before a time
+//! 20 LIMIT     type, limit                            = maximum, period; (type) alone changes with each of them
 //! 21 DEAD      type, bucket, died_ms, id              = ""        dead letters
 //! 23 QUARANTINE type, id                             = state, time: a job that cannot be decoded, out of the index
 //!                                                      of its state
@@ -48,10 +52,13 @@
 //!   for each kind of transition, however many jobs it moves.
 //! - No row is written by every operation: SLEEPER rows exist only while an acceptor sleeps, NOTE and
 //!   NOTIFIER rows are written only for jobs with subscribers, and there are many COUNT rows.
-//! - Reserved: tables 14, 15, 19, 20 and 22 for tenants and limits, and classes of PENDING from 2 on for jobs
-//!   behind a limit and other priorities.
+//! - Slots of a limit are numbered from 0. A slot without a row is free, and then no job waits behind the limit: the
+//!   transaction that frees a slot gives it to one that waits. A job that has a slot but does not run yet is due, or
+//!   scheduled for when a rate lets it start.
+//! - Reserved: tables 14, 15 and 22 for tenants, and classes of PENDING from 3 on for other priorities.
 
 mod edges;
+mod limits;
 #[cfg(test)]
 mod tests;
 
@@ -87,6 +94,8 @@ pub(crate) enum Table {
     Lease = 11,
     Note = 12,
     Types = 13,
+    Slot = 19,
+    Limit = 20,
     Dead = 21,
     Quarantine = 23,
     Call = 25,
@@ -94,6 +103,7 @@ pub(crate) enum Table {
 
 const READY: i64 = 0;
 const TIMED: i64 = 1;
+const WAITING: i64 = 2;
 
 /// The keys of one queue.
 #[derive(Debug, Clone)]
@@ -102,10 +112,12 @@ pub(crate) struct Keys {
 }
 
 /// The index row of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Position {
     Ready(Option<Lane>, Order),
     Timed(Option<Lane>, i64),
+    /// Behind the limit of this name.
+    Waiting(Bytes, Order),
     Active,
     Finished(i64),
     Dead(i64),
@@ -116,6 +128,9 @@ impl Position {
         match header.place {
             Place::Ready(order) => Self::Ready(header.lane, order),
             Place::Timed => Self::Timed(header.lane, header.due_ms),
+            Place::Waiting(which, order) => {
+                Self::Waiting(header.limit(which).cloned().unwrap_or_default(), order)
+            }
             Place::Active => Self::Active,
             Place::Finished { expires_ms, .. } => Self::Finished(expires_ms),
             Place::Dead { at_ms } => Self::Dead(at_ms),
@@ -149,10 +164,10 @@ impl Keys {
     }
 
     /// The index row of a job.
-    pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: Position) -> Vec<u8> {
+    pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: &Position) -> Vec<u8> {
         let (shard, bucket, timed) = (id.shard(), id.bucket(), id.timed_bucket());
         let (ty, id) = (ty.as_str(), id.as_bytes());
-        match position {
+        match *position {
             Position::Ready(lane, order) => {
                 let shard = lane.map_or(shard, |lane| SHARDS + lane.number());
                 let (incarnation, version) = (order.incarnation, order.version);
@@ -162,6 +177,11 @@ impl Keys {
             Position::Timed(lane, due_ms) => {
                 let bucket = lane.map_or(timed, |lane| TIMED_BUCKETS + lane.number());
                 self.pack(Table::Pending, &(ty, TIMED, bucket, due_ms, id))
+            }
+            Position::Waiting(ref limit, order) => {
+                let (incarnation, version) = (order.incarnation, order.version);
+                let key = (ty, WAITING, &**limit, incarnation, version, id);
+                self.pack(Table::Pending, &key)
             }
             Position::Active => self.pack(Table::Activity, &(ty, bucket, id)),
             Position::Finished(expires_ms) => {
@@ -263,7 +283,8 @@ impl Keys {
                         Position::Timed(lane_behind(TIMED_BUCKETS, bucket), due_ms),
                         id,
                     )),
-                    _ => None,
+                    _ => Self::waiting_of(rest)
+                        .map(|(limit, order, id)| (Position::Waiting(limit, order), id)),
                 },
             },
             State::Running => {

@@ -31,6 +31,7 @@
 //! ```text
 //!  pending   creator: Ask      replaces time and data
 //!            Signal            makes it due earlier, except after a failure
+//!            acceptor: Hold    waits for slots of its limits
 //!  running   creator: Ask      requests a run: `next`, where a creator's request overrides the holder's
 //!            Signal            requests a run without disturbing this one: `signal_ms`
 //!            holder: Update    a heartbeat, and new data if there is any
@@ -46,6 +47,7 @@
 
 mod creator;
 mod holder;
+mod limits;
 mod moves;
 mod signal;
 mod silence;
@@ -55,6 +57,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::model::header::{Header, Order};
+use crate::model::limits::{Taken, Which};
 use crate::model::run::Interrupt;
 use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
@@ -94,6 +97,12 @@ pub(crate) enum Event {
     Accept {
         lock: JobLock,
         holder: Holder,
+        slots: Slots,
+    },
+    /// A due job needs slots of its limits: it has some of them now, and waits for others.
+    Hold {
+        taken: Vec<Taken>,
+        wait: Wait,
     },
     Update {
         lock: JobLock,
@@ -127,10 +136,32 @@ pub(crate) enum Event {
     },
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Create {
     pub(crate) retention_ms: Option<u64>,
     pub(crate) lane: Option<Lane>,
+    pub(crate) key: Option<Bytes>,
+    pub(crate) pool: Option<Bytes>,
+}
+
+/// The slots for a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Slots {
+    /// Those that it has until it ends.
+    pub(crate) taken: Vec<Taken>,
+    /// Those of rates, which are free again at a time.
+    pub(crate) spent: Vec<(Taken, i64)>,
+}
+
+/// What a due job waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing: it has all slots, or the next claim looks for the rest.
+    No,
+    /// A slot of this limit.
+    For(Which),
+    /// The time at which its slot of a rate is free.
+    Until(i64),
 }
 
 /// How a run ends.
@@ -230,6 +261,8 @@ pub(crate) struct Step {
     pub(crate) spill: Option<Attempt>,
     /// Notifiers to notify.
     pub(crate) tell: Vec<u64>,
+    /// Slots of rates that the run has used, and when they are free again.
+    pub(crate) spent: Vec<(Taken, i64)>,
     /// For the job's previous holder, if it had one.
     pub(crate) interrupt: Option<Interrupt>,
     pub(crate) reply: Reply,
@@ -281,7 +314,12 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
                 ..Step::delete(old)
             })
         }
-        Event::Accept { lock, holder } => holder::accept(old, lock, holder, cx),
+        Event::Accept {
+            lock,
+            holder,
+            slots,
+        } => holder::accept(old, lock, holder, slots, cx),
+        Event::Hold { taken, wait } => limits::hold(old, taken, wait, cx),
         Event::Update {
             lock,
             data,
@@ -323,6 +361,7 @@ impl Step {
             change: Change::None,
             spill: None,
             tell: Vec::new(),
+            spent: Vec::new(),
             interrupt: None,
             reply,
         }

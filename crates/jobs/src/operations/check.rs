@@ -67,7 +67,7 @@ impl Jobs {
         Ok(checks)
     }
 
-    async fn first_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
+    pub(crate) async fn first_key(&self, range: &KeyRange) -> Result<Option<Bytes>> {
         self.read(Call::batch("check"), |tx| async move {
             let first = RangeOptions::limit(1);
             let rows = tx.snapshot().get_range(range.clone(), first);
@@ -97,6 +97,17 @@ impl Jobs {
         };
         self.check_rows(all.clone(), ROWS, look, |seen| found.add(seen))
             .await?;
+        let all = &self.keys().all_slots(ty);
+        let look = |tx, row| async move {
+            let problem = self.check_slot(&tx, ty, all, row).await?;
+            Ok(problem.map_or_else(Seen::default, Seen::problem))
+        };
+        self.check_rows(all.clone(), ROWS, look, |seen| found.add(seen))
+            .await?;
+        let limits = self.check_limits(ty).await?;
+        for problem in limits {
+            found.say(problem);
+        }
         let counts = self.counts(ty).await?;
         for (state, counted) in [
             (State::Pending, counts.pending),
@@ -175,11 +186,13 @@ impl Jobs {
             chunked: header.chunked().next().map(|_| id.clone()),
         };
         let position = Position::of(&header);
-        let index = self.keys().index(ty, &id, position);
+        let index = self.keys().index(ty, &id, &position);
         if quarantined.is_none() && tx.snapshot().get(&index).await?.is_none() {
             let problem = format!("job {id} has no row {position:?}");
             seen.problems.push(problem);
         }
+        let slots = self.check_taken(tx, ty, &id, &header).await?;
+        seen.problems.extend(slots);
         Ok(seen)
     }
 
@@ -220,7 +233,7 @@ impl Jobs {
             // Already reported.
             Err(_) => true,
         };
-        if same && *row.key == *self.keys().index(ty, &id, position) {
+        if same && *row.key == *self.keys().index(ty, &id, &position) {
             return Ok(Seen::default());
         }
         let problem = format!("orphan row of job {id}: {position:?}");

@@ -14,6 +14,7 @@
 //!                                                                       ACTIVITY: the first heartbeat
 //!                                                                       HISTORY: the previous run, if any
 //!                                                                       NOTE, NOTIFIER if it has subscribers
+//! each with limits  LIMIT, SLOT: see [`limits`](crate::operations::limits)  SLOT, or PENDING: it waits behind a limit
 //! all of them       SLEEPER, if more is due than is taken (snapshot)    clears one: wakes another acceptor
 //!                                                                       COUNT: blind additions
 //! ```
@@ -55,12 +56,15 @@ use crate::model::keys::{Position, promised};
 use crate::model::machine::Event;
 use crate::model::turns::Turn;
 use crate::operations::effects::Effects;
+use crate::operations::limits::slots::Admission;
 use crate::testing::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
 use candidates::{Candidate, choose};
 
 /// Approximate maximum of data per claim: it must be read within the transaction's time limit.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Further jobs that a claim looks at once, if some of the first have to wait for their limits.
+const HELD_MAX: usize = 64;
 
 /// A request for jobs, drawn before its transaction and kept over retries, so that a retry recognises the jobs
 /// of an earlier try that was committed without an answer.
@@ -114,6 +118,15 @@ pub struct Claimed {
     pub jobs: Vec<Accepted>,
     /// When the next scheduled job is due, if no job was.
     pub next_due_ms: Option<i64>,
+    /// Due jobs that were found to have to wait for their limits: others may be due behind them.
+    pub held: usize,
+}
+
+impl Claimed {
+    /// Nothing is due.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.held == 0
+    }
 }
 
 impl Claim {
@@ -248,28 +261,27 @@ impl Jobs {
         let heads = self.heads(tx, claim).await?;
         let (wanted, next_due_ms) = (claim.locks.len(), heads.next_due_ms);
         let left_over = heads.len() > wanted;
-        let candidates = if heads.lanes.len() == 0 {
+        let (candidates, mut others) = if heads.lanes.len() == 0 {
             choose(heads.due, wanted, claim, tx.attempt())
         } else {
-            self.take_turns(heads.due, heads.lanes, claim, tx.attempt())
+            let chosen = self.take_turns(heads.due, heads.lanes, claim, tx.attempt());
+            (chosen, Vec::new())
         };
         let pending = self.pending(tx, claim, candidates);
-        let (pending, timeout) = try_join(pending, self.timeout_in(tx, &claim.ty)).await?;
+        let (mut pending, timeout) = try_join(pending, self.timeout_in(tx, &claim.ty)).await?;
         let mut effects = self.effects(tx, claim.op.now_ms).await?;
-        let mut jobs = Vec::new();
-        for ((candidate, pending, data), lock) in pending.into_iter().zip(claim.locks()) {
-            let times = (candidate.since_ms, pending.asked_ms());
-            let mut header = Some(pending);
-            let event = Event::Accept {
-                lock,
-                holder: claim.holder.clone(),
-            };
-            effects.run(&claim.ty, &candidate.id, &mut header, event)?;
-            if let Some(header) = header {
-                let accepted = claim.accepted(candidate.id, &header, data, lock, times);
-                accepted.job.run.set_timeout(timeout);
-                jobs.push(accepted);
+        let (mut jobs, mut held) = (Vec::new(), 0);
+        loop {
+            let all = pending.len();
+            held += self
+                .start(tx, &mut effects, claim, (pending, timeout), &mut jobs)
+                .await?;
+            if held == 0 || all == 0 || jobs.len() >= wanted {
+                break;
             }
+            // Others may start in place of those that have to wait.
+            let next = others.split_off(others.len().saturating_sub(HELD_MAX));
+            pending = self.pending(tx, claim, next).await?;
         }
         self.beat_all(
             &effects,
@@ -295,7 +307,52 @@ impl Jobs {
         Ok(Claimed {
             next_due_ms: next_due_ms.filter(|_| jobs.is_empty()),
             jobs,
+            held,
         })
+    }
+
+    /// Starts jobs whose limits have slots, as many as there are locks; the others wait behind their limits. Returns the
+    /// number of those.
+    async fn start(
+        &self,
+        tx: &Transaction,
+        effects: &mut Effects<'_>,
+        claim: &Claim,
+        (pending, timeout): (Vec<(Candidate, Arc<Header>, Bytes)>, Duration),
+        jobs: &mut Vec<Accepted>,
+    ) -> Result<usize> {
+        let limited = pending.iter().map(|(_, header, _)| header);
+        let limited: Vec<_> = limited.filter(|header| header.is_limited()).collect();
+        let mut supplies = (self.supplies(tx, &claim.op, &claim.ty, limited.into_iter())).await?;
+        let (locks, mut held) = (claim.locks(), 0);
+        for (candidate, pending, data) in pending {
+            let Some(lock) = locks.get(jobs.len()) else {
+                break;
+            };
+            let times = (candidate.since_ms, pending.asked_ms());
+            let admission = supplies.admit(&pending);
+            let mut header = Some(pending);
+            let event = match admission {
+                Admission::Start(slots) => Event::Accept {
+                    lock: *lock,
+                    holder: claim.holder.clone(),
+                    slots,
+                },
+                Admission::Hold(taken, wait) => {
+                    let event = Event::Hold { taken, wait };
+                    effects.run(&claim.ty, &candidate.id, &mut header, event)?;
+                    held += 1;
+                    continue;
+                }
+            };
+            effects.run(&claim.ty, &candidate.id, &mut header, event)?;
+            if let Some(header) = header {
+                let accepted = claim.accepted(candidate.id, &header, data, *lock, times);
+                accepted.job.run.set_timeout(timeout);
+                jobs.push(accepted);
+            }
+        }
+        Ok(held)
     }
 
     /// The pending candidates with header and data, as many as fit. Undecodable ones are put into quarantine.
@@ -309,7 +366,7 @@ impl Jobs {
         let headers = try_join_all((candidates.iter()).map(|c| self.try_header(tx, ty, &c.id)));
         let (mut fitting, mut bytes) = (Vec::new(), 0);
         for (candidate, header) in candidates.iter().zip(headers.await?) {
-            let key = self.keys().index(ty, &candidate.id, candidate.position);
+            let key = self.keys().index(ty, &candidate.id, &candidate.position);
             let header = match header {
                 Ok(header) => header,
                 Err(error) if self.planted().is(Bug::UndecodableFailsClaim) => return Err(error),
@@ -373,7 +430,7 @@ impl Jobs {
             let header = self.header(tx, &claim.ty, &id).await?;
             if let Some(header) = header.filter(|header| header.lock() == Some(lock)) {
                 let data = self.data_of(tx, &claim.ty, &id, &header).await?;
-                let beat = self.keys().index(&claim.ty, &id, Position::Active);
+                let beat = self.keys().index(&claim.ty, &id, &Position::Active);
                 let beat = tx.snapshot().get(&beat).await?;
                 let times = (claim.op.now_ms, asked_ms);
                 let accepted = claim.accepted(id, &header, data, lock, times);
@@ -396,6 +453,7 @@ impl Jobs {
         Ok(Some(Claimed {
             jobs,
             next_due_ms: None,
+            held: 0,
         }))
     }
 }

@@ -46,6 +46,8 @@ pub struct Backlog {
     pub due: u64,
     /// Whether there are more due jobs than were counted.
     pub due_at_least: bool,
+    /// Due jobs that wait for their limits, counted up to the same number.
+    pub held: u64,
     /// Jobs that are not due yet. Too high by the due jobs not counted.
     pub future: u64,
     /// When the oldest due job counted became due.
@@ -146,6 +148,9 @@ impl Jobs {
             let timed = timed.map(|range| self.waiting(&tx, ty, range, now_ms, share));
             // For lanes this many rows are read, due or not.
             let lanes = self.keys().timed_lanes(ty, 0..LANES);
+            let held = RangeOptions::limit(limit);
+            let held = (tx.snapshot()).get_range(self.keys().all_waiting(ty), held);
+            let held = held.collect().await?.len() as u64;
             let (ready, lanes, timed, counts) = try_join4(
                 self.waiting(&tx, ty, ready, now_ms, limit),
                 self.waiting(&tx, ty, lanes, now_ms, limit),
@@ -160,7 +165,8 @@ impl Jobs {
                 due_at_least: ready.0 == limit
                     || lanes.0 == limit
                     || timed.iter().any(|(due, _)| *due == share),
-                future: counts.pending.saturating_sub(due),
+                held,
+                future: counts.pending.saturating_sub(due + held),
                 oldest_due_ms: parts().filter_map(|(_, oldest)| *oldest).min(),
             })
         })

@@ -10,7 +10,7 @@ use store::Transaction;
 use crate::model::header::{Header, State, check_data};
 use crate::model::machine::{Create, Event, Reply};
 use crate::testing::planted::Bug;
-use crate::{Error, JobId, JobType, Jobs, Lane, Op, Result, TypeConfig};
+use crate::{Error, JobId, JobType, Jobs, Lane, LimitName, Op, Result, TypeConfig};
 
 /// Limits of one transaction of a batch: jobs, and bytes of data.
 const BATCH_JOBS_MAX: usize = 500;
@@ -29,6 +29,10 @@ pub struct Add {
     pub retention: Retention,
     /// The lane it is in: `None` for that of jobs without one.
     pub lane: Option<Lane>,
+    /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run.
+    pub key: Option<LimitName>,
+    /// A second limit, on all jobs of a kind.
+    pub pool: Option<LimitName>,
 }
 
 /// How long a job is kept after it has finished.
@@ -72,6 +76,8 @@ impl Add {
             due_ms: 0,
             retention: Retention::OfType,
             lane: None,
+            key: None,
+            pool: None,
         }
     }
 
@@ -95,6 +101,20 @@ impl Add {
         Self { lane, ..self }
     }
 
+    /// The same job, with a limit on jobs that use the same resource.
+    #[must_use]
+    pub fn key(self, key: LimitName) -> Self {
+        let key = Some(key);
+        Self { key, ..self }
+    }
+
+    /// The same job, with a limit on jobs of its kind.
+    #[must_use]
+    pub fn pool(self, pool: LimitName) -> Self {
+        let pool = Some(pool);
+        Self { pool, ..self }
+    }
+
     pub(crate) fn create(&self, config: &TypeConfig) -> Create {
         Create {
             retention_ms: match self.retention {
@@ -103,6 +123,8 @@ impl Add {
                 Retention::Ms(ms) => Some(ms),
             },
             lane: self.lane,
+            key: self.key.as_ref().map(|name| name.0.clone()),
+            pool: self.pool.as_ref().map(|name| name.0.clone()),
         }
     }
 }

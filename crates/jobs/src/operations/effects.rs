@@ -8,11 +8,13 @@ use std::time::Duration;
 use store::Transaction;
 
 use crate::model::clock::millis;
-use crate::model::header::{Blob, Header, Order, State};
+use crate::model::header::{Blob, Header, Order, Place, State};
 use crate::model::ids::COUNT_ROWS;
 use crate::model::keys::{Kind, Position, edge, stamp_template};
+use crate::model::limits::{Slot, Taken};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
 use crate::model::run::Ended;
+use crate::operations::limits::slots::Freed;
 use crate::testing::planted::Bug;
 use crate::{Job, JobId, JobType, Jobs, Op, Result};
 
@@ -35,6 +37,7 @@ pub(crate) struct Effects<'a> {
     /// Jobs of a type that are due, or will be before sleepers poll again.
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
+    freed: Vec<Freed>,
 }
 
 impl Jobs {
@@ -59,6 +62,7 @@ impl Jobs {
             counts: BTreeMap::new(),
             wake: BTreeMap::new(),
             told: BTreeSet::new(),
+            freed: Vec::new(),
         })
     }
 
@@ -104,6 +108,7 @@ impl Effects<'_> {
             change,
             spill,
             tell,
+            spent,
             interrupt,
             reply,
         } = step(header.as_deref(), event, &self.cx)?;
@@ -143,6 +148,7 @@ impl Effects<'_> {
                 *header = None;
             }
         }
+        self.move_slots(ty, id, old.as_deref(), header.as_deref(), spent);
         if counted {
             let kind = |header: &Header| (header.state(), header.label());
             let from = old.as_deref().map(kind);
@@ -170,20 +176,24 @@ impl Effects<'_> {
             return;
         }
         if let Some(from) = from
-            && !(matches!((from, to), (Position::Finished(_), Some(_)))
+            && !(matches!((&from, &to), (Position::Finished(_), Some(_)))
                 && self.cx.planted.is(Bug::ReviveKeepsFinishedRow))
         {
-            self.tx.clear(&self.jobs.keys().index(ty, id, from));
+            self.tx.clear(&self.jobs.keys().index(ty, id, &from));
         }
         match to {
             // [`Self::beat`] writes ACTIVITY rows with the heartbeat.
             None | Some(Position::Active) => {}
             Some(to @ (Position::Finished(_) | Position::Dead(_))) => {
-                self.tx.set(&self.jobs.keys().index(ty, id, to), &[]);
+                self.tx.set(&self.jobs.keys().index(ty, id, &to), &[]);
+            }
+            Some(to @ Position::Waiting(..)) => {
+                let since = self.cx.now_ms.to_be_bytes();
+                self.tx.set(&self.jobs.keys().index(ty, id, &to), &since);
             }
             Some(to) => {
                 let since = self.cx.now_ms.to_be_bytes();
-                self.tx.set(&self.jobs.keys().index(ty, id, to), &since);
+                self.tx.set(&self.jobs.keys().index(ty, id, &to), &since);
                 let soon = match to {
                     Position::Timed(_, due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
                     _ => true,
@@ -193,6 +203,49 @@ impl Effects<'_> {
                 }
             }
         }
+    }
+
+    /// Writes the slots that the job has now, and notes those that it had.
+    fn move_slots(
+        &mut self,
+        ty: &JobType,
+        id: &JobId,
+        old: Option<&Header>,
+        new: Option<&Header>,
+        spent: Vec<(Taken, i64)>,
+    ) {
+        let before = old.map_or(&[][..], Header::taken);
+        let after = new.map_or(&[][..], Header::taken);
+        for slot in after.iter().filter(|slot| !before.contains(slot)) {
+            let free_ms = match new.map(|new| (new.place, new.due_ms)) {
+                Some((Place::Timed, due_ms)) => due_ms,
+                _ => 0,
+            };
+            let (key, id) = (self.jobs.keys().slot(ty, &slot.0, slot.1), Some(id.clone()));
+            self.tx.set(&key, &Slot { id, free_ms }.encode());
+        }
+        let is_spent = |slot: &Taken| spent.iter().any(|(other, _)| other == slot);
+        let ended = before
+            .iter()
+            .filter(|slot| !after.contains(slot) && !is_spent(slot));
+        let ended = ended.map(|slot| (slot.clone(), None)).collect::<Vec<_>>();
+        // Later jobs of this claim see it.
+        for (slot, free_ms) in &spent {
+            let (id, free_ms) = (None, *free_ms);
+            let key = self.jobs.keys().slot(ty, &slot.0, slot.1);
+            self.tx.set(&key, &Slot { id, free_ms }.encode());
+        }
+        let spent = spent
+            .into_iter()
+            .map(|(slot, free_ms)| (slot, Some(free_ms)));
+        for (slot, free_ms) in ended.into_iter().chain(spent) {
+            let ty = ty.clone();
+            self.freed.push(Freed { ty, slot, free_ms });
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.cx.now_ms
     }
 
     fn count(&mut self, ty: &JobType, old: Kind, new: Kind) {
@@ -236,7 +289,7 @@ impl Effects<'_> {
 
     /// Writes the holder's heartbeat, with the timeout that applies from then on.
     pub(crate) fn beat(&self, ty: &JobType, id: &JobId, timeout: Duration) {
-        let key = self.jobs.keys().index(ty, id, Position::Active);
+        let key = self.jobs.keys().index(ty, id, &Position::Active);
         let mut rest = [0; 16];
         rest[..8].copy_from_slice(&self.cx.now_ms.to_be_bytes());
         rest[8..].copy_from_slice(&millis(timeout).to_be_bytes());
@@ -275,8 +328,12 @@ impl Effects<'_> {
         *self.wake.entry(ty.clone()).or_default() += 1;
     }
 
-    /// Writes counters, and wakes sleepers: up to one for each job that has become due.
-    pub(crate) async fn flush(self, op: &Op) -> Result<()> {
+    /// Frees slots, writes counters, and wakes sleepers: up to one for each job that has become due.
+    pub(crate) async fn flush(mut self, op: &Op) -> Result<()> {
+        while let Some(freed) = self.freed.pop() {
+            let (jobs, tx) = (self.jobs, self.tx);
+            Box::pin(jobs.free(&mut self, tx, freed, op)).await?;
+        }
         let row = u16::try_from(op.seed() % u64::from(COUNT_ROWS)).unwrap_or(0);
         for ((ty, edge), times) in self.counts {
             let key = self.jobs.keys().count(&ty, row, edge);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use store::{RangeOptions, Transaction};
 
-use crate::model::header::{Blob, Header};
-use crate::{Attempt, Error, JobId, JobType, Jobs, Result, State};
+use crate::model::header::{Blob, Header, Place};
+use crate::{Attempt, Error, JobId, JobType, Jobs, LimitName, Result, State};
 
 /// A job without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct JobInfo {
     pub signal_ms: Option<i64>,
     /// When the first [signal](crate::Signal) arrived since the last run began, if there was one.
     pub asked_ms: Option<i64>,
+    /// The limit that it waits for, if it is due and there is no slot for it.
+    pub waits_for: Option<LimitName>,
     /// When it finished or died, if it has.
     pub finished_ms: Option<i64>,
     /// When it expires, if it does.
@@ -42,10 +44,10 @@ pub struct JobInfo {
 impl JobInfo {
     pub(crate) fn of(id: JobId, header: &Header) -> Self {
         let (finished_ms, expires_ms) = match header.place {
-            crate::model::header::Place::Finished { at_ms, expires_ms } => {
+            Place::Finished { at_ms, expires_ms } => {
                 (Some(at_ms), (expires_ms != i64::MAX).then_some(expires_ms))
             }
-            crate::model::header::Place::Dead { at_ms } => (Some(at_ms), None),
+            Place::Dead { at_ms } => (Some(at_ms), None),
             _ => (None, None),
         };
         Self {
@@ -58,6 +60,10 @@ impl JobInfo {
             next_due_ms: header.next.as_ref().map(|next| next.due_ms),
             signal_ms: header.signal_ms(),
             asked_ms: header.asked_ms(),
+            waits_for: match header.place {
+                Place::Waiting(which, _) => header.limit(which).cloned().map(LimitName),
+                _ => None,
+            },
             finished_ms,
             expires_ms,
             last: header.last.clone(),

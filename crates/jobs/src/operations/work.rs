@@ -89,7 +89,7 @@ impl Jobs {
     /// its fence: taking the job away clears it. So writes to only the header, for another run or a
     /// subscriber, do not conflict.
     pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
-        let key = self.keys().index(&job.ty, &job.id, Position::Active);
+        let key = self.keys().index(&job.ty, &job.id, &Position::Active);
         let row = self.keys().job(&job.ty, &job.id);
         let snapshot = tx.snapshot();
         let (snapshot_read, fence) = (snapshot.get(&row), tx.get(&key));

@@ -259,6 +259,10 @@ impl Acceptor {
                 self.deliver(claimed.jobs).await;
                 Ok(None)
             }
+            (Ok((claimed, _)), _) if !claimed.is_idle() => {
+                (self.sleeper, self.lingered) = (None, 0);
+                Ok(None)
+            }
             (Ok((claimed, Some(watch))), Sleep::Watch(_)) => Ok(Some((claimed.next_due_ms, watch))),
             (Ok(_), Sleep::Watch(_)) => {
                 // The row was cleared before it was watched.
@@ -301,13 +305,13 @@ impl Acceptor {
                 match *sleep {
                     Sleep::Linger => {}
                     Sleep::Announce(sleeper) => {
-                        if claimed.jobs.is_empty() {
+                        if claimed.is_idle() {
                             self.jobs.add_sleeper_in(&tx, &self.ty, sleeper);
                         }
                     }
                     Sleep::Watch(sleeper) => {
                         let key = self.jobs.keys().sleeper(&self.ty, sleeper);
-                        if !claimed.jobs.is_empty() {
+                        if !claimed.is_idle() {
                             tx.clear(&key);
                         } else if tx.snapshot().get(&key).await?.is_some() {
                             watch = Some(watch_or_poll(tx.watch(&key).await)?);

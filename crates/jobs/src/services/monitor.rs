@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
 use store::{KeyRange, KeyValue, RangeOptions, Transaction};
 use tokio::sync::watch;
@@ -21,6 +22,7 @@ use crate::model::machine::{Event, Reply};
 use crate::operations::batch::Batch;
 use crate::operations::leases::{Lease, Leases, buckets};
 use crate::services::duties::{Duty, Held, Observe, perform};
+use crate::services::limits::Waiting;
 use crate::services::sweep::{Bells, Expiry};
 use crate::testing::planted::Bug;
 use crate::{
@@ -72,10 +74,17 @@ pub(crate) async fn monitor_type<H: StallHook>(
         leased: leased.clone(),
         observed: None,
     };
+    let waiting = Waiting {
+        jobs,
+        ty,
+        leased: leased.clone(),
+        last: Bytes::new(),
+    };
     tokio::join!(
         perform(recovery, jobs, ty, token),
         perform(Expiry::new(jobs, ty, leased.clone()), jobs, ty, token),
         perform(Bells::new(jobs, ty, leased.clone()), jobs, ty, token),
+        perform(waiting, jobs, ty, token),
         perform(observe, jobs, ty, token),
     );
 }
@@ -254,7 +263,7 @@ impl<'a, H: StallHook> TypeMonitor<'a, H> {
     ) -> Result<(u64, u64)> {
         let (jobs, ty) = (self.jobs, self.ty);
         let read = ids.iter().map(|id| async move {
-            let key = jobs.keys().index(ty, id, Position::Active);
+            let key = jobs.keys().index(ty, id, &Position::Active);
             let (beat, header) = try_join(
                 async { Ok(tx.get(&key).await?) },
                 jobs.try_header(tx, ty, id),

@@ -33,6 +33,14 @@ const REDUNDANT: &[(Weaken, &str)] = &[
     ),
 ];
 
+/// What a transaction reads that frees a slot. One function does it for all operations, so that each of several such reads
+/// matters is shown for some of them.
+const FREED: [u8; 3] = [Table::Pending as u8, Table::Slot as u8, Table::Limit as u8];
+const SEVERAL_FREED: [(&str, u8); 2] = [
+    ("finish", Table::Pending as u8),
+    ("accept", Table::Slot as u8),
+];
+
 /// A read in the lists: transaction and table.
 type Named = (String, u8);
 
@@ -91,6 +99,9 @@ fn every_conflicting_read_is_tested() {
     let tried_names: BTreeSet<_> = tried.iter().map(|weaken| named(weaken)).collect();
     assert_eq!(seen(&log), tried_names);
     for name in seen_several(&log) {
+        if FREED.contains(&name.1) && !SEVERAL_FREED.contains(&(&*name.0, name.1)) {
+            continue;
+        }
         let of_name = || tried.iter().filter(|weaken| named(weaken) == name);
         let has = |reads| of_name().any(|weaken| weaken.reads == reads);
         assert!(

@@ -138,7 +138,7 @@ fn any_bytes_decode_to_keys_and_stamps_or_an_error() {
         .collect();
     for header in headers() {
         let id = crate::JobId::new(&b"id\0"[..]).unwrap();
-        encoded.push(keys.index(&ty, &id, crate::model::keys::Position::of(&header)));
+        encoded.push(keys.index(&ty, &id, &crate::model::keys::Position::of(&header)));
     }
     encoded.push(stamp_template(3, b"rest"));
     encoded.push(pack(&(51, 2, "t", 0, 1, 2)));
@@ -150,7 +150,7 @@ fn any_bytes_decode_to_keys_and_stamps_or_an_error() {
         |_, bytes| {
             for state in states {
                 if let Ok((position, id)) = keys.position(&ty, state, bytes) {
-                    let key = keys.index(&ty, &id, position);
+                    let key = keys.index(&ty, &id, &position);
                     assert_eq!(keys.position(&ty, state, &key).unwrap(), (position, id));
                 }
             }

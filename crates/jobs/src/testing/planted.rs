@@ -68,6 +68,14 @@ pub(crate) enum Bug {
     SignalMergeLost,
     /// A signal during a run is dropped when the run ends.
     SignalForgotten,
+    /// A claim takes a slot that it has read without conflict.
+    SlotReadBlindly,
+    /// A job that stalls keeps its slots.
+    StallKeepsSlots,
+    /// A freed slot is free although a job has just begun to wait for it.
+    HandOverLost,
+    /// A freed slot is free although jobs wait for it.
+    WaitersSkipped,
 }
 
 /// The bug that is planted, if any.

@@ -1,6 +1,8 @@
 //! Deliberate races: for conflicting reads that the simulation seldom exercises, or that only affect
 //! what a caller writes besides the queue.
 
+mod limits;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -65,6 +67,23 @@ impl World {
             late: LATE.mul_f64(rng.random()),
             either: rng.random_range(0..2),
             beats: rng.random(),
+        }
+    }
+
+    /// The same race on an empty queue of another type.
+    async fn again(&self) -> Self {
+        let number = self.calm.types().await.unwrap().len();
+        let ty = JobType::new(&format!("mail-{number}")).unwrap();
+        self.calm
+            .set_type(&ty, TypeConfig::new(60_000))
+            .await
+            .unwrap();
+        Self {
+            jobs: self.jobs.clone(),
+            control: self.control.clone(),
+            calm: self.calm.clone(),
+            ty,
+            ..*self
         }
     }
 
@@ -481,6 +500,11 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.follow().await)
             .or(World::new(rng, mistake).await.end_asleep().await)
             .or(World::new(rng, mistake).await.interrupt_early().await)
+            .or(World::new(rng, mistake).await.hand_over().await)
+            .or(World::new(rng, mistake).await.leave().await)
+            .or(World::new(rng, mistake).await.raise().await)
+            .or(World::new(rng, mistake).await.lower().await)
+            .or(World::new(rng, mistake).await.share().await)
     })
 }
 
@@ -499,6 +523,8 @@ fn races_are_harmless() {
 
 mistake::planted! {
     early_interrupts_are_lost: EarlyInterruptsAreLost,
+    hand_over_lost: HandOverLost,
+    slot_read_blindly: SlotReadBlindly,
 }
 
 mistake::weakened! {
@@ -510,8 +536,30 @@ mistake::weakened! {
     keep_later: keep Activity Later,
     notes_first: notice Note First,
     notes_later: notice Note Later,
+accept_limit: accept Limit All,
+    accept_slot_first: accept Slot First,
+    accept_slot_later: accept Slot Later,
+    accept_waiting: accept Pending All,
+    add_limit: add Limit All,
+    add_slot: add Slot All,
+    add_waiting: add Pending All,
+    finish_limit: finish Limit All,
+    finish_slot: finish Slot All,
+    finish_waiting_first: finish Pending First,
+    finish_waiting_later: finish Pending Later,
+    remove_limit: remove Limit All,
+    remove_slot: remove Slot All,
+    remove_waiting: remove Pending All,
+    resubmit_limit: resubmit Limit All,
+    resubmit_slot: resubmit Slot All,
+    resubmit_waiting: resubmit Pending All,
+    stall_limit: stall Limit All,
+    stall_slot: stall Slot All,
+    stall_waiting: stall Pending All,
     recall: accept Job All unsure,
     recall_all: recall Job All,
+    remove_later: remove Job Later,
+    resubmit_later: resubmit Job Later,
     rewrite_first: rewrite Job First,
     rewrite_later: rewrite Job Later,
     stall_first: stall Job First,

@@ -116,6 +116,7 @@ mod tests {
                 next_due_ms: None,
                 signal_ms: None,
                 asked_ms: None,
+                waits_for: None,
                 finished_ms: None,
                 expires_ms: None,
                 last: None,

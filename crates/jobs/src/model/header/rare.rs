@@ -30,11 +30,11 @@ pub(crate) struct Rare {
     pub(crate) class: u8,
     /// The tenant whose share of the queue it uses.
     pub(crate) tenant: Option<Bytes>,
-    /// The limit on concurrent runs of its kind.
+    /// Its limit shared with other jobs of its kind.
     pub(crate) pool: Option<Bytes>,
-    /// The limit on concurrent runs on the same resource.
+    /// Its limit shared with jobs on the same resource.
     pub(crate) key: Option<Bytes>,
-    /// The slots of limits that its run occupies.
+    /// The slots of limits that it has: those of its run, or some of those that its next run needs.
     pub(crate) taken: Vec<(Bytes, u32)>,
     /// When the run is due that signals have requested during the current one.
     pub(crate) signal_ms: Option<i64>,

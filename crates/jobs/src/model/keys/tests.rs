@@ -10,9 +10,9 @@ fn id(bytes: &[u8]) -> JobId {
     JobId::new(bytes.to_vec()).unwrap()
 }
 
-fn state_of(position: Position) -> State {
+fn state_of(position: &Position) -> State {
     match position {
-        Position::Ready(..) | Position::Timed(..) => State::Pending,
+        Position::Ready(..) | Position::Timed(..) | Position::Waiting(..) => State::Pending,
         Position::Active => State::Running,
         Position::Finished(_) => State::Finished,
         Position::Dead(_) => State::Dead,
@@ -30,6 +30,7 @@ fn position() -> impl Strategy<Value = Position> {
     prop_oneof![
         (lane(), order()).prop_map(|(lane, order)| Position::Ready(lane, order)),
         (lane(), any::<i64>()).prop_map(|(lane, due_ms)| Position::Timed(lane, due_ms)),
+        (bytes(), order()).prop_map(|(limit, order)| Position::Waiting(limit.into(), order)),
         Just(Position::Active),
         any::<i64>().prop_map(Position::Finished),
         any::<i64>().prop_map(Position::Dead),
@@ -46,7 +47,10 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// The sort key of an index row by type, position and id.
-fn place(position: Position, id: &JobId) -> (u16, u32, u64, i64, Vec<u8>) {
+type Sorted = (Bytes, u16, u32, u64, i64, Vec<u8>);
+
+fn place(position: Position, id: &JobId) -> Sorted {
+    let mut behind = Bytes::new();
     let (first, incarnation, version, time) = match position {
         Position::Ready(lane, order) => {
             let shard = lane.map_or(id.shard(), |lane| SHARDS + lane.number());
@@ -56,18 +60,29 @@ fn place(position: Position, id: &JobId) -> (u16, u32, u64, i64, Vec<u8>) {
             let bucket = lane.map_or(id.timed_bucket(), |lane| TIMED_BUCKETS + lane.number());
             (bucket, 0, 0, due_ms)
         }
+        Position::Waiting(limit, order) => {
+            behind = limit;
+            (0, order.incarnation, order.version, 0)
+        }
         Position::Active => (id.bucket(), 0, 0, 0),
         Position::Finished(at_ms) | Position::Dead(at_ms) => (id.bucket(), 0, 0, at_ms),
     };
-    (first, incarnation, version, time, id.as_bytes().to_vec())
+    (
+        behind,
+        first,
+        incarnation,
+        version,
+        time,
+        id.as_bytes().to_vec(),
+    )
 }
 
 proptest! {
     #[test]
     fn index_rows_round_trip(position in position(), bytes in bytes()) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
-        let key = keys.index(&ty, &id, position);
-        let state = state_of(position);
+        let key = keys.index(&ty, &id, &position);
+        let state = state_of(&position);
         prop_assert_eq!(keys.position(&ty, state, &key).unwrap(), (position, id));
         let range = keys.state(&ty, state);
         prop_assert!(*range.begin < *key && *key < *range.end);
@@ -84,8 +99,8 @@ proptest! {
         if std::mem::discriminant(&a.0) != std::mem::discriminant(&b.0) {
             return Ok(());
         }
-        let key = |row: &(Position, JobId)| keys.index(&ty, &row.1, row.0);
-        prop_assert_eq!(key(&a).cmp(&key(&b)), place(a.0, &a.1).cmp(&place(b.0, &b.1)));
+        let key = |row: &(Position, JobId)| keys.index(&ty, &row.1, &row.0);
+        prop_assert_eq!(key(&a).cmp(&key(&b)), place(a.0.clone(), &a.1).cmp(&place(b.0.clone(), &b.1)));
     }
 
     #[test]
@@ -110,12 +125,12 @@ proptest! {
     #[test]
     fn due_ranges_contain_due_jobs(due_ms: i64, now_ms: i64, bytes in bytes()) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
-        let timed = keys.index(&ty, &id, Position::Timed(None, due_ms));
+        let timed = keys.index(&ty, &id, &Position::Timed(None, due_ms));
         let due = keys.due(&ty, id.timed_bucket(), now_ms);
         prop_assert_eq!(*due.begin <= *timed && *timed < *due.end, due_ms <= now_ms);
         // The end of time never expires.
         prop_assume!(due_ms < i64::MAX);
-        let finished = keys.index(&ty, &id, Position::Finished(due_ms));
+        let finished = keys.index(&ty, &id, &Position::Finished(due_ms));
         let expired = keys.expired(&ty, id.bucket(), now_ms);
         prop_assert_eq!(*expired.begin <= *finished && *finished < *expired.end, due_ms <= now_ms);
     }
@@ -123,7 +138,7 @@ proptest! {
     #[test]
     fn ready_ranges_cover_all_rows(order in order(), bytes in bytes(), shard in 0..1024_u16) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
-        let key = keys.index(&ty, &id, Position::Ready(None, order));
+        let key = keys.index(&ty, &id, &Position::Ready(None, order));
         let within = |range: &KeyRange| *range.begin <= *key && *key < *range.end;
         let (after, before) = keys.ready(&ty, shard);
         prop_assert_eq!(within(&after), id.shard() >= shard);
@@ -134,16 +149,16 @@ proptest! {
     fn types_have_separate_keys(bytes in bytes(), position in position()) {
         let keys = Keys::new();
         let (a, b) = (ty("mail"), ty("mail2"));
-        let key = keys.index(&b, &id(&bytes), position);
-        let range = keys.state(&a, state_of(position));
+        let key = keys.index(&b, &id(&bytes), &position);
+        let range = keys.state(&a, state_of(&position));
         prop_assert!(!(*range.begin <= *key && *key < *range.end));
     }
 
     #[test]
     fn any_type_has_a_prefix(name in "[a\\x00\u{e9}]{1,20}", position in position(), bytes in bytes()) {
         let (keys, ty, id) = (Keys::new(), ty(&name), id(&bytes));
-        let key = keys.index(&ty, &id, position);
-        let state = state_of(position);
+        let key = keys.index(&ty, &id, &position);
+        let state = state_of(&position);
         prop_assert_eq!(keys.state(&ty, state).begin.len(), keys.prefix_len(&ty));
         prop_assert_eq!(keys.position(&ty, state, &key).unwrap(), (position, id));
     }
@@ -169,14 +184,14 @@ fn keys_are_pinned() {
     };
     let rows = [
         keys.job(&ty, &id),
-        keys.index(&ty, &id, Position::Ready(None, order)),
-        keys.index(&ty, &id, Position::Timed(None, 1_000)),
+        keys.index(&ty, &id, &Position::Ready(None, order)),
+        keys.index(&ty, &id, &Position::Timed(None, 1_000)),
         keys.sleeper(&ty, 7),
         keys.notifier(&ty, 7),
         keys.type_row(&ty),
-        keys.index(&ty, &id, Position::Active),
+        keys.index(&ty, &id, &Position::Active),
         keys.chunk(&ty, &id, 2, 0),
-        keys.index(&ty, &id, Position::Finished(i64::MAX)),
+        keys.index(&ty, &id, &Position::Finished(i64::MAX)),
         keys.attempt(&ty, &id, 9),
         keys.count(
             &ty,
@@ -186,7 +201,7 @@ fn keys_are_pinned() {
         keys.lease(&ty, 5),
         keys.note(&ty, 7, &id),
         keys.types(),
-        keys.index(&ty, &id, Position::Dead(1_000)),
+        keys.index(&ty, &id, &Position::Dead(1_000)),
     ];
     let shown: Vec<_> = rows
         .iter()

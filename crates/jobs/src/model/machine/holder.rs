@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Change, Context, Finish, Reply, Step};
+use super::{Change, Context, Finish, Reply, Slots, Step};
 use crate::model::header::{Header, Next, Place};
 use crate::testing::planted::Bug;
 use crate::{Attempt, Error, Holder, JobLock, Outcome, Result, State};
@@ -11,6 +11,7 @@ pub(super) fn accept(
     old: Option<&Header>,
     lock: JobLock,
     holder: Holder,
+    slots: Slots,
     cx: &Context,
 ) -> Result<Step> {
     let mut new = match old {
@@ -20,6 +21,7 @@ pub(super) fn accept(
     new.attempts += 1;
     new.clear_asked();
     new.place = Place::Active;
+    new.take(slots.taken);
     let attempt = Attempt {
         number: new.attempts,
         holder,
@@ -29,7 +31,11 @@ pub(super) fn accept(
     };
     let spill = new.last.replace(attempt);
     let step = Step::tell(new, Reply::Done { again: false });
-    Ok(Step { spill, ..step })
+    Ok(Step {
+        spill,
+        spent: slots.spent,
+        ..step
+    })
 }
 
 pub(super) fn update(

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::Context;
 use crate::model::header::{End, Header, Next, Place, shorten};
+use crate::testing::planted::Bug;
 use crate::{Outcome, State};
 
 /// How long a job is kept that is deleted when it finishes, if it has subscribers.
@@ -14,6 +15,10 @@ impl Header {
         if self.state() == State::Pending && self.due_ms == due_ms {
             return;
         }
+        if self.is_held_until(due_ms, cx) {
+            return;
+        }
+        self.take(Vec::new());
         self.due_ms = due_ms;
         self.place = if due_ms == 0 {
             Place::Ready(cx.order)
@@ -41,6 +46,9 @@ impl Header {
     }
 
     pub(super) fn end_attempt(&mut self, outcome: Outcome, reason: Option<String>, cx: &Context) {
+        if outcome.by_holder() || !cx.planted.is(Bug::StallKeepsSlots) {
+            self.take(Vec::new());
+        }
         if let Some(last) = &mut self.last {
             last.end = Some(End {
                 at_ms: cx.now_ms,

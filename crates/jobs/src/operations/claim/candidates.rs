@@ -212,7 +212,7 @@ impl Candidate {
     pub(super) fn lane(&self) -> Option<u16> {
         match self.position {
             Position::Ready(lane, _) | Position::Timed(lane, _) => lane.map(Lane::number),
-            Position::Active | Position::Finished(_) | Position::Dead(_) => None,
+            _ => None,
         }
     }
 }
@@ -226,18 +226,19 @@ impl Claim {
 
 /// As many neighbouring candidates as wanted, from a random block: claims that read the same jobs take
 /// all in common, or none. The remainder after the last whole block starts a block, too, which wraps
-/// around; otherwise due jobs there would wait for as long as there are ready ones.
+/// around; otherwise due jobs there would wait for as long as there are ready ones. Returns the others, too.
 pub(super) fn choose(
     mut candidates: Vec<Candidate>,
     wanted: usize,
     claim: &Claim,
     attempt: u32,
-) -> Vec<Candidate> {
+) -> (Vec<Candidate>, Vec<Candidate>) {
+    let mut others = Vec::new();
     if candidates.len() > wanted {
         let blocks = candidates.len().div_ceil(wanted.max(1));
         let start = claim.rng(!attempt).random_range(0..blocks) * wanted;
         candidates.rotate_left(start);
-        candidates.truncate(wanted);
+        others = candidates.split_off(wanted);
     }
-    candidates
+    (candidates, others)
 }

@@ -230,7 +230,7 @@ impl Jobs {
         self.turns().set(&claim.ty, next_ready, next_timed);
         let chosen = first.into_iter().zip(shares);
         chosen
-            .flat_map(|(group, share)| choose(group.due, share, claim, attempt))
+            .flat_map(|(group, share)| choose(group.due, share, claim, attempt).0)
             .collect()
     }
 }

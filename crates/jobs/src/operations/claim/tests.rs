@@ -26,7 +26,8 @@ async fn every_candidate_has_its_turn() {
                 wanted,
                 &jobs.claim(&ty, &me, wanted),
                 1,
-            );
+            )
+            .0;
             assert_eq!(chosen.len(), wanted.min(usize::from(count)));
             taken.extend(chosen.into_iter().map(|candidate| candidate.id));
         }

@@ -113,6 +113,12 @@ fn header(header: &Header) -> String {
     let mut parts = vec![match header.place {
         Place::Ready(_) => "pending, ready".to_owned(),
         Place::Timed => format!("pending, due {}", header.due_ms),
+        Place::Waiting(which, _) => {
+            let limit = header
+                .limit(which)
+                .map(|name| name.escape_ascii().to_string());
+            format!("pending, behind {}", limit.unwrap_or_default())
+        }
         Place::Active => "running".to_owned(),
         Place::Finished { at_ms, expires_ms } => match expires_ms {
             i64::MAX => format!("finished at {at_ms}"),

@@ -25,7 +25,7 @@ impl Fleet {
         let (name, now_ms) = (&self.world.types[ty], self.calm.clock().now_ms());
         let running = self.calm.counts(name).await.unwrap().running;
         let backlog = self.calm.backlog(name, now_ms, 100).await.unwrap();
-        running > 0 || backlog.due > 0
+        running > 0 || backlog.due > 0 || backlog.held > 0
     }
 
     /// Waits until all due jobs are done.
@@ -170,6 +170,7 @@ impl Fleet {
                 keys.sleepers(ty),
                 keys.notifiers(ty),
                 keys.all(Table::Note, ty),
+                keys.all_slots(ty),
             ] {
                 orphans.extend(self.calm.rows(range).await);
             }
@@ -222,7 +223,9 @@ impl Fleet {
         for delivered in &record.delivered {
             let accepted = &delivered.accepted;
             let now_ms = self.clock_at(delivered.node, accepted.claimed_at);
-            if accepted.due_ms > now_ms {
+            // A job with limits waits for them once any node has found it due.
+            let limited = world.plan.types[delivered.ty].limits.is_some();
+            if accepted.due_ms > now_ms && !limited {
                 problems.push(format!(
                     "job {} was due at {} and given to node {} when it was {now_ms} there",
                     accepted.job.id, accepted.due_ms, delivered.node,

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::history::{CallId, Entry, Glimpse, What};
 use super::node::Node;
 use crate::testing::rules::{Ask, Kept, data_of};
-use crate::{Add, Added, Error, JobId, Op, Result, Retention, Signal};
+use crate::{Add, Added, Error, JobId, LimitName, Op, Result, Retention, Signal};
 
 /// Creates work until all faults end.
 pub(super) async fn create(node: Node, mut rng: SmallRng) {
@@ -93,12 +93,29 @@ fn draw_ask(node: &Node, ty: usize, rng: &mut SmallRng) -> Ask {
 }
 
 impl Ask {
+    /// Most jobs always have the same limits.
+    fn limited(&self, add: Add, limited: bool) -> Add {
+        let (token, shard) = (self.data.unwrap_or_default(), add.id.shard());
+        if !limited || shard % 4 == 0 {
+            return add;
+        }
+        let key = if token % 16 == 0 { 0 } else { shard % 12 };
+        let key = LimitName::new(format!("key|{key}")).unwrap();
+        let pool = LimitName::new("pool").unwrap();
+        match shard % 4 {
+            1 => add.key(key),
+            2 => add.pool(pool),
+            _ => add.key(key).pool(pool),
+        }
+    }
+
     fn add(&self, node: &Node, ty: usize, id: &JobId) -> Add {
         let kept_ms = self.create.and_then(|Kept(ms)| ms);
         let of_type = kept_ms == node.world.plan.types[ty].config.retention_ms;
         let data = data_of(self.data.unwrap_or_default());
-        Add::new(id.clone(), data)
-            .due_ms(self.due_ms.unwrap_or_default())
+        let add = Add::new(id.clone(), data);
+        let add = self.limited(add, node.world.plan.types[ty].limits.is_some());
+        add.due_ms(self.due_ms.unwrap_or_default())
             .retention(match kept_ms {
                 _ if of_type => Retention::OfType,
                 None => Retention::Forever,

@@ -81,7 +81,7 @@ impl World {
         let whole = keys.job(ty, pending.unwrap());
         let odd = |range: store::KeyRange| [&*range.begin, b"\x02odd\x00"].concat();
         let mut rows = vec![
-            keys.index(ty, &self.silenced, Position::Active),
+            keys.index(ty, &self.silenced, &Position::Active),
             keys.sleeper(ty, 1),
             keys.notifier(ty, 1),
             keys.lease(ty, 3),

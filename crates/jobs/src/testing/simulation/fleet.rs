@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::node::{Gate, Node, World};
-use super::plan::{Act, Plan};
+use super::plan::{Act, Limits, Plan};
 use super::process::Process;
 use crate::testing::mistake::Mistake;
-use crate::{Clock, Entropy, Holder, Jobs, TypeConfig};
+use crate::{Clock, Entropy, Holder, JobType, Jobs, Limit, LimitName, TypeConfig};
 
 /// The start time, by a correct clock.
 pub(super) const START_MS: i64 = 1_700_000_000_000;
@@ -84,6 +84,7 @@ impl Fleet {
         let world = Arc::new(World::new(plan, store));
         for (name, ty) in world.types.iter().zip(&world.plan.types) {
             calm.set_type(name, ty.config).await.unwrap();
+            set_limits(&calm, name, ty.limits, false).await;
         }
         let mut fleet = Self {
             world,
@@ -204,6 +205,10 @@ impl Fleet {
                 let set = self.calm.set_type(&self.world.types[ty], config);
                 unconstrained(set).await.unwrap();
             }
+            Act::Limit(ty, other) => {
+                let (name, limits) = (&self.world.types[ty], self.world.plan.types[ty].limits);
+                unconstrained(set_limits(&self.calm, name, limits, other)).await;
+            }
         }
     }
 
@@ -278,6 +283,7 @@ impl Fleet {
         for (name, ty) in self.world.types.iter().zip(&self.world.plan.types) {
             let set = self.calm.set_type(name, ty.config);
             unconstrained(set).await.unwrap();
+            unconstrained(set_limits(&self.calm, name, ty.limits, false)).await;
         }
     }
 
@@ -285,6 +291,22 @@ impl Fleet {
         for node in 0..self.members.len() {
             self.end(node, false).await;
         }
+    }
+}
+
+async fn set_limits(jobs: &Jobs, ty: &JobType, limits: Option<Limits>, other: bool) {
+    let Some(limits) = limits else {
+        return;
+    };
+    let pool = if other {
+        limits.other_pool
+    } else {
+        limits.pool
+    };
+    for (name, max) in [("key", limits.key), ("pool", pool)] {
+        let name = LimitName::new(name).unwrap();
+        let limit = Some(Limit::at_once(max));
+        jobs.set_limit(ty, &name, limit).await.unwrap();
     }
 }
 

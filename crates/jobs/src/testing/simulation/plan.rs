@@ -46,6 +46,16 @@ pub(super) struct TypePlan {
     pub(super) config: TypeConfig,
     /// An operator changes it to this, and back.
     pub(super) other_timeout_ms: u64,
+    pub(super) limits: Option<Limits>,
+}
+
+/// The limits of some of a type's jobs: how many of a key, and how many in all. An operator changes the second to the
+/// third, and back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) key: u32,
+    pub(super) pool: u32,
+    pub(super) other_pool: u32,
 }
 
 /// The behaviour of workers, in percent; the remaining runs behave well.
@@ -69,6 +79,8 @@ pub(super) enum Act {
     Full(usize, bool),
     /// Switches a type to its other timeout, or back.
     Retime(usize, bool),
+    /// Switches a type to its other limit, or back.
+    Limit(usize, bool),
 }
 
 impl Plan {
@@ -108,8 +120,21 @@ impl Plan {
             batch: rng.random_range(1..=8),
             schedule: Vec::new(),
         };
+        plan.draw_limits();
         plan.draw_schedule(timeout, rng);
         plan
+    }
+
+    /// From numbers of their own, so that other types behave as before there were limits.
+    fn draw_limits(&mut self) {
+        let mut rng = SmallRng::seed_from_u64(!self.seed);
+        for ty in &mut self.types {
+            ty.limits = rng.random_bool(0.4).then(|| Limits {
+                key: rng.random_range(1..=3),
+                pool: rng.random_range(1..=6),
+                other_pool: rng.random_range(0..=9),
+            });
+        }
     }
 
     fn draw_schedule(&mut self, timeout: Duration, rng: &mut SmallRng) {
@@ -121,6 +146,9 @@ impl Plan {
         for ty in 0..self.types.len() {
             schedule.some(1, timeout, Act::Retime(ty, true), Act::Retime(ty, false));
         }
+        for ty in (0..self.types.len()).filter(|ty| self.types[*ty].limits.is_some()) {
+            schedule.some(3, timeout * 2, Act::Limit(ty, true), Act::Limit(ty, false));
+        }
         self.schedule = schedule.finish();
     }
 
@@ -131,7 +159,9 @@ impl Plan {
         let backoff = longest(|ty| ty.config.stalls.backoff_ms_max);
         let jitter = self.options.activity_monitor_max_jitter_msec;
         // Learning the type, taking over leases, two timeouts until holders count as silent, and a queue.
-        Duration::from_millis(5 * (timeout + jitter) + 2 * backoff) + Duration::from_mins(2)
+        let limited = self.types.iter().any(|ty| ty.limits.is_some());
+        let queue = Duration::from_mins(if limited { 60 } else { 2 });
+        Duration::from_millis(5 * (timeout + jitter) + 2 * backoff) + queue
     }
 }
 
@@ -216,6 +246,7 @@ impl TypePlan {
             } else {
                 timeout_ms / rng.random_range(2..8)
             },
+            limits: None,
         }
     }
 }

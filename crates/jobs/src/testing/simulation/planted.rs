@@ -59,6 +59,9 @@ mistake::planted! {
     signal_disturbs_run: SignalDisturbsRun,
     signal_merge_lost: SignalMergeLost,
     signal_forgotten: SignalForgotten,
+    slot_read_blindly: SlotReadBlindly,
+    stall_keeps_slots: StallKeepsSlots,
+    waiters_skipped: WaitersSkipped,
 }
 
 mistake::weakened! {

@@ -1,0 +1,110 @@
+//! Keys of limits, their slots, and the jobs that wait behind them.
+
+use bytes::Bytes;
+use store::KeyRange;
+use store::tuple::{Bytes as TupleBytes, Element, unpack};
+
+use super::{Keys, Table, WAITING, foreign};
+use crate::model::header::Order;
+use crate::{JobId, JobType, Result};
+
+impl Keys {
+    /// Changes with every setting of a type's limits. It is the first row of [`limits`](Self::limits).
+    pub(crate) fn limits_version(&self, ty: &JobType) -> Vec<u8> {
+        self.pack(Table::Limit, &(ty.as_str(),))
+    }
+
+    pub(crate) fn limits(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Limit, &(ty.as_str(),))
+    }
+
+    pub(crate) fn limit(&self, ty: &JobType, name: &[u8]) -> Vec<u8> {
+        self.pack(Table::Limit, &(ty.as_str(), name))
+    }
+
+    /// The name in a key of LIMIT; `None` for the version.
+    pub(crate) fn limit_name(range: &KeyRange, key: &[u8]) -> Result<Option<Bytes>> {
+        let rest = key.get(range.begin.len()..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let (name,) = unpack::<(TupleBytes<'_>,)>(rest).map_err(|_| foreign(key))?;
+        Ok(Some(name.into_owned().into()))
+    }
+
+    pub(crate) fn slot(&self, ty: &JobType, limit: &[u8], n: u32) -> Vec<u8> {
+        self.pack(Table::Slot, &(ty.as_str(), limit, n))
+    }
+
+    /// The slots of a limit with these numbers.
+    pub(crate) fn slots(
+        &self,
+        ty: &JobType,
+        limit: &[u8],
+        numbers: std::ops::Range<u32>,
+    ) -> KeyRange {
+        let edge = |n: u32| self.slot(ty, limit, n);
+        KeyRange::new(edge(numbers.start), edge(numbers.end))
+    }
+
+    /// The slots of all limits of a type.
+    pub(crate) fn all_slots(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Slot, &(ty.as_str(),))
+    }
+
+    /// The limit and number of a slot, from its key in the range of all slots of the type.
+    pub(crate) fn slot_of(all: &KeyRange, key: &[u8]) -> Result<(Bytes, u32)> {
+        let rest = key.get(all.begin.len()..).unwrap_or_default();
+        let (limit, n) = unpack::<(TupleBytes<'_>, u32)>(rest).map_err(|_| foreign(key))?;
+        Ok((limit.into_owned().into(), n))
+    }
+
+    /// The jobs that wait behind a limit.
+    pub(crate) fn waiting(&self, ty: &JobType, limit: &[u8]) -> KeyRange {
+        self.range(Table::Pending, &(ty.as_str(), WAITING, limit))
+    }
+
+    /// The jobs that wait behind any limit.
+    pub(crate) fn all_waiting(&self, ty: &JobType) -> KeyRange {
+        self.range(Table::Pending, &(ty.as_str(), WAITING))
+    }
+
+    /// The limit, order and id of a waiting job, from the part of its key after the type.
+    pub(super) fn waiting_of(rest: &[u8]) -> Option<(Bytes, Order, TupleBytes<'_>)> {
+        type Rest<'a> = (i64, TupleBytes<'a>, u32, u64, TupleBytes<'a>);
+        match unpack::<Rest<'_>>(rest) {
+            Ok((WAITING, limit, incarnation, version, id)) => {
+                let order = Order {
+                    incarnation,
+                    version,
+                };
+                Some((limit.into_owned().into(), order, id))
+            }
+            _ => None,
+        }
+    }
+
+    /// The limit that a job waits behind.
+    pub(crate) fn waiting_limit(&self, ty: &JobType, key: &[u8]) -> Result<Bytes> {
+        let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
+        let (limit, ..) = Self::waiting_of(rest).ok_or_else(|| foreign(key))?;
+        Ok(limit)
+    }
+
+    /// The number of a slot, from its key.
+    pub(crate) fn slot_number(key: &[u8]) -> Result<u32> {
+        let elements: Vec<Element<'_>> = unpack(key).map_err(|_| foreign(key))?;
+        let number = match elements.last() {
+            Some(Element::Int(number)) => u32::try_from(*number).ok(),
+            _ => None,
+        };
+        number.ok_or_else(|| foreign(key))
+    }
+
+    /// The id of a waiting job.
+    pub(crate) fn waiting_id(&self, ty: &JobType, key: &[u8]) -> Result<JobId> {
+        let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
+        let (_, _, id) = Self::waiting_of(rest).ok_or_else(|| foreign(key))?;
+        JobId::new(id.into_owned())
+    }
+}

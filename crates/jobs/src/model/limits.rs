@@ -1,0 +1,224 @@
+//! Limits: how many jobs of a type may run at once, or start per period.
+//!
+//! A job names up to two limits, its key and its pool. A run occupies a numbered slot of each, which its job's header
+//! records. Whoever takes a slot conflicts with whoever takes the same one, and with nobody else.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::model::codec::{Reader, Writer};
+use crate::model::ids::check;
+use crate::{Error, JobId, Result};
+
+const RULE_FORMAT: u8 = 1;
+const SLOT_FORMAT: u8 = 1;
+/// Ends the part of a limit's name that its group shares.
+const GROUP_END: u8 = b'|';
+
+/// Maximum bytes of a limit's name.
+pub const LIMIT_BYTES_MAX: usize = 512;
+/// Maximum slots of a limit.
+pub const LIMIT_SLOTS_MAX: u32 = 10_000;
+
+/// How many jobs with this limit run at once or, with a period, start within any period of that length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// How many; 0 starts none.
+    pub max: u32,
+    /// The length of the period; `None` limits concurrent runs.
+    pub per_ms: Option<u64>,
+}
+
+impl Limit {
+    /// At most `max` runs at once.
+    pub fn at_once(max: u32) -> Self {
+        Self { max, per_ms: None }
+    }
+
+    /// At most `max` starts in any `per_ms` milliseconds.
+    pub fn per(max: u32, per_ms: u64) -> Self {
+        let per_ms = Some(per_ms);
+        Self { max, per_ms }
+    }
+}
+
+/// The name of a limit. Limits of a group, `GROUP|…`, have the setting of `GROUP` unless they have their own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitName(pub(crate) Bytes);
+
+impl LimitName {
+    /// A name of 1 to [`LIMIT_BYTES_MAX`] bytes.
+    pub fn new(name: impl Into<Bytes>) -> Result<Self> {
+        let name = name.into();
+        check("a limit's name", name.len(), LIMIT_BYTES_MAX)?;
+        if name.is_empty() {
+            return Err(Error::Invalid("a limit needs a name"));
+        }
+        Ok(Self(name))
+    }
+
+    /// The name as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<&str> for LimitName {
+    type Error = Error;
+
+    fn try_from(name: &str) -> Result<Self> {
+        Self::new(name.to_owned())
+    }
+}
+
+impl std::fmt::Display for LimitName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+/// One of a job's two limits. A job takes its key first: while it waits for its pool, only jobs of the same key wait for
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Which {
+    Key,
+    Pool,
+}
+
+impl Which {
+    pub(crate) const ALL: [Self; 2] = [Self::Key, Self::Pool];
+}
+
+/// A slot of a limit.
+pub(crate) type Taken = (Bytes, u32);
+
+/// The stored setting of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) limit: Limit,
+    /// There may still be slots taken up to this number, from when the limit was higher.
+    pub(crate) over: u32,
+}
+
+impl Rule {
+    pub(crate) fn new(limit: Limit, over: u32) -> Self {
+        Self { limit, over }
+    }
+
+    /// Slots from this number on are free.
+    pub(crate) fn end(&self) -> u32 {
+        self.limit.max.max(self.over)
+    }
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut to = Writer::new(RULE_FORMAT);
+        to.uint(self.limit.max);
+        to.option(self.limit.per_ms, Writer::uint);
+        to.uint(self.over);
+        to.finish()
+    }
+
+    pub(crate) fn decode(value: Bytes) -> Result<Self> {
+        let mut from = Reader::new(value, "a limit", RULE_FORMAT)?;
+        let (max, per_ms) = (from.uint()?, from.option(Reader::uint)?);
+        let rule = Self::new(Limit { max, per_ms }, from.uint()?);
+        from.end()?;
+        Ok(rule)
+    }
+}
+
+/// The settings of a type's limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Changes with every setting.
+    pub(crate) version: Option<Bytes>,
+    pub(crate) by_name: BTreeMap<Bytes, Rule>,
+}
+
+impl Rules {
+    /// The setting of a limit: its own or its group's, or one at a time.
+    pub(crate) fn of(&self, name: &[u8]) -> Rule {
+        let group = || name.split(|byte| *byte == GROUP_END).next();
+        let rule = (self.by_name.get(name)).or_else(|| self.by_name.get(group()?));
+        rule.copied()
+            .unwrap_or_else(|| Rule::new(Limit::at_once(1), 0))
+    }
+}
+
+/// Whether a limit has this name, or is in the group of this name.
+pub(crate) fn is_of(limit: &[u8], name: &[u8]) -> bool {
+    let rest = limit.strip_prefix(name);
+    rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == GROUP_END))
+}
+
+/// A slot that is in use, or not free yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// The job that has it.
+    pub(crate) id: Option<JobId>,
+    /// Of a rate: no job may start with it before this time.
+    pub(crate) free_ms: i64,
+}
+
+impl Slot {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::new(SLOT_FORMAT);
+        to.option(self.id.as_ref(), |to, id| to.bytes(id.as_bytes()));
+        to.int(self.free_ms);
+        to.finish()
+    }
+
+    pub(crate) fn decode(value: Bytes) -> Result<Self> {
+        let mut from = Reader::new(value, "a slot of a limit", SLOT_FORMAT)?;
+        let slot = Self {
+            id: from.option(|from| JobId::new(from.bytes()?))?,
+            free_ms: from.int()?,
+        };
+        from.end()?;
+        Ok(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_has_its_own_setting_or_that_of_its_group() {
+        let mut rules = Rules::default();
+        let mut set = |name: &'static str, max| {
+            let rule = Rule::new(Limit::at_once(max), 0);
+            rules.by_name.insert(name.into(), rule);
+        };
+        set("target", 2);
+        set("target|big", 5);
+        let max = |name: &str| rules.of(name.as_bytes()).limit.max;
+        assert_eq!(max("target"), 2);
+        assert_eq!(max("target|a|b"), 2);
+        assert_eq!(max("target|big"), 5);
+        assert_eq!(max("targets|a"), 1);
+    }
+
+    #[test]
+    fn groups_end_at_a_bar() {
+        assert!(is_of(b"target|a", b"target") && is_of(b"target", b"target"));
+        assert!(!is_of(b"targets", b"target") && !is_of(b"tar", b"target"));
+    }
+
+    #[test]
+    fn rows_round_trip() {
+        for limit in [
+            Limit::at_once(0),
+            Limit::at_once(LIMIT_SLOTS_MAX),
+            Limit::per(3, 60_000),
+        ] {
+            let rule = Rule::new(limit, 7);
+            assert_eq!(Rule::decode(rule.encode().into()).unwrap(), rule);
+        }
+        for id in [None, Some(JobId::new("a\0b").unwrap())] {
+            let slot = Slot { id, free_ms: -5 };
+            assert_eq!(Slot::decode(slot.encode().into()).unwrap(), slot);
+        }
+    }
+}

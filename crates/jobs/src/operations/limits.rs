@@ -1,0 +1,202 @@
+//! Limits of a type: their settings, and who uses them.
+//!
+//! ```text
+//! claim     reads   LIMIT (type), SLOT it takes          writes  SLOT
+//!           or, if there is none, all SLOT of the limit  writes  PENDING 2: the job waits
+//! end       reads   LIMIT (type), PENDING 2 of the limit writes  SLOT: for the first job that waits, or cleared
+//! ```
+//!
+//! So two claims of one slot conflict, and so do a claim that finds no slot and an end that finds no job: one of them
+//! runs again and sees the other. Settings are cached, under a version that each of these reads.
+
+mod check;
+pub(crate) mod settings;
+pub(crate) mod slots;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use store::{RangeOptions, Transaction};
+
+use crate::model::keys::Keys;
+use crate::model::limits::{LIMIT_SLOTS_MAX, LimitName, Rule, Rules, Slot, is_of};
+use crate::{Error, JobId, JobType, Jobs, Limit, Op, Result};
+
+/// Waiting jobs that are counted.
+const WAITING_MAX: usize = 1_000;
+/// Jobs that one transaction gives slots, or takes them from.
+const GRANTS: usize = 100;
+/// Limits that one turn of maintenance looks at.
+const SERVED_MAX: usize = 1_000;
+/// Maximum settings of a type.
+const SETTINGS_MAX: usize = 1_000;
+
+/// Who uses a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitUse {
+    /// Its setting, or that of its group.
+    pub limit: Limit,
+    /// The jobs that have a slot. Those not running will start soon, or when the rate lets them.
+    pub jobs: Vec<JobId>,
+    /// The number of jobs that wait for a slot, counted up to 1,000.
+    pub waiting: usize,
+}
+
+impl Jobs {
+    /// Sets a limit of a type, or of the group of this name, or with `None` removes the setting: then it is that of its
+    /// group, or else one at a time. Where more jobs run than the new limit allows, none starts until enough have ended.
+    ///
+    /// A limit that changes between concurrent runs and a rate counts runs that start from then on.
+    pub async fn set_limit(
+        &self,
+        ty: &JobType,
+        name: &LimitName,
+        limit: Option<Limit>,
+    ) -> Result<()> {
+        if let Some(limit) = limit {
+            if limit.max > LIMIT_SLOTS_MAX {
+                return Err(Error::Invalid(
+                    "a limit is at most 10,000; a higher rate needs a shorter period",
+                ));
+            }
+            if limit.per_ms == Some(0) {
+                return Err(Error::Invalid("the period of a limit is at least 1 ms"));
+            }
+        }
+        let op = self.op();
+        (self.store())
+            .transact("set_limit", |tx| async move {
+                self.store_limit(&tx, &op, ty, name, limit).await
+            })
+            .await?;
+        for limit in self.limits_in_use(ty, name).await? {
+            self.serve_waiting(ty, &limit).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn store_limit(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        name: &LimitName,
+        limit: Option<Limit>,
+    ) -> Result<()> {
+        let rules = self.limit_rules(tx, ty).await?;
+        let old = rules.of(name.as_bytes());
+        let known = rules.by_name.contains_key(&name.0);
+        if known == limit.is_some() && limit.is_none_or(|limit| limit == old.limit) {
+            return Ok(());
+        }
+        if !known && rules.by_name.len() >= SETTINGS_MAX {
+            return Err(Error::Invalid(
+                "a type has at most 1,000 limits with a setting: set one for a group, as in GROUP|NAME",
+            ));
+        }
+        let key = self.keys().limit(ty, name.as_bytes());
+        match limit {
+            Some(limit) => tx.set(&key, &Rule::new(limit, old.end()).encode()),
+            None => tx.clear(&key),
+        }
+        (tx).set(&self.keys().limits_version(ty), &op.id(0).to_be_bytes());
+        Ok(())
+    }
+
+    /// The limits of a type that have a setting.
+    pub async fn limits(&self, ty: &JobType) -> Result<BTreeMap<LimitName, Limit>> {
+        let rules = (self.store())
+            .transact(
+                "limits",
+                |tx| async move { self.limit_rules(&tx, ty).await },
+            )
+            .await?;
+        let limits = rules.by_name.iter();
+        Ok(limits
+            .map(|(name, rule)| (LimitName(name.clone()), rule.limit))
+            .collect())
+    }
+
+    /// Who uses a limit of a type.
+    pub async fn limit_use(&self, ty: &JobType, name: &LimitName) -> Result<LimitUse> {
+        self.read("limit_use", |tx| async move {
+            let rules = self.limit_rules(&tx, ty).await?;
+            let rule = rules.of(name.as_bytes());
+            let slots = self.slots_of(&tx, ty, name.as_bytes()).await?;
+            let waiting = (tx.snapshot()).get_range(
+                self.keys().waiting(ty, name.as_bytes()),
+                RangeOptions::limit(WAITING_MAX),
+            );
+            Ok(LimitUse {
+                limit: rule.limit,
+                jobs: slots
+                    .into_values()
+                    .filter_map(|slot: Slot| slot.id)
+                    .collect(),
+                waiting: waiting.collect().await?.len(),
+            })
+        })
+        .await
+    }
+
+    /// The limits of this name or group that have slots in use or jobs waiting.
+    async fn limits_in_use(&self, ty: &JobType, name: &LimitName) -> Result<BTreeSet<Bytes>> {
+        let mut limits: BTreeSet<Bytes> =
+            self.waiting_limits(ty, None).await?.into_iter().collect();
+        let all = self.keys().all_slots(ty);
+        let mut rest = all.clone();
+        while let Some(key) = self.first_key(&rest).await? {
+            let (limit, _) = Keys::slot_of(&all, &key)?;
+            rest.begin = self.keys().slots(ty, &limit, 0..u32::MAX).end;
+            limits.insert(limit);
+        }
+        limits.retain(|limit| is_of(limit, name.as_bytes()));
+        Ok(limits)
+    }
+
+    /// The limits that jobs wait for, in order, after this one; with one, only some.
+    pub(crate) async fn waiting_limits(
+        &self,
+        ty: &JobType,
+        after: Option<&Bytes>,
+    ) -> Result<Vec<Bytes>> {
+        let mut limits = Vec::new();
+        let mut rest = self.keys().all_waiting(ty);
+        if let Some(after) = after {
+            rest.begin = self.keys().waiting(ty, after).end;
+        }
+        while let Some(key) = self.first_key(&rest).await? {
+            let limit = self.keys().waiting_limit(ty, &key)?;
+            rest.begin = self.keys().waiting(ty, &limit).end;
+            limits.push(limit);
+            if after.is_some() && limits.len() >= SERVED_MAX {
+                break;
+            }
+        }
+        Ok(limits)
+    }
+
+    /// The settings of a type's limits. A transaction that relies on them conflicts with changing them.
+    pub(crate) async fn limit_rules(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+    ) -> Result<std::sync::Arc<Rules>> {
+        let version = tx.get(&self.keys().limits_version(ty)).await?;
+        if let Some(known) = self.known_limits().get(ty, version.as_ref()) {
+            return Ok(known);
+        }
+        let mut rules = Rules {
+            version,
+            ..Rules::default()
+        };
+        let range = self.keys().limits(ty);
+        let mut rows = (tx.snapshot()).get_range(range.clone(), RangeOptions::default());
+        while let Some(row) = rows.next().await? {
+            if let Some(name) = Keys::limit_name(&range, &row.key)? {
+                rules.by_name.insert(name, Rule::decode(row.value)?);
+            }
+        }
+        Ok(self.known_limits().set(ty, rules))
+    }
+}

@@ -1,0 +1,120 @@
+//! Compares slots and waiting jobs with the headers of jobs.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
+
+use super::slots::usable;
+use crate::model::header::{Header, Place};
+use crate::model::keys::Keys;
+use crate::model::limits::{Slot, Taken};
+use crate::{JobId, JobType, Jobs, Result};
+
+impl Jobs {
+    /// Problems of a job's slots.
+    pub(crate) async fn check_taken(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        header: &Header,
+    ) -> Result<Vec<String>> {
+        let mut problems = Vec::new();
+        if header.taken().is_empty() {
+            return Ok(problems);
+        }
+        let rules = self.limit_rules(tx, ty).await?;
+        let is_rate = |(limit, _): &Taken| rules.of(limit).limit.per_ms.is_some();
+        let waits = header.place == Place::Timed && !header.taken().iter().any(is_rate);
+        if waits || header.state().is_over() {
+            problems.push(format!("job {id} has slots, and will not run soon"));
+        }
+        for (limit, n) in header.taken() {
+            let row = tx.snapshot().get(&self.keys().slot(ty, limit, *n)).await?;
+            let slot = row.map(Slot::decode).transpose()?;
+            if slot.and_then(|slot| slot.id).as_ref() != Some(id) {
+                let limit = limit.escape_ascii();
+                problems.push(format!("job {id} does not have slot {n} of limit {limit}"));
+            }
+        }
+        Ok(problems)
+    }
+
+    /// Problems of a slot.
+    pub(crate) async fn check_slot(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        all: &KeyRange,
+        row: KeyValue,
+    ) -> Result<Option<String>> {
+        let taken = Keys::slot_of(all, &row.key)?;
+        let Some(id) = Slot::decode(row.value)?.id else {
+            return Ok(None);
+        };
+        let header = self.try_header(tx, ty, &id).await?;
+        let known = match &header {
+            Ok(header) => (header.as_ref()).is_some_and(|header| header.taken().contains(&taken)),
+            // Already reported.
+            Err(_) => true,
+        };
+        let (limit, n) = (taken.0.escape_ascii(), taken.1);
+        Ok((!known).then(|| {
+            format!("slot {n} of limit {limit} is taken by job {id}, which does not have it")
+        }))
+    }
+
+    /// Limits with free slots and waiting jobs, and those with more slots in use than they ever had.
+    pub(crate) async fn check_limits(&self, ty: &JobType) -> Result<Vec<String>> {
+        let mut problems = Vec::new();
+        for limit in self.waiting_limits(ty, None).await? {
+            let problem = self.read(Call::batch("check"), |tx| {
+                let limit = &limit;
+                async move { self.check_waiting(&tx, ty, limit).await }
+            });
+            problems.extend(problem.await?);
+        }
+        let all = &self.keys().all_slots(ty);
+        let beyond = self.read(Call::batch("check"), |tx| async move {
+            let rules = self.limit_rules(&tx, ty).await?;
+            let mut rows = (tx.snapshot()).get_range(all.clone(), RangeOptions::default());
+            let mut beyond: BTreeMap<Bytes, u32> = BTreeMap::new();
+            while let Some(row) = rows.next().await? {
+                let (limit, n) = Keys::slot_of(all, &row.key)?;
+                if n >= rules.of(&limit).end() {
+                    beyond.insert(limit, n);
+                }
+            }
+            Ok(beyond)
+        });
+        for (limit, n) in beyond.await? {
+            problems.push(format!(
+                "slot {n} of limit {} is beyond its end",
+                limit.escape_ascii()
+            ));
+        }
+        Ok(problems)
+    }
+
+    async fn check_waiting(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &Bytes,
+    ) -> Result<Option<String>> {
+        let rule = self.limit_rules(tx, ty).await?.of(limit);
+        let rows = self.slots_of(tx, ty, limit).await?;
+        let waiting =
+            (tx.snapshot()).get_range(self.keys().waiting(ty, limit), RangeOptions::limit(1));
+        let waits = !waiting.collect().await?.is_empty();
+        let free = usable(&rows, rule, 1, 0).len();
+        let problem = waits && free > 0;
+        Ok(problem.then(|| {
+            format!(
+                "jobs wait for limit {}, which has free slots",
+                limit.escape_ascii()
+            )
+        }))
+    }
+}

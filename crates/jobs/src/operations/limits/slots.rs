@@ -1,0 +1,424 @@
+//! Takes slots for claims, and gives freed ones to jobs that wait.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use store::{KeyRange, RangeOptions, Transaction};
+
+use super::GRANTS;
+use crate::model::header::{Header, Place};
+use crate::model::keys::Keys;
+use crate::model::limits::{Rule, Slot, Taken, Which};
+use crate::model::machine::{Event, Slots, Wait};
+use crate::operations::effects::Effects;
+use crate::testing::planted::Bug;
+use crate::{JobId, JobType, Jobs, Op, Result};
+
+/// Slots that a claim looks at first, if a limit has more.
+const WINDOW: u32 = 256;
+/// A freed slot goes to one of so many that have waited longest, so that ends of runs do not choose the same.
+const WAITING: usize = 16;
+
+/// A slot that is not in use any more.
+#[derive(Debug)]
+pub(crate) struct Freed {
+    pub(crate) ty: JobType,
+    pub(crate) slot: Taken,
+    /// When it is free; `None` as its row says.
+    pub(crate) free_ms: Option<i64>,
+}
+
+/// Slots of a limit that a claim may take, and when each is free.
+#[derive(Debug)]
+struct Supply {
+    rule: Rule,
+    free: VecDeque<(u32, i64)>,
+}
+
+/// Whether a due job can start.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    Start(Slots),
+    Hold(Vec<Taken>, Wait),
+}
+
+/// The slots that a claim may take.
+#[derive(Debug)]
+pub(crate) struct Supplies {
+    now_ms: i64,
+    by_limit: BTreeMap<Bytes, Supply>,
+}
+
+impl Supplies {
+    /// Takes slots for a job.
+    pub(crate) fn admit(&mut self, header: &Header) -> Admission {
+        let mut taken = header.taken().to_vec();
+        for which in Which::ALL {
+            let Some(limit) = header.limit(which) else {
+                continue;
+            };
+            if taken.iter().any(|(name, _)| name == limit) {
+                continue;
+            }
+            let free = (self.by_limit.get_mut(limit)).and_then(|supply| supply.free.pop_front());
+            let Some((slot, free_ms)) = free else {
+                return Admission::Hold(taken, Wait::For(which));
+            };
+            taken.push((limit.clone(), slot));
+            if free_ms > self.now_ms {
+                return Admission::Hold(taken, Wait::Until(free_ms));
+            }
+        }
+        let (spent, taken) = taken.into_iter().partition(|(limit, _)| {
+            (self.by_limit.get(limit)).is_some_and(|supply| supply.rule.limit.per_ms.is_some())
+        });
+        let spent: Vec<Taken> = spent;
+        let until = |limit: &Bytes| {
+            let per_ms = self.by_limit.get(limit)?.rule.limit.per_ms?;
+            Some((self.now_ms).saturating_add(i64::try_from(per_ms).unwrap_or(i64::MAX)))
+        };
+        let spent = spent.into_iter().map(|slot| {
+            let free_ms = until(&slot.0).unwrap_or_default();
+            (slot, free_ms)
+        });
+        Admission::Start(Slots {
+            taken,
+            spent: spent.collect(),
+        })
+    }
+}
+
+impl Jobs {
+    /// Slots for these jobs, as far as there are any.
+    pub(crate) async fn supplies(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        jobs: impl Iterator<Item = &Arc<Header>>,
+    ) -> Result<Supplies> {
+        let mut wanted: BTreeMap<Bytes, usize> = BTreeMap::new();
+        for header in jobs {
+            for limit in Which::ALL
+                .into_iter()
+                .filter_map(|which| header.limit(which))
+            {
+                let has = header.taken().iter().any(|(name, _)| name == limit);
+                *wanted.entry(limit.clone()).or_default() += usize::from(!has);
+            }
+        }
+        let mut by_limit = BTreeMap::new();
+        if !wanted.is_empty() {
+            let rules = self.limit_rules(tx, ty).await?;
+            let read = wanted.into_iter().map(|(limit, wanted)| {
+                let rule = rules.of(&limit);
+                async move {
+                    let free = self.free_slots(tx, op, ty, &limit, rule, wanted).await?;
+                    Ok::<_, crate::Error>((limit, Supply { rule, free }))
+                }
+            });
+            by_limit = try_join_all(read).await?.into_iter().collect();
+        }
+        Ok(Supplies {
+            now_ms: op.now_ms,
+            by_limit,
+        })
+    }
+
+    /// Up to `wanted` slots that can be taken. If there are fewer, conflicts with freeing another.
+    async fn free_slots(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        limit: &Bytes,
+        rule: Rule,
+        wanted: usize,
+    ) -> Result<VecDeque<(u32, i64)>> {
+        let (max, mut free) = (rule.limit.max, VecDeque::new());
+        if wanted == 0 {
+            return Ok(free);
+        }
+        let blind = self.planted().is(Bug::SlotReadBlindly);
+        let all = || self.keys().slots(ty, limit, 0..rule.end());
+        if rule.limit.per_ms.is_none() && rule.over <= max {
+            let known = match max {
+                0 => Vec::new(),
+                1 => vec![0],
+                _ => self.freed_slots().take(ty, limit, wanted),
+            };
+            for slot in known.into_iter().filter(|slot| *slot < max) {
+                let key = self.keys().slot(ty, limit, slot);
+                let row = if blind {
+                    tx.snapshot().get(&key).await?
+                } else {
+                    tx.get(&key).await?
+                };
+                if row.is_none() {
+                    free.push_back((slot, 0));
+                }
+            }
+            if free.len() >= wanted || max <= 1 {
+                return Ok(free);
+            }
+            let mut rng = SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()));
+            let from = rng.random_range(0..=max.saturating_sub(WINDOW));
+            let window = from..max.min(from + WINDOW);
+            let rows = self
+                .slot_rows(tx, self.keys().slots(ty, limit, window.clone()))
+                .await?;
+            let mut others: Vec<u32> = window
+                .filter(|slot| !rows.contains_key(slot))
+                .filter(|slot| free.iter().all(|(known, _)| known != slot))
+                .collect();
+            others.shuffle(&mut rng);
+            others.truncate(wanted - free.len());
+            for slot in &others {
+                if !blind {
+                    tx.add_read_conflict_range(KeyRange::key(&self.keys().slot(ty, limit, *slot)));
+                }
+            }
+            free.extend(others.into_iter().map(|slot| (slot, 0)));
+            if free.len() >= wanted {
+                return Ok(free);
+            }
+        }
+        // Few or none are free, or some are taken beyond the maximum: all of them count.
+        let rows = self.slot_rows(tx, all()).await?;
+        if !blind {
+            tx.add_read_conflict_range(all());
+        }
+        Ok(usable(&rows, rule, wanted, op.now_ms))
+    }
+
+    /// The slots in a range, by number.
+    async fn slot_rows(&self, tx: &Transaction, range: KeyRange) -> Result<BTreeMap<u32, Slot>> {
+        let mut slots = BTreeMap::new();
+        let mut rows = tx.snapshot().get_range(range, RangeOptions::default());
+        while let Some(row) = rows.next().await? {
+            slots.insert(Keys::slot_number(&row.key)?, Slot::decode(row.value)?);
+        }
+        Ok(slots)
+    }
+
+    /// The slots of a limit that are in use or not free yet.
+    pub(super) async fn slots_of(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &[u8],
+    ) -> Result<BTreeMap<u32, Slot>> {
+        let range = self.keys().slots(ty, limit, 0..u32::MAX);
+        self.slot_rows(tx, range).await
+    }
+
+    /// Gives slots to waiting jobs as long as there are both, after a change of the limit.
+    pub(crate) async fn serve_waiting(&self, ty: &JobType, limit: &Bytes) -> Result<()> {
+        loop {
+            let op = self.op();
+            let more = (self.store())
+                .transact("serve_waiting", |tx| async move {
+                    self.serve_waiting_in(&tx, &op, ty, limit).await
+                })
+                .await?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn serve_waiting_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        limit: &Bytes,
+    ) -> Result<bool> {
+        let rule = self.limit_rules(tx, ty).await?.of(limit);
+        let mut rows = self.slots_of(tx, ty, limit).await?;
+        tx.add_read_conflict_range(self.keys().slots(ty, limit, 0..u32::MAX));
+        if let Some(per_ms) = rule.limit.per_ms {
+            // A shorter period frees earlier what an earlier one has booked.
+            let latest = (op.now_ms).saturating_add(i64::try_from(per_ms).unwrap_or(i64::MAX));
+            for (slot, row) in rows.iter_mut().filter(|(_, row)| row.id.is_none()) {
+                if row.free_ms > latest {
+                    row.free_ms = latest;
+                    tx.set(&self.keys().slot(ty, limit, *slot), &row.encode());
+                }
+            }
+        }
+        let free = usable(&rows, rule, GRANTS, op.now_ms);
+        let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
+        let more = waiting.len() == GRANTS;
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        for ((slot, free_ms), id) in free.into_iter().zip(waiting) {
+            let slot = (limit.clone(), slot);
+            self.grant(&mut effects, tx, ty, &id, slot, free_ms).await?;
+        }
+        effects.flush(op).await?;
+        Ok(more)
+    }
+
+    /// The jobs that have waited longest behind a limit. If there is none, conflicts with the next.
+    async fn waiting_behind(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        limit: &[u8],
+        count: usize,
+    ) -> Result<Vec<JobId>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let range = self.keys().waiting(ty, limit);
+        let rows = (tx.snapshot()).get_range(range.clone(), RangeOptions::limit(count));
+        let rows = rows.collect().await?;
+        if rows.is_empty() && !self.planted().is(Bug::HandOverLost) {
+            tx.add_read_conflict_range(range);
+        }
+        rows.iter()
+            .map(|row| self.keys().waiting_id(ty, &row.key))
+            .collect()
+    }
+
+    /// Gives a waiting job a slot. False if it does not wait for it any more.
+    async fn grant(
+        &self,
+        effects: &mut Effects<'_>,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+        slot: Taken,
+        free_ms: i64,
+    ) -> Result<bool> {
+        let mut header = self.header(tx, ty, id).await?;
+        let waits = header.as_deref().is_some_and(|header| match header.place {
+            Place::Waiting(which, _) => header.limit(which) == Some(&slot.0),
+            _ => false,
+        });
+        let Some(old) = header.as_deref().filter(|_| waits) else {
+            return Ok(false);
+        };
+        let taken = [old.taken(), &[slot]].concat();
+        let wait = if free_ms > effects.now_ms() {
+            Wait::Until(free_ms)
+        } else {
+            Wait::No
+        };
+        effects.run(ty, id, &mut header, Event::Hold { taken, wait })?;
+        Ok(true)
+    }
+
+    /// A slot is not in use any more: gives it to a job that waits, or frees it.
+    pub(crate) async fn free(
+        &self,
+        effects: &mut Effects<'_>,
+        tx: &Transaction,
+        freed: Freed,
+        op: &Op,
+    ) -> Result<()> {
+        let Freed { ty, slot, free_ms } = freed;
+        let (ty, limit, key) = (&ty, &slot.0, self.keys().slot(&ty, &slot.0, slot.1));
+        let rule = self.limit_rules(tx, ty).await?.of(limit);
+        let mut until_ms = 0;
+        if rule.limit.per_ms.is_some() {
+            let row = tx.get(&key).await?.map(Slot::decode).transpose()?;
+            if free_ms.is_some() && row.as_ref().is_some_and(|row| row.id.is_some()) {
+                // The claim that has used it has given it to another job.
+                return Ok(());
+            }
+            until_ms = free_ms.unwrap_or_else(|| row.map_or(0, |row| row.free_ms));
+        }
+        let free_ms = until_ms;
+        tx.clear(&key);
+        if slot.1 >= rule.limit.max {
+            // It stays free, unless too few are in use below the maximum.
+            let rows = self.slots_of(tx, ty, limit).await?;
+            tx.add_read_conflict_range(self.keys().slots(ty, limit, 0..rule.end()));
+            let free = usable(&rows, rule, 1, op.now_ms);
+            for (other, free_ms) in free {
+                self.offer(effects, tx, ty, (limit.clone(), other), free_ms, op)
+                    .await?;
+            }
+            return Ok(());
+        }
+        if rule.limit.per_ms.is_none() && rule.over > rule.limit.max {
+            let rows = self.slots_of(tx, ty, limit).await?;
+            tx.add_read_conflict_range(self.keys().slots(ty, limit, 0..rule.end()));
+            if rows.len() >= rule.limit.max as usize {
+                return Ok(());
+            }
+        }
+        let offered = self
+            .offer(effects, tx, ty, slot.clone(), free_ms, op)
+            .await?;
+        if !offered {
+            if free_ms > op.now_ms {
+                let row = Slot { id: None, free_ms };
+                tx.set(&key, &row.encode());
+            } else if rule.limit.max > 1 && rule.limit.per_ms.is_none() {
+                self.freed_slots().add(ty, limit, slot.1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a free slot to a job that waits for it, if there is one.
+    async fn offer(
+        &self,
+        effects: &mut Effects<'_>,
+        tx: &Transaction,
+        ty: &JobType,
+        slot: Taken,
+        free_ms: i64,
+        op: &Op,
+    ) -> Result<bool> {
+        if self.planted().is(Bug::WaitersSkipped) {
+            return Ok(false);
+        }
+        let rule = self.limit_rules(tx, ty).await?.of(&slot.0);
+        let choice = (rule.limit.max as usize).clamp(1, WAITING);
+        let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
+        let mut rng =
+            SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()) ^ u64::from(slot.1));
+        waiting.shuffle(&mut rng);
+        for id in waiting {
+            if (self.grant(effects, tx, ty, &id, slot.clone(), free_ms)).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Slots below the maximum that can be given to jobs, earliest first, when these are in use or not free yet.
+pub(super) fn usable(
+    rows: &BTreeMap<u32, Slot>,
+    rule: Rule,
+    wanted: usize,
+    now_ms: i64,
+) -> VecDeque<(u32, i64)> {
+    let max = rule.limit.max;
+    let booked = |slot: &Slot| slot.id.is_some();
+    if rule.limit.per_ms.is_some() {
+        let mut free: Vec<(u32, i64)> = (0..max)
+            .filter_map(|n| match rows.get(&n) {
+                Some(slot) if booked(slot) => None,
+                Some(slot) => Some((n, slot.free_ms.max(0))),
+                None => Some((n, 0)),
+            })
+            .collect();
+        free.sort_by_key(|(_, free_ms)| (*free_ms).max(now_ms));
+        free.truncate(wanted);
+        return free.into();
+    }
+    let in_use = rows.values().filter(|slot| booked(slot)).count();
+    let left = (max as usize).saturating_sub(in_use).min(wanted);
+    let free = (0..max).filter(|n| !rows.get(n).is_some_and(booked));
+    free.map(|n| (n, 0)).take(left).collect()
+}

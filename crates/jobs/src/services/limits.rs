@@ -1,0 +1,40 @@
+//! Gives free slots of limits to jobs that wait for them.
+//!
+//! Whoever frees a slot does that at once. Only a node that dies while it raises a limit leaves both: free slots and jobs
+//! that wait.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use crate::services::duties::{Duty, Leased};
+use crate::{JobType, Jobs, Result};
+
+const SERVE_EVERY: Duration = Duration::from_secs(30);
+
+pub(crate) struct Waiting<'a> {
+    pub(crate) jobs: &'a Jobs,
+    pub(crate) ty: &'a JobType,
+    pub(crate) leased: Leased,
+    /// The last limit served; the next turn continues there.
+    pub(crate) last: Bytes,
+}
+
+impl Duty for Waiting<'_> {
+    const NAME: &'static str = "limits";
+
+    async fn turn(&mut self, _: &CancellationToken) -> Result<Duration> {
+        let serves = (self.leased.borrow().leases.iter()).any(|lease| lease.partition == 0);
+        if serves {
+            let limits = (self.jobs)
+                .waiting_limits(self.ty, Some(&self.last))
+                .await?;
+            for limit in &limits {
+                self.jobs.serve_waiting(self.ty, limit).await?;
+            }
+            self.last = limits.last().cloned().unwrap_or_default();
+        }
+        Ok(SERVE_EVERY)
+    }
+}

@@ -1,0 +1,267 @@
+//! Races for the slots of limits: whoever frees one, and whoever wants one.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::World;
+use crate::operations::leases::Leases;
+use crate::services::monitor::TypeMonitor;
+use crate::{
+    Add, ByPolicy, Finish, Holder, Job, JobId, JobLock, Limit, LimitName, Options, TypeConfig,
+};
+
+/// How a job that has a slot loses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Freeing {
+    Finish,
+    /// The same, in the transaction of a claim.
+    FinishAndClaim,
+    Remove,
+    Stall,
+    /// The job waits for its other limit, and is postponed.
+    Add,
+    Resubmit,
+}
+
+const FREEING: [Freeing; 6] = [
+    Freeing::Finish,
+    Freeing::FinishAndClaim,
+    Freeing::Remove,
+    Freeing::Stall,
+    Freeing::Add,
+    Freeing::Resubmit,
+];
+
+fn limit() -> LimitName {
+    LimitName::new("k").unwrap()
+}
+
+fn closed_pool() -> LimitName {
+    LimitName::new("closed").unwrap()
+}
+
+/// A job that gets its key, and not its pool.
+fn postponable(id: &JobId) -> Add {
+    Add::new(id.clone(), "").key(limit()).pool(closed_pool())
+}
+
+impl World {
+    async fn add_limited(&self, id: &str) {
+        let id = JobId::new(id.to_owned()).unwrap();
+        let add = Add::new(id, "").key(limit());
+        self.calm.add(&self.ty, add).await.unwrap();
+    }
+
+    async fn set_limit(&self, max: u32) {
+        let limited = Some(Limit::at_once(max));
+        let set = self.calm.set_limit(&self.ty, &limit(), limited).await;
+        set.unwrap();
+    }
+
+    /// A job with the last slot: running, or waiting for its other limit.
+    async fn holder(&self, freeing: Freeing) -> (Job, Option<Job>) {
+        let id = JobId::new("a").unwrap();
+        let waits = matches!(freeing, Freeing::Add | Freeing::Resubmit);
+        if waits {
+            let closed = Some(Limit::at_once(0));
+            let set = self.calm.set_limit(&self.ty, &closed_pool(), closed).await;
+            set.unwrap();
+            self.calm.add(&self.ty, postponable(&id)).await.unwrap();
+        } else {
+            self.add_limited("a").await;
+        }
+        let job = match self.accept_all().await.pop() {
+            Some(job) => job,
+            None => Job::new(self.ty.clone(), id, JobLock::from_bits(0), 0),
+        };
+        let other = match freeing {
+            Freeing::Finish => self.other_run().await,
+            _ => None,
+        };
+        (job, other)
+    }
+
+    /// A run with another limit.
+    async fn other_run(&self) -> Option<Job> {
+        let id = JobId::new("other").unwrap();
+        let add = Add::new(id.clone(), "").key(self.other_limit());
+        self.calm.add(&self.ty, add).await.unwrap();
+        let runs = self.accept_all().await;
+        runs.into_iter().find(|job| job.id == id)
+    }
+
+    /// A limit before or after the one that races are for.
+    fn other_limit(&self) -> LimitName {
+        LimitName::new(["a", "z"][self.either]).unwrap()
+    }
+
+    /// Takes the slot away from its job.
+    async fn free(&self, freeing: Freeing, (job, other): (Job, Option<Job>)) {
+        let (jobs, ty, job, id) = (&self.jobs, &self.ty, &job, &job.id);
+        match freeing {
+            Freeing::Finish => {
+                let mut ended = vec![job.clone()];
+                ended.extend(other);
+                let first = self.either % ended.len();
+                ended.rotate_left(first);
+                let ended: Vec<_> = (ended.into_iter())
+                    .map(|job| (job, Finish::done()))
+                    .collect();
+                jobs.finish_many(&ended).await.unwrap();
+            }
+            Freeing::FinishAndClaim => {
+                let (op, claim) = (&jobs.op(), &jobs.claim(ty, &Holder::new("me").unwrap(), 0));
+                let ended = &[(job.clone(), Finish::done())];
+                let ended = jobs.transact_claim(claim, true, |tx| async move {
+                    let ended = jobs.finish_many_in(&tx, op, ended).await?;
+                    jobs.accept_in(&tx, claim).await.map(|_| drop(ended))
+                });
+                ended.await.unwrap();
+            }
+            Freeing::Remove => jobs.remove(ty, id).await.unwrap(),
+            Freeing::Add => {
+                jobs.add(ty, postponable(id).due_ms(i64::MAX))
+                    .await
+                    .unwrap();
+            }
+            Freeing::Resubmit => {
+                let asked = jobs.resubmit(ty, id, Some(i64::MAX), None).await;
+                asked.unwrap();
+            }
+            Freeing::Stall => {
+                let mut leases = Leases::new(1);
+                let timeout = Duration::from_secs(20);
+                let before = leases.turn(jobs, ty, timeout).await.unwrap();
+                let (options, config) = (Options::default(), TypeConfig::new(60_000));
+                let monitor = TypeMonitor::new(jobs, ty, &ByPolicy, &options);
+                let all = leases.held();
+                let lease = all.iter().find(|lease| {
+                    crate::operations::leases::buckets(lease.partition)
+                        .any(|bucket| bucket == id.bucket())
+                });
+                let silent = [id.clone()];
+                let stalled = monitor.stall(lease.unwrap(), &silent, before, &config);
+                assert!(stalled.await.unwrap(), "the lease is held");
+            }
+        }
+    }
+
+    /// A job that finds no slot just as one is freed gets it.
+    pub(super) async fn hand_over(&self) -> Option<String> {
+        for freeing in FREEING {
+            let world = self.again().await;
+            world.set_limit(1).await;
+            let job = world.holder(freeing).await;
+            world.add_limited("c").await;
+            let me = Holder::new("other").unwrap();
+            let claim = async {
+                sleep(world.late).await;
+                world.calm.accept(&world.ty, &me, 10).await.unwrap();
+            };
+            tokio::join!(world.free(freeing, job), claim);
+            let problem = world.problems().await;
+            if problem.is_some() {
+                return problem;
+            }
+        }
+        None
+    }
+
+    /// A waiting job that is removed just as it gets a slot is gone, and the slot is free.
+    pub(super) async fn leave(&self) -> Option<String> {
+        for freeing in FREEING {
+            let world = self.again().await;
+            world.set_limit(1).await;
+            let job = world.holder(freeing).await;
+            world.add_limited("c").await;
+            assert!(world.accept_all().await.is_empty());
+            let remove = async {
+                sleep(world.late).await;
+                let id = JobId::new("c").unwrap();
+                world.calm.remove(&world.ty, &id).await.unwrap();
+            };
+            tokio::join!(world.free(freeing, job), remove);
+            let problem = world.problems().await;
+            if problem.is_some() {
+                return problem;
+            }
+        }
+        None
+    }
+
+    /// A claim just as there are more slots, and a job that loses its slot then, leave no free slot and waiting job.
+    pub(super) async fn raise(&self) -> Option<String> {
+        for freeing in FREEING {
+            let world = self.again().await;
+            world.set_limit(1).await;
+            let job = world.holder(freeing).await;
+            world.add_limited("c").await;
+            assert!(world.accept_all().await.len() <= 1);
+            world.set_limit(0).await;
+            let raise = async {
+                sleep(world.late).await;
+                world.set_limit(1).await;
+            };
+            tokio::join!(world.free(freeing, job), raise);
+            let problem = world.problems().await;
+            if problem.is_some() {
+                return problem;
+            }
+        }
+        self.set_limit(0).await;
+        self.add_limited("a").await;
+        let me = Holder::new("me").unwrap();
+        let raise = async {
+            sleep(self.late).await;
+            self.set_limit(1).await;
+        };
+        let (claimed, ()) = tokio::join!(self.jobs.accept(&self.ty, &me, 1), raise);
+        claimed.unwrap();
+        self.problems().await
+    }
+
+    /// Two jobs lose their slots when the limit has been lowered: the last of them is followed by a job that waits.
+    pub(super) async fn lower(&self) -> Option<String> {
+        for freeing in FREEING {
+            let world = self.again().await;
+            world.set_limit(3).await;
+            for id in ["x", "y"] {
+                world.add_limited(id).await;
+            }
+            let others = world.accept_all().await;
+            let job = world.holder(freeing).await;
+            world.add_limited("c").await;
+            assert!(world.accept_all().await.len() <= 1);
+            world.set_limit(2).await;
+            let finish = async {
+                sleep(world.late).await;
+                let _ = world.calm.finish(&others[0], Finish::done()).await.unwrap();
+            };
+            tokio::join!(world.free(freeing, job), finish);
+            let problem = world.problems().await;
+            if problem.is_some() {
+                return problem;
+            }
+        }
+        None
+    }
+
+    /// Two claims take different slots.
+    pub(super) async fn share(&self) -> Option<String> {
+        self.set_limit(2).await;
+        for id in ["a", "b"] {
+            self.add_limited(id).await;
+        }
+        let other = Add::new(JobId::new("d").unwrap(), "").key(self.other_limit());
+        self.calm.add(&self.ty, other).await.unwrap();
+        let me = Holder::new("me").unwrap();
+        let other = async {
+            sleep(self.late).await;
+            self.calm.accept(&self.ty, &me, 1).await
+        };
+        let (mine, other) = tokio::join!(self.jobs.accept(&self.ty, &me, 2), other);
+        mine.and(other).unwrap();
+        self.problems().await
+    }
+}
