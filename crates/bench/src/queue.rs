@@ -6,6 +6,7 @@ mod cancel;
 pub(crate) mod command;
 mod crowd;
 mod latency;
+mod limited;
 mod load;
 mod meter;
 mod retention;
@@ -55,6 +56,8 @@ pub(crate) enum Case {
     Batched,
     /// Claiming and finishing scheduled jobs that are due, next to ready ones.
     Scheduled,
+    /// Claiming and finishing jobs with limits that hold none of them back.
+    Limited,
     /// Independent acceptors on one backlog, as if each were a process.
     Crowd,
     /// From adding a job to its start, on an idle queue.
@@ -70,10 +73,11 @@ pub(crate) enum Case {
 
 impl Case {
     /// All cases, in the order in which they disturb each other least.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::OneByOne,
         Self::Batched,
         Self::Scheduled,
+        Self::Limited,
         Self::Crowd,
         Self::Latency,
         Self::Cancel,
@@ -107,6 +111,9 @@ pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Res
             }
             Case::Scheduled => {
                 scheduled::measure(&load, bench.jobs, bench.batch, &mut report).await?;
+            }
+            Case::Limited => {
+                limited::measure(&load, bench.jobs, bench.batch, &mut report).await?;
             }
             Case::Crowd => crowd::measure(&load, bench.jobs, &mut report).await?,
             Case::Latency => latency::measure(&load, &mut bench, &mut report).await?,
