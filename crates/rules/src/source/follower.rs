@@ -373,6 +373,8 @@ impl<'a> Follower<'a> {
         reason: Option<String>,
     ) -> Result<(), ServiceError> {
         if self.position.feed == Some(kind) && self.position.reason == reason {
+            // The node that followed it before has said so in the store, but this one not in its metrics.
+            metrics::followed(self.source.name(), Some(kind));
             return Ok(());
         }
         if self.position.feed != Some(kind) {

@@ -5,6 +5,7 @@
 mod fixture;
 mod rules_of_sources;
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use peer::{Fault, Faults, On};
 use rules::source::{FeedKind, SourceOptions};
 use serde_json::{Value, json};
@@ -42,6 +43,8 @@ async fn a_change_wakes_what_sleeps() {
 /// Nothing is asked twice, and a change while no node runs is found in the feed.
 #[tokio::test]
 async fn another_node_goes_on_where_the_last_one_stopped() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
     let node = world.node(SourceOptions::default()).await;
     world.copy("early").await;
@@ -57,6 +60,9 @@ async fn another_node_goes_on_where_the_last_one_stopped() {
         .iter()
         .any(|request| request.path.starts_with("/a"));
     assert!(!woken, "{:#?}", &asked[before..]);
+    let followed = r#"davenport_source_followed{source="peer",feed="db_updates"} 1"#;
+    let shown = async || recorder.handle().render().contains(followed);
+    world.until(shown).await;
     node.stop().await;
     world.change("late");
     let _node = world.node(SourceOptions::default()).await;
