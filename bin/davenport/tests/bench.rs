@@ -1,4 +1,4 @@
-//! `davenport bench replicate`, `api` and `fleet`, with few documents and jobs.
+//! `davenport bench replicate`, `api`, `fleet` and `changes`, with few documents and jobs.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -108,6 +108,30 @@ async fn a_fleet_is_measured() {
     let idle = &found["idle/3"];
     assert!(idle.contains(&"arrival_ms_p50"), "{idle:?}");
     assert!(cfg!(not(target_os = "linux")) || idle.contains(&"cpu_percent"));
+}
+
+#[tokio::test]
+async fn a_node_that_follows_changes_is_measured() {
+    let small = [
+        "--sleepers=200",
+        "--databases=100",
+        "--changes=20",
+        "--seconds=1",
+        "--updates=500",
+        "--storm-databases=10",
+    ];
+    let figures = figures("changes", &small).await;
+    let value = |case: &str, metric: &str| {
+        let mut found = figures.iter();
+        let found = found.find(|figure| figure["case"] == case && figure["metric"] == metric);
+        found.unwrap()["value"].as_f64().unwrap()
+    };
+    assert!(value("sleeping", "woken") < 0.5);
+    assert!(value("sleeping", "arrival_ms_p50") > 0.0 && value("sleeping", "wake_ms_p50") > 0.0);
+    assert!(value("databases", "unchanged_requests") < 0.5);
+    assert!(value("databases", "changes_per_s") > 1.0);
+    assert!(value("storm", "feed_rows") >= 100.0);
+    assert!(value("storm", "runs_per_database") >= 1.0);
 }
 
 /// A server that never accepts documents for the target, and a benchmark that times out.

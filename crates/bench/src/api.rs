@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::client::Connection;
 use crate::store::Figure;
 use crate::{Open, per_second};
+pub(crate) use fill::write as write_documents;
 use frontend::Frontend;
 
 /// The database that others are compared with.

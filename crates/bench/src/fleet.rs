@@ -6,7 +6,6 @@
 
 mod idle;
 mod one_shot;
-mod service;
 mod takeover;
 
 use std::fmt;
@@ -15,8 +14,8 @@ use std::str::FromStr;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use tempfile::TempDir;
 
+use super::service::Place;
 use super::{print, random_hex};
 
 #[derive(Debug, Args)]
@@ -94,9 +93,7 @@ impl fmt::Display for Case {
 struct Run<'a> {
     bench: &'a FleetBench,
     case: Case,
-    /// The directory of all cases, with the keys of a store that they share.
-    directory: &'a TempDir,
-    store: String,
+    place: Place,
     /// A separate database, so that a store can be reused.
     replicator: String,
 }
@@ -105,12 +102,17 @@ pub(crate) async fn run(bench: FleetBench) -> anyhow::Result<()> {
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     for case in &bench.cases {
         let new = tempfile::tempdir().context("cannot create a temporary directory")?;
-        let store = super::url_or_new(bench.store.clone(), &new);
+        let place = Place {
+            store: super::url_or_new(bench.store.clone(), &new),
+            // Cases may share a store.
+            keys: directory.path().join("keys"),
+            config: None,
+            set: bench.set.clone(),
+        };
         let run = Run {
             bench: &bench,
             case: *case,
-            directory: &directory,
-            store,
+            place,
             replicator: format!("bench-{}/_replicator", &random_hex()[..8]).replace('/', "%2F"),
         };
         let measured = match *case {

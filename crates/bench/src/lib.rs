@@ -7,15 +7,20 @@
 //! Start reading here, then `store.rs` and `queue.rs` (in this process), then `fleet.rs` (whole nodes).
 
 mod api;
+mod arrivals;
+mod changes;
 mod client;
 mod fleet;
+mod metrics;
 mod process;
 mod queue;
 mod replicate;
+mod service;
 mod store;
 mod webhooks;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::Command as Process;
 use std::time::Duration;
 
@@ -28,12 +33,15 @@ use tempfile::TempDir;
 
 use store::Figure;
 
-/// Opens the service on a store, with the default settings of a node.
-pub type Open = fn(url: String) -> BoxFuture<'static, anyhow::Result<Replications>>;
+/// Opens the service on a store, with the default settings of a node; `keys` is its key file.
+pub type Open =
+    fn(url: String, keys: Option<PathBuf>) -> BoxFuture<'static, anyhow::Result<Replications>>;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Measure a node that follows very many databases of which few change
+    Changes(changes::ChangesBench),
     /// Measure nodes with many jobs, and takeover when a node stops
     Fleet(fleet::FleetBench),
     /// Measure replications, compared with the server's own replicator
@@ -74,6 +82,7 @@ pub enum Command {
 /// Measures, and prints each figure as soon as it is known.
 pub async fn run(command: Command, open: Open) -> anyhow::Result<()> {
     match command {
+        Command::Changes(bench) => changes::run(bench, open).await,
         Command::Fleet(bench) => fleet::run(bench).await,
         Command::Replicate(bench) => replicate::run(bench).await,
         Command::ReplicateOne => replicate::one().await,

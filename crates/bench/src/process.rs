@@ -102,6 +102,11 @@ impl Processes {
         memory_mb(&self.root.to_string(), "VmRSS:")
     }
 
+    /// The part of it that no file backs. The rest, such as an LMDB store, the system reclaims when needed.
+    pub(crate) fn private_mb(self) -> Option<f64> {
+        memory_mb(&self.root.to_string(), "RssAnon:")
+    }
+
     /// Waits until they are idle, or for a minute.
     pub(crate) async fn settle(self) {
         for _ in 0..SETTLE_WINDOWS_MAX {

@@ -20,6 +20,7 @@ mod sources;
 mod store;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -231,13 +232,17 @@ fn log_warnings() -> anyhow::Result<()> {
 }
 
 /// Opens the service on a store with the default settings of a node, to fill the store for a benchmark.
-fn open_for_bench(url: String) -> BoxFuture<'static, anyhow::Result<Replications>> {
+fn open_for_bench(
+    url: String,
+    keys: Option<PathBuf>,
+) -> BoxFuture<'static, anyhow::Result<Replications>> {
     Box::pin(async move {
         let mut config = Config::default();
         config.store.url = url;
         // The data of a benchmark need not survive a power failure.
         config.store.durability = DurabilityOption::Relaxed;
         let store = open_store(&config).await?;
+        config.keys.file = keys;
         let keys = open_keys(&config, None)?;
         replications(&config, &keys, store, &network(&config)?).await
     })

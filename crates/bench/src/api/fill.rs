@@ -2,7 +2,7 @@
 
 use docstore::{Edit, EditMode};
 use document::doc::Doc;
-use scheduler::Writer;
+use scheduler::{Replications, Writer};
 
 use crate::Open;
 
@@ -16,18 +16,27 @@ pub(super) async fn fill(
     name: &str,
     documents: usize,
 ) -> anyhow::Result<()> {
-    let service = open(url.to_owned()).await?;
+    let service = open(url.to_owned(), None).await?;
+    let documents = (0..documents).map(|number| (id(number), body(number)));
+    write(&service, name, documents).await
+}
+
+/// Creates a database with these documents, ids and bodies, each with its job.
+pub(crate) async fn write(
+    service: &Replications,
+    name: &str,
+    documents: impl Iterator<Item = (String, String)>,
+) -> anyhow::Result<()> {
     let db = service.create_database(name).await?;
     let writer = Writer::User {
         name: Some("bench".to_owned()),
         rank: scheduler::Rank::ServerAdmin,
     };
-    let mut numbers = (0..documents).peekable();
-    while numbers.peek().is_some() {
+    let mut documents = documents.peekable();
+    while documents.peek().is_some() {
         let mut edits = Vec::with_capacity(BATCH);
-        for number in numbers.by_ref().take(BATCH) {
-            let body = body(number);
-            let edit = Edit::new(id(number), Doc::parse(&body)?)?;
+        for (id, body) in documents.by_ref().take(BATCH) {
+            let edit = Edit::new(id, Doc::parse(&body)?)?;
             edits.push(service.prepare(&db, edit, &writer)?);
         }
         let hook = service.hook(writer.clone());

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::Run;
-use super::service::{Node, Peer, each, submit};
 use crate::client::Client;
 use crate::random_hex;
+use crate::service::{Node, Peer, each, submit};
 
 const DOCUMENTS: u64 = 10;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ pub(super) async fn run(run: &Run<'_>, jobs: u32) -> anyhow::Result<()> {
 
 async fn ours(run: &Run<'_>, copies: &Copies) -> anyhow::Result<()> {
     copies.target.create(&copies.names("ours"), &[]).await?;
-    let node = Node::start(run, "bench", "api_frontend,replication").await?;
+    let node = Node::start(&run.place, "bench", "api_frontend,replication").await?;
     let service = node.client()?;
     copies.by(run, "davenport", &service, "ours").await?;
     node.stop().await

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::Run;
-use super::service::{Node, Peer};
 use crate::client::Client;
+use crate::service::{Node, Peer};
 
 const NAMES: [&str; 2] = ["one", "other"];
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -18,11 +18,11 @@ pub(super) async fn run(run: &Run<'_>, killed: bool) -> anyhow::Result<()> {
     let peer = Peer::start().await?;
     let databases = ["source", "target"].map(str::to_owned);
     peer.create(&databases, &[json!({"_id": "first"})]).await?;
-    let frontend = Node::start(run, "frontend", "api_frontend").await?;
+    let frontend = Node::start(&run.place, "frontend", "api_frontend").await?;
     let service = frontend.client()?;
     let mut nodes = [
-        Node::start(run, NAMES[0], "replication").await?,
-        Node::start(run, NAMES[1], "replication").await?,
+        Node::start(&run.place, NAMES[0], "replication").await?,
+        Node::start(&run.place, NAMES[1], "replication").await?,
     ];
     service.create(&run.replicator).await?;
     let document = json!({

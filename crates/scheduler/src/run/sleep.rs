@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use couch::Seq;
+use jobs::{Accepted, Finish, Op};
 use replication::engine::{self, Ahead};
+use replication::id::Identity;
 use replication::params::{Replication, Trigger};
 use serde_json::Value;
+use store::Transaction;
 
 use super::Work;
 use super::end::End;
-use crate::data::{Asleep, JobData, Wake};
+use crate::data::{Asleep, JobData, JobState, Kind, Wake};
 use crate::fault::ServiceError;
+use crate::keys;
+use crate::service::Replications;
 use crate::testing::{self, Bug};
 use crate::wake::{ASLEEP_MS, after_ms};
 
@@ -221,6 +226,52 @@ impl Work<'_> {
                 Ok::<_, ServiceError>(())
             })
             .await
+    }
+}
+
+impl Replications {
+    /// Ends the run of a claimed job as if it had started, had caught up with its source at a sequence, and had fallen
+    /// asleep. For benchmarks, which fill stores with sleepers.
+    pub async fn lull_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        accepted: &Accepted,
+        seq: &Seq,
+    ) -> Result<(), ServiceError> {
+        let (job, now) = (&accepted.job, op.now_ms.div_euclid(1000));
+        let mut data = JobData::decode(&accepted.data)?;
+        let parsed = data.replication(&self.0.sealer, &job.id, &self.defaults())?;
+        let replication = parsed
+            .map_err(|_| ServiceError::corrupt("the replication of a job cannot be decoded"))?;
+        let identity = Identity::of(&replication, &self.0.service, None);
+        let id = identity.replication.to_string();
+        let source = replication.source.server();
+        let asleep = Asleep {
+            watches: source.map(|(server, name)| (server.url_text().to_owned(), name)),
+            seq: value(seq),
+            wake: wake(seq, None, now),
+        };
+        data.note(now, &[(Kind::Started, None)], self.options().max_history);
+        let data = JobData {
+            state: JobState::Running,
+            idle: true,
+            rep_id: Some(id.clone()),
+            base_id: Some(identity.base.to_string()),
+            last_start: now,
+            last_updated: now,
+            asleep: Some(asleep.clone()),
+            ..data
+        };
+        let finish = Finish::again(ASLEEP_MS).data(data.encode());
+        if !self.0.jobs.finish_in(tx, op, job, finish).await?.repeated {
+            self.seals_job_in(tx, &data).await?;
+            asleep.begin_in(tx, &job.id);
+            tx.clear(&keys::active(None, &job.id));
+            tx.set(&keys::active(Some(&id), &job.id), b"");
+            tx.set(&keys::owner(&id), job.id.as_bytes());
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Nodes and servers as processes, and their databases.
 
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::Run;
 use crate::client::Client;
 use crate::process::{Processes, start_peer};
 
@@ -21,8 +21,18 @@ const REQUESTS: usize = 16;
 const DOCUMENTS: usize = 500;
 const STOP_MAX: Duration = Duration::from_secs(30);
 
+/// Where nodes run.
+pub(crate) struct Place {
+    pub(crate) store: String,
+    /// The file with the keys of that store.
+    pub(crate) keys: PathBuf,
+    pub(crate) config: Option<PathBuf>,
+    /// Further options, as `SECTION.KEY=VALUE`.
+    pub(crate) set: Vec<String>,
+}
+
 /// A node in its own process.
-pub(super) struct Node {
+pub(crate) struct Node {
     child: Child,
     /// Its URL, if it is a frontend.
     url: Option<String>,
@@ -30,19 +40,21 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Starts a node with these roles on the store of a run, and waits until it is ready.
-    pub(super) async fn start(run: &Run<'_>, name: &str, roles: &str) -> anyhow::Result<Self> {
-        let keys = run.directory.path().join("keys");
+    /// Starts a node with these roles, and waits until it is ready.
+    pub(crate) async fn start(place: &Place, name: &str, roles: &str) -> anyhow::Result<Self> {
         let mut command =
             Command::new(std::env::current_exe().context("cannot find this program")?);
         command
-            .args(["serve", "--store", &run.store, "--roles", roles])
+            .args(["serve", "--store", &place.store, "--roles", roles])
             .args(["--listen", "127.0.0.1:0", "--admin", "bench:bench"])
-            .args(["--set", &format!("keys.file={}", keys.display())])
+            .args(["--set", &format!("keys.file={}", place.keys.display())])
             .args(["--set", &format!("node.name={name}")])
             .args(["--set", "network.egress.allow=loopback"])
             .args(["--set", "log.level=error"]);
-        for set in &run.bench.set {
+        if let Some(config) = &place.config {
+            command.arg("--config").arg(config);
+        }
+        for set in &place.set {
             command.args(["--set", set]);
         }
         let mut child = command
@@ -72,31 +84,31 @@ impl Node {
         bail!("a node exited before it was ready")
     }
 
-    pub(super) fn client(&self) -> anyhow::Result<Client> {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Client::new(self.url.as_deref().context("the node is not a frontend")?)
     }
 
-    pub(super) fn process(&self) -> Option<Processes> {
+    pub(crate) fn process(&self) -> Option<Processes> {
         self.child.id().map(Processes::of)
     }
 
-    pub(super) async fn kill(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 
     /// Stops it in order.
-    pub(super) fn ask_to_stop(&self) -> anyhow::Result<()> {
+    pub(crate) fn ask_to_stop(&self) -> anyhow::Result<()> {
         let pid = self.child.id().context("the node has exited")?;
         let pid = Pid::from_raw(i32::try_from(pid)?).context("the node has no process id")?;
         Ok(kill_process(pid, Signal::TERM)?)
     }
 
-    pub(super) async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
+    pub(crate) async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
         let ended = timeout(STOP_MAX, self.child.wait()).await;
         Ok(ended.context("the node did not stop in time")??)
     }
 
-    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         self.ask_to_stop()?;
         self.ended().await?;
         Ok(())
@@ -104,14 +116,14 @@ impl Node {
 }
 
 /// A source or target server.
-pub(super) struct Peer {
-    pub(super) client: Client,
+pub(crate) struct Peer {
+    pub(crate) client: Client,
     /// The process, if it is ours; it ends with its standard input.
     child: Option<Child>,
 }
 
 impl Peer {
-    pub(super) async fn start() -> anyhow::Result<Self> {
+    pub(crate) async fn start() -> anyhow::Result<Self> {
         let (child, url) = start_peer().await?;
         Ok(Self {
             client: Client::new(&url)?,
@@ -120,7 +132,7 @@ impl Peer {
     }
 
     /// An existing server.
-    pub(super) fn given(url: &str) -> anyhow::Result<Self> {
+    pub(crate) fn given(url: &str) -> anyhow::Result<Self> {
         Ok(Self {
             client: Client::new(url)?,
             child: None,
@@ -128,7 +140,7 @@ impl Peer {
     }
 
     /// Creates databases, each with these documents.
-    pub(super) async fn create(&self, names: &[String], documents: &[Value]) -> anyhow::Result<()> {
+    pub(crate) async fn create(&self, names: &[String], documents: &[Value]) -> anyhow::Result<()> {
         each(names, async |name| {
             self.client.create(name).await?;
             if documents.is_empty() {
@@ -139,7 +151,7 @@ impl Peer {
         .await
     }
 
-    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         if let Some(child) = &mut self.child {
             drop(child.stdin.take());
             child.wait().await.context("cannot wait for a server")?;
@@ -149,7 +161,7 @@ impl Peer {
 }
 
 /// Calls a function for each item, some of them concurrently.
-pub(super) async fn each<T>(
+pub(crate) async fn each<T>(
     all: &[T],
     work: impl AsyncFn(&T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -158,7 +170,7 @@ pub(super) async fn each<T>(
 }
 
 /// Writes replication documents into a database of a service.
-pub(super) async fn submit(
+pub(crate) async fn submit(
     service: &Client,
     database: &str,
     documents: &[Value],
