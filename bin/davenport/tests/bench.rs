@@ -1,4 +1,4 @@
-//! `davenport bench replicate`, `api`, `fleet` and `changes`, with few documents and jobs.
+//! `davenport bench replicate`, `api`, `fleet`, `changes` and `webhooks`, with few documents and jobs.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -132,6 +132,21 @@ async fn a_node_that_follows_changes_is_measured() {
     assert!(value("databases", "changes_per_s") > 1.0);
     assert!(value("storm", "feed_rows") >= 100.0);
     assert!(value("storm", "runs_per_database") >= 1.0);
+}
+
+#[tokio::test]
+async fn calls_of_webhooks_are_measured() {
+    let small = ["--calls=200", "--endpoints=5", "--rate=100", "--seconds=1"];
+    let figures = figures("webhooks", &small).await;
+    let found = by_case(&figures);
+    assert_eq!(found["throughput"], ["enqueued", "delivered", "received"]);
+    assert_eq!(found["debounced"], ["calls"]);
+    let debounced = figures.iter().find(|figure| figure["case"] == "debounced");
+    assert_eq!(debounced.unwrap()["value"].as_f64(), Some(2.0));
+    assert_eq!(
+        found["down"],
+        ["up_ms_p50", "up_ms_p99", "ms_p50", "ms_p99", "p99_ratio"]
+    );
 }
 
 /// A server that never accepts documents for the target, and a benchmark that times out.
