@@ -8,20 +8,22 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use couch::{EgressOptions, Network, NetworkOptions};
+use futures::future::BoxFuture;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs};
-use rules::deliver::{Deliveries, Options, PasswordCell, Server, ServerSetup};
-use rules::rule::call::{Call, Retry};
+use rules::deliver::{Deliveries, NoTarget, Options, PasswordCell, Server, ServerSetup, Targets};
+use rules::rule::call::{Call, Retry, Target};
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use crate::store::Figure;
 
@@ -310,6 +312,7 @@ fn node(
     let setup = ServerSetup {
         network: Network::new(network, crate::random())?,
         options,
+        targets: Arc::new(Stored),
         passwords: PasswordCell::default(),
         secrets: scheduler::Secrets::new(),
     };
@@ -318,6 +321,16 @@ fn node(
     tasks.spawn(acceptor.run(CancellationToken::new()));
     tasks.spawn(server.run(CancellationToken::new()));
     Ok(())
+}
+
+/// Calls go where they were meant to go when they were enqueued.
+struct Stored;
+
+impl Targets for Stored {
+    fn target<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Target, NoTarget>> {
+        let url = Url::parse(&call.url).map_err(|error| NoTarget::Gone(error.to_string()));
+        Box::pin(std::future::ready(url.map(Target::new)))
+    }
 }
 
 /// Answers every call, at once unless responses are held.
@@ -350,10 +363,10 @@ async fn receive(listener: TcpListener, received: Arc<Received>) {
 fn call(url: &str, nth: usize) -> Call {
     Call {
         rule: "bench".into(),
+        rules: "_rules".into(),
         method: "POST".into(),
         url: url.into(),
-        password: None,
-        headers: Vec::new(),
+        query: None,
         body: Some(format!(
             r#"{{"db":"shop","id":"order-{nth}","rev":"1-967a00dff5e02add41819138abb3284d"}}"#
         )),
@@ -362,9 +375,9 @@ fn call(url: &str, nth: usize) -> Call {
         doc_id: format!("order-{nth}"),
         rev: "1-967a00dff5e02add41819138abb3284d".into(),
         seq: nth.to_string(),
-        sign: None,
         retry: Retry::default(),
         timeout_sec: None,
         debounce: false,
+        target: None,
     }
 }

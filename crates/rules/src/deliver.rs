@@ -17,11 +17,13 @@ mod passwords;
 mod sender;
 mod server;
 mod sign;
+mod targets;
 #[cfg(test)]
 mod testing;
 
 use jobs::{Add, JobType, Jobs, Lane, Op, State, TypeConfig};
 use store::Transaction;
+use url::Url;
 
 pub use delivery::Attempt;
 pub use direct::Calls;
@@ -30,6 +32,7 @@ pub use listing::{Filter, Listing, Run, Shown};
 pub use options::{EventOptions, Options};
 pub use passwords::{InvalidPasswords, PasswordCell, Passwords};
 pub use server::{Server, ServerSetup};
+pub use targets::{NoTarget, RuleTargets, Targets};
 
 use crate::rule::call::Call;
 use delivery::Delivery;
@@ -133,11 +136,11 @@ impl Deliveries {
             return Ok(None);
         }
         // Endpoints take turns.
-        let lane = sender::address(call).map(|(_, endpoint)| Lane::of(endpoint.as_bytes()));
+        let lane = Url::parse(&call.url).map(|url| Lane::of(sender::endpoint(&url).as_bytes()));
         let add = Add::new(id, delivery.encode()).due_ms(due_ms);
         Ok(Some(match lane {
-            Some(lane) => add.lane(lane),
-            None => add,
+            Ok(lane) => add.lane(lane),
+            Err(_) => add,
         }))
     }
 }

@@ -12,6 +12,7 @@ mod keys;
 mod migration;
 mod options;
 mod pages;
+mod rules;
 mod single;
 mod traces;
 mod upstream;

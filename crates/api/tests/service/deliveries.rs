@@ -1,28 +1,33 @@
 //! `/_deliveries`.
 
 use jobs::{Finish, Holder};
-use rules::rule::call::{Call, Retry};
+use rules::rule::call::{Call, Retry, Target};
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
 
 fn call(nth: usize) -> Call {
+    let url = format!("https://bob@hooks.example/{nth}?token=hunter2");
+    let target = Target {
+        headers: vec![("X-Secret".into(), "hunter2".into())],
+        ..Target::new(url.parse().unwrap())
+    };
     Call {
         rule: format!("rule {}", nth % 2),
+        rules: "_rules".into(),
         method: "POST".into(),
-        url: format!("https://bob@hooks.example/{nth}?token=hunter2"),
-        password: None,
-        headers: vec![("X-Secret".into(), "hunter2".into())],
+        url: target.shown(),
+        query: None,
         body: Some(r#"{"secret":"hunter2"}"#.into()),
         source: "upstream".into(),
         db: "db".into(),
         doc_id: format!("doc {nth}"),
         rev: "1-a".into(),
         seq: nth.to_string(),
-        sign: None,
         retry: Retry::default(),
         timeout_sec: None,
         debounce: false,
+        target: Some(target),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use couch::Network;
 use jobs::{Acceptor, Holder};
-use rules::deliver::{Deliveries, PasswordCell, Passwords, Server, ServerSetup};
+use rules::deliver::{Deliveries, PasswordCell, Passwords, RuleTargets, Server, ServerSetup};
 use rules::rule::{Listeners, Listening, RuleWatcher, Rules};
 use rules::source::{Followers, RuleBook};
 use scheduler::Replications;
@@ -43,6 +43,11 @@ impl Following<'_> {
         let setup = ServerSetup {
             network: network.clone(),
             options: self.config.webhooks.clone(),
+            targets: Arc::new(RuleTargets {
+                rules: Rules::new(replications.clone()),
+                compiled: compiled.clone(),
+                events: self.config.webhooks.events.clone(),
+            }),
             passwords: self.passwords.clone(),
             secrets: self.config.secrets.named().map_err(anyhow::Error::msg)?,
         };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use jobs::Op;
 use store::Transaction;
 
+use super::Deliveries;
 use super::delivery::{Delivery, Outcome};
 use super::server::Shared;
-use super::{Deliveries, sender};
 use crate::rule::call::Call;
 use crate::rule::{Refused, Sender};
 
@@ -31,10 +31,10 @@ impl Sender for Calls {
             reason,
             retry_after,
         };
-        let Some((url, _)) = sender::address(call) else {
-            return Err(refused("its URL is not valid".to_owned(), None));
+        let Some(target) = &call.target else {
+            return Err(refused("it has no target".to_owned(), None));
         };
-        let sent = self.0.sender.send(url, &Delivery::new(call)).await;
+        let sent = self.0.sender.send(target, &Delivery::new(call)).await;
         let attempt = sent.attempt;
         let reason = || match (attempt.status, &attempt.error) {
             (_, Some(error)) => error.clone(),

@@ -7,26 +7,24 @@ use serde_json::json;
 use store::Transaction;
 
 use super::Deliveries;
-use super::options::EventOptions;
-use crate::rule::call::{Call, Retry, Sign};
-
-/// In the place of a rule's id, which never begins with an underscore.
-const RULE: &str = "_events";
+use super::options::{EventOptions, RULE};
+use crate::rule::call::{Call, Retry, Target};
 
 /// Enqueues a call for each event.
 #[derive(Clone, Debug)]
 pub struct EventCalls {
     deliveries: Deliveries,
     options: EventOptions,
+    target: Target,
 }
 
 impl EventCalls {
     /// `None` if no URL is configured.
     pub fn new(deliveries: Deliveries, options: &EventOptions) -> Option<Self> {
-        let options = options.clone();
-        (!options.url.is_empty()).then_some(Self {
+        Some(Self {
             deliveries,
-            options,
+            target: options.target()?,
+            options: options.clone(),
         })
     }
 
@@ -50,10 +48,10 @@ impl EventCalls {
         });
         Call {
             rule: RULE.to_owned(),
+            rules: String::new(),
             method: "POST".to_owned(),
-            url: self.options.url.clone(),
-            password: None,
-            headers: Vec::new(),
+            url: self.target.shown(),
+            query: None,
             body: Some(body.to_string()),
             source: String::new(),
             db: db.unwrap_or_default(),
@@ -61,11 +59,10 @@ impl EventCalls {
             rev: String::new(),
             // The same when the transaction is repeated.
             seq: format!("{:032x}", op.bits),
-            sign: (!self.options.secret.is_empty())
-                .then(|| Sign::SecretRef(self.options.secret.clone())),
             retry: Retry::default(),
             timeout_sec: None,
             debounce: false,
+            target: Some(self.target.clone()),
         }
     }
 }

@@ -6,6 +6,7 @@
 use aws_lc_rs::digest::{Context, SHA256};
 use jobs::JobId;
 use serde_json::Value;
+use url::Url;
 
 use crate::rule::call::Call;
 
@@ -21,7 +22,13 @@ pub(super) fn message(call: &Call) -> String {
     } else {
         [b"rev".as_slice(), call.rev.as_bytes()]
     };
-    let change = [&call.rule, &call.source, &call.db, &call.doc_id];
+    let change = [
+        &call.rules,
+        &call.rule,
+        &call.source,
+        &call.db,
+        &call.doc_id,
+    ];
     let parts = change.into_iter().map(String::as_bytes).chain(version);
     format!("msg_{}", hash(parts))
 }
@@ -38,7 +45,12 @@ pub(super) fn job(call: &Call) -> jobs::Result<JobId> {
         value.to_string()
     });
     let body = canonical.as_deref().unwrap_or(body);
-    let parts = [&call.rule, &call.method, &call.url, body];
+    let url = call
+        .target
+        .as_ref()
+        .map(|target| target.with_query(call.query.as_deref()));
+    let url = url.as_ref().map_or(&*call.url, Url::as_str);
+    let parts = [&call.rules, &call.rule, &call.method, url, body];
     let id = format!("last_{}", hash(parts.into_iter().map(str::as_bytes)));
     JobId::new(id)
 }
@@ -113,6 +125,11 @@ mod tests {
             },
             Call {
                 rev: String::new(),
+                ..one.clone()
+            },
+            // Rules of different databases may have the same id.
+            Call {
+                rules: "team/_rules".into(),
                 ..one.clone()
             },
             // Parts do not run into each other.

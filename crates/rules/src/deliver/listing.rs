@@ -2,7 +2,6 @@
 
 use jobs::{Cursor, End, JobId, JobInfo, Listed, Op, Outcome, Query, State};
 use store::{Call as Transact, Transaction};
-use url::Url;
 
 use super::delivery::{Attempt, Delivery};
 use super::{Deliveries, identity};
@@ -83,7 +82,7 @@ impl Shown {
             rev: call.rev,
             seq: call.seq,
             method: call.method,
-            url: shown_url(&call.url),
+            url: call.url,
             created_ms: info.created_ms,
             due_ms: (info.state == State::Pending).then_some(info.due_ms),
             attempts: delivery.attempts,
@@ -99,18 +98,6 @@ fn reason(end: End) -> Option<String> {
         Outcome::Done | Outcome::Failed | Outcome::Again => None,
         _ => Some("its node went silent".to_owned()),
     })
-}
-
-fn shown_url(url: &str) -> String {
-    let Ok(mut url) = Url::parse(url) else {
-        return String::new();
-    };
-    url.set_query(None);
-    url.set_fragment(None);
-    // Neither fails for a URL with a host.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
-    url.into()
 }
 
 impl Deliveries {

@@ -7,6 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
+use crate::rule::call::{Sign, Target};
+
+/// Of calls about replications, in the place of a rule's id, which never begins with an underscore.
+pub(super) const RULE: &str = "_events";
+
 /// The section `[webhooks]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -33,6 +38,18 @@ pub struct EventOptions {
     pub secret: String,
     /// The events: `replication.failed`, `replication.recovered`.
     pub events: Vec<String>,
+}
+
+impl EventOptions {
+    /// Where calls go; `None` if no URL is configured.
+    pub(super) fn target(&self) -> Option<Target> {
+        let url = Url::parse(&self.url).ok()?;
+        let sign = (!self.secret.is_empty()).then(|| Sign::SecretRef(self.secret.clone()));
+        Some(Target {
+            sign,
+            ..Target::new(url)
+        })
+    }
 }
 
 impl Default for EventOptions {

@@ -88,11 +88,9 @@ impl PasswordCell {
     }
 }
 
-/// Takes the credentials out of a URL. A user without a password gets the given one, or else that of `passwords` or
-/// `secrets` for the server.
+/// Takes the credentials out of a URL. A user without a password gets that of `passwords` or `secrets` for the server.
 pub(super) fn take_credentials(
     url: &mut Url,
-    given: Option<&str>,
     passwords: &Passwords,
     secrets: &scheduler::Secrets,
 ) -> Option<Basic> {
@@ -110,8 +108,7 @@ pub(super) fn take_credentials(
             .filter_map(|secret| secret.members_for(url)?.get("basic"));
         basics.find_map(|basic| (basic["username"] == *user).then(|| basic["password"].as_str()))?
     };
-    let password = (given.map(Secret::from))
-        .or_else(|| stands.map(Secret::from))
+    let password = (stands.map(Secret::from))
         .or_else(|| passwords.find(url, &user).cloned())
         .or_else(|| of_secrets().map(Secret::from));
     Some(Basic {
@@ -144,7 +141,7 @@ mod tests {
     /// The URL that is called, and the credentials.
     fn taken(url: &str, passwords: &Passwords) -> (String, Option<(String, String)>) {
         let mut url = Url::parse(url).unwrap();
-        let basic = take_credentials(&mut url, None, passwords, &scheduler::Secrets::new());
+        let basic = take_credentials(&mut url, passwords, &scheduler::Secrets::new());
         let basic = basic.map(|basic| (basic.username, basic.password.expose().to_owned()));
         (url.into(), basic)
     }
@@ -191,18 +188,18 @@ mod tests {
         let secret = json!({"origins": ["https://a.example"], "basic": {"username": "bob", "password": "s3cret"}});
         let secret = couch::NamedSecret::parse(secret.as_object().unwrap()).unwrap();
         let secrets = scheduler::Secrets::from([("hook".to_owned(), secret)]);
-        let password = |url: &str, given: Option<&str>| {
+        let password = |url: &str| {
             let mut url = Url::parse(url).unwrap();
-            let basic = take_credentials(&mut url, given, &Passwords::default(), &secrets);
+            let basic = take_credentials(&mut url, &Passwords::default(), &secrets);
             basic.unwrap().password.expose().to_owned()
         };
-        assert_eq!(password("https://bob@a.example/x", None), "s3cret");
+        assert_eq!(password("https://bob@a.example/x"), "s3cret");
         assert_eq!(
-            password("https://bob@a.example/x", Some("of the rule")),
+            password("https://bob:of%20the%20rule@a.example/x"),
             "of the rule"
         );
-        assert_eq!(password("https://ann@a.example/x", None), "");
-        assert_eq!(password("https://bob@b.example/x", None), "");
+        assert_eq!(password("https://ann@a.example/x"), "");
+        assert_eq!(password("https://bob@b.example/x"), "");
     }
 
     #[test]

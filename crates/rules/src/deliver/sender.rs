@@ -17,7 +17,7 @@ use super::identity;
 use super::options::Options;
 use super::passwords::{PasswordCell, take_credentials};
 use super::sign::{InvalidSecret, Keys};
-use crate::rule::call::{Call, Sign};
+use crate::rule::call::{Sign, Target};
 
 /// How much of a response is kept.
 const EXCERPT_BYTES_MAX: usize = 1_024;
@@ -61,10 +61,10 @@ enum Unsendable {
 
 impl Sender {
     /// Makes a call once.
-    pub(super) async fn send(&self, url: Url, delivery: &Delivery) -> Sent {
+    pub(super) async fn send(&self, target: &Target, delivery: &Delivery) -> Sent {
         let at_ms = self.clock.now_ms();
         let since = Instant::now();
-        let (answer, outcome, health) = match self.try_send(url, delivery, at_ms).await {
+        let (answer, outcome, health) = match self.try_send(target, delivery, at_ms).await {
             Ok(Ok(called)) => {
                 let outcome = Outcome::of_status(called.status, called.retry_after);
                 let health = health(&called);
@@ -100,15 +100,15 @@ impl Sender {
 
     async fn try_send(
         &self,
-        mut url: Url,
+        target: &Target,
         delivery: &Delivery,
         now_ms: i64,
     ) -> Result<Result<Called, NoAnswer>, Unsendable> {
         let call = &delivery.call;
-        let given = call.password.as_ref().map(|password| password.0.as_str());
-        let basic = take_credentials(&mut url, given, &self.passwords.get(), &self.secrets);
+        let mut url = target.with_query(call.query.as_deref());
+        let basic = take_credentials(&mut url, &self.passwords.get(), &self.secrets);
         let body = Bytes::from(call.body.clone().unwrap_or_default());
-        let mut headers = own_headers(call)?;
+        let mut headers = own_headers(target, call.body.is_some())?;
         let id = identity::message(call);
         let timestamp = now_ms.div_euclid(1_000);
         let mut put = |name: &'static str, value: String| {
@@ -117,7 +117,7 @@ impl Sender {
             headers.insert(name, value);
             Ok::<_, Unsendable>(())
         };
-        if let Some(keys) = self.keys(call, &url)? {
+        if let Some(keys) = self.keys(target.sign.as_ref(), &url)? {
             put("webhook-signature", keys.sign(&id, timestamp, &body))?;
         }
         put("webhook-id", id)?;
@@ -151,8 +151,8 @@ impl Sender {
     }
 
     /// What signs a call, if anything does.
-    fn keys(&self, call: &Call, url: &Url) -> Result<Option<Keys>, Unsendable> {
-        match &call.sign {
+    fn keys(&self, sign: Option<&Sign>, url: &Url) -> Result<Option<Keys>, Unsendable> {
+        match sign {
             None => Ok(None),
             Some(Sign::Secret(secret)) => match Keys::new([secret.0.as_str()]) {
                 Ok(keys) => Ok(Some(keys)),
@@ -180,14 +180,14 @@ impl Sender {
 }
 
 /// The headers of a rule, with those that every call has.
-fn own_headers(call: &Call) -> Result<HeaderMap, Unsendable> {
+fn own_headers(target: &Target, has_body: bool) -> Result<HeaderMap, Unsendable> {
     let mut headers = HeaderMap::new();
     headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
-    if call.body.is_some() {
+    if has_body {
         let json = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, json);
     }
-    for (name, value) in &call.headers {
+    for (name, value) in &target.headers {
         let name = HeaderName::from_bytes(name.as_bytes());
         let name = name.map_err(|_| invalid("it has an invalid header"))?;
         let value =
@@ -220,12 +220,7 @@ fn health(called: &Called) -> Health {
     }
 }
 
-/// The address of a call, and the endpoint that it is of.
-pub(super) fn address(call: &Call) -> Option<(Url, String)> {
-    let url = Url::parse(&call.url).ok()?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return None;
-    }
-    let endpoint = url.origin().ascii_serialization();
-    Some((url, endpoint))
+/// What a URL is on.
+pub(super) fn endpoint(url: &Url) -> String {
+    url.origin().ascii_serialization()
 }

@@ -16,7 +16,8 @@ use super::hosts::{Admission, Hosts};
 use super::metrics;
 use super::options::Options;
 use super::passwords::PasswordCell;
-use super::sender::{Sender, Sent, address};
+use super::sender::{Sender, Sent, endpoint};
+use super::targets::{NoTarget, Targets};
 
 /// Claimed jobs per call that may be in flight.
 const HELD_PER_CALL: usize = 10;
@@ -24,6 +25,8 @@ const HELD_PER_CALL: usize = 10;
 const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 /// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// When a call whose rule is paused is looked at again.
+const WAIT: Duration = Duration::from_mins(1);
 /// How long calls in flight may take when the server is stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 
@@ -33,6 +36,8 @@ pub struct ServerSetup {
     pub network: Network,
     /// The section `[webhooks]`.
     pub options: Options,
+    /// Where calls go.
+    pub targets: Arc<dyn Targets>,
     /// For the user names in URLs.
     pub passwords: PasswordCell,
     /// Secrets that sign, in the member `signing`, and passwords, in `basic`.
@@ -48,6 +53,7 @@ pub(super) struct Shared {
     pub(super) deliveries: Deliveries,
     acceptor: AcceptorHandle,
     pub(super) sender: Sender,
+    targets: Arc<dyn Targets>,
     hosts: Hosts,
     in_flight_max: usize,
     /// No more calls begin.
@@ -82,6 +88,7 @@ impl Server {
             deliveries,
             acceptor,
             sender,
+            targets: setup.targets,
             hosts,
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
@@ -183,15 +190,25 @@ impl Shared {
         }
     }
 
+    /// A time from now on.
+    fn after(&self, wait: Duration) -> i64 {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        self.sender.clock.now_ms().saturating_add_unsigned(wait_ms)
+    }
+
     /// Makes the call of a job if its endpoint may be called now.
     async fn deliver(&self, accepted: &Accepted) -> Finish {
-        let delivery: Delivery = match serde_json::from_slice(&accepted.data) {
+        let mut delivery: Delivery = match serde_json::from_slice(&accepted.data) {
             Ok(delivery) => delivery,
             Err(error) => return Finish::dead(format!("its data cannot be read: {error}")),
         };
-        let Some((url, endpoint)) = address(&delivery.call) else {
-            return Finish::dead("its URL is not valid");
+        let target = match self.targets.target(&delivery.call).await {
+            Ok(target) => target,
+            Err(NoTarget::Gone(why)) => return Finish::dead(why),
+            Err(NoTarget::Waits(why)) => return put_back(self.after(WAIT), &why),
         };
+        delivery.call.url = target.shown();
+        let endpoint = endpoint(&target.url);
         let admission = tokio::select! {
             biased;
             () = self.stop.cancelled() => return put_back(accepted.due_ms, "its node was stopped"),
@@ -201,9 +218,7 @@ impl Shared {
             Admission::Seat(seat) => seat,
             Admission::Later(wait, why) => {
                 metrics::postponed();
-                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                let now_ms = self.sender.clock.now_ms();
-                return put_back(now_ms.saturating_add_unsigned(wait_ms), &why);
+                return put_back(self.after(wait), &why);
             }
         };
         metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
@@ -211,7 +226,7 @@ impl Shared {
             attempt,
             outcome,
             health,
-        } = self.sender.send(url, &delivery).await;
+        } = self.sender.send(&target, &delivery).await;
         seat.leave(health);
         metrics::in_flight(self.hosts.in_flight(self.in_flight_max));
         let (rule, attempts, called) = (

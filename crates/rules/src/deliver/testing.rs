@@ -6,19 +6,19 @@ use crate::rule::call::{Call, Retry};
 pub(super) fn call(url: &str) -> Call {
     Call {
         rule: "rule".into(),
+        rules: "_rules".into(),
         method: "POST".into(),
         url: url.into(),
-        password: None,
-        headers: Vec::new(),
+        query: None,
         body: Some("{}".into()),
         source: "upstream".into(),
         db: "db".into(),
         doc_id: "doc".into(),
         rev: "1-a".into(),
         seq: "1-x".into(),
-        sign: None,
         retry: Retry::default(),
         timeout_sec: None,
         debounce: false,
+        target: None,
     }
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use url::Url;
 
-/// Text that `Debug` does not print. At rest it is as safe as what it is part of.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+/// Text that `Debug` does not print, and that cannot be stored.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Hidden(pub String);
 
 impl fmt::Debug for Hidden {
@@ -15,20 +15,21 @@ impl fmt::Debug for Hidden {
     }
 }
 
-/// An expanded request. Headers and body may hold credentials and documents, so `Debug` prints neither.
+/// What a call is about, and, unless it was read from the store, its [`Target`]. The body may be a document, so `Debug`
+/// does not print it.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     /// The id of the rule's document.
     pub rule: String,
+    /// The name of the database that the document is in; empty for calls that the configuration asks for.
+    pub rules: String,
     /// In upper case.
     pub method: String,
-    /// With the user name that stands in the rule's URL, without a password.
+    /// See [`Target::shown`].
     pub url: String,
-    /// The password that stands in the rule's URL. Without one, that of host and user is looked up when the call is sent.
+    /// Parameters for the query, encoded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password: Option<Hidden>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<(String, String)>,
+    pub query: Option<String>,
     /// JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
@@ -39,8 +40,6 @@ pub struct Call {
     pub rev: String,
     /// The update sequence, as text.
     pub seq: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sign: Option<Sign>,
     #[serde(default)]
     pub retry: Retry,
     /// `None`: the configured time-out.
@@ -49,6 +48,55 @@ pub struct Call {
     /// Equal calls that wait become one.
     #[serde(default)]
     pub debounce: bool,
+    /// Not stored: the rule has it, sealed.
+    #[serde(skip)]
+    pub target: Option<Target>,
+}
+
+/// Where a call goes, and what authorises it there.
+#[derive(Clone, PartialEq)]
+pub struct Target {
+    /// With the rule's user, password and query, but without [`Call::query`].
+    pub url: Url,
+    pub headers: Vec<(String, String)>,
+    pub sign: Option<Sign>,
+}
+
+impl Target {
+    pub fn new(url: Url) -> Self {
+        Self {
+            url,
+            headers: Vec::new(),
+            sign: None,
+        }
+    }
+
+    /// The URL without user, password, query and fragment, any of which may be a credential.
+    pub fn shown(&self) -> String {
+        let mut url = self.url.clone();
+        url.set_query(None);
+        url.set_fragment(None);
+        // Neither fails for a URL with a host.
+        let _ = (url.set_username(""), url.set_password(None));
+        url.into()
+    }
+
+    /// The URL with these parameters added to its query.
+    pub fn with_query(&self, query: Option<&str>) -> Url {
+        let mut url = self.url.clone();
+        if let Some(query) = query {
+            let own = url.query().filter(|own| !own.is_empty());
+            let all = own.map_or_else(|| query.to_owned(), |own| format!("{own}&{query}"));
+            url.set_query(Some(&all));
+        }
+        url
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Target").field(&self.shown()).finish()
+    }
 }
 
 impl fmt::Debug for Call {
@@ -64,8 +112,7 @@ impl fmt::Debug for Call {
 }
 
 /// How a call is signed, with the signature `v1` of Standard Webhooks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// With the secret in the rule: `whsec_` and 24 to 64 bytes in base64.
     Secret(Hidden),

@@ -72,6 +72,8 @@ impl Compiled {
 #[derive(Debug, Default)]
 pub struct Set {
     rules: HashMap<RuleId, Arc<Compiled>>,
+    /// By the names of their databases, and their ids.
+    named: HashMap<(String, String), Arc<Compiled>>,
     exact: HashMap<String, Vec<Arc<Compiled>>>,
     /// By what their names start with.
     starting: HashMap<String, Vec<Arc<Compiled>>>,
@@ -88,6 +90,8 @@ impl Set {
             };
             let found = index.entry(text.to_owned()).or_default();
             found.push(Arc::clone(&rule));
+            let name = (rule.db.clone(), rule.id.doc.clone());
+            set.named.insert(name, Arc::clone(&rule));
             set.rules.insert(rule.id.clone(), rule);
         }
         set
@@ -95,6 +99,11 @@ impl Set {
 
     pub fn get(&self, id: &RuleId) -> Option<&Arc<Compiled>> {
         self.rules.get(id)
+    }
+
+    /// The rule of this id in the database of this name.
+    pub fn named(&self, db: &str, doc: &str) -> Option<&Arc<Compiled>> {
+        self.named.get(&(db.to_owned(), doc.to_owned()))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Compiled>> {

@@ -118,6 +118,27 @@ impl Rules {
         self.0.docs().store().transact("find_rule", find).await
     }
 
+    /// A rule as it is now, enabled or not, by the name of its database.
+    pub async fn named(&self, db: &str, doc: &str) -> Result<Option<Compiled>, ServiceError> {
+        let docs = self.0.docs();
+        let name = &docs.name(db)?;
+        let read = |tx: Transaction| async move {
+            let db = docs.open_in(&tx, name).await?;
+            let document = docs.get_in(&tx, &db, doc, &ReadOptions::default()).await?;
+            Ok::<_, ServiceError>((db, document))
+        };
+        let found = match docs.store().transact("find_rule", read).await {
+            Err(ServiceError::Docs(
+                docstore::Error::NoDatabase | docstore::Error::Missing | docstore::Error::Deleted,
+            )) => return Ok(None),
+            found => found?,
+        };
+        let (db, document) = found;
+        let body = strip::open_body(self.0.sealer(), &db, doc, &document.body)?;
+        let rule = Rule::accepted(&body).ok().flatten();
+        Ok(rule.map(|rule| compiled(&db, &document, rule)))
+    }
+
     /// Whether a rule is still enabled, in this revision.
     pub(super) async fn holds_in(
         &self,
@@ -166,15 +187,8 @@ impl Rules {
             let document = docs
                 .get_in(tx, db, &id.doc, &ReadOptions::default())
                 .await?;
-            rules.extend(self.compile(db, &document).map(|rule| {
-                let rev = document.rev.to_string();
-                Arc::new(Compiled {
-                    id,
-                    db: name,
-                    rev,
-                    rule,
-                })
-            }));
+            let rule = self.compile(db, &document);
+            rules.extend(rule.map(|rule| Arc::new(compiled(db, &document, rule))));
         }
         Ok((rules, last))
     }
@@ -195,6 +209,18 @@ impl Rules {
                 None
             }
         }
+    }
+}
+
+fn compiled(db: &Db, document: &Document, rule: Rule) -> Compiled {
+    Compiled {
+        id: RuleId {
+            instance: db.instance(),
+            doc: document.id.clone(),
+        },
+        db: db.name().to_string(),
+        rev: document.rev.to_string(),
+        rule,
     }
 }
 

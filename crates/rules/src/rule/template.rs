@@ -1,5 +1,7 @@
 //! Texts with variables: URLs, and values of parameters.
 
+use std::fmt;
+
 use document::json::Json;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::Url;
@@ -138,17 +140,24 @@ impl Scope<'_> {
 }
 
 /// A URL with variables, none of which can change which server it is on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct UrlTemplate {
     parts: Vec<Part>,
     /// The URL with a letter in place of each value.
     sample: Url,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Part {
     Text(String),
     Var(Var),
+}
+
+/// Only the server: the rest may be a credential.
+impl fmt::Debug for UrlTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sample.origin().ascii_serialization())
+    }
 }
 
 /// Values that cannot stand where the URL has them: its path would not be the one that the rule names.

@@ -55,7 +55,7 @@ fn try_call(
         doc: &doc,
         seq: &seq,
     };
-    rule.call("rule", &change)
+    rule.call("_rules", "rule", &change)
 }
 
 pub(super) fn set(bodies: &[Value]) -> Set {
@@ -305,12 +305,13 @@ fn members_of_calls_are_read() {
         "[7,\"x\"]",
         &captures,
     );
-    assert_eq!(call.url, "https://u@h/joe");
-    assert_eq!(call.password, Some(Hidden("p@ss".to_owned())));
+    let target = call.target.as_ref().unwrap();
+    assert_eq!(call.url, "https://h/joe");
+    assert_eq!(target.url.as_str(), "https://u:p%40ss@h/joe");
     assert_eq!(call.method, "PATCH");
-    assert_eq!(call.headers, [("X-Team".to_owned(), "shop".to_owned())]);
+    assert_eq!(target.headers, [("X-Team".to_owned(), "shop".to_owned())]);
     assert_eq!(call.body.as_deref(), Some("{}"));
-    assert_eq!(call.sign, Some(Sign::Secret(Hidden(secret.to_owned()))));
+    assert_eq!(target.sign, Some(Sign::Secret(Hidden(secret.to_owned()))));
     assert_eq!(
         (call.timeout_sec, call.seq.as_str()),
         (Some(2.5), "[7,\"x\"]")
@@ -322,10 +323,14 @@ fn members_of_calls_are_read() {
     );
     assert_eq!(rule.since, Since::Seq("0".to_owned()));
     let kept: Call = serde_json::from_str(&serde_json::to_string(&call).unwrap()).unwrap();
-    assert_eq!(kept, call);
+    let stored = Call {
+        target: None,
+        ..call.clone()
+    };
+    assert_eq!(kept, stored);
     let shown = format!("{call:?} {rule:?}");
     assert!(
-        !shown.contains("p@ss") && !shown.contains("whsec_AAA"),
+        !shown.contains("p%40ss") && !shown.contains("whsec_AAA"),
         "{shown}"
     );
 }

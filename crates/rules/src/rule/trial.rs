@@ -5,7 +5,7 @@ use document::json::Json;
 use document::mango::{Budget, TooExpensive};
 use serde_json::{Map, Value, json};
 
-use super::call::{Call, Sign};
+use super::call::{Call, Sign, Target};
 use super::document::{Rule, Task};
 use super::template::Change;
 use super::webhook::Webhook;
@@ -63,8 +63,10 @@ fn call(webhook: &Webhook, id: &str, change: &Change<'_>) -> Value {
         Ok(false) => return json!({"accepts": false}),
         Err(error) => return json!({"error": error.to_string()}),
     }
-    match webhook.call(id, change) {
-        Ok(call) => json!({"accepts": true, "call": shown(&call)}),
+    match webhook.call("", id, change) {
+        Ok(call) => {
+            json!({"accepts": true, "call": call.target.as_ref().map(|target| shown(&call, target))})
+        }
         Err(error) => json!({"accepts": true, "error": error.to_string()}),
     }
 }
@@ -77,19 +79,22 @@ fn accepts(webhook: &Webhook, doc: &Json) -> Result<bool, TooExpensive> {
     Ok(webhook.accepts(doc)? && webhook.selector().map_or(Ok(true), |one| selected(one))?)
 }
 
-fn shown(call: &Call) -> Value {
-    let headers = call
+fn shown(call: &Call, target: &Target) -> Value {
+    let mut url = target.with_query(call.query.as_deref());
+    // A URL with a host can have a password.
+    let _ = url.set_password(None);
+    let headers = target
         .headers
         .iter()
         .map(|(name, _)| (name.clone(), json!(MASKED)));
     let body = call.body.as_deref().map(serde_json::from_str::<Value>);
-    let sign = call.sign.as_ref().map(|sign| match sign {
+    let sign = target.sign.as_ref().map(|sign| match sign {
         Sign::Secret(_) => "v1",
         Sign::SecretRef(_) => "v1, with a named secret",
     });
     json!({
         "method": call.method,
-        "url": call.url,
+        "url": url.as_str(),
         "headers": headers.collect::<Map<_, _>>(),
         "body": body.and_then(Result::ok),
         "sign": sign,

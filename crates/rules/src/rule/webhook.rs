@@ -6,9 +6,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use document::json::Json;
 use document::mango::{Budget, Selector, TooExpensive};
-use percent_encoding::percent_decode_str;
+use url::form_urlencoded::Serializer;
 
-use super::call::{Call, Hidden, Retry, Sign};
+use super::call::{Call, Hidden, Retry, Sign, Target};
 use super::condition::Condition;
 use super::fields::{Fields, Invalid};
 use super::javascript::push_query;
@@ -50,7 +50,6 @@ pub struct Pace {
 #[derive(Debug)]
 pub struct Webhook {
     url: UrlTemplate,
-    password: Option<Hidden>,
     method: &'static str,
     params: Option<Json>,
     captures: Vec<String>,
@@ -74,9 +73,6 @@ impl Webhook {
             captures: &captures,
         };
         let url = UrlTemplate::parse(&fields.path("url"), fields.needed("url")?, scope)?;
-        let password = url.sample().password();
-        let password =
-            password.map(|text| Hidden(percent_decode_str(text).decode_utf8_lossy().into()));
         let method = fields.text("method")?.unwrap_or("GET").to_ascii_uppercase();
         let method = METHODS.into_iter().find(|known| *known == method);
         let method = method.ok_or_else(|| {
@@ -96,7 +92,6 @@ impl Webhook {
         let selector = selector.map_err(|error| fields.invalid("selector", error.to_string()))?;
         Ok(Self {
             url,
-            password,
             method,
             params,
             headers: headers(fields)?,
@@ -128,17 +123,25 @@ impl Webhook {
         self.retry
     }
 
-    /// The call for a change. `rule` is the id of the document.
-    pub fn call(&self, rule: &str, change: &Change<'_>) -> Result<Call, Unsendable> {
+    /// Where a call for a change goes; it does not depend on the document.
+    pub fn target(&self, change: &Change<'_>) -> Result<Target, Unsendable> {
         let (_, mut url) = self.url.expand(|var| var.json(change))?;
         url.set_fragment(None);
-        // A URL with a host can have a password.
-        let _ = url.set_password(None);
+        Ok(Target {
+            url,
+            headers: self.headers.clone(),
+            sign: self.sign.clone(),
+        })
+    }
+
+    /// The call for a change. `rules` is the name of the database that the rule's document is in, and `rule` its id.
+    pub fn call(&self, rules: &str, rule: &str, change: &Change<'_>) -> Result<Call, Unsendable> {
+        let target = self.target(change)?;
         let params = self
             .params
             .as_ref()
             .map(|params| self.expanded(params, change));
-        let mut body = None;
+        let (mut body, mut query) = (None, None);
         if sends_query(self.method) {
             let mut pairs = Vec::new();
             for (name, value) in params
@@ -149,27 +152,27 @@ impl Webhook {
                 push_query(&mut pairs, name, value);
             }
             if !pairs.is_empty() {
-                url.query_pairs_mut().extend_pairs(pairs);
+                query = Some(Serializer::new(String::new()).extend_pairs(pairs).finish());
             }
         } else {
             body = Some(params.map_or_else(|| "{}".to_owned(), |params| params.to_string()));
         }
         Ok(Call {
             rule: rule.to_owned(),
+            rules: rules.to_owned(),
             method: self.method.to_owned(),
-            url: url.into(),
-            password: self.password.clone(),
-            headers: self.headers.clone(),
+            url: target.shown(),
+            query,
             body,
             source: change.source.to_owned(),
             db: change.db.to_owned(),
             doc_id: change.doc_id.to_owned(),
             rev: change.rev.to_owned(),
             seq: bare(change.seq),
-            sign: self.sign.clone(),
             retry: self.retry,
             timeout_sec: self.timeout_sec,
             debounce: self.debounce,
+            target: Some(target),
         })
     }
 

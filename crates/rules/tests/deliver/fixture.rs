@@ -1,11 +1,16 @@
 //! A store with deliveries, and nodes that make them.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use couch::{EgressOptions, Network, NetworkOptions};
+use futures::future::BoxFuture;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, State, TypeConfig};
-use rules::deliver::{Deliveries, Options, PasswordCell, Server, ServerSetup, Shown};
-use rules::rule::call::{Call, Retry};
+use rules::deliver::{
+    Deliveries, NoTarget, Options, PasswordCell, Server, ServerSetup, Shown, Targets,
+};
+use rules::rule::call::{Call, Retry, Sign, Target};
 use store::Store;
 use testkit::{Backend, Place};
 use tokio::task::JoinSet;
@@ -19,9 +24,35 @@ pub(crate) struct Fixture {
     pub(crate) deliveries: Deliveries,
     pub(crate) options: Options,
     pub(crate) passwords: PasswordCell,
+    targets: Arc<Written>,
     pub(crate) secrets: scheduler::Secrets,
     pub(crate) egress: EgressOptions,
     _place: Place,
+}
+
+/// Targets in place of rules, by message.
+#[derive(Default)]
+pub(crate) struct Written(Mutex<HashMap<[String; 3], Target>>);
+
+impl Written {
+    fn key(call: &Call) -> [String; 3] {
+        [&call.rule, &call.doc_id, &call.url].map(String::clone)
+    }
+}
+
+impl Targets for Written {
+    fn target<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Target, NoTarget>> {
+        let target = self.0.lock().unwrap().get(&Self::key(call)).cloned();
+        let target = target.unwrap_or_else(|| Target {
+            sign: (call.rule == "_events").then(|| Sign::SecretRef("events".into())),
+            ..Target::new(call.url.parse().unwrap())
+        });
+        let found = match &*call.rule {
+            "deleted" => Err(NoTarget::Gone("deleted".into())),
+            _ => Ok(target),
+        };
+        Box::pin(std::future::ready(found))
+    }
 }
 
 /// A node; killed when dropped.
@@ -43,6 +74,7 @@ impl Fixture {
             jobs,
             options,
             passwords: PasswordCell::default(),
+            targets: Arc::default(),
             secrets: scheduler::Secrets::new(),
             egress: EgressOptions::default(),
             _place: place,
@@ -61,6 +93,7 @@ impl Fixture {
         let setup = ServerSetup {
             network: Network::new(network, [1; 32]).unwrap(),
             options: self.options.clone(),
+            targets: Arc::clone(&self.targets) as Arc<dyn Targets>,
             passwords: self.passwords.clone(),
             secrets: self.secrets.clone(),
         };
@@ -93,6 +126,10 @@ impl Fixture {
     }
 
     pub(crate) async fn enqueue(&self, calls: &[Call]) {
+        for call in calls {
+            let mut targets = self.targets.0.lock().unwrap();
+            targets.insert(Written::key(call), call.target.clone().unwrap());
+        }
         for calls in calls.chunks(200) {
             let op = self.jobs.op();
             (self.jobs.store())
@@ -148,24 +185,25 @@ impl Node {
 
 /// The nth change, for a URL.
 pub(crate) fn call(url: &str, nth: usize) -> Call {
+    let target = Target::new(url.parse().unwrap());
     Call {
         rule: "rule".into(),
+        rules: "_rules".into(),
         method: "POST".into(),
-        url: url.into(),
-        password: None,
-        headers: Vec::new(),
+        url: target.shown(),
+        query: None,
         body: Some(r#"{"a":1}"#.into()),
         source: "upstream".into(),
         db: "shop/eu".into(),
         doc_id: format!("doc {nth}"),
         rev: "1-a".into(),
         seq: format!("{nth}-x"),
-        sign: None,
         retry: Retry {
             delay_sec: 0.01,
             ..Retry::default()
         },
         timeout_sec: None,
         debounce: false,
+        target: Some(target),
     }
 }

@@ -233,7 +233,8 @@ impl<S: Sender> Run<'_, S> {
         let (mut calls, mut bytes) = (Vec::new(), 0);
         for (nth, row) in rows.iter().enumerate() {
             if let Some(call) = self.call(webhook, row).await? {
-                bytes += call.body.as_ref().map_or(0, String::len) + call.url.len();
+                let texts = [call.body.as_ref(), call.query.as_ref(), Some(&call.url)];
+                bytes += texts.into_iter().flatten().map(String::len).sum::<usize>();
                 calls.push(call);
             }
             let is_last = nth + 1 == rows.len();
@@ -297,7 +298,7 @@ impl<S: Sender> Run<'_, S> {
             doc: &document,
             seq: &seq,
         };
-        match webhook.call(&self.rule.id.doc, &change) {
+        match webhook.call(&self.rule.db, &self.rule.id.doc, &change) {
             Ok(call) => Ok(Some(call)),
             Err(error) => {
                 let (rule, db, doc) = (&self.rule.id.doc, &self.place.db, row.id.as_str());

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use store::Store;
 
 use super::*;
-use crate::rule::Task;
+use crate::deliver::{EventOptions, NoTarget, RuleTargets, Targets as _};
+use crate::rule::call::{Call, Sign};
+use crate::rule::{Captures, Change, Task};
 
 async fn open(store: &Store, sealer: Sealer) -> Rules {
     let jobs = Jobs::new(
@@ -253,4 +255,78 @@ async fn a_watcher_follows_the_rules() {
     seen.wait_for(|set| set.is_empty()).await.unwrap();
     stop.cancel();
     running.await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_go_where_their_rule_says_now() {
+    let (rules, db) = memory().await;
+    let events = EventOptions {
+        url: "http://u:pw@events/".to_owned(),
+        secret: "hook".to_owned(),
+        ..EventOptions::default()
+    };
+    let targets = |set: Set, events: &EventOptions| RuleTargets {
+        rules: rules.clone(),
+        compiled: watch::channel(Arc::new(set)).1,
+        events: events.clone(),
+    };
+    let empty = targets(Set::default(), &events);
+    let change = Change {
+        source: "main",
+        db: "a",
+        captures: &Captures::new(),
+        doc_id: "a b",
+        rev: "1-a",
+        doc: &Json::Null,
+        seq: &Json::String("7-x".to_owned()),
+    };
+    let mut rule = on_change("hook", "http://u:old@h/${db_name}/${change.id}?k=${seq}");
+    rule["db_name"] = json!("^a$");
+    let rev = write(&rules, &db, &rule).await.unwrap();
+    let set = rules.load(&Set::default()).await.unwrap();
+    let known = Arc::clone(set.named("shop/_rules", "hook").unwrap());
+    let Task::Call(webhook) = &known.rule.task else {
+        panic!("a webhook");
+    };
+    let mut call = webhook.call(&known.db, "hook", &change).unwrap();
+    let target = call.target.take().unwrap();
+    assert_eq!(target.url.as_str(), "http://u:old@h/a/a%20b?k=7-x");
+    assert_eq!(empty.target(&call).await, Ok(target.clone()));
+    assert_eq!(targets(set, &events).target(&call).await, Ok(target));
+
+    rule["_rev"] = json!(rev.to_string());
+    rule["url"] = json!("http://u:new@h2/${change.rev}");
+    let rev = write(&rules, &db, &rule).await.unwrap();
+    let target = empty.target(&call).await.unwrap();
+    assert_eq!(target.url.as_str(), "http://u:new@h2/1-a");
+    let other = Call {
+        db: "b".to_owned(),
+        ..call.clone()
+    };
+    let gone = |why: &str| Err(NoTarget::Gone(why.to_owned()));
+    let no_longer = gone("its rule does not ask for it any more");
+    assert_eq!(empty.target(&other).await, no_longer);
+
+    rule["_rev"] = json!(rev.to_string());
+    rule["enabled"] = json!(false);
+    let rev = write(&rules, &db, &rule).await.unwrap();
+    let paused = Err(NoTarget::Waits("its rule is paused".to_owned()));
+    assert_eq!(empty.target(&call).await, paused);
+    let hook = rules.hook();
+    (rules.0.docs())
+        .delete(&db, "hook", Some(&rev), &hook)
+        .await
+        .unwrap();
+    let deleted = gone("its rule was deleted");
+    assert_eq!(empty.target(&call).await, deleted);
+    rules.delete_database(&db).await.unwrap();
+    assert_eq!(empty.target(&call).await, deleted);
+
+    call.rule = "_events".to_owned();
+    let target = empty.target(&call).await.unwrap();
+    assert_eq!(target.url.as_str(), events.url);
+    assert_eq!(target.sign, Some(Sign::SecretRef(events.secret)));
+    let unset = targets(Set::default(), &EventOptions::default());
+    let unset = unset.target(&call).await;
+    assert_eq!(unset, gone("`webhooks.events.url` is not configured"));
 }

@@ -73,8 +73,12 @@ pub(crate) async fn calls_can_be_limited(fixture: Fixture) {
 pub(crate) async fn gone_is_dead(fixture: Fixture) {
     let endpoint = Endpoint::with_status(410).await;
     let _node = fixture.node();
+    let deleted = Call {
+        rule: "deleted".into(),
+        ..call(&endpoint.url("/"), 2)
+    };
     fixture
-        .enqueue(&[call(&endpoint.url("/"), 1), call("ftp://x/", 2)])
+        .enqueue(&[call(&endpoint.url("/"), 1), deleted])
         .await;
     fixture
         .settled(|all| all.len() == 2 && all.iter().all(|shown| shown.state == State::Dead))

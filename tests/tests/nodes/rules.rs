@@ -1,0 +1,155 @@
+//! Rules of a node, and the calls they ask for.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use e2e::{Node, Start, User};
+use peer::{Options, Peer};
+use serde_json::{Value, json};
+
+/// What a receiver was sent: path, and the headers `authorization` and `x-key`.
+type Received = (String, String, String);
+
+/// A server that fails until it is told to succeed.
+#[derive(Clone, Default)]
+struct Receiver(Arc<Mutex<(bool, Vec<Received>)>>);
+
+impl Receiver {
+    /// Its address.
+    async fn start(&self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let router = Router::new().fallback(receive).with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        address
+    }
+
+    fn succeed(&self, yes: bool) {
+        self.0.lock().unwrap().0 = yes;
+    }
+
+    fn last(&self) -> Received {
+        self.0.lock().unwrap().1.last().unwrap().clone()
+    }
+}
+
+async fn receive(State(receiver): State<Receiver>, request: Request) -> StatusCode {
+    let header = |name| {
+        let value = request.headers().get(name);
+        value.map_or_else(String::new, |value| value.to_str().unwrap().to_owned())
+    };
+    let received = (
+        request.uri().to_string(),
+        header("authorization"),
+        header("x-key"),
+    );
+    let mut state = receiver.0.lock().unwrap();
+    state.1.push(received);
+    if state.0 {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    }
+}
+
+/// A node that follows a peer.
+async fn node(peer: &Peer, directory: &Path) -> Node {
+    let file = directory.join("davenport.toml");
+    std::fs::write(
+        &file,
+        format!("[sources.couch]\nurl = \"{}\"\n", peer.url()),
+    )
+    .unwrap();
+    let start = Start::node("davenport", directory).admin();
+    let start = start.args(&["--config", &file.display().to_string()]);
+    start.start().await.unwrap()
+}
+
+/// The deliveries, once they are as wanted.
+async fn deliveries(root: &User, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let rows = |all: &Value| all["deliveries"].as_array().cloned().unwrap_or_default();
+    let all = root.until("/_deliveries", |all| wanted(&rows(all))).await;
+    rows(&all.unwrap())
+}
+
+fn contains(directory: &Path, text: &str) -> bool {
+    let files = std::fs::read_dir(directory).unwrap();
+    files.into_iter().any(|file| {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        memchr::memmem::find(&bytes, text.as_bytes()).is_some()
+    })
+}
+
+#[tokio::test]
+async fn credentials_of_rules_are_not_in_the_store_while_calls_wait() {
+    const SIGNING: &str = "whsec_czNjcjN0LXMzY3IzdC1zM2NyM3QtczNjcjN0LXMz";
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Options::default()).await.unwrap();
+    peer.create_database("shop").unwrap();
+    peer.put("shop", r#"{"_id":"one"}"#).unwrap();
+    let receiver = Receiver::default();
+    let address = receiver.start().await;
+    let node = node(&peer, directory.path()).await;
+    let root = node.root();
+    root.put("/_rules", &json!({})).await.unwrap();
+    let mut rule = json!({
+        "type": "on_change", "block": false, "since": 0, "method": "POST", "params": {"id": "$change.id"},
+        "url": format!("http://bob:s3cr3t@{address}/${{change.id}}?token=s3cr3t&db=${{db_name}}"),
+        "headers": {"X-Key": "s3cr3t"}, "secret": SIGNING,
+        "retry": {"delay_sec": 0.01, "multiplier": 1},
+    });
+    let (status, answer) = root.put("/_rules/hook", &rule).await.unwrap();
+    assert_eq!(status, 201, "{answer}");
+    let failed = |all: &[Value]| all.len() == 1 && all[0]["failures"].as_u64() > Some(0);
+    let waiting = deliveries(&root, failed).await.remove(0);
+    assert_eq!(waiting["url"], format!("http://{address}/one"));
+    let (path, basic, key) = receiver.last();
+    assert_eq!(path, "/one?token=s3cr3t&db=shop");
+    assert_eq!((&*basic, &*key), ("Basic Ym9iOnMzY3IzdA==", "s3cr3t"));
+
+    let data = directory.path().join("data");
+    let stored = || {
+        ["s3cr3t", SIGNING]
+            .iter()
+            .any(|secret| contains(&data, secret))
+    };
+    assert!(!stored(), "the store has a secret");
+
+    // What the rule says now applies to calls that wait.
+    rule["_rev"] = answer["rev"].clone();
+    rule["headers"]["X-Key"] = json!("s3cr3t-of-today");
+    let (status, answer) = root.put("/_rules/hook", &rule).await.unwrap();
+    assert_eq!(status, 201, "{answer}");
+    e2e::until("the new header", || receiver.last().2 == "s3cr3t-of-today")
+        .await
+        .unwrap();
+    receiver.succeed(true);
+    deliveries(&root, |all| all[0]["state"] == "delivered").await;
+
+    // A call whose rule is gone cannot be made.
+    receiver.succeed(false);
+    peer.put("shop", r#"{"_id":"two"}"#).unwrap();
+    deliveries(&root, |all| {
+        all.iter()
+            .any(|row| row["doc_id"] == "two" && row["failures"].as_u64() > Some(0))
+    })
+    .await;
+    let gone = json!({"_deleted": true, "_rev": answer["rev"]});
+    root.put("/_rules/hook", &gone).await.unwrap();
+    let dead = |row: &Value| row["state"] == "dead";
+    let all = deliveries(&root, |all| all.iter().any(dead)).await;
+    let dead = all.into_iter().find(dead).unwrap();
+    assert_eq!(dead["reason"], "its rule was deleted");
+    let (_, shown) = root
+        .get(&format!("/_deliveries/{}", dead["id"].as_str().unwrap()))
+        .await
+        .unwrap();
+    assert!(!shown.to_string().contains("s3cr3t"), "{shown}");
+
+    let (_, log) = node.stop().await.unwrap();
+    assert!(!log.contains("s3cr3t") && !log.contains(SIGNING), "{log}");
+    assert!(!stored(), "the store has had a secret");
+}
