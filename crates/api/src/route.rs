@@ -1,7 +1,11 @@
 //! Parsing of paths, and access rules. The list is closed: a new route does not compile until [`Route::access`] covers
 //! it.
 
+mod rule;
+
 use http::Method;
+
+pub use rule::RuleAction;
 
 use crate::Error;
 
@@ -54,6 +58,8 @@ pub enum Route {
     Document(String, String),
     /// `/{db}/{docid}/{attachment}`
     Attachment(String, String, String),
+    /// `/{rules}/{docid}/{_trigger|_pause|_resume|_rewind}`
+    RuleAction(String, String, RuleAction),
 }
 
 /// An action on a job.
@@ -141,6 +147,7 @@ impl Route {
             | Self::DbPart(db, _)
             | Self::Document(db, _)
             | Self::Attachment(db, ..)
+            | Self::RuleAction(db, ..)
             | Self::Docs(db)
             | Self::Doc(db, _) => Some(db),
             _ => None,
@@ -185,6 +192,7 @@ impl Route {
                 Access::DbAdmin
             }
             Self::Db(_) | Self::Attachment(..) | Self::Document(..) => Access::Member,
+            Self::RuleAction(..) => Access::DbAdmin,
             Self::DbPart(_, part) => part.access(reads),
         }
     }
@@ -335,7 +343,13 @@ fn database(parts: &[&str]) -> Result<Route, Error> {
             // Other paths with an underscore are document ids that cannot exist.
             None => document((*part).to_owned()),
         },
-        [id, attachment @ ..] => Route::Attachment(db, (*id).to_owned(), attachment.join("/")),
+        [id, attachment @ ..] => {
+            let (id, attachment) = ((*id).to_owned(), attachment.join("/"));
+            match RuleAction::of(&db, &attachment) {
+                Some(action) => Route::RuleAction(db, id, action),
+                None => Route::Attachment(db, id, attachment),
+            }
+        }
     })
 }
 
@@ -352,9 +366,10 @@ fn decode(segment: &str) -> Result<String, Error> {
 mod tests {
     use http::Method;
 
-    use super::{Access, DbPart, JobAction, Route};
+    use super::{Access, DbPart, JobAction, Route, RuleAction};
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "it is a table")]
     fn paths_name_routes() {
         let text = str::to_owned;
         let docs = |db: &str| Route::Docs(text(db));
@@ -412,6 +427,18 @@ mod tests {
             (
                 "/spiegel/_test",
                 Route::DbPart(text("spiegel"), DbPart::Test),
+            ),
+            (
+                "/shop%2F_rules/a/_rewind",
+                Route::RuleAction(text("shop/_rules"), text("a"), RuleAction::Rewind),
+            ),
+            (
+                "/spiegel/a%2Fb/_trigger",
+                Route::RuleAction(text("spiegel"), text("a/b"), RuleAction::Trigger),
+            ),
+            (
+                "/_replicator/a/_pause",
+                Route::Attachment(text(own), text("a"), text("_pause")),
             ),
             ("/shop/_rules/a", document("shop/_rules", "a")),
             ("/shop%2F_rules/a", document("shop/_rules", "a")),

@@ -9,7 +9,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use jobs::NotifierHandle;
 use rules::deliver::Deliveries;
-use rules::rule::Rules;
+use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -35,6 +35,8 @@ pub struct Setup {
     pub replications: Replications,
     /// Calls of webhooks; `None` turns `/_deliveries` off.
     pub deliveries: Option<Deliveries>,
+    /// Jobs of rules that ask for calls; `None` turns actions on them off.
+    pub listeners: Option<Listeners>,
     pub authenticator: Authenticator,
     /// Follows jobs for `_replicate`; without it, waiting is not possible.
     pub follow: Option<NotifierHandle>,
@@ -53,6 +55,7 @@ impl Service {
         let Setup {
             replications,
             deliveries,
+            listeners,
             authenticator,
             follow,
             metrics,
@@ -68,6 +71,7 @@ impl Service {
             rules: Rules::new(replications.clone()),
             replications,
             deliveries,
+            listeners,
             authenticator,
             follow,
             metrics,

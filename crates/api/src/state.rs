@@ -5,7 +5,7 @@ use std::sync::Arc;
 use docstore::DocStore;
 use jobs::NotifierHandle;
 use rules::deliver::Deliveries;
-use rules::rule::Rules;
+use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ pub(crate) struct Shared {
     pub(crate) rules: Rules,
     pub(crate) authenticator: Authenticator,
     pub(crate) deliveries: Option<Deliveries>,
+    pub(crate) listeners: Option<Listeners>,
     pub(crate) follow: Option<NotifierHandle>,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) upstream: Option<Upstream>,

@@ -122,7 +122,7 @@ impl Node {
             inner: Tasks::default(),
         };
         if let Some(listener) = listeners.http {
-            node.start_frontend(config, keys, collected, listener)
+            node.start_frontend(config, keys, collected, listener, &listening)
                 .await?;
         }
         if config.node_types.replication {
@@ -182,6 +182,7 @@ impl Node {
         keys: &KeyRing,
         collected: &Collected,
         listener: TcpListener,
+        listeners: &RuleListeners,
     ) -> anyhow::Result<()> {
         if config.replicator.create_replicator_db {
             create_database(&self.replications, "_replicator").await?;
@@ -194,6 +195,7 @@ impl Node {
         let service = Service::new(api::Setup {
             replications: replications.clone(),
             deliveries: Some(self.deliveries.clone()),
+            listeners: Some(listeners.clone()),
             authenticator: authenticator(config, keys, admins)?,
             follow: Some(follow),
             metrics: Some(api::Metrics::new(move || rendered.render())),

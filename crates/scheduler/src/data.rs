@@ -182,9 +182,20 @@ pub(crate) fn is_false(truth: &bool) -> bool {
 }
 
 /// The job id of a document, computed without reading the store. Differs once the database is recreated.
+/// What the ids of all jobs of a rule begin with, and possibly others.
+pub(crate) fn rule_jobs_start(instance: InstanceId, doc_id: &str) -> String {
+    let doc_id = escaped(doc_id);
+    let end = doc_id.floor_char_boundary(DOC_ID_BYTES_MAX);
+    format!("{instance}|{}", &doc_id[..end])
+}
+
+/// Clients put job ids into URLs, where `+` decodes to a space.
+fn escaped(doc_id: &str) -> String {
+    doc_id.replace('%', "%25").replace(' ', "%20")
+}
+
 pub(crate) fn document_job_id(instance: InstanceId, doc_id: &str) -> JobId {
-    // Clients put job ids into URLs, where `+` decodes to a space.
-    let doc_id = &doc_id.replace('%', "%25").replace(' ', "%20");
+    let doc_id = &escaped(doc_id);
     let id = if doc_id.len() <= DOC_ID_BYTES_MAX {
         format!("{instance}|{doc_id}")
     } else {

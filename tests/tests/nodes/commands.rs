@@ -169,6 +169,12 @@ async fn rules_are_tried_and_paused() {
         "{error}"
     );
 
+    for (args, told) in [
+        (&["trigger", "copy"][..], "triggered 0 of copy\n"),
+        (&["rewind", "hook", "--since", "now"], "rewound 0 of hook\n"),
+    ] {
+        assert_eq!(commands.succeed(&[&["rules"], args].concat()).await, told);
+    }
     for (action, told, enabled) in [
         ("pause", "paused hook\n", false),
         ("pause", "paused hook\n", false),

@@ -71,6 +71,10 @@ const TABLE: &str = "\
 /{db}/_compact                        | post                | No-op: there is no garbage                           |
 /{db}/_view_cleanup                   | post                | No-op: there are no views                            |
 /{rules}/_test                        | post                | Try a rule on names of databases and on a change     |
+/{rules}/{docid}/_trigger             | post                | Run a rule's replications, or look for changes, now  |
+/{rules}/{docid}/_pause               | post                | Pause a rule                                         |
+/{rules}/{docid}/_resume              | post                | Resume a rule                                        |
+/{rules}/{docid}/_rewind              | post                | Let a rule go on from another update sequence        |
 /{db}/_local/{docid}                  | get put delete      | A document that is not replicated                    | rev
 /{db}/_design/{docid}                 | get put delete      | A design document; its functions are not run         | DOCUMENT
 /{db}/{docid}                         | get put delete      | A document                                           | DOCUMENT

@@ -1,15 +1,16 @@
-//! `POST /{rules}/_test`: what a rule would do.
+//! `POST /{rules}/_test`: what a rule would do; `/{rules}/{id}/_pause` and the like: what an operator does to it.
 
 use docstore::ReadOptions;
 use document::json::Json;
-use rules::rule::{Rule, trial};
-use scheduler::strip;
-use serde_json::json;
+use rules::rule::{Listeners, Only, Rewind, Rule, RuleId, Task, trial};
+use scheduler::{ServiceError, strip};
+use serde_json::{Value, json};
 
 use crate::Error;
 use crate::access::Opened;
 use crate::call::Call;
 use crate::reply::{self, Reply};
+use crate::route::RuleAction;
 
 /// Maximum number of databases per request.
 const DATABASES_MAX: usize = 1_000;
@@ -56,6 +57,109 @@ pub(crate) async fn test(call: &mut Call, opened: &Opened) -> Result<Reply, Erro
             "ok": false, "path": invalid.path, "reason": invalid.reason, "at": invalid.at,
         }),
     }))
+}
+
+pub(crate) async fn act(
+    call: &mut Call,
+    opened: &Opened,
+    id: &str,
+    action: RuleAction,
+) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    let body = stored(call, opened, id).await?;
+    let Some(rule) = Rule::parse(&body).ok().flatten() else {
+        return Err(Error::bad_request(
+            "this document is not a rule; its `type` must be \"replicator\" or \"on_change\"",
+        ));
+    };
+    let told = match action {
+        RuleAction::Pause => enable(call, opened, id, false).await?,
+        RuleAction::Resume => enable(call, opened, id, true).await?,
+        _ if !rule.enabled => {
+            let reason = "the rule is paused; resume it first, with `_resume`";
+            return Err(Error::bad_request(reason));
+        }
+        RuleAction::Trigger => trigger(call, opened, id, &rule).await?,
+        RuleAction::Rewind => rewind(call, opened, id, &rule).await?,
+    };
+    Ok(reply::ok(&told))
+}
+
+async fn enable(call: &Call, opened: &Opened, id: &str, enabled: bool) -> Result<Value, Error> {
+    let rules = &call.shared.rules;
+    let rev = rules.set_enabled(&opened.db, id, enabled).await?;
+    Ok(json!({"ok": true, "id": id, "rev": rev.to_string(), "enabled": enabled}))
+}
+
+async fn trigger(call: &Call, opened: &Opened, id: &str, rule: &Rule) -> Result<Value, Error> {
+    let triggered = match rule.task {
+        Task::Replicate(_) => {
+            let replications = &call.shared.replications;
+            replications.trigger_rule(&opened.db, id).await?
+        }
+        Task::Call(_) => {
+            let triggered = listeners(call)?.trigger(&rule_id(opened, id)).await;
+            triggered.map_err(ServiceError::from)?
+        }
+    };
+    Ok(json!({"ok": true, "id": id, "triggered": triggered}))
+}
+
+/// `{"since": ..., "source": ..., "database": ...}`, all optional.
+async fn rewind(call: &mut Call, opened: &Opened, id: &str, rule: &Rule) -> Result<Value, Error> {
+    if let Task::Replicate(_) = rule.task {
+        return Err(Error::bad_request(
+            "a rule of type `replicator` has no place to rewind: its runs go on where target and source agree. Use `_trigger`",
+        ));
+    }
+    call.check_json()?;
+    let request = call.json_object().await?;
+    let mut only = Only::default();
+    let mut to = Rewind::Seq("0".to_owned());
+    for (name, value) in request.as_object().unwrap_or_default() {
+        match (&**name, value) {
+            ("source", Json::String(text)) => only.source = Some(text.clone()),
+            ("database", Json::String(text)) => only.database = Some(text.clone()),
+            ("source" | "database", _) => {
+                return Err(Error::bad_request(format!("`{name}` must be a string")));
+            }
+            ("since", Json::Null) => {}
+            ("since", Json::String(text)) if text == "now" => to = Rewind::Now,
+            ("since", Json::String(text)) if !text.is_empty() => to = Rewind::Seq(text.clone()),
+            ("since", seq @ Json::Number(_)) if seq.is_integer() => {
+                to = Rewind::Seq(seq.to_string());
+            }
+            ("since", _) => {
+                let reason = "`since` must be \"now\", 0, or an update sequence";
+                return Err(Error::bad_request(reason));
+            }
+            _ => {
+                let reason = format!("`{name}` is unknown; use `since`, `source` and `database`");
+                return Err(Error::bad_request(reason));
+            }
+        }
+    }
+    let is_of_one = matches!(&to, Rewind::Seq(seq) if seq != "0");
+    if is_of_one && only.database.is_none() {
+        let reason = "an update sequence is that of one database; name it in `database`";
+        return Err(Error::bad_request(reason));
+    }
+    let (listeners, rule) = (listeners(call)?, rule_id(opened, id));
+    let rewound = listeners.rewind(&rule, &only, &to).await;
+    let rewound = rewound.map_err(ServiceError::from)?;
+    Ok(json!({"ok": true, "id": id, "rewound": rewound}))
+}
+
+fn listeners(call: &Call) -> Result<Listeners, Error> {
+    let listeners = call.shared.listeners.clone();
+    listeners.ok_or_else(|| Error::not_found("missing"))
+}
+
+fn rule_id(opened: &Opened, id: &str) -> RuleId {
+    RuleId {
+        instance: opened.db.instance(),
+        doc: id.to_owned(),
+    }
 }
 
 /// The body of a rule in the database.

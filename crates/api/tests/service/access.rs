@@ -111,6 +111,10 @@ GET    /_rules/_local/x                        1 1 1 1 1 .
 PUT    /_rules/_local/x                        1 1 1 1 1 .
 GET    /_rules/_design/x                       1 1 1 1 1 .
 PUT    /_rules/doc/att                         1 1 1 1 1 .
+POST   /_rules/doc/_trigger                    1 1 1 1 1 .
+POST   /_rules/doc/_pause                      1 1 1 1 1 .
+POST   /_rules/doc/_resume                     1 1 1 1 1 .
+POST   /_rules/doc/_rewind                     1 1 1 1 1 .
 GET    /spiegel/doc                            1 1 1 1 1 .
 PUT    /spiegel/doc                            1 1 1 1 1 .
 GET    /_users                                 1 1 1 1 1 .

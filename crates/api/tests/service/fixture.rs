@@ -18,6 +18,7 @@ use docstore::DocStore;
 use http::{HeaderMap, Method, Request, StatusCode};
 use jobs::{Clock, Entropy, Jobs, Notifier};
 use rules::deliver::Deliveries;
+use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
 use serde_json::{Value, json};
 use store::Store;
@@ -87,6 +88,11 @@ pub(crate) struct User<'a> {
     headers: Vec<(&'static str, String)>,
 }
 
+async fn listeners(replications: &Replications) -> Listeners {
+    let listeners = Listeners::open(Rules::new(replications.clone()));
+    listeners.await.unwrap()
+}
+
 impl Fixture {
     pub(crate) async fn new() -> Self {
         Self::with(Options::default(), Setting::default()).await
@@ -141,6 +147,7 @@ impl Fixture {
         let service = Service::new(Setup {
             replications: replications.clone(),
             deliveries: Some(deliveries.clone()),
+            listeners: Some(listeners(&replications).await),
             authenticator,
             follow: Some(follow),
             metrics: Some(Metrics::new(|| "measured 1\n".to_owned())),

@@ -168,3 +168,121 @@ async fn a_rule_can_be_tried() {
         .await
         .gives(404);
 }
+
+#[tokio::test]
+async fn a_rule_is_paused_and_resumed() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    for db in ["_rules", "shop%2F_rules", "spiegel"] {
+        let path = format!("/{db}/a%2Fb");
+        root.put(&path, &rule()).await.gives(201);
+        for (action, enabled, generation) in [
+            ("_resume", true, "1-"),
+            ("_pause", false, "2-"),
+            ("_pause", false, "2-"),
+            ("_resume", true, "3-"),
+        ] {
+            let told = root.post(&format!("{path}/{action}"), &json!({})).await;
+            let told = told.gives(200);
+            assert_eq!(told["enabled"], enabled);
+            assert!(
+                told["rev"].as_str().unwrap().starts_with(generation),
+                "{told}"
+            );
+            let read = root.get(&path).await.gives(200);
+            assert_eq!(read["_rev"], told["rev"]);
+            // Credentials stay.
+            assert_eq!(
+                (&read["url"], &read["headers"]),
+                (&rule()["url"], &rule()["headers"])
+            );
+        }
+    }
+}
+
+#[tokio::test]
+#[expect(clippy::too_many_lines, reason = "it is a table")]
+async fn actions_on_rules_say_what_to_do() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    root.put("/_rules/hook", &rule()).await.gives(201);
+    let copy = json!({"type": "replicator", "source": "http://s/a", "target": "http://t/b"});
+    root.put("/_rules/copy", &copy).await.gives(201);
+    root.put("/_rules/state", &json!({"type": "global"}))
+        .await
+        .gives(201);
+    let none = json!({});
+    for (path, body, expected) in [
+        (
+            "/_rules/hook/_trigger",
+            &none,
+            json!({"ok": true, "id": "hook", "triggered": 0}),
+        ),
+        (
+            "/_rules/copy/_trigger",
+            &none,
+            json!({"ok": true, "id": "copy", "triggered": 0}),
+        ),
+        (
+            "/_rules/hook/_rewind",
+            &none,
+            json!({"ok": true, "id": "hook", "rewound": 0}),
+        ),
+        (
+            "/_rules/hook/_rewind",
+            &json!({"since": "7-x", "database": "a", "source": "s"}),
+            json!({"ok": true, "id": "hook", "rewound": 0}),
+        ),
+    ] {
+        assert_eq!(root.post(path, body).await.gives(200), expected, "{path}");
+    }
+    for (path, body, reason) in [
+        (
+            "/_rules/state/_pause",
+            &none,
+            "this document is not a rule; its `type` must be",
+        ),
+        (
+            "/_rules/copy/_rewind",
+            &none,
+            "a rule of type `replicator` has no place to rewind",
+        ),
+        (
+            "/_rules/hook/_rewind",
+            &json!({"since": "7-x"}),
+            "an update sequence is that of one database",
+        ),
+        (
+            "/_rules/hook/_rewind",
+            &json!({"since": [1]}),
+            "`since` must be",
+        ),
+        (
+            "/_rules/hook/_rewind",
+            &json!({"seq": 1}),
+            "`seq` is unknown; use `since`",
+        ),
+        (
+            "/_rules/hook/_rewind",
+            &json!({"source": 1}),
+            "`source` must be a string",
+        ),
+    ] {
+        let refused = root.post(path, body).await.gives(400);
+        let told = refused["reason"].as_str().unwrap();
+        assert!(told.starts_with(reason), "{path} {body}: {told}");
+    }
+    root.post("/_rules/hook/_pause", &none).await.gives(200);
+    let paused = "the rule is paused; resume it first, with `_resume`";
+    for action in ["_trigger", "_rewind"] {
+        let path = format!("/_rules/hook/{action}");
+        root.post(&path, &none)
+            .await
+            .refuses(400, "bad_request", paused);
+        let path = format!("/_rules/none/{action}");
+        root.post(&path, &none)
+            .await
+            .refuses(404, "not_found", "missing");
+    }
+    root.get("/_rules/hook/_pause").await.gives(405);
+}

@@ -1,4 +1,4 @@
-//! `davenport rules`: lists, tries and pauses rules of a service, over HTTP.
+//! `davenport rules`: lists, tries and controls rules of a service, over HTTP.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use document::json::Json;
 use futures::{StreamExt as _, stream};
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::output::{self, cell};
 use super::service::{Service, ServiceFlags, escaped};
@@ -49,6 +49,25 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         change: Option<PathBuf>,
     },
+    /// Run the replications of a rule now, or look for changes to call about
+    Trigger {
+        /// Id of the rule's document
+        id: String,
+    },
+    /// Let a rule that calls a webhook go on from another place
+    Rewind {
+        /// Id of the rule's document
+        id: String,
+        /// "now", or an update sequence, which needs --database; from the beginning if absent
+        #[arg(long, value_name = "SEQ")]
+        since: Option<String>,
+        /// Only in this database
+        #[arg(long, value_name = "NAME")]
+        database: Option<String>,
+        /// Only on the source of this name
+        #[arg(long, value_name = "NAME")]
+        source: Option<String>,
+    },
     /// Pause a rule: sets `enabled` to false
     Pause {
         /// Id of the rule's document
@@ -74,8 +93,22 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             database,
             change,
         } => rules.test(rule, database, change.as_deref()).await,
-        Action::Pause { id } => rules.enable(id, false).await,
-        Action::Resume { id } => rules.enable(id, true).await,
+        Action::Trigger { id } => rules.act(id, "_trigger", "triggered", "{}").await,
+        Action::Pause { id } => rules.act(id, "_pause", "paused", "{}").await,
+        Action::Resume { id } => rules.act(id, "_resume", "resumed", "{}").await,
+        Action::Rewind {
+            id,
+            since,
+            database,
+            source,
+        } => {
+            let members = [("since", since), ("database", database), ("source", source)];
+            let given = |(name, text): (&'static str, &Option<String>)| {
+                Some((name, Json::String(text.clone()?)))
+            };
+            let body = object(members.into_iter().filter_map(given)).to_string();
+            rules.act(id, "_rewind", "rewound", &body).await
+        }
     }
 }
 
@@ -174,21 +207,16 @@ impl Rules {
         Ok(())
     }
 
-    async fn enable(&self, id: &str, enabled: bool) -> anyhow::Result<()> {
-        let rule = self.service.document(&self.db, id).await?;
-        let is_enabled = rule.get("enabled").and_then(Json::as_bool).unwrap_or(true);
-        let mut answer = json!({"ok": true, "id": id});
-        if is_enabled != enabled {
-            let members = rule.as_object().unwrap_or_default().iter().cloned();
-            let others = members.filter(|(name, _)| name != "enabled");
-            let own = ("enabled".to_owned(), Json::Bool(enabled));
-            let rule = Json::Object(others.chain([own]).collect());
-            let path = format!("/{}/{}", escaped(&self.db), escaped(id));
-            let put = (self.service).send_body(Method::PUT, &path, rule.to_string());
-            answer = put.await?;
-        }
-        let what = if enabled { "resumed" } else { "paused" };
-        self.service.done(&answer, what, id);
+    async fn act(&self, id: &str, action: &str, done: &str, body: &str) -> anyhow::Result<()> {
+        let path = format!("/{}/{}/{action}", escaped(&self.db), escaped(id));
+        let sent = (self.service).send_body(Method::POST, &path, body.to_owned());
+        let answer = sent.await?;
+        let count = answer[done].as_u64();
+        let done = count.map_or_else(
+            || done.to_owned(),
+            |count| format!("{done} {} of", output::number(count)),
+        );
+        self.service.done(&answer, &done, id);
         Ok(())
     }
 }
@@ -285,6 +313,8 @@ fn tried(database: &Value) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

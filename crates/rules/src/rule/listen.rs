@@ -4,6 +4,7 @@
 //! up, it is finished, and costs nothing. A rule that blocks makes each call before the place moves on. Otherwise the
 //! place moves in the transaction that enqueues the calls, so none is lost or enqueued twice.
 
+mod control;
 mod run;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use store::Transaction;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use control::{Only, Rewind};
+
 use super::call::Call;
 use super::databases::Event;
 use super::document::Task;
@@ -26,6 +29,8 @@ use super::webhook::Since;
 use crate::source::options::Source;
 
 pub const JOB_TYPE: &str = "listen";
+/// In the place of a sequence: that of the database when the next run begins.
+const SINCE_NOW: &str = "now";
 /// How long a node may be silent before its jobs are given to others.
 const TIMEOUT_MS: u64 = 20_000;
 
@@ -65,6 +70,9 @@ pub struct Listeners {
 struct Place {
     instance: String,
     rule: String,
+    /// The name of the database that the rule is in.
+    #[serde(default)]
+    rules: String,
     source: String,
     db: String,
     /// The sequence of the last change that has been dealt with, in the form of a query; `None` deals with the newest
@@ -137,6 +145,7 @@ impl Listeners {
             let place = Place {
                 instance: rule.id.instance.to_string(),
                 rule: rule.id.doc.clone(),
+                rules: rule.db.clone(),
                 source: source.name().to_owned(),
                 db: db.to_owned(),
                 since: match (&webhook.since, event, seen) {

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use docstore::{Change, Db, Document, Edit, ReadOptions, WriteHook};
+use docstore::{
+    Change, Db, Document, Edit, EditMode, NewAttachment, ReadOptions, Rev, Revisions, WriteHook,
+};
 use document::json::Json;
 use scheduler::{Replications, ServiceError, strip};
 use store::{Call, RangeOptions, Transaction, Watch};
@@ -20,6 +22,8 @@ use crate::keys;
 pub const KINDS: [&str; 2] = ["_rules", "spiegel"];
 /// A rule is read with many others.
 const RULE_BYTES_MAX: usize = 100_000;
+/// The member that says whether a rule does anything.
+const ENABLED: &str = "enabled";
 /// Rules per transaction.
 const PAGE: usize = 100;
 /// Rules are read again after this time, in case a watch was missed.
@@ -137,6 +141,39 @@ impl Rules {
         let body = strip::open_body(self.0.sealer(), &db, doc, &document.body)?;
         let rule = Rule::accepted(&body).ok().flatten();
         Ok(rule.map(|rule| compiled(&db, &document, rule)))
+    }
+
+    /// Pauses or resumes a rule: sets its `enabled`. Returns its revision.
+    pub async fn set_enabled(&self, db: &Db, id: &str, enabled: bool) -> Result<Rev, ServiceError> {
+        let docs = self.0.docs();
+        let set = |tx: Transaction| async move {
+            let document = docs.get_in(&tx, db, id, &ReadOptions::default()).await?;
+            let body = strip::open_body(self.0.sealer(), db, id, &document.body)?;
+            let is_enabled = body.get(ENABLED).and_then(Json::as_bool);
+            if is_enabled.unwrap_or(true) == enabled {
+                return Ok(document.rev);
+            }
+            let mut members = body.as_object().unwrap_or_default().to_vec();
+            members.retain(|(name, _)| name != ENABLED);
+            members.push((ENABLED.to_owned(), Json::Bool(enabled)));
+            let body = Json::Object(members);
+            let stub = |attachment: docstore::Attachment| NewAttachment {
+                name: attachment.name,
+                revpos: Some(attachment.revpos),
+                content: None,
+            };
+            let edit = Edit {
+                sealed: strip::seal_body(self.0.sealer(), db, id, &body, None),
+                id: document.id,
+                revisions: Some(Revisions::from(document.rev)),
+                deleted: false,
+                body: body.to_string(),
+                attachments: document.attachments.into_iter().map(stub).collect(),
+            };
+            docs.put_in(&tx, db, &edit, EditMode::NewEdits, &self.hook())
+                .await
+        };
+        docs.store().transact("enable_rule", set).await
     }
 
     /// Whether a rule is still enabled, in this revision.

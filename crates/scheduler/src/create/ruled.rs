@@ -1,15 +1,18 @@
 //! Replications that rules ask for: a rule is a document about one database or many, each of which has a job of its own.
 
-use docstore::{InstanceId, ReadOptions};
+use docstore::{Db, InstanceId, ReadOptions};
 use document::json::Json;
-use jobs::{JobId, Op};
+use jobs::{Add, JobId, Op, Query, Signal, State};
 use store::Transaction;
 
 use super::owner::Rank;
-use crate::data::{JobData, Origin, document_job_id};
+use crate::data::{JobData, Origin, document_job_id, rule_jobs_start};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 use replication::params::{Grant, Replication};
+
+/// Jobs per page of a listing.
+const PAGE: usize = 100;
 
 /// A replication that a rule asks for.
 #[derive(Clone, Debug)]
@@ -86,6 +89,61 @@ impl Replications {
         ruled: &Ruled,
     ) -> Result<(), ServiceError> {
         self.drop_job_in(tx, op, &ruled.job()).await.map(drop)
+    }
+
+    /// Runs the replications of a rule now, and those that run once more afterwards. Returns how many there are. After an
+    /// error some were triggered and others not.
+    pub async fn trigger_rule(&self, db: &Db, doc_id: &str) -> Result<u64, ServiceError> {
+        let start = rule_jobs_start(db.instance(), doc_id);
+        let query = Query {
+            to: Some(JobId::new(format!("{start}\u{10ffff}"))?),
+            from: Some(JobId::new(start)?),
+            ..Query::default()
+        };
+        let (jobs, mut cursor, mut triggered) = (&self.0.jobs, None, 0);
+        loop {
+            let page = jobs.list(&self.0.ty, &query, cursor.as_ref(), PAGE).await?;
+            for listed in &page.jobs {
+                let (op, id) = (jobs.op(), &listed.info.id);
+                let trigger = |tx: Transaction| async move {
+                    self.trigger_in(&tx, &op, id, (db, doc_id)).await
+                };
+                triggered += u64::from(jobs.store().transact("trigger", trigger).await?);
+            }
+            cursor = page.cursor;
+            if cursor.is_none() {
+                self.0.kept.outdate();
+                return Ok(triggered);
+            }
+        }
+    }
+
+    /// False if the job is not one of this rule.
+    async fn trigger_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &JobId,
+        (db, doc_id): (&Db, &str),
+    ) -> Result<bool, ServiceError> {
+        let Some((info, data)) = self.job_in(tx, job).await? else {
+            return Ok(false);
+        };
+        let is_of_rule = matches!(&data.origin, Origin::Rule { instance, doc_id: id, .. }
+            if id == doc_id && *instance == db.instance().to_string());
+        if !is_of_rule || data.spec.is_none() {
+            return Ok(false);
+        }
+        if info.state == State::Running {
+            let add = Add::new(job.clone(), "").due_ms(op.now_ms);
+            let signal = Signal { add, create: false };
+            (self.0.jobs)
+                .signal_many_in(tx, op, &self.0.ty, &[signal])
+                .await?;
+        } else {
+            self.restart_in(tx, op, job).await?;
+        }
+        Ok(true)
     }
 
     /// Whether the rule of a job is still there in the same revision.

@@ -99,6 +99,7 @@ pub(super) fn body(path: &str) -> Value {
             members(&json!({"admins": group, "members": group}), &[])
         }
         "_test" => trial(),
+        "_rewind" => rewind(),
         "_revs_limit" => json!({"type": "integer", "minimum": 1}),
         "{docid}" | "{db}" => object(),
         _ => json!({}),
@@ -111,6 +112,13 @@ fn trial() -> Value {
     let texts = json!({"type": "array", "items": {"type": "string"}});
     let id = json!({"type": "string"});
     let fields = json!({"rule": object, "id": id, "databases": texts, "change": change});
+    members(&fields, &[])
+}
+
+fn rewind() -> Value {
+    let text = json!({"type": "string"});
+    let since = json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]});
+    let fields = json!({"since": since, "source": text, "database": text});
     members(&fields, &[])
 }
 

@@ -9,7 +9,7 @@ use document::matching::matches;
 use jobs::{Failure, Finish, Held, Task};
 use store::Transaction;
 
-use super::{Listening, Place, Refused, Sender, millis};
+use super::{Listening, Place, Refused, SINCE_NOW, Sender, millis};
 use crate::rule::call::{Call, Retry};
 use crate::rule::document::Task as Todo;
 use crate::rule::pattern::Captures;
@@ -67,6 +67,9 @@ impl<S: Sender> Listening<S> {
         let sources = Arc::clone(&self.sources.borrow());
         let source = sources.iter().find(|source| source.name() == place.source);
         let (Some(rule), Some(source)) = (rule, source) else {
+            if self.is_paused(&place).await? {
+                return Ok(Finish::done());
+            }
             return self.forget(&task).await;
         };
         let captures = rule.rule.databases.captures_by_name(&place.db);
@@ -100,6 +103,13 @@ impl<S: Sender> Listening<S> {
         let ended = run.catch_up(&database, webhook).await;
         let place = run.place;
         self.end(&task, place, ended).await
+    }
+
+    /// Whether the rule is there, but disabled: then its place is kept.
+    async fn is_paused(&self, place: &Place) -> Result<bool, Failure> {
+        let rules = &self.listeners.rules;
+        let rule = rules.named(&place.rules, &place.rule).await?;
+        Ok(rule.is_some_and(|rule| Some(rule.id) == place.rule_id() && !rule.rule.enabled))
     }
 
     async fn end(
@@ -162,6 +172,14 @@ fn pause(retry: &Retry, failures: u32, task: &Task<Place>) -> Duration {
 impl<S: Sender> Run<'_, S> {
     /// False if there is more to do.
     async fn catch_up(&mut self, database: &Database, webhook: &Webhook) -> Result<bool, Stop> {
+        if self.place.since.as_deref() == Some(SINCE_NOW) {
+            let info = match database.info().await {
+                Err(couch::Error::NotFound(_)) => return Err(Stop::Missing),
+                info => info?,
+            };
+            self.place.since = Some(info.update_seq.to_query());
+            return Ok(true);
+        }
         for _ in 0..PAGES_MAX {
             let rows = match self.page(database).await {
                 Err(couch::Error::NotFound(_)) => return Err(Stop::Missing),

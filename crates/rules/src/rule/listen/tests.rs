@@ -147,6 +147,7 @@ impl Fixture {
             body["_rev"] = json!(before.rev.to_string());
         }
         let text = body.to_string();
+        let is_active = body["_deleted"] != true && body["enabled"] != false;
         let doc = Doc::parse(&text).unwrap();
         let edit = Edit::new(doc.id.clone().unwrap(), doc).unwrap();
         let edit = self.rules.prepare(&self.db, edit).unwrap();
@@ -157,7 +158,7 @@ impl Fixture {
             .unwrap();
         let known = |set: &Arc<Set>| {
             let found = set.iter().find(|rule| rule.id.doc == edit.id);
-            found.map(|rule| rule.rev.clone()) == (!edit.deleted).then(|| rev.to_string())
+            found.map(|rule| rule.rev.clone()) == is_active.then(|| rev.to_string())
         };
         self.set.wait_for(known).await.unwrap();
     }
@@ -295,6 +296,28 @@ async fn calls_that_block_are_made_in_order_until_each_succeeds() {
     assert!(fixture.sent.try_recv().is_err() && fixture.enqueued.try_recv().is_err());
 }
 
+/// Defect D1: Spiegel repeated it at once, for ever.
+#[tokio::test]
+async fn d1_a_call_that_blocks_and_fails_waits() {
+    let mut fixture = Fixture::new().await;
+    fixture.answers.lock().unwrap().push_back(refused());
+    let retry = json!({"delay_sec": 600});
+    fixture
+        .rule(on_change(&json!({"since": 0, "retry": retry})))
+        .await;
+    fixture.put(&["1"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    let now_ms = fixture.rules.replications().jobs().clock().now_ms();
+    let waits = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, place)| {
+            info.state == State::Pending && place.failures == 1 && info.due_ms > now_ms + 400_000
+        })
+    };
+    fixture.job("r", waits).await;
+    assert!(fixture.sent.try_recv().is_err());
+}
+
 #[tokio::test]
 async fn a_call_that_fails_too_often_becomes_a_delivery() {
     let mut fixture = Fixture::new().await;
@@ -405,6 +428,81 @@ async fn an_edited_rule_applies_from_the_next_change_on() {
     fixture.gate.add_permits(1_000);
     fixture.gone("r").await;
     assert!(fixture.sent.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_paused_rule_keeps_its_place() {
+    let mut fixture = Fixture::new().await;
+    fixture.gate.forget_permits(1_000);
+    fixture.answers.lock().unwrap().extend([Ok(()), refused()]);
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1", "2"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "1");
+    fixture.gate.add_permits(1);
+    assert_eq!(next(&mut fixture.sent).await, "2");
+    let paused = json!({"since": 0, "enabled": false});
+    fixture.rule(on_change(&paused)).await;
+    fixture.gate.add_permits(1_000);
+    fixture.finished("r").await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "2");
+    fixture.finished("r").await;
+    assert!(fixture.sent.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_rule_is_triggered_and_rewound() {
+    let mut fixture = Fixture::new().await;
+    fixture.rule(on_change(&json!({"since": 0}))).await;
+    fixture.put(&["1", "2"]);
+    fixture.signal(Event::Updated, None).await;
+    for expected in ["1", "2"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+    fixture.finished("r").await;
+    let listeners = Listeners::open(fixture.rules.clone()).await.unwrap();
+    let rule = RuleId {
+        instance: fixture.db.instance(),
+        doc: "r".to_owned(),
+    };
+    let rewind = async |db: &str, to: Rewind| {
+        let only = Only {
+            database: Some(db.to_owned()),
+            ..Only::default()
+        };
+        listeners.rewind(&rule, &only, &to).await.unwrap()
+    };
+    assert_eq!(rewind("b", Rewind::Now).await, 0);
+    assert_eq!(rewind("a", Rewind::Seq("0".to_owned())).await, 1);
+    for expected in ["1", "2"] {
+        assert_eq!(next(&mut fixture.sent).await, expected);
+    }
+    fixture.finished("r").await;
+
+    // The feed has not told yet.
+    fixture.put(&["3"]);
+    assert_eq!(listeners.trigger(&rule).await.unwrap(), 1);
+    assert_eq!(next(&mut fixture.sent).await, "3");
+    fixture.finished("r").await;
+
+    fixture.put(&["left out"]);
+    assert_eq!(rewind("a", Rewind::Now).await, 1);
+    let is_there = |job: Option<(&JobInfo, Place)>| {
+        job.is_some_and(|(info, place)| {
+            info.state == State::Finished && place.since.as_deref() != Some(SINCE_NOW)
+        })
+    };
+    fixture.job("r", is_there).await;
+    fixture.put(&["4"]);
+    fixture.signal(Event::Updated, None).await;
+    assert_eq!(next(&mut fixture.sent).await, "4");
+    let other = RuleId {
+        doc: "other".to_owned(),
+        ..rule.clone()
+    };
+    assert_eq!(listeners.trigger(&other).await.unwrap(), 0);
 }
 
 /// SP-T022, SP-T142: the place is kept for a while, and a database made anew is read from its beginning.
