@@ -2,7 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -43,8 +43,8 @@ class Program {
 
 export class Service {
   // Both roles on a directory of their own, and the servers of a demo, the first of which has a database `orders`
-  // that gets a document a second. With `upstream`, it stands in front of that server.
-  static async start({ upstream = false } = {}) {
+  // that gets a document a second. With `upstream`, it stands in front of that server; with `follow`, it follows it.
+  static async start({ upstream = false, follow = false } = {}) {
     const service = new Service();
     service.demo = new Program(["demo", "--documents", "300"], [/^source\s+(\S+)/, /^target\s+(\S+)/, /^log in\s+admin:(\S+)/]);
     [service.source, service.target, service.peerPassword] = await service.demo.found;
@@ -52,6 +52,12 @@ export class Service {
     const settings = ["replicator.stats_update_interval_sec=1", "replicator.min_backoff_penalty_sec=2"];
     if (upstream) settings.push(`upstream.url=${new URL(service.source).origin}`);
     const args = ["serve", "--listen", "127.0.0.1:0", "--store", `lmdb:${join(service.directory, "data")}`, "--admin", `root:${PASSWORD}`];
+    if (follow) {
+      const file = join(service.directory, "davenport.toml");
+      const url = new URL(service.source).origin.replace("//", `//admin:${service.peerPassword}@`);
+      await writeFile(file, `[sources.demo]\nurl = "${url}"\n`);
+      args.push("--config", file);
+    }
     service.program = new Program([...args, ...settings.flatMap((setting) => ["--set", setting])], [/^davenport listens on (\S+)/, /^(davenport is ready)/]);
     [service.url] = await service.program.found;
     return service;

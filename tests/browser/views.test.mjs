@@ -30,6 +30,7 @@ const VIEWS = [
   ["list", "Replications", () => "#/replications?states=paused&sort=id&descending=true", "Replications"],
   ["jobs of the first version", "Replications", () => "#/jobs?states=paused", "Replications"],
   ["documents of the first version", "Replications", () => "#/docs?q=orders&database=_replicator", "Replications"],
+  ["rules", "Rules", () => "#/rules?state=dead", "Rules"],
   ["nodes", "Nodes", () => "#/nodes", "Nodes"],
   ["create", "Create", () => "#/new", "Create replication"],
   ["job", "Replications", () => `#/job/${encodeURIComponent(job)}`, ID],

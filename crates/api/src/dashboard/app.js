@@ -12,6 +12,7 @@ import { nodes } from "./views/nodes.js";
 import { overview } from "./views/overview.js";
 import { replicationOfDocument, replicationOfJob } from "./views/replication.js";
 import { replications } from "./views/replications.js";
+import { rules } from "./views/rules.js";
 
 const LIST = { tab: "replications", make: ({ parameters }) => replications(parameters) };
 const VIEWS = {
@@ -22,6 +23,7 @@ const VIEWS = {
   docs: LIST,
   job: { tab: "replications", make: ({ parts }) => replicationOfJob(...parts) },
   doc: { tab: "replications", make: ({ parts }) => replicationOfDocument(...parts) },
+  rules: { tab: "rules", make: ({ parameters }) => rules(parameters) },
   nodes: { tab: "nodes", make: () => nodes() },
   new: { tab: "new", make: () => create() },
 };

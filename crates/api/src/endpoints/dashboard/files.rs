@@ -40,6 +40,7 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
         JS "views/overview.js",
         JS "views/replication.js",
         JS "views/replications.js",
+        JS "views/rules.js",
         CSS "css/base.css",
         CSS "css/controls.css",
         CSS "css/bar.css",

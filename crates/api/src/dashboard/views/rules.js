@@ -1,0 +1,137 @@
+// Rules with their states, and calls of webhooks with the last responses.
+
+import { explain, orElse, path, query, request } from "../lib/api.js";
+import { el, keyed, put, use } from "../lib/dom.js";
+import { ago, count, localTime, number, until } from "../lib/format.js";
+import { poll } from "../lib/live.js";
+import { act, toast } from "../lib/messages.js";
+import { stateOf } from "../lib/replications.js";
+
+const POLL_MS = 4000;
+const RULES_MAX = 200;
+const CALLS_MAX = 50;
+const TYPES = ["replicator", "on_change"];
+// The colour of a delivery's state is that of a replication's.
+const COLOURS = { delivered: "completed", dead: "failed" };
+
+export function rules(parameters) {
+  const view = use("t-rules");
+  view.calls.value = parameters.get("state") ?? "";
+  const rulePoll = poll(POLL_MS, async (signal) => {
+    const all = await listed(signal);
+    view.incomplete.hidden = all.length < RULES_MAX;
+    put(view.total, number(all.length));
+    keyed(view.rules, all, ({ db, doc }) => `${db}/${doc._id}`, () => ruleRow(() => rulePoll.now()));
+    view.noRules.hidden = all.length > 0;
+  }, (error) => toast(`Cannot list rules. ${explain(error)}`, "bad"));
+  const callPoll = poll(POLL_MS, async (signal) => {
+    const { deliveries } = await request(`_deliveries${query({ state: view.calls.value, limit: CALLS_MAX })}`, { signal });
+    keyed(view.deliveries, deliveries, ({ id }) => id, () => callRow(() => callPoll.now()));
+    view.noCalls.hidden = deliveries.length > 0;
+    view.more.hidden = deliveries.length < CALLS_MAX;
+  }, (error) => toast(`Cannot list calls. ${explain(error)}`, "bad"));
+  view.calls.addEventListener("change", () => {
+    history.replaceState(null, "", `#/rules${query({ state: view.calls.value })}`);
+    callPoll.now();
+  });
+  return { title: "Rules", root: view.root };
+}
+
+// The rules of all databases, with the runs of their replications.
+async function listed(signal) {
+  const names = await request("_all_dbs", { signal });
+  const all = [];
+  for (const db of names.filter((name) => name === "spiegel" || /(^|\/)_rules$/.test(name))) {
+    const { rows } = await request(`${path(db)}/_all_docs${query({ include_docs: true, limit: RULES_MAX - all.length })}`, { signal });
+    all.push(...rows.filter(({ doc }) => TYPES.includes(doc?.type)).map(({ doc }) => ({ db, doc })));
+    if (all.length >= RULES_MAX) break;
+  }
+  await Promise.all(all.map(async (rule) => {
+    if (rule.doc.type !== "replicator") return;
+    rule.run = await request(`_scheduler/docs/${path(rule.db, rule.doc._id)}`, { signal }).catch(orElse(null));
+  }));
+  return all;
+}
+
+// A URL, maybe with variables, without what may be credentials.
+function bare(side) {
+  const url = String(side?.url ?? side ?? "").replace(/[?#].*$/, "");
+  return url.replace(/^([a-z]+:\/\/)[^/]*@/, "$1");
+}
+
+const cell = (label, ...children) => el("td", { "data-label": label }, ...children);
+
+function badgeOf(node, state) {
+  node.className = `badge ${COLOURS[state] ?? state}`;
+  put(node, state);
+}
+
+function ruleRow(again) {
+  const name = el("span"), where = el("span", { class: "dim small where" }), does = el("span", { class: "end" });
+  const state = el("span"), run = cell("Last run"), position = cell("Position");
+  const pause = el("button", { type: "button" }), trigger = el("button", { type: "button" }, "Trigger");
+  let shown;
+  const post = (button, action, verb, told) => act(button, `${verb} ${shown.doc._id}`, async () => {
+    const answer = await request(`${path(shown.db, shown.doc._id, action)}`, { method: "POST", json: {} });
+    toast(told(answer));
+    await again();
+  });
+  pause.addEventListener("click", () => shown.doc.enabled === false
+    ? post(pause, "_resume", "resume", () => `Resumed ${shown.doc._id}.`)
+    : post(pause, "_pause", "pause", () => `Paused ${shown.doc._id}. Its place is kept.`));
+  trigger.addEventListener("click", () =>
+    post(trigger, "_trigger", "trigger", ({ triggered }) => `Triggered ${shown.doc._id} in ${count(triggered, "database")}.`));
+  return {
+    node: el("tr", {}, el("th", { scope: "row" }, name, where), cell("Does", does), cell("State", state), run, position,
+      el("td", {}, el("span", { class: "actions" }, pause, trigger))),
+    update(item) {
+      shown = item;
+      const { db, doc, run: row } = item;
+      const paused = doc.enabled === false;
+      put(name, doc._id);
+      put(where, db);
+      put(does, doc.type === "replicator"
+        ? `${bare(doc.source)} → ${bare(doc.target)}`
+        : `${(doc.method ?? "GET").toUpperCase()} ${bare(doc.url)}`);
+      badgeOf(state, paused ? "paused" : row?.job_id ? stateOf(row) : "active");
+      put(run, ago(row?.info?.last_run ?? row?.last_updated));
+      put(position, row?.info?.checkpointed_source_seq?.toString().slice(0, 12) ?? "–");
+      position.title = row?.info?.checkpointed_source_seq ?? "";
+      put(pause, paused ? "Resume" : "Pause");
+      trigger.disabled = paused;
+    },
+  };
+}
+
+function callRow(again) {
+  const rule = el("span"), change = el("span", { class: "dim small where" }), target = el("span", { class: "end" });
+  const state = el("span"), tries = el("td", { class: "num", "data-label": "Attempts" });
+  const last = cell("Last response"), next = cell("Next attempt");
+  const replay = el("button", { type: "button" }, "Replay");
+  let shown;
+  replay.addEventListener("click", () => act(replay, `replay the call of ${shown.rule}`, async () => {
+    await request(`_deliveries/${path(shown.id)}/_replay`, { method: "POST" });
+    toast("The call is made again.");
+    await again();
+  }));
+  return {
+    node: el("tr", {}, el("th", { scope: "row" }, rule, change), cell("Call", target), cell("State", state), tries, last, next,
+      el("td", {}, replay)),
+    update(item) {
+      shown = item;
+      put(rule, item.rule);
+      put(change, [item.db, item.doc_id].filter(Boolean).join("/"));
+      put(target, `${item.method} ${item.url}`);
+      badgeOf(state, item.state);
+      put(tries, number(item.attempts));
+      put(last, response(item));
+      last.title = [localTime(item.last?.started), item.last?.body].filter(Boolean).join("\n");
+      put(next, item.state === "pending" ? until(item.next) : "–");
+    },
+  };
+}
+
+function response({ last, reason }) {
+  if (!last) return reason ?? "–";
+  return last.status ? `${last.status} in ${number(last.took_ms)} ms` : (last.error ?? reason ?? "–");
+}
