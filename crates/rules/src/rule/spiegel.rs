@@ -1,18 +1,57 @@
-//! Spiegel's own tests of its change processor and its rules cache, by the numbers of the specification.
+//! Spiegel's own tests by the numbers of the specification, those of its change processor and its rules cache here, and
+//! which test guards against each of its defects.
 //!
-//! | scenario | here |
+//! | scenarios | about | here |
+//! |---|---|---|
+//! | T001–T005 | back-off | kept: `deliver/delivery.rs`. A limit leads to a dead letter |
+//! | T010–T015, T160–T164, T174, T175 | making documents dirty in bulk, and conflicts of that | left out: a signal is a transaction, in which nothing conflicts with what was read before. What is to hold, one run after any number of changes and none lost, is in the `jobs` tests of signals |
+//! | T020, T021, T024–T026, T028, T030 | reading changes | kept: `listen/tests.rs` |
+//! | T022, T023, T142, T143, T151, T153 | a database that is gone | kept: `listen/tests.rs`, `a_database_may_go_and_come_back` |
+//! | T027, T031–T033 | failed calls | kept: `listen/tests.rs`, and `tests/deliver/suite/retries.rs`. All errors are retried; the limit leads to a dead letter |
+//! | T029 | names in a list of retries | left out: there is no such list |
+//! | T040, T041, T043, T044, T047–T049 | calls | kept |
+//! | T042, T100 | passwords | kept: `deliver/passwords.rs` |
+//! | T045, T046 | debouncing | kept: `deliver/identity.rs`, `tests/deliver/suite/jobs.rs`. Method and body count, too |
+//! | T050, T051 | `block` | kept: `listen/tests.rs`. It is true unless the rule says otherwise (the design document, not the code) |
+//! | T052, T053 | several rules | changed: each has a place of its own, so they do not wait for each other |
+//! | T054, T056, T057, T059, T061 | responses | kept: `deliver/delivery.rs`, `tests/deliver/suite/requests.rs`. An invalid scheme is refused when the rule is written |
+//! | T055, T058 | redirects | changed: they are failures |
+//! | T060 | requests in flight | left out: it pins an implementation |
+//! | T070–T077, T182–T187 | command line and kinds of processes | left out: there is one program; its options are tested in `node` |
+//! | T080 | stored values | left out: it pins an implementation |
+//! | T090–T093 | rules and conditions | kept |
+//! | T094 | errors of the rules cache | kept: `store/tests.rs`, `a_watcher_follows_the_rules` |
+//! | T110–T122, T128–T132, T135–T137, T154, T155 | locks and stalled work | changed: locks are those of jobs, with heartbeats; `jobs` tests them with simulations and golden scripts. `a_killed_node_repeats_its_call` in `tests/deliver/suite/jobs.rs` |
+//! | T123, T124, T139 | work at the start | kept: `tests/sources/main.rs`, `another_node_goes_on_where_the_last_one_stopped` |
+//! | T125–T127, T140, T141 | conflicts of Spiegel's own documents | left out: the state is not in documents |
+//! | T133, T138, T197, T198 | errors of the feed | changed: they are retried. `what_cannot_be_followed_lets_nothing_sleep` |
+//! | T134, T199 | stop before start | left out: it pins an implementation |
+//! | T144–T150, T176, T177 | `dirty_after_milliseconds` | kept as `trigger.delay_sec`: `spiegels_own_members_mean_nothing`; due times are those of jobs |
+//! | T152 | other errors | kept: `listen/tests.rs`, `nothing_is_missed_while_commits_fail_or_have_unknown_outcomes` |
+//! | T170, T171, T173 | replications | kept: `tests.rs`, `replications_follow_their_own_server`, and `spiegels_own_members_mean_nothing`. A bare name is refused |
+//! | T172 | a missing URL in the log | left out: a rule without URL is refused |
+//! | T180 | anonymous access | kept: `api`'s table of routes and roles |
+//! | T181 | not installed | left out: nothing is installed |
+//! | T190–T192, T194, T195 | batches of the feed | kept: `tests/sources`, and `names_match_as_they_are_and_as_they_stand_in_urls` |
+//! | T193, T196 | the position in the feed | changed: it is saved with each batch |
+//!
+//! | defect | guarded by |
 //! |---|---|
-//! | T040, T041, T043, T044, T049 | kept |
-//! | T042, T045 | deliveries add passwords, and compare calls by method, URL and body |
-//! | T046 | deliveries have it: their ids make debounced calls one |
-//! | T047, T048 | kept |
-//! | T050, T051 | `block`, which is true unless it is said (the design document, not the code); its effect is a test of listening |
-//! | T052, T053 | each rule has its own place in a database's changes, so rules do not wait for each other |
-//! | T054–T059, T061 | responses are tests of deliveries; T055 and T058 changed: redirects are failures |
-//! | T060 | left out: it pins an implementation |
-//! | T090–T093 | kept |
-//! | T094 | tests of the store's copy of rules |
-//! | T100, and the defect D6 | deliveries have passwords and tests of them |
+//! | D1 no back-off with `block` | `listen/tests.rs`, `d1_a_call_that_blocks_and_fails_waits` |
+//! | D2 numbers in `params` | `d2_params_are_any_json` |
+//! | D3 debouncing by the template | `d3_debounced_calls_have_their_own_url`; `deliver/identity.rs` |
+//! | D4 debouncing per process | `tests/deliver/suite/jobs.rs`, `equal_debounced_calls_are_two`; `retries.rs`, `a_failed_call_is_repeated` |
+//! | D5 calls skipped at the limit | `tests/deliver/suite/retries.rs`, `calls_can_be_limited`; `listen/tests.rs`, `a_call_that_fails_too_often_becomes_a_delivery` |
+//! | D6 the query lost with a password | `deliver/passwords.rs`, `d6_sp_t042_…` |
+//! | D7 the position saved past what was handled | `tests/sources/main.rs`, `another_node_goes_on_where_the_last_one_stopped` |
+//! | D8 a failed dispatch stops the feed | `listen/tests.rs`, `nothing_is_missed_while_commits_fail_or_have_unknown_outcomes`, for listening; not yet for feeds |
+//! | D9 replications without back-off | replications of rules are those of `scheduler`, whose tests have back-off |
+//! | D10 retries by accident of a conflict | `listen/tests.rs`, `calls_that_do_not_block_are_enqueued_once`, with more than a page of changes |
+//! | D11 the host ignored | `tests.rs`, `replications_follow_their_own_server` |
+//! | D12 the default of `block` | `d12_rules_block_unless_they_say_otherwise` |
+//! | D13 values not encoded | `d13_values_are_encoded_in_urls` |
+//! | D14 no time-out, redirects | `tests/deliver/suite/requests.rs`, `silence_ends`, `redirects_are_not_followed` |
+//! | D15 all changes of all time | `listen/tests.rs`, `d15_rules_begin_now_unless_they_say_otherwise` |
 
 use serde_json::{Value, json};
 
