@@ -12,7 +12,7 @@
 
 use docstore::InstanceId;
 use store::KeyRange;
-use store::tuple::{TuplePack, pack, unpack};
+use store::tuple::{below, pack, unpack};
 
 use crate::rule::set::RuleId;
 
@@ -74,15 +74,6 @@ pub(crate) fn all_seen(server: &str) -> KeyRange {
 pub(crate) fn seen_database(key: &[u8]) -> Option<String> {
     let (_, _, _, database) = unpack::<(u16, u16, String, String)>(key).ok()?;
     Some(database)
-}
-
-/// The keys that go on where a tuple ends.
-fn below(tuple: &impl TuplePack) -> KeyRange {
-    let prefix = pack(tuple);
-    let (mut begin, mut end) = (prefix.clone(), prefix);
-    begin.push(0x00);
-    end.push(0xff);
-    KeyRange::new(begin, end)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@
 use docstore::InstanceId;
 use jobs::JobId;
 use store::KeyRange;
-use store::tuple::{TuplePack, pack, unpack};
+use store::tuple::{below, pack, unpack};
 
 use crate::fault::ServiceError;
 
@@ -198,15 +198,6 @@ pub(crate) fn last_job(key: &[u8]) -> Result<JobId, ServiceError> {
         }
     };
     Ok(JobId::new(job)?)
-}
-
-/// The keys that go on where a tuple ends.
-fn below(tuple: &impl TuplePack) -> KeyRange {
-    let prefix = pack(tuple);
-    let (mut begin, mut end) = (prefix.clone(), prefix);
-    begin.push(0x00);
-    end.push(0xff);
-    KeyRange::new(begin, end)
 }
 
 #[cfg(test)]

@@ -54,9 +54,8 @@ mod stats;
 mod store;
 mod transaction;
 mod transfer;
+pub mod tuple;
 mod watch;
-
-pub use foundationdb_tuple as tuple;
 
 pub use call::{Call, Priority};
 pub use counting::{Counting, Part, Traffic};
