@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::{PoisonError, RwLock};
 
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +25,17 @@ impl Kind {
     }
 }
 
+/// How unreliable `_db_updates` is: probabilities per 1,000 events.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FeedFaults {
+    /// The event is lost, as when CouchDB's buffer of them is.
+    pub lose: u32,
+    /// The event of another database is reported again after it.
+    pub repeat: u32,
+    /// The event is reported after the next one.
+    pub reorder: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Events {
     state: RwLock<State>,
@@ -34,6 +47,41 @@ struct State {
     seq: u64,
     by_seq: BTreeMap<u64, (Kind, String)>,
     latest: HashMap<(Kind, String), u64>,
+    faults: Option<(FeedFaults, StdRng)>,
+    /// To be reported after the next event.
+    held: Option<(Kind, String)>,
+}
+
+impl State {
+    fn add(&mut self, kind: Kind, database: String) {
+        self.seq += 1;
+        let before = self.latest.insert((kind, database.clone()), self.seq);
+        if let Some(before) = before {
+            self.by_seq.remove(&before);
+        }
+        self.by_seq.insert(self.seq, (kind, database));
+    }
+
+    fn add_faulty(&mut self, kind: Kind, database: &str) {
+        let event = (kind, database.to_owned());
+        let Some((faults, rng)) = &mut self.faults else {
+            return self.add(event.0, event.1);
+        };
+        let mut happens = |per_mille| rng.random_range(0..1000) < per_mille;
+        let (lost, repeats) = (happens(faults.lose), happens(faults.repeat));
+        let late = self.held.is_none() && happens(faults.reorder);
+        let first = self.by_seq.first_key_value();
+        let repeated = first.map(|(_, event)| event.clone()).filter(|_| repeats);
+        let held = self.held.take();
+        if late {
+            self.held = Some(event);
+        } else if !lost {
+            self.add(event.0, event.1);
+        }
+        for (kind, database) in held.into_iter().chain(repeated) {
+            self.add(kind, database);
+        }
+    }
 }
 
 impl Events {
@@ -46,13 +94,13 @@ impl Events {
 
     pub(crate) fn add(&self, kind: Kind, database: &str) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.seq += 1;
-        let seq = state.seq;
-        if let Some(before) = state.latest.insert((kind, database.to_owned()), seq) {
-            state.by_seq.remove(&before);
-        }
-        state.by_seq.insert(seq, (kind, database.to_owned()));
-        self.updates.send_replace(seq);
+        state.add_faulty(kind, database);
+        self.updates.send_replace(state.seq);
+    }
+
+    pub(crate) fn set_faults(&self, seed: u64, faults: FeedFaults) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.faults = Some((faults, StdRng::seed_from_u64(seed)));
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {

@@ -40,6 +40,7 @@ mod supervisor;
 
 pub use attachment::Attachment;
 pub use compare::{Contents, Difference, Leaf, compare};
+pub use events::FeedFaults;
 pub use faults::{Fault, Faults, Injected, On, Profile};
 pub use functions::{Functions, Objection, Query, UserContext, sources};
 pub use listener::Door;

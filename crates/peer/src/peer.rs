@@ -16,6 +16,7 @@ use crate::attachment::{Content, Sent};
 use crate::auth::Password;
 use crate::compare::Contents;
 use crate::db::{Database, Incoming, Slot};
+use crate::events::FeedFaults;
 use crate::faults::{Faults, Injected};
 use crate::functions::UserContext;
 use crate::http::Context;
@@ -171,6 +172,11 @@ impl Peer {
     /// Replaces the plan of faults; counting starts over.
     pub fn set_faults(&self, faults: Faults) {
         self.server.faults.set(faults);
+    }
+
+    /// Makes `_db_updates` unreliable, or with the default reliable again.
+    pub fn set_feed_faults(&self, seed: u64, faults: FeedFaults) {
+        self.server.events.set_faults(seed, faults);
     }
 
     /// All faults that were injected.
