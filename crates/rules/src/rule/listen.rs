@@ -23,7 +23,7 @@ pub use control::{Only, Rewind};
 use super::call::Call;
 use super::databases::Event;
 use super::document::Task;
-use super::set::{RuleId, Set};
+use super::set::{Compiled, RuleId, Set};
 use super::store::Rules;
 use super::webhook::Since;
 use crate::source::options::Source;
@@ -118,10 +118,12 @@ impl Listeners {
         &self.ty
     }
 
-    /// The signals to send, in the transaction that moves on in the source's feed, because of an event about a database.
+    /// The signals to send, in the transaction that moves on in the source's feed, because of an event about a database,
+    /// each with its rule.
     ///
     /// A rule that begins now begins behind `seen`, the database's sequence when it was last looked at. If it has never
-    /// been looked at, the rule begins with the newest change: earlier ones may be old.
+    /// been looked at, the rule begins with the newest change: earlier ones may be old, unless the caller knows [that they
+    /// are not](Self::from_the_start).
     pub fn signals(
         set: &Set,
         source: &Source,
@@ -129,7 +131,7 @@ impl Listeners {
         event: Event,
         now_ms: i64,
         seen: Option<&Seq>,
-    ) -> Vec<Signal> {
+    ) -> Vec<(Arc<Compiled>, Signal)> {
         let deleted = event == Event::Deleted;
         // Whatever a rule is about, its job has to know that the database is gone.
         let matching = set.matching(source, db, event).into_iter();
@@ -138,7 +140,7 @@ impl Listeners {
         } else {
             Vec::new()
         };
-        let signal = |(rule, _): (Arc<super::Compiled>, _)| {
+        let signal = |(rule, _): (Arc<Compiled>, _)| {
             let Task::Call(webhook) = &rule.rule.task else {
                 return None;
             };
@@ -151,7 +153,7 @@ impl Listeners {
                 since: match (&webhook.since, event, seen) {
                     (Since::Seq(seq), ..) => Some(seq.clone()),
                     (Since::Now, Event::Created, _) => Some("0".to_owned()),
-                    (Since::Now, _, seen) => seen.map(Seq::to_query),
+                    (Since::Now, _, seen) => seen.filter(|seq| !seq.is_null()).map(Seq::to_query),
                 },
                 failures: 0,
                 began_ms: 0,
@@ -161,15 +163,22 @@ impl Listeners {
             let due_ms = now_ms.saturating_add(millis(webhook.pace.delay_sec));
             let id = rule.id.job(&[source.name(), db]);
             let add = Add::new(id, data).due_ms(due_ms);
-            Some(Signal {
-                add,
-                create: !deleted,
-            })
+            let create = !deleted;
+            Some((rule, Signal { add, create }))
         };
         let mut signals: Vec<_> = matching.chain(gone).filter_map(signal).collect();
-        signals.sort_by(|a, b| a.add.id.cmp(&b.add.id));
-        signals.dedup_by(|a, b| a.add.id == b.add.id);
+        signals.sort_by(|(_, a), (_, b)| a.add.id.cmp(&b.add.id));
+        signals.dedup_by(|(_, a), (_, b)| a.add.id == b.add.id);
         signals
+    }
+
+    /// The same signal for a database that is newer than its rule, which is about all of its changes then.
+    pub(crate) fn from_the_start(mut signal: Signal) -> jobs::Result<Signal> {
+        if let Ok(mut place) = serde_json::from_slice::<Place>(&signal.add.data) {
+            place.since.get_or_insert_with(|| "0".to_owned());
+            signal.add.data = jobs::encode(&place)?;
+        }
+        Ok(signal)
     }
 }
 

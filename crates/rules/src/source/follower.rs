@@ -117,10 +117,10 @@ impl<'a> Follower<'a> {
                 }
             }
         };
-        let (book, source) = (self.book, self.source);
+        let reactions = self.reactions.clone();
         tokio::select! {
             followed = self.follow_by_choice(&connection) => followed,
-            error = seed_forever(book, source, &connection) => Err(error),
+            error = seed_forever(reactions, &connection) => Err(error),
         }
     }
 

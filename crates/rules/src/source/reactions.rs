@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use couch::Seq;
 use jobs::{Op, Signal};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::options::Source;
 use crate::keys;
-use crate::rule::{Event, Listeners, Set};
+use crate::rule::{Compiled, Event, Listeners, Set};
 
 /// Replications of rules that are remembered as known, before they are looked up again.
 const KNOWN_MAX: usize = 1_000_000;
@@ -51,15 +51,24 @@ pub(super) enum Reaction {
     Replicate(Box<Ruled>),
     /// The database of a replication is gone.
     Forget(Box<Ruled>),
-    /// A database is to be listened to; its name.
-    Listen(Box<Signal>, String),
+    /// A database is to be listened to.
+    Listen(Box<Listen>),
 }
 
-/// Finds reactions, and remembers which replications are there already.
+#[derive(Debug)]
+pub(super) struct Listen {
+    rule: Arc<Compiled>,
+    database: String,
+    signal: Signal,
+}
+
+/// Finds reactions, and remembers which replications are there already. Clones share that: what one forgets, others may
+/// have to ask for again.
+#[derive(Clone)]
 pub(super) struct Reactions<'a> {
     pub(super) book: &'a RuleBook,
     pub(super) source: &'a Source,
-    known: HashSet<u64>,
+    known: Arc<Mutex<HashSet<u64>>>,
     hasher: RandomState,
 }
 
@@ -68,14 +77,14 @@ impl<'a> Reactions<'a> {
         Self {
             book,
             source,
-            known: HashSet::new(),
+            known: Arc::default(),
             hasher: RandomState::new(),
         }
     }
 
     /// What the rules ask for because of these events.
     pub(super) fn for_all(
-        &mut self,
+        &self,
         databases: &BTreeMap<String, Event>,
         now_ms: i64,
     ) -> Vec<Reaction> {
@@ -92,7 +101,7 @@ impl<'a> Reactions<'a> {
 
     /// What the rules ask for because of an event; `seen` is the sequence of the database, if it is known.
     pub(super) fn for_one(
-        &mut self,
+        &self,
         set: &Set,
         database: &str,
         event: Event,
@@ -118,20 +127,26 @@ impl<'a> Reactions<'a> {
             };
             let known =
                 (self.hasher).hash_one((&ruled.instance, &ruled.doc_id, &ruled.rev, database));
+            let mut all_known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             if event == Event::Deleted {
-                self.known.remove(&known);
+                all_known.remove(&known);
                 reactions.push(Reaction::Forget(ruled));
-            } else if !self.known.contains(&known) {
-                if self.known.len() >= KNOWN_MAX {
-                    self.known.clear();
+            } else if !all_known.contains(&known) {
+                if all_known.len() >= KNOWN_MAX {
+                    all_known.clear();
                 }
-                self.known.insert(known);
+                all_known.insert(known);
                 reactions.push(Reaction::Replicate(ruled));
             }
         }
         let signals = Listeners::signals(set, self.source, database, event, now_ms, seen);
-        let listen = |signal| Reaction::Listen(Box::new(signal), database.to_owned());
-        reactions.extend(signals.into_iter().map(listen));
+        reactions.extend(signals.into_iter().map(|(rule, signal)| {
+            Reaction::Listen(Box::new(Listen {
+                rule,
+                database: database.to_owned(),
+                signal,
+            }))
+        }));
         reactions
     }
 }
@@ -156,13 +171,7 @@ impl RuleBook {
                     self.replications.rule_in(tx, &op, ruled).await?;
                 }
                 Reaction::Forget(ruled) => self.replications.unrule_in(tx, &op, ruled).await?,
-                Reaction::Listen(signal, database) => {
-                    signals.push((**signal).clone());
-                    let key = keys::seen(server, database);
-                    if signal.create && tx.snapshot().get(&key).await?.is_none() {
-                        tx.set(&key, b"null");
-                    }
-                }
+                Reaction::Listen(listen) => signals.push(self.listen_in(tx, server, listen).await?),
             }
         }
         if !signals.is_empty() {
@@ -171,5 +180,32 @@ impl RuleBook {
             jobs.signal_many_in(tx, op, ty, &signals).await?;
         }
         Ok(())
+    }
+
+    /// The signal for a database, which is known from now on, or not any more once it is deleted.
+    async fn listen_in(
+        &self,
+        tx: &Transaction,
+        server: &str,
+        listen: &Listen,
+    ) -> Result<Signal, ServiceError> {
+        let (signal, key) = (listen.signal.clone(), keys::seen(server, &listen.database));
+        if !signal.create {
+            tx.clear(&key);
+            return Ok(signal);
+        }
+        if tx.snapshot().get(&key).await?.is_some() {
+            return Ok(signal);
+        }
+        tx.set(&key, b"null");
+        // The databases that were there before the rule are known: this one is new, and the event of that was lost.
+        let seeded = tx
+            .snapshot()
+            .get(&keys::seeded(server, &listen.rule.id))
+            .await?;
+        if seeded.is_some_and(|rev| rev == listen.rule.rev.as_bytes()) {
+            return Ok(Listeners::from_the_start(signal)?);
+        }
+        Ok(signal)
     }
 }

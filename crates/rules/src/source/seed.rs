@@ -8,7 +8,6 @@ use scheduler::ServiceError;
 use store::{RangeOptions, Transaction};
 use tokio::time::sleep;
 
-use super::options::Source;
 use super::reactions::{Reaction, Reactions, RuleBook};
 use super::sweep::{NAMES_MAX, Stopped};
 use crate::keys;
@@ -22,16 +21,12 @@ pub(super) const REACTIONS: usize = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Looks for the databases of new rules whenever rules change, and now and then for what events did not report.
-pub(super) async fn seed_forever(
-    book: &RuleBook,
-    source: &Source,
-    connection: &Server,
-) -> ServiceError {
+pub(super) async fn seed_forever(reactions: Reactions<'_>, connection: &Server) -> ServiceError {
+    let (book, source) = (reactions.book, reactions.source);
     let mut rules = book.rules.clone();
-    let mut reactions = Reactions::new(book, source);
     loop {
         rules.mark_unchanged();
-        let mut done = seed(&mut reactions, connection, false).await;
+        let mut done = seed(&reactions, connection, false).await;
         loop {
             match done {
                 Ok(()) => {}
@@ -50,8 +45,8 @@ pub(super) async fn seed_forever(
                 () = sleep(source.options().sweep()) => {}
             }
             done = async {
-                listen_again(&mut reactions, connection).await?;
-                seed(&mut reactions, connection, true).await
+                listen_again(&reactions, connection).await?;
+                seed(&reactions, connection, true).await
             }
             .await;
         }
@@ -59,11 +54,7 @@ pub(super) async fn seed_forever(
 }
 
 /// Looks for the databases of rules that are new, or for all databases of all rules, as of those created unnoticed.
-async fn seed(
-    reactions: &mut Reactions<'_>,
-    connection: &Server,
-    all: bool,
-) -> Result<(), Stopped> {
+async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let set = book.set();
     let server = source.server().url_text();
@@ -96,7 +87,7 @@ async fn seed(
 
 /// Looks through all databases of the server.
 async fn seed_listed(
-    reactions: &mut Reactions<'_>,
+    reactions: &Reactions<'_>,
     connection: &Server,
     set: &Set,
     all: bool,
@@ -121,7 +112,7 @@ async fn seed_listed(
 }
 
 async fn seed_some(
-    reactions: &mut Reactions<'_>,
+    reactions: &Reactions<'_>,
     connection: &Server,
     set: &Set,
     names: &[String],
@@ -221,7 +212,7 @@ async fn mark(book: &RuleBook, server: &str, rules: &[Arc<Compiled>]) -> Result<
 
 /// The databases that rules ask for calls about and that have changed since the last look; remembers their sequences in the
 /// transaction that signals their jobs.
-async fn listen_again(reactions: &mut Reactions<'_>, connection: &Server) -> Result<u64, Stopped> {
+async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<u64, Stopped> {
     let (book, source) = (reactions.book, reactions.source);
     let (server, set) = (source.server().url_text(), book.set());
     let mut found = 0;

@@ -14,7 +14,7 @@ use rules::rule::{Listeners, Listening, Refused, RuleWatcher, Rules, Sender};
 use rules::source::{Followers, RuleBook, SourceOptions, list};
 use scheduler::{Options, Rank, Replications, Server, ServerSetup, Setup, Writer};
 use serde_json::{Value, json};
-use store::{Store, Transaction};
+use store::{KeyRange, RangeOptions, Store, Transaction};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -116,6 +116,21 @@ impl World {
             .unwrap();
     }
 
+    /// Waits until the databases of this many rules have been looked for.
+    pub(crate) async fn until_seeded(&self, rules: usize) {
+        let begin = store::tuple::pack(&(52_u16, 20_u16));
+        let range = &KeyRange::prefix(&begin);
+        let seeded = async || {
+            let look = |tx: Transaction| async move {
+                let rows = tx.get_range(range.clone(), RangeOptions::default());
+                rows.collect().await
+            };
+            let rows: store::Result<Vec<_>> = self.store.transact("look", look).await;
+            rows.unwrap().len() == rules
+        };
+        self.until(seeded).await;
+    }
+
     /// The row of a rule in `_scheduler/docs`.
     pub(crate) async fn rule_row(&self, id: &str) -> Value {
         let row = self.replications.scheduler_doc(&self.rules, id).await;
@@ -184,6 +199,12 @@ impl World {
             "source": self.peer.database_url("a"), "target": self.peer.database_url("b"),
             "continuous": true,
         });
+        self.replicate(&body).await;
+        self.until_copied(id).await;
+    }
+
+    /// Writes the document of a replication.
+    pub(crate) async fn replicate(&self, body: &Value) {
         let writer = Writer::User {
             name: Some("joe".to_owned()),
             rank: Rank::ServerAdmin,
@@ -195,7 +216,6 @@ impl World {
             .put(&self.db, &edit, EditMode::NewEdits, &hook)
             .await
             .unwrap();
-        self.until_copied(id).await;
     }
 
     pub(crate) fn change(&self, id: &str) {

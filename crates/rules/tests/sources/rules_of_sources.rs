@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
+use peer::FeedFaults;
 use rules::source::SourceOptions;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::fixture::World;
+
+const LOSES_ALL: FeedFaults = FeedFaults {
+    lose: 1_000,
+    repeat: 0,
+    reorder: 0,
+};
 
 fn quick() -> SourceOptions {
     SourceOptions {
@@ -108,4 +115,61 @@ async fn a_rule_calls_for_each_change() {
     }
     let expected = ["one", "two", "three"].map(|id| format!("http://127.0.0.1:1/{id}"));
     assert_eq!(urls, expected);
+}
+
+/// The events of a new database may be lost, until the database changes once more.
+#[tokio::test]
+async fn a_new_database_is_listened_to_from_its_start() {
+    let mut world = World::new().await;
+    let _node = world.node(SourceOptions::default()).await;
+    world.until_followed("db_updates").await;
+    let rule = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
+    world.rule("x", Some(&rule)).await;
+    world.until_seeded(1).await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    world.peer.create_database("new").unwrap();
+    world.peer.put("new", r#"{"_id":"one"}"#).unwrap();
+    world.peer.set_feed_faults(1, FeedFaults::default());
+    world.peer.put("new", r#"{"_id":"two"}"#).unwrap();
+    let mut urls = Vec::new();
+    while urls.len() < 2 {
+        let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+        urls.push(call.unwrap().unwrap().url);
+    }
+    assert_eq!(urls, ["http://127.0.0.1:1/one", "http://127.0.0.1:1/two"]);
+}
+
+/// The event that a database is there again may be lost, like any other.
+#[tokio::test]
+async fn a_database_made_anew_is_replicated_again() {
+    let world = World::new().await;
+    let name = "user_ann";
+    world.peer.create_database(name).unwrap();
+    world.peer.put(name, r#"{"_id":"early"}"#).unwrap();
+    let _node = world.node(quick()).await;
+    let rule = json!({
+        "type": "replicator", "create_target": true, "match": {"database": "^user_(?<name>[a-z]+)$"},
+        "source": format!("{}/user_${{name}}", world.peer.url()),
+        "target": format!("{}/copy_${{name}}", world.peer.url()),
+    });
+    world.rule("x", Some(&rule)).await;
+    world
+        .until(async || is_copied(&world, "copy_ann", "early"))
+        .await;
+    // A sweep has seen it.
+    let sweeps = || world.peer.count("GET", "/_all_dbs");
+    let before = sweeps();
+    world.until(async || sweeps() > before + 1).await;
+    world.peer.delete_database(name).unwrap();
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let is_gone = async || jobs.list(ty, &jobs::Query::default(), None, 1).await;
+    world
+        .until(async || is_gone().await.unwrap().jobs.is_empty())
+        .await;
+    world.peer.set_feed_faults(1, LOSES_ALL);
+    world.peer.create_database(name).unwrap();
+    world.peer.put(name, r#"{"_id":"late"}"#).unwrap();
+    world
+        .until(async || is_copied(&world, "copy_ann", "late"))
+        .await;
 }

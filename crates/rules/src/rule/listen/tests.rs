@@ -170,6 +170,7 @@ impl Fixture {
         let now_ms = jobs.clock().now_ms();
         let set = Arc::clone(&self.set.borrow());
         let signals = Listeners::signals(&set, &self.source, "a", event, now_ms, seen);
+        let signals: Vec<_> = signals.into_iter().map(|(_, signal)| signal).collect();
         jobs.signal_many(&ty, &signals).await.unwrap();
     }
 
