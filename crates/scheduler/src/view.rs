@@ -358,9 +358,10 @@ impl Seen {
         let due_ms = Some(self.info.due_ms).filter(|due_ms| *due_ms < ASLEEP_MS);
         let waits_for = match (&asleep.watches, due_ms) {
             _ if self.info.asked_ms.is_some() => "its next run: its source has changed",
+            _ if asleep.polls => "its next run: the server of the source is not followed",
             (Some(_), None) => "a change of the source",
             (Some(_), Some(_)) => "a change of the source, or its next run",
-            (None, _) => "its next run: the server of the source is not followed",
+            (None, _) => "its next run",
         };
         let next_run = due_ms.map(|due_ms| iso(due_ms.div_euclid(1000)));
         vec![

@@ -443,8 +443,9 @@ pub(super) async fn stop_following(
 
 /// Wakes everything that sleeps on databases of a server.
 async fn wake_all(replications: &Replications, server: &str) -> Result<(), ServiceError> {
+    let mut after = None;
     loop {
-        let sleepers = replications.sleepers(server, None, WAKES).await?;
+        let sleepers = (replications.sleepers(server, after.as_ref(), WAKES)).await?;
         if sleepers.is_empty() {
             return Ok(());
         }
@@ -456,6 +457,8 @@ async fn wake_all(replications: &Replications, server: &str) -> Result<(), Servi
                 replications.wake_in(&tx, &op, server, names, WAKES).await
             })
             .await?;
+        // Those that are asleep again need no second call.
+        after = sleepers.into_iter().next_back();
     }
 }
 

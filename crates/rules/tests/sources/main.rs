@@ -183,3 +183,34 @@ async fn excluded_databases_wake_nothing() {
     world.until_copied("late").await;
     assert_eq!(world.source().await["missed"], 1);
 }
+
+/// A replication that fell asleep before its server was followed does not wait for its next poll.
+#[tokio::test]
+async fn a_feed_that_opens_late_wakes_what_sleeps() {
+    let world = World::new().await;
+    world
+        .peer
+        .set_faults(Faults::script([(On::any("/_db_updates"), forbidden())]));
+    let options = || SourceOptions {
+        feed: FeedKind::DbUpdates,
+        ..SourceOptions::default()
+    };
+    let node = world.node(options()).await;
+    world.change("early");
+    let body = json!({
+        "source": world.peer.database_url("a"), "target": world.peer.database_url("b"), "trigger": "changes",
+    });
+    world.replicate(&body).await;
+    let row = world.until_asleep(1).await;
+    assert_eq!(
+        row["info"]["waits_for"],
+        "its next run: the server of the source is not followed"
+    );
+    node.stop().await;
+    world.peer.set_faults(Faults::none());
+    let _node = world.node(options()).await;
+    world.until_followed("db_updates").await;
+    world.change("late");
+    world.until_copied("late").await;
+    assert_eq!(world.source().await["woken"], 1);
+}

@@ -15,6 +15,9 @@ pub(crate) struct Asleep {
     /// The server and the database whose changes wake it; `None` if only the clock does.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) watches: Option<(String, String)>,
+    /// The server is not followed: it is asked for changes when the job is due, which is soon.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub(crate) polls: bool,
     /// The sequence up to which the source was copied.
     pub(crate) seq: Value,
     /// Its row.

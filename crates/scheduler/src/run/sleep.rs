@@ -147,8 +147,8 @@ impl Work<'_> {
         }
     }
 
-    /// Writes the row that wakes the job, if its server is followed, while the job is held. Returns whether it is. A
-    /// triggered replication sleeps in any case.
+    /// Writes the row that wakes the job while the job is held. Returns whether its server is followed. If not, only a
+    /// triggered replication sleeps, whose row counts once the server is followed.
     async fn watch_source(
         &self,
         replication: &Replication,
@@ -160,7 +160,8 @@ impl Work<'_> {
         let source = replication.source.server().filter(|_| !by_clock);
         let source = source.map(|(server, name)| (server.url_text().to_owned(), name));
         let asleep = Asleep {
-            watches: None,
+            watches: source,
+            polls: false,
             seq: value(seq),
             wake: wake(seq, trigger, data.last_start),
         };
@@ -168,18 +169,20 @@ impl Work<'_> {
         (new.idle, new.unreachable) = (true, None);
         let replications = &self.runner.replications;
         let op = replications.0.jobs.op();
-        let (old, new, source, asleep) = (&data.asleep, &new, &source, &asleep);
+        let (old, new, asleep) = (&data.asleep, &new, &asleep);
         let slept = (replications.0.jobs.store())
             .transact("fall_asleep", |tx| async move {
-                let mut asleep = asleep.clone();
-                if let Some((server, _)) = source
-                    && replications.following_in(&tx, server).await?.is_some()
-                {
-                    asleep.watches.clone_from(source);
-                }
-                if asleep.watches.is_none() && trigger.is_none() {
+                let followed = match &asleep.watches {
+                    Some((server, _)) => replications.following_in(&tx, server).await?.is_some(),
+                    None => false,
+                };
+                if !followed && trigger.is_none() {
                     return Ok(None);
                 }
+                let asleep = Asleep {
+                    polls: asleep.watches.is_some() && !followed,
+                    ..asleep.clone()
+                };
                 let (jobs, job) = (&replications.0.jobs, &self.accepted.job);
                 let mut new = new.clone();
                 new.asleep = Some(asleep.clone());
@@ -199,7 +202,7 @@ impl Work<'_> {
         let Some(asleep) = slept else {
             return Ok(false);
         };
-        let followed = asleep.watches.is_some();
+        let followed = asleep.watches.is_some() && !asleep.polls;
         (data.idle, data.unreachable, data.asleep) = (true, None, Some(asleep));
         Ok(followed)
     }
