@@ -105,7 +105,8 @@ pub(crate) async fn run(bench: WebhooksBench) -> anyhow::Result<()> {
         max_in_flight: bench.max_in_flight,
         ..Options::default()
     };
-    let deliveries = Deliveries::open(jobs.clone(), &options).await?;
+    let deliveries = Deliveries::new(jobs.clone())?;
+    deliveries.register(&options).await?;
     for (case, name) in [
         (Case::Throughput, "throughput"),
         (Case::Debounced, "debounced"),

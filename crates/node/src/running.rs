@@ -106,6 +106,7 @@ impl Node {
         network.egress.own = addresses::of_store(config).await;
         network.egress.own.extend(listeners.addresses());
         let (replications, deliveries) = opened(config, keys, store, &network).await?;
+        deliveries.register(&config.webhooks).await?;
         // A node that follows sources adds jobs of these types as soon as it starts.
         let feeds = Followers::register(replications.jobs()).await?;
         let listening = RuleListeners::open(Rules::new(replications.clone())).await?;
@@ -330,7 +331,7 @@ async fn opened(
     network: &NetworkOptions,
 ) -> anyhow::Result<(Replications, Deliveries)> {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
-    let deliveries = Deliveries::open(jobs.clone(), &config.webhooks).await?;
+    let deliveries = Deliveries::new(jobs.clone());
     let events = EventCalls::new(deliveries.clone(), &config.webhooks.events);
     let docs = docstore::Options {
         kinds: ["_replicator", "_users"]

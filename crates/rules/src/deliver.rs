@@ -50,15 +50,19 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
+    /// Those of a store in which a node has [registered](Self::register) them.
+    pub fn new(jobs: Jobs) -> Self {
+        let ty = JobType::new(JOB_TYPE).expect("the type has a valid name");
+        Self { jobs, ty }
+    }
+
     /// Registers the job type.
-    pub async fn open(jobs: Jobs, options: &Options) -> jobs::Result<Self> {
-        let ty = JobType::new(JOB_TYPE)?;
+    pub async fn register(&self, options: &Options) -> jobs::Result<()> {
         let config = TypeConfig {
             retention_ms: Some(options.retention_sec.saturating_mul(1_000)),
             ..TypeConfig::new(TIMEOUT_MS)
         };
-        jobs.set_type(&ty, config).await?;
-        Ok(Self { jobs, ty })
+        self.jobs.set_type(&self.ty, config).await
     }
 
     /// The type of the jobs, for [`jobs::Maintenance`] and a [`jobs::Acceptor`].

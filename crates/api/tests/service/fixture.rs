@@ -142,8 +142,8 @@ impl Fixture {
             jobs::Options::default(),
         );
         let webhooks = rules::deliver::Options::default();
-        let deliveries = Deliveries::open(replications.jobs().clone(), &webhooks);
-        let deliveries = deliveries.await.unwrap();
+        let deliveries = Deliveries::new(replications.jobs().clone());
+        deliveries.register(&webhooks).await.unwrap();
         let service = Service::new(Setup {
             replications: replications.clone(),
             deliveries: Some(deliveries.clone()),

@@ -69,8 +69,10 @@ impl Fixture {
         let store = Store::open(&place.url).await.unwrap();
         let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
         let options = Options::default();
+        let deliveries = Deliveries::new(jobs.clone());
+        deliveries.register(&options).await.unwrap();
         Some(Self {
-            deliveries: Deliveries::open(jobs.clone(), &options).await.unwrap(),
+            deliveries,
             jobs,
             options,
             passwords: PasswordCell::default(),

@@ -11,6 +11,9 @@ mod fixture;
 mod suite;
 
 use fixture::Fixture;
+use jobs::{Clock, Entropy, Jobs};
+use rules::deliver::Deliveries;
+use store::Store;
 
 testkit::on_every_backend! {
     requests: what_a_receiver_sees, signatures_are_verified_by_another_library, passwords_are_sent_and_not_shown, redirects_are_not_followed,
@@ -21,4 +24,18 @@ testkit::on_every_backend! {
     events: failed_and_recovered_replications_are_reported;
     jobs: the_same_change_is_one_job, equal_debounced_calls_are_two, a_back_off_is_not_cut_short, a_killed_node_repeats_its_call,
         a_stopped_node_ends_its_calls, deliveries_are_listed;
+}
+
+/// Commands open the store of nodes whose settings they do not know.
+#[tokio::test]
+async fn reading_deliveries_registers_nothing() {
+    let store = Store::open("memory:").await.unwrap();
+    let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
+    let deliveries = Deliveries::new(jobs.clone());
+    let (read, ty) = (&jobs, deliveries.job_type());
+    let config = (jobs.store()).transact(
+        "look",
+        |tx| async move { read.type_config_in(&tx, ty).await },
+    );
+    assert!(config.await.unwrap().is_none());
 }
