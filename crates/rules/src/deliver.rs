@@ -82,8 +82,9 @@ impl Deliveries {
 
     /// Enqueues calls in the caller's transaction, which must have room for them: some 500, and a megabyte.
     ///
-    /// A call that waits or runs already is left alone; one that has ended is made again. Of debounced calls that are
-    /// equal, the last one waits, and is made once the call that runs has ended.
+    /// A call that waits becomes the new one, as after an edit of its rule; one that runs is left alone; one that has
+    /// ended is made again. Of debounced calls that are equal, the last one waits, and is made once the call that runs has
+    /// ended.
     pub async fn enqueue_many_in(
         &self,
         tx: &Transaction,
@@ -121,23 +122,22 @@ impl Deliveries {
     ) -> jobs::Result<Option<Add>> {
         let mut delivery = Delivery::new(call);
         let mut due_ms = 0;
-        if call.debounce {
-            let there = self.jobs.get_in(tx, &self.ty, &id).await?;
-            let waiting = there.filter(|(info, _)| info.state == State::Pending);
-            if let Some((info, data)) = waiting
-                && let Ok(before) = serde_json::from_slice::<Delivery>(&data)
-            {
-                // A newer state does not cut the back-off short.
-                due_ms = info.due_ms;
-                delivery = Delivery {
-                    call: delivery.call,
-                    ..before
-                };
+        match self.jobs.get_in(tx, &self.ty, &id).await? {
+            Some((info, data)) if info.state == State::Pending => {
+                if let Ok(before) = serde_json::from_slice::<Delivery>(&data) {
+                    if before.call == *call {
+                        return Ok(None);
+                    }
+                    // A newer state, or an edited rule, does not cut the back-off short.
+                    due_ms = info.due_ms;
+                    delivery = Delivery {
+                        call: delivery.call,
+                        ..before
+                    };
+                }
             }
-        } else if let Some(info) = self.jobs.info_in(tx, &self.ty, &id).await?
-            && !info.state.is_over()
-        {
-            return Ok(None);
+            Some((info, _)) if !call.debounce && !info.state.is_over() => return Ok(None),
+            _ => {}
         }
         // Endpoints take turns.
         let lane = Url::parse(&call.url).map(|url| Lane::of(sender::endpoint(&url).as_bytes()));

@@ -2,6 +2,9 @@
 //!
 //! A message is what a rule says about one change, so its id is a hash of these. Its job has the same id, unless the call
 //! is debounced: then equal calls share a job, and its message is that of the last of them.
+//!
+//! The revision of a rule is not part of either: an edited rule's calls replace those that wait, and a receiver that has
+//! had a message does not get it as a new one.
 
 use aws_lc_rs::digest::{Context, SHA256};
 use jobs::JobId;
