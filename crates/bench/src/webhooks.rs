@@ -105,7 +105,7 @@ pub(crate) async fn run(bench: WebhooksBench) -> anyhow::Result<()> {
         max_in_flight: bench.max_in_flight,
         ..Options::default()
     };
-    let deliveries = Deliveries::new(jobs.clone())?;
+    let deliveries = Deliveries::new(jobs.clone());
     deliveries.register(&options).await?;
     for (case, name) in [
         (Case::Throughput, "throughput"),

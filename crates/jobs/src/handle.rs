@@ -51,12 +51,8 @@ impl Jobs {
     }
 
     /// A queue with a planted bug, for tests that must find it.
-    pub(crate) fn planted_with(
-        store: Store,
-        clock: Clock,
-        entropy: Entropy,
-        planted: Planted,
-    ) -> Self {
+    #[doc(hidden)]
+    pub fn planted_with(store: Store, clock: Clock, entropy: Entropy, planted: Planted) -> Self {
         Self(Arc::new(Inner {
             store,
             keys: Keys::new(),
@@ -153,7 +149,9 @@ impl Jobs {
         &self.0.keys
     }
 
-    pub(crate) fn planted(&self) -> Planted {
+    /// The planted bug, for crates that build on this one.
+    #[doc(hidden)]
+    pub fn planted(&self) -> Planted {
         self.0.planted
     }
 

@@ -64,6 +64,8 @@ pub use services::options::Options;
 pub use services::subscription::{Notice, Subscription};
 pub use services::type_watcher::{TypeMap, TypeWatcher, Types};
 pub use services::worker::{Failure, Retry, Task, Worker, WorkerOptions, encode};
+#[doc(hidden)]
+pub use testing::planted::{Bug, Planted};
 
 /// The result of every fallible operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -12,6 +12,9 @@ use crate::call::Attempt;
 use crate::watch::WatchFault;
 use crate::{Error, Result};
 
+/// How often a stalled handle looks whether it goes on.
+const STALLED_PAUSE: Duration = Duration::from_millis(50);
+
 /// The frequencies of faults, from 0 to 1. There are none by default.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
@@ -126,6 +129,11 @@ impl FaultControl {
         self.0.outage.store(outage, Ordering::Relaxed);
     }
 
+    /// Lets reads and commits of this handle wait until it is called again, as in a process that is stopped.
+    pub fn set_stalled(&self, stalled: bool) {
+        self.0.stalled.store(stalled, Ordering::Relaxed);
+    }
+
     /// Makes the store full for this handle: commits that write fail.
     pub fn set_full(&self, full: bool) {
         self.0.full.store(full, Ordering::Relaxed);
@@ -148,6 +156,7 @@ pub(crate) struct FaultState {
     faults: Faults,
     rng: Mutex<SmallRng>,
     outage: AtomicBool,
+    stalled: AtomicBool,
     full: AtomicBool,
     quiet: AtomicBool,
     next_commit: Mutex<CommitFate>,
@@ -181,6 +190,7 @@ impl FaultState {
             faults,
             rng,
             outage: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
             full: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
             next_commit: Mutex::default(),
@@ -267,6 +277,9 @@ impl FaultState {
     }
 
     async fn delay(&self) {
+        while self.stalled.load(Ordering::Relaxed) {
+            tokio::time::sleep(STALLED_PAUSE).await;
+        }
         if self.happens(self.faults.delay) {
             tokio::time::sleep(self.up_to(self.faults.delay_max)).await;
         } else {

@@ -1,9 +1,9 @@
-//! Known bugs that a test can plant, to show that the simulation finds each. Outside of tests there
-//! are none, and checking for one costs nothing.
+//! Known bugs that a test can plant, to show that a simulation finds each. Crates that build on this one plant theirs in
+//! the same way. In builds without debug assertions there are none, and checking for one costs nothing.
 
 /// A bug to plant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bug {
+pub enum Bug {
     /// A batch of claims writes the activity row of only its last job.
     OneActivityRowPerBatch,
     /// A resubmit without data clears the data.
@@ -76,26 +76,33 @@ pub(crate) enum Bug {
     HandOverLost,
     /// A freed slot is free although jobs wait for it.
     WaitersSkipped,
+    /// A caller saves its cursor in a feed before it sends the signals.
+    CursorSavedFirst,
+    /// A caller notes what wakes a job only when the job's run has ended.
+    WakeWrittenLate,
 }
 
 /// The bug that is planted, if any.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Planted(#[cfg(test)] Option<Bug>);
+pub struct Planted(#[cfg(debug_assertions)] Option<Bug>);
 
 impl Planted {
-    #[cfg(test)]
-    pub(crate) fn bug(bug: Bug) -> Self {
+    /// This bug.
+    #[cfg(debug_assertions)]
+    pub fn bug(bug: Bug) -> Self {
         Self(Some(bug))
     }
 
-    #[cfg(test)]
-    pub(crate) fn is(self, bug: Bug) -> bool {
+    /// Whether this bug is planted.
+    #[cfg(debug_assertions)]
+    pub fn is(self, bug: Bug) -> bool {
         self.0 == Some(bug)
     }
 
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "the same call as in tests")]
-    pub(crate) fn is(self, _bug: Bug) -> bool {
+    /// Whether this bug is planted.
+    #[cfg(not(debug_assertions))]
+    #[expect(clippy::unused_self, reason = "the same call as with debug assertions")]
+    pub fn is(self, _bug: Bug) -> bool {
         false
     }
 }

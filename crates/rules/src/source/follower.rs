@@ -315,6 +315,9 @@ impl<'a> Follower<'a> {
         let reactions = self.reactions.for_all(databases, now_ms);
         let (mut rest, must_save) = (&reactions[..], self.saved.elapsed() >= SAVE_PAUSE);
         let (book, task, server) = (self.book, self.task, self.server().to_owned());
+        if task.jobs().planted().is(jobs::Bug::CursorSavedFirst) {
+            self.save().await?;
+        }
         while rest.len() > REACTIONS {
             let (now, later) = rest.split_at(REACTIONS);
             let (op, server) = (task.jobs().op(), &server);

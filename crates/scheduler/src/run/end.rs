@@ -107,6 +107,15 @@ impl Work<'_> {
                 self.end_in(&tx, &op, random, data, end, last).await
             })
             .await?;
+        if let Some(asleep) = &data.asleep
+            && jobs.planted().is(jobs::Bug::WakeWrittenLate)
+        {
+            let late = |tx: Transaction| async move {
+                asleep.begin_in(&tx, &self.accepted.job.id);
+                Ok::<_, ServiceError>(())
+            };
+            jobs.store().transact("fall_asleep_late", late).await?;
+        }
         crate::metrics::ended(outcome);
         self.log_end(data, end, outcome);
         Ok(outcome)
@@ -175,6 +184,7 @@ impl Work<'_> {
         (replications.events_in(tx, op, job, before.as_ref(), &plan.data)).await?;
         replications.seals_job_in(tx, &plan.data).await?;
         match (&data.asleep, &plan.data.asleep) {
+            (_, Some(_)) if jobs.planted().is(jobs::Bug::WakeWrittenLate) => {}
             (_, Some(asleep)) => asleep.begin_in(tx, &job.id),
             (Some(asleep), None) => asleep.end_in(tx, &job.id),
             (None, None) => {}

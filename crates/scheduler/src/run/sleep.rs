@@ -194,7 +194,9 @@ impl Work<'_> {
                     if let Some(old) = old {
                         old.end_in(&tx, &job.id);
                     }
-                    asleep.begin_in(&tx, &job.id);
+                    if !jobs.planted().is(jobs::Bug::WakeWrittenLate) {
+                        asleep.begin_in(&tx, &job.id);
+                    }
                 }
                 Ok::<_, ServiceError>(Some(asleep))
             })
