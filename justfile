@@ -11,9 +11,17 @@ check:
 test *args:
     cargo nextest run --workspace {{args}}
 
-# Run the queue simulation over many seeds: `just simulate 10000`; from seed 4711: `just simulate 100 4711`
-simulate seeds="1000" first="1":
+# Run the simulations of the queue and of work that follows changes over many seeds: `just simulate 10000`; from seed 4711: `just simulate 100 4711`
+simulate seeds="1000" first="1": && (simulate-changes seeds first)
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p davenport-jobs --lib -- --nocapture simulation::guarantees_hold
+
+# Run the simulation of nodes that follow a server's changes
+simulate-changes seeds="1000" first="1":
+    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p rules --test simulation -- --nocapture every_change
+
+# Kill one of three nodes that follow changes every 5 s, for the given seconds; with TEST_COUCHDB_URL on Apache CouchDB
+kill-changes seconds="600":
+    CHANGES_SECONDS={{seconds}} cargo test -p e2e --test nodes -- --nocapture changes::
 
 # Run the simulation of whole fleets that replicate between two servers
 simulate-fleet seeds="300" first="1":

@@ -6,6 +6,7 @@
     reason = "a test may fail, and tells how long it took"
 )]
 
+mod changes;
 mod commands;
 mod fleet;
 mod keys;
