@@ -84,23 +84,23 @@ pub enum Bug {
 
 /// The bug that is planted, if any.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Planted(#[cfg(debug_assertions)] Option<Bug>);
+pub struct Planted(#[cfg(any(test, debug_assertions))] Option<Bug>);
 
 impl Planted {
     /// This bug.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub fn bug(bug: Bug) -> Self {
         Self(Some(bug))
     }
 
     /// Whether this bug is planted.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub fn is(self, bug: Bug) -> bool {
         self.0 == Some(bug)
     }
 
     /// Whether this bug is planted.
-    #[cfg(not(debug_assertions))]
+    #[cfg(not(any(test, debug_assertions)))]
     #[expect(clippy::unused_self, reason = "the same call as with debug assertions")]
     pub fn is(self, _bug: Bug) -> bool {
         false
