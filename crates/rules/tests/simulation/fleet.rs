@@ -10,7 +10,8 @@ use jobs::{Clock, Entropy, Jobs, Planted};
 use rules::rule::Rules;
 use scheduler::{Rank, Replications, Writer};
 use serde_json::{Value, json};
-use store::Store;
+use store::tuple::below;
+use store::{RangeOptions, Store, Transaction};
 use testkit::{Fault, Report, actor_rng, some_time};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -24,8 +25,8 @@ use crate::servers::Servers;
 
 /// The start time, by a correct clock.
 const START_MS: i64 = 1_700_000_000_000;
-/// How long nodes have for finding the databases of rules before anything counts.
-const WARM_UP: Duration = Duration::from_mins(1);
+/// How long nodes have for finding the databases of rules before anything counts: a rule begins with what it hears of first.
+const WARM_UP: Duration = Duration::from_mins(10);
 /// How long recovery may take after all faults have ended: back-offs and leases pass, failed feeds are opened again.
 pub(crate) const RECOVERY: Duration = Duration::from_mins(5);
 /// How long databases change after that.
@@ -125,8 +126,8 @@ pub(crate) async fn run(plan: Plan, planted: Planted) -> Report {
     for node in 0..fleet.members.len() {
         fleet.start(node);
     }
-    sleep(WARM_UP).await;
-    let mut problems = fleet.begin_trouble().await;
+    let mut problems = fleet.warm_up().await;
+    problems.extend(fleet.begin_trouble().await);
     let writing = fleet.write();
     let arriving = AbortOnDropHandle::new(tokio::spawn(look(Arc::clone(&fleet.world))));
     problems.extend(fleet.troubled().await);
@@ -238,6 +239,28 @@ impl Fleet {
             running.control.set_stalled(member.is_stalled);
             member.running = Some(running);
         }
+    }
+
+    /// Waits until the databases that there are have been looked for, for each rule.
+    async fn warm_up(&self) -> Vec<String> {
+        let ways = self.world.plan.ways.iter();
+        let rules = ways.filter(|way| way.is_rule()).count();
+        let range = &below(&(52_u16, 20_u16));
+        let seeded = async || {
+            let look = |tx: Transaction| async move {
+                let rows = tx.get_range(range.clone(), RangeOptions::default());
+                Ok::<_, store::Error>(rows.collect().await?.len())
+            };
+            let seeded = self.world.store.transact("look", look);
+            unconstrained(seeded).await.unwrap()
+        };
+        while seeded().await < rules {
+            if self.begun.elapsed() > WARM_UP {
+                return vec!["the databases of rules were not looked for".to_owned()];
+            }
+            sleep(LOOK).await;
+        }
+        Vec::new()
     }
 
     async fn begin_trouble(&mut self) -> Vec<String> {

@@ -101,6 +101,10 @@ impl Way {
         }
     }
 
+    pub(crate) fn is_rule(self) -> bool {
+        self.calls() || self == Self::Ruled
+    }
+
     pub(crate) fn calls(self) -> bool {
         matches!(self, Self::InOrder(_) | Self::AtOnce)
     }
