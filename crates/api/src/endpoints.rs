@@ -58,7 +58,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
         (Route::DbPart(_, part), Some(opened)) => db_part(call, &opened, part).await,
         (Route::Document(_, id), Some(opened)) => document::document(call, &opened, &id).await,
         (Route::RuleAction(_, id, action), Some(opened)) => {
-            rules::act(call, &opened, &id, action).await
+            Box::pin(rules::act(call, &opened, &id, action)).await
         }
         (Route::Attachment(_, id, name), Some(opened)) => {
             attachment::attachment(call, &opened, &id, &name).await

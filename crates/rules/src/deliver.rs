@@ -125,7 +125,13 @@ impl Deliveries {
         match self.jobs.get_in(tx, &self.ty, &id).await? {
             Some((info, data)) if info.state == State::Pending => {
                 if let Ok(before) = serde_json::from_slice::<Delivery>(&data) {
-                    if before.call == *call {
+                    let target = None;
+                    if before.call
+                        == (Call {
+                            target,
+                            ..call.clone()
+                        })
+                    {
                         return Ok(None);
                     }
                     // A newer state, or an edited rule, does not cut the back-off short.

@@ -8,7 +8,7 @@ use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance};
 use rand::RngExt;
 use replication::engine::Budget;
-use rules::deliver::{self, Deliveries, PasswordCell};
+use rules::deliver::{self, Deliveries, PasswordCell, RuleTargets};
 use rules::rule::{Listeners, Listening, RuleWatcher, Rules};
 use rules::source::{Followers, RuleBook};
 use scheduler::{Options, Replications, Server, ServerSetup, ServiceError, Setup};
@@ -207,11 +207,19 @@ impl Node {
         outer.start(|stop| server.run(stop));
         inner.start(|stop| acceptor.run(stop));
 
+        let (watcher, compiled) = RuleWatcher::new(Rules::new(replications.clone()));
+        inner.start(|stop| watcher.run(stop));
+
         let ty = deliveries.job_type().clone();
         let (acceptor, handle) = Acceptor::new(jobs, ty, holder.clone());
         let setup = deliver::ServerSetup {
             network: network.clone(),
             options: deliver::Options::default(),
+            targets: Arc::new(RuleTargets {
+                rules: Rules::new(replications.clone()),
+                compiled: compiled.clone(),
+                events: deliver::Options::default().events,
+            }),
             passwords: PasswordCell::default(),
             secrets: scheduler::Secrets::new(),
         };
@@ -220,8 +228,6 @@ impl Node {
         outer.start(|stop| caller.run(stop));
         inner.start(|stop| acceptor.run(stop));
 
-        let (watcher, compiled) = RuleWatcher::new(Rules::new(replications.clone()));
-        inner.start(|stop| watcher.run(stop));
         let listening = Listening {
             listeners: listeners.clone(),
             rules: compiled.clone(),

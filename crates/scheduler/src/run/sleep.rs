@@ -256,6 +256,7 @@ impl Replications {
             watches: source.map(|(server, name)| (server.url_text().to_owned(), name)),
             seq: value(seq),
             wake: wake(seq, None, now),
+            polls: false,
         };
         data.note(now, &[(Kind::Started, None)], self.options().max_history);
         let data = JobData {
