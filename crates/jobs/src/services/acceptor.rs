@@ -295,12 +295,13 @@ impl Acceptor {
         let durable = !ended.is_empty();
         (self.jobs)
             .transact_claim(claim, durable, |tx| async move {
-                let claimed = self.jobs.accept_in(&tx, claim).await?;
+                // First, so that the claim can have the slots of their limits.
                 let answers = if ended.is_empty() {
                     Vec::new()
                 } else {
                     self.jobs.finish_many_in(&tx, op, ended).await?
                 };
+                let claimed = self.jobs.accept_in(&tx, claim).await?;
                 let mut watch = None;
                 match *sleep {
                     Sleep::Linger => {}

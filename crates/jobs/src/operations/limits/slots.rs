@@ -342,7 +342,7 @@ impl Jobs {
             tx.add_read_conflict_range(self.keys().slots(ty, limit, 0..rule.end()));
             let free = usable(&rows, rule, 1, op.now_ms);
             for (other, free_ms) in free {
-                self.offer(effects, tx, ty, (limit.clone(), other), free_ms, op)
+                self.offer(effects, tx, (ty, rule), (limit.clone(), other), free_ms, op)
                     .await?;
             }
             return Ok(());
@@ -355,7 +355,7 @@ impl Jobs {
             }
         }
         let offered = self
-            .offer(effects, tx, ty, slot.clone(), free_ms, op)
+            .offer(effects, tx, (ty, rule), slot.clone(), free_ms, op)
             .await?;
         if !offered {
             if free_ms > op.now_ms {
@@ -373,7 +373,7 @@ impl Jobs {
         &self,
         effects: &mut Effects<'_>,
         tx: &Transaction,
-        ty: &JobType,
+        (ty, rule): (&JobType, Rule),
         slot: Taken,
         free_ms: i64,
         op: &Op,
@@ -381,7 +381,6 @@ impl Jobs {
         if self.planted().is(Bug::WaitersSkipped) {
             return Ok(false);
         }
-        let rule = self.limit_rules(tx, ty).await?.of(&slot.0);
         let choice = (rule.limit.max as usize).clamp(1, WAITING);
         let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
         let mut rng =
