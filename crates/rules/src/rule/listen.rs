@@ -122,8 +122,8 @@ impl Listeners {
     /// each with its rule.
     ///
     /// A rule that begins now begins behind `seen`, the database's sequence when it was last looked at. If it has never
-    /// been looked at, the rule begins with the newest change: earlier ones may be old, unless the caller knows [that they
-    /// are not](Self::from_the_start).
+    /// been looked at, the rule begins with the newest change, because earlier ones may be old; a caller who knows that they
+    /// are not begins it from the start.
     pub fn signals(
         set: &Set,
         source: &Source,
