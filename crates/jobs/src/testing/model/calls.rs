@@ -441,7 +441,7 @@ impl Ended {
             again_ms: self.again_ms,
             failed: self.failed,
             dead: self.dead,
-            reason: None,
+            ..Finish::default()
         }
     }
 }
