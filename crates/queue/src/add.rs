@@ -76,7 +76,7 @@ impl Queue {
         ty: &Type,
         new: Vec<Result<NewJob>>,
         repeat: Option<&str>,
-    ) -> Result<Vec<Result<String>>> {
+    ) -> Result<Vec<std::result::Result<String, (Option<String>, Error)>>> {
         let mut op = self.jobs().op();
         if let Some(key) = repeat {
             op.bits = digest(&[ty.name.as_str(), key]);
@@ -87,11 +87,15 @@ impl Queue {
                 Some(key) => digest(&[ty.name.as_str(), key, &nth.to_string()]),
                 None => self.jobs().entropy().bits(),
             };
+            let given = job.as_ref().ok().and_then(|job| job.id.clone());
             let checked = job.and_then(|job| check(ty, job, op.now_ms, unnamed));
-            answers.push(checked.map(|(id, job)| {
-                ready.push(job);
-                id
-            }));
+            answers.push(match checked {
+                Ok((id, job)) => {
+                    ready.push(job);
+                    Ok(id)
+                }
+                Err(error) => Err((given, error)),
+            });
         }
         self.make_room(ty, ready.len() as u64).await?;
         let mut rest = &ready[..];

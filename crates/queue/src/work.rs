@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use jobs::{Accepted, Finish, Held, Holder, Job};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -241,11 +241,12 @@ impl Queue {
                 answers[nth] = held;
             }
         }
-        let mut progressing = stream::iter(others.into_iter().map(|(nth, progress)| {
+        let progressing = others.into_iter().map(|(nth, progress)| {
             let job = &jobs[nth];
-            async move { Ok::<_, Error>((nth, self.progress(job, progress).await?)) }
-        }))
-        .buffer_unordered(AT_ONCE);
+            async move { Ok::<_, Error>((nth, self.progress(job, progress).await?)) }.boxed()
+        });
+        let progressing: Vec<_> = progressing.collect();
+        let mut progressing = stream::iter(progressing).buffer_unordered(AT_ONCE);
         while let Some((nth, held)) = progressing.try_next().await? {
             answers[nth] = held;
         }
@@ -367,11 +368,15 @@ impl Queue {
             let (job, has_more) = lock::decode(&ty.ty, &end.id, &end.lock)?;
             decoded.push((job, has_more, end));
         }
-        let ends = stream::iter(decoded.into_iter().map(|(job, has_more, end)| async move {
-            let finish = self.end(ty, &job, has_more, end).await?;
-            Ok::<_, Error>((job, finish))
-        }));
-        ends.buffered(AT_ONCE).try_collect().await
+        let ends = decoded.into_iter().map(|(job, has_more, end)| {
+            let ending = async move {
+                let finish = self.end(ty, &job, has_more, end).await?;
+                Ok::<_, Error>((job, finish))
+            };
+            ending.boxed()
+        });
+        let ends: Vec<_> = ends.collect();
+        stream::iter(ends).buffered(AT_ONCE).try_collect().await
     }
 
     async fn end(&self, ty: &Type, job: &Job, has_more: bool, end: Ended) -> Result<Finish> {
