@@ -36,6 +36,7 @@
 //!            Signal            requests a run without disturbing this one: `signal_ms`
 //!            holder: Update    a heartbeat, and new data if there is any
 //!            holder: Resubmit  requests a run: `next`
+//!            holder: Slots     gives back the slots of its limits, or takes others
 //!  any       notifier: Watch   subscribes to the next change
 //! ```
 //!
@@ -57,7 +58,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::model::header::{Header, Order};
-use crate::model::limits::{Taken, Which};
+use crate::model::limits::{Limits, Taken, Which};
 use crate::model::run::Interrupt;
 use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
@@ -115,6 +116,13 @@ pub(crate) enum Event {
         lock: JobLock,
         due_ms: i64,
         data: Option<Bytes>,
+        /// This call has written its heartbeat before.
+        repeated: bool,
+    },
+    /// The holder gives its slots back and goes on without, or takes slots again.
+    Slots {
+        lock: JobLock,
+        slots: Slots,
         /// This call has written its heartbeat before.
         repeated: bool,
     },
@@ -179,6 +187,8 @@ pub struct Finish {
     pub dead: bool,
     /// The reason, for the history.
     pub reason: Option<String>,
+    /// The limits of the job's next runs; `None` keeps them.
+    pub limits: Option<Limits>,
 }
 
 impl Finish {
@@ -331,6 +341,11 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
             data,
             repeated,
         } => holder::resubmit(old, lock, due_ms, data, repeated),
+        Event::Slots {
+            lock,
+            slots,
+            repeated,
+        } => holder::slots(old, lock, slots, repeated),
         Event::Finish {
             lock,
             finish,

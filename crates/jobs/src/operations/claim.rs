@@ -53,6 +53,7 @@ use tokio::time::Instant;
 
 use crate::model::header::{Header, State};
 use crate::model::keys::{Position, promised};
+use crate::model::limits::Limits;
 use crate::model::machine::Event;
 use crate::model::turns::Turn;
 use crate::operations::effects::Effects;
@@ -105,6 +106,8 @@ pub struct Accepted {
     pub created_ms: i64,
     /// When the first [signal](crate::Signal) arrived that this run covers, if there was one.
     pub asked_ms: Option<i64>,
+    /// Its limits.
+    pub limits: Limits,
     /// When it became ready to be claimed, by its creator's clock.
     pub ready_ms: i64,
     /// Just before it was claimed. The timeout starts here.
@@ -150,6 +153,7 @@ impl Claim {
             due_ms: header.due_ms,
             created_ms: header.created_ms,
             asked_ms,
+            limits: header.limits(),
             ready_ms: since_ms.max(header.due_ms),
             claimed_at: self.drawn_at,
         }

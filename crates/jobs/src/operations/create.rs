@@ -10,7 +10,7 @@ use store::Transaction;
 use crate::model::header::{Header, State, check_data};
 use crate::model::machine::{Create, Event, Reply};
 use crate::testing::planted::Bug;
-use crate::{Error, JobId, JobType, Jobs, Lane, LimitName, Op, Result, TypeConfig};
+use crate::{Error, JobId, JobType, Jobs, Lane, LimitName, Limits, Op, Result, TypeConfig};
 
 /// Limits of one transaction of a batch: jobs, and bytes of data.
 const BATCH_JOBS_MAX: usize = 500;
@@ -113,6 +113,13 @@ impl Add {
     pub fn pool(self, pool: LimitName) -> Self {
         let pool = Some(pool);
         Self { pool, ..self }
+    }
+
+    /// The same job, with these limits.
+    #[must_use]
+    pub fn limits(self, limits: Limits) -> Self {
+        let Limits { key, pool } = limits;
+        Self { key, pool, ..self }
     }
 
     pub(crate) fn create(&self, config: &TypeConfig) -> Create {

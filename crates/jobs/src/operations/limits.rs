@@ -16,6 +16,7 @@ pub(crate) mod slots;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use store::{RangeOptions, Transaction};
 
 use crate::model::keys::Keys;
@@ -135,6 +136,19 @@ impl Jobs {
                     .collect(),
                 waiting: waiting.collect().await?.len(),
             })
+        })
+        .await
+    }
+
+    /// Which of these limits jobs wait for.
+    pub async fn limits_waited_for(&self, ty: &JobType, names: &[LimitName]) -> Result<Vec<bool>> {
+        self.read("limits_waited_for", |tx| async move {
+            let waits = names.iter().map(|name| {
+                let range = self.keys().waiting(ty, name.as_bytes());
+                let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(1));
+                async move { Ok::<_, Error>(!rows.collect().await?.is_empty()) }
+            });
+            try_join_all(waits).await
         })
         .await
     }

@@ -505,6 +505,8 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.raise().await)
             .or(World::new(rng, mistake).await.lower().await)
             .or(World::new(rng, mistake).await.share().await)
+            .or(World::new(rng, mistake).await.retake().await)
+            .or(World::new(rng, mistake).await.quit().await)
     })
 }
 
@@ -556,6 +558,11 @@ accept_limit: accept Limit All,
     stall_limit: stall Limit All,
     stall_slot: stall Slot All,
     stall_waiting: stall Pending All,
+    update_first: update Job First,
+    update_later: update Job Later,
+    update_limit: update Limit All,
+    update_slot: update Slot All,
+    update_waiting: update Pending All,
     recall: accept Job All unsure,
     recall_all: recall Job All,
     remove_later: remove Job Later,

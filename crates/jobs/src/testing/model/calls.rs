@@ -442,6 +442,7 @@ impl Ended {
             failed: self.failed,
             dead: self.dead,
             reason: None,
+            limits: None,
         }
     }
 }

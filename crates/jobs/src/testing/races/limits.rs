@@ -22,15 +22,18 @@ enum Freeing {
     /// The job waits for its other limit, and is postponed.
     Add,
     Resubmit,
+    /// It goes on without.
+    Release,
 }
 
-const FREEING: [Freeing; 6] = [
+const FREEING: [Freeing; 7] = [
     Freeing::Finish,
     Freeing::FinishAndClaim,
     Freeing::Remove,
     Freeing::Stall,
     Freeing::Add,
     Freeing::Resubmit,
+    Freeing::Release,
 ];
 
 fn limit() -> LimitName {
@@ -120,6 +123,7 @@ impl World {
                 ended.await.unwrap();
             }
             Freeing::Remove => jobs.remove(ty, id).await.unwrap(),
+            Freeing::Release => drop(jobs.release_limits(job).await.unwrap()),
             Freeing::Add => {
                 jobs.add(ty, postponable(id).due_ms(i64::MAX))
                     .await
@@ -245,6 +249,42 @@ impl World {
             }
         }
         None
+    }
+
+    /// A claim and a holder that has given its slot back take different slots.
+    pub(super) async fn retake(&self) -> Option<String> {
+        let world = self.again().await;
+        world.set_limit(1).await;
+        let (job, _) = world.holder(Freeing::Release).await;
+        let _held = world.calm.release_limits(&job).await.unwrap();
+        world.add_limited("c").await;
+        let claim = async {
+            sleep(world.late).await;
+            world.accept_all().await
+        };
+        let (retaken, claimed) = tokio::join!(world.jobs.retake_limits(&job), claim);
+        if retaken.unwrap() && !claimed.is_empty() {
+            return Some("both have the slot".to_owned());
+        }
+        world.problems().await
+    }
+
+    /// A job that is removed just as its holder gives its slot back is gone.
+    pub(super) async fn quit(&self) -> Option<String> {
+        let world = self.again().await;
+        world.set_limit(1).await;
+        let (job, _) = world.holder(Freeing::Release).await;
+        let remove = async {
+            sleep(world.late).await;
+            world.calm.remove(&world.ty, &job.id).await.unwrap();
+        };
+        let (released, ()) = tokio::join!(world.jobs.release_limits(&job), remove);
+        assert!(matches!(released, Ok(_) | Err(crate::Error::Halt)));
+        let left = world.calm.info(&world.ty, &job.id).await.unwrap();
+        match left {
+            Some(_) => Some("the job is there again".to_owned()),
+            None => world.problems().await,
+        }
     }
 
     /// Two claims take different slots.
