@@ -199,13 +199,19 @@ pub(crate) fn document_job_id(instance: InstanceId, doc_id: &str) -> JobId {
     let id = if doc_id.len() <= DOC_ID_BYTES_MAX {
         format!("{instance}|{doc_id}")
     } else {
-        let hash = Sha256::digest(doc_id);
-        let (head, _) = hash.split_at(16);
-        let hash = u128::from_be_bytes(head.try_into().expect("sixteen bytes are sixteen bytes"));
+        let hash = hash(doc_id);
         let end = doc_id.floor_char_boundary(DOC_ID_BYTES_MAX);
-        format!("{instance}|{}|{hash:032x}", &doc_id[..end])
+        format!("{instance}|{}|{hash}", &doc_id[..end])
     };
     JobId::new(id).expect("a job id has room for a cut document id")
+}
+
+/// 32 digits that stand for a text which is too long.
+pub(crate) fn hash(text: &str) -> String {
+    let hash = Sha256::digest(text);
+    let (head, _) = hash.split_at(16);
+    let head = head.try_into().expect("sixteen bytes are sixteen bytes");
+    format!("{:032x}", u128::from_be_bytes(head))
 }
 
 /// A job id as clients see it.

@@ -220,6 +220,11 @@ impl Work<'_> {
         if let Some(end) = Box::pin(self.woken(&replication, data)).await? {
             return Ok(end);
         }
+        let options = self.runner.replications.options();
+        if options.lacks_limits(&self.accepted.limits, &data.shown) {
+            // It was created by another version, or under other settings. The end of the run sets them.
+            return Ok(End::Reschedule { due_ms: 0 });
+        }
         // Only the first run belongs to the trace of the request that created the job; later runs would bury it.
         let asked = data.trace.take();
         let start_permit = tokio::select! {

@@ -174,7 +174,11 @@ impl Work<'_> {
             (end, None) => self.plan(op, random, data, end),
         };
         let old_id = data.rep_id.as_deref();
-        let finish = plan.finish.clone().data(plan.data.encode());
+        let limits = Some(replications.options().limits_of(&plan.data.shown));
+        let finish = Finish {
+            limits,
+            ..plan.finish.clone().data(plan.data.encode())
+        };
         let finished = finish.again_ms.is_none();
         let before = replications.before_in(tx, job).await?;
         let held = jobs.finish_in(tx, op, job, finish).await?;
