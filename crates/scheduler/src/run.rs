@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::data::JobData;
+use crate::data::{Behind, JobData};
 use crate::fault::ServiceError;
 use crate::history::{Copied, Counting};
 use crate::idle::{ChangeListener, Sources};
@@ -219,6 +219,11 @@ impl Work<'_> {
         };
         if let Some(end) = Box::pin(self.woken(&replication, data)).await? {
             return Ok(end);
+        }
+        let options = &replication.options;
+        if options.continuous || options.trigger.is_some() {
+            data.behind
+                .get_or_insert(Behind::since_ms(self.accepted.ready_ms));
         }
         // Only the first run belongs to the trace of the request that created the job; later runs would bury it.
         let asked = data.trace.take();
