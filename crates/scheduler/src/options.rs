@@ -17,6 +17,10 @@ const BACKOFF_MIN_S: u64 = 2;
 /// The section `[replicator]`: jobs, and the service that runs them. For connections, see [`couch::NetworkOptions`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "an operator turns each on or off"
+)]
 pub struct Options {
     /// Maximum number of jobs that run concurrently on a node.
     pub max_jobs: usize,
@@ -56,6 +60,9 @@ pub struct Options {
     pub park_after_sec: u64,
     /// Seconds after which a run counts as healthy and the job's earlier errors are cleared.
     pub health_threshold_sec: u64,
+    /// Seconds after which a continuous or triggered replication that has not caught up with its
+    /// source is reported as lagging, see `webhooks.events`. 0 means never.
+    pub lagging_after_sec: u64,
     /// Half the number of seconds that a job waits after its first error.
     pub min_backoff_penalty_sec: u64,
     /// Maximum number of seconds that a job waits after an error.
@@ -133,6 +140,7 @@ impl Default for Options {
             min_run_time_sec: 60,
             park_after_sec: 10,
             health_threshold_sec: 120,
+            lagging_after_sec: 600,
             min_backoff_penalty_sec: 32,
             max_backoff_penalty_sec: 172_800,
             max_history: 20,

@@ -190,7 +190,7 @@ impl Acceptor {
     fn enqueue(&mut self, request: Request) {
         match request {
             Request::Accept(wanted) => self.waiting.push_back(wanted),
-            Request::Finish(ended) => self.ended.push_back(ended),
+            Request::Finish(ended) => self.ended.push_back(*ended),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Calls about replications: an endpoint of the configuration is called when they fail and recover.
+//! Calls about replications: an endpoint of the configuration is called when they fail, lag and recover.
 
 use futures::future::BoxFuture;
 use jobs::Op;

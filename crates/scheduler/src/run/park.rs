@@ -311,6 +311,7 @@ impl Work<'_> {
     /// Shows that the job is idle and whether its servers respond, and clears its errors once it is healthy.
     async fn show_idle(&self, waits: &Progress, mut servers: Servers, data: &mut JobData) {
         let mut is_new = self.heal(data) | !std::mem::replace(&mut data.idle, true);
+        is_new |= data.behind.take().is_some();
         loop {
             let outage = servers.outage();
             is_new |= data.unreachable != outage;
