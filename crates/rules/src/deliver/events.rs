@@ -62,6 +62,7 @@ impl EventCalls {
             retry: Retry::default(),
             timeout_sec: None,
             debounce: false,
+            hops: 0,
             target: Some(self.target.clone()),
         }
     }

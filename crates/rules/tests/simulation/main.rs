@@ -92,6 +92,7 @@ async fn many_calls_are_enqueued_on_a_slow_store() {
             retry: Retry::default(),
             timeout_sec: None,
             debounce: false,
+            hops: 0,
             target: None,
         })
         .collect();

@@ -222,3 +222,41 @@ async fn a_database_made_anew_is_replicated_again() {
         .until(async || is_copied(&world, "copy_ann", "late"))
         .await;
 }
+
+/// Receivers that write into each other's databases, and pass on the number of the call, are called 16 times.
+#[tokio::test]
+async fn loops_of_receivers_end() {
+    let mut world = World::new().await;
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    // One makes its calls in order; the other names the member.
+    let first = json!({"type": "on_change", "db_name": "^a$", "url": "http://127.0.0.1:1/"});
+    let second = json!({
+        "type": "on_change", "db_name": "^b$", "url": "http://127.0.0.1:1/", "block": false,
+        "hops": "/meta/hops",
+    });
+    world.rule("x", Some(&first)).await;
+    world.rule("y", Some(&second)).await;
+    world.until_seeded(2).await;
+    world.change("start");
+    let mut hops = Vec::new();
+    loop {
+        let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+        let call = call.unwrap().unwrap();
+        hops.push(call.hops);
+        if call.loops() {
+            // Such a call is not made, but becomes a dead letter.
+            break;
+        }
+        let (id, hop) = (format!("doc{}", call.hops), call.hops + 1);
+        let (target, body) = match &*call.db {
+            "a" => ("b", json!({"_id": id, "meta": {"hops": hop}})),
+            _ => ("a", json!({"_id": id, "webhook_hop": hop.to_string()})),
+        };
+        world.peer.put(target, &body.to_string()).unwrap();
+    }
+    assert_eq!(hops, (0..=16).collect::<Vec<_>>());
+    world.change("other");
+    let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+    assert_eq!(call.unwrap().unwrap().doc_id, "other");
+}
