@@ -33,7 +33,7 @@ pub(crate) struct Effects<'a> {
     tx: &'a Transaction,
     cx: Context,
     /// Additions to COUNT rows, by type and edge.
-    counts: BTreeMap<(JobType, u16), i64>,
+    counts: BTreeMap<(JobType, u32), i64>,
     /// Jobs of a type that are due, or will be before sleepers poll again.
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
@@ -150,9 +150,9 @@ impl Effects<'_> {
         }
         self.move_slots(ty, id, old.as_deref(), header.as_deref(), spent);
         if counted {
-            let kind = |header: &Header| (header.state(), header.label());
+            let kind = |header: &Header| (header.state(), header.tag());
             let from = old.as_deref().map(kind);
-            let by = deleted.map(|state| (state, from.map_or(0, |(_, label)| label)));
+            let by = deleted.map(|state| (state, from.map_or(0, |(_, tag)| tag)));
             let to = header.as_deref().map(kind);
             // A job deleted when it finishes still counts as finished.
             for (from, to) in [(from, by.or(to)), (by.or(to), to)] {
@@ -195,7 +195,7 @@ impl Effects<'_> {
                 let since = self.cx.now_ms.to_be_bytes();
                 self.tx.set(&self.jobs.keys().index(ty, id, &to), &since);
                 let soon = match to {
-                    Position::Timed(_, due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
+                    Position::Timed(.., due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
                     _ => true,
                 };
                 if soon {

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, Element, unpack};
 
-use super::{Keys, Table, WAITING, foreign};
+use super::pending::{WAITING, of_rank};
+use super::{Keys, Table, foreign};
 use crate::model::header::Order;
-use crate::{JobId, JobType, Result};
+use crate::{Class, JobId, JobType, Result};
 
 impl Keys {
     /// Changes with every setting of a type's limits. It is the first row of [`limits`](Self::limits).
@@ -69,16 +70,17 @@ impl Keys {
         self.range(Table::Pending, &(ty.as_str(), WAITING))
     }
 
-    /// The limit, order and id of a waiting job, from the part of its key after the type.
-    pub(super) fn waiting_of(rest: &[u8]) -> Option<(Bytes, Order, TupleBytes<'_>)> {
-        type Rest<'a> = (i64, TupleBytes<'a>, u32, u64, TupleBytes<'a>);
+    /// The limit, class, order and id of a waiting job, from the part of its key after the type.
+    pub(super) fn waiting_of(rest: &[u8]) -> Option<(Bytes, Class, Order, TupleBytes<'_>)> {
+        type Rest<'a> = (i64, TupleBytes<'a>, i64, u64, TupleBytes<'a>);
         match unpack::<Rest<'_>>(rest) {
-            Ok((WAITING, limit, incarnation, version, id)) => {
+            Ok((WAITING, limit, number, version, id)) => {
+                let (class, incarnation) = of_rank(number)?;
                 let order = Order {
                     incarnation,
                     version,
                 };
-                Some((limit.into_owned().into(), order, id))
+                Some((limit.into_owned().into(), class, order, id))
             }
             _ => None,
         }
@@ -101,10 +103,10 @@ impl Keys {
         number.ok_or_else(|| foreign(key))
     }
 
-    /// The id of a waiting job.
-    pub(crate) fn waiting_id(&self, ty: &JobType, key: &[u8]) -> Result<JobId> {
+    /// The class and id of a waiting job.
+    pub(crate) fn waiting_job(&self, ty: &JobType, key: &[u8]) -> Result<(Class, JobId)> {
         let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
-        let (_, _, id) = Self::waiting_of(rest).ok_or_else(|| foreign(key))?;
-        JobId::new(id.into_owned())
+        let (_, class, _, id) = Self::waiting_of(rest).ok_or_else(|| foreign(key))?;
+        Ok((class, JobId::new(id.into_owned())?))
     }
 }

@@ -17,7 +17,7 @@ use crate::model::limits::{Rule, Slot, Taken, Which};
 use crate::model::machine::{Event, Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
-use crate::{JobId, JobType, Jobs, Op, Result};
+use crate::{Class, JobId, JobType, Jobs, Op, Result};
 
 /// Slots that a claim looks at first, if a limit has more.
 const WINDOW: u32 = 256;
@@ -256,7 +256,7 @@ impl Jobs {
         let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
         let more = waiting.len() == GRANTS;
         let mut effects = self.effects(tx, op.now_ms).await?;
-        for ((slot, free_ms), id) in free.into_iter().zip(waiting) {
+        for ((slot, free_ms), (_, id)) in free.into_iter().zip(waiting) {
             let slot = (limit.clone(), slot);
             self.grant(&mut effects, tx, ty, &id, slot, free_ms).await?;
         }
@@ -264,14 +264,14 @@ impl Jobs {
         Ok(more)
     }
 
-    /// The jobs that have waited longest behind a limit. If there is none, conflicts with the next.
+    /// The jobs that have waited longest behind a limit, by class. If there is none, conflicts with the next.
     async fn waiting_behind(
         &self,
         tx: &Transaction,
         ty: &JobType,
         limit: &[u8],
         count: usize,
-    ) -> Result<Vec<JobId>> {
+    ) -> Result<Vec<(Class, JobId)>> {
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -282,7 +282,7 @@ impl Jobs {
             tx.add_read_conflict_range(range);
         }
         rows.iter()
-            .map(|row| self.keys().waiting_id(ty, &row.key))
+            .map(|row| self.keys().waiting_job(ty, &row.key))
             .collect()
     }
 
@@ -383,10 +383,12 @@ impl Jobs {
         }
         let choice = (rule.limit.max as usize).clamp(1, WAITING);
         let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
+        let first = waiting.first().map(|(class, _)| *class);
+        waiting.retain(|(class, _)| Some(*class) == first);
         let mut rng =
             SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()) ^ u64::from(slot.1));
         waiting.shuffle(&mut rng);
-        for id in waiting {
+        for (_, id) in waiting {
             if (self.grant(effects, tx, ty, &id, slot.clone(), free_ms)).await? {
                 return Ok(true);
             }
