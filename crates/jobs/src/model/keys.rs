@@ -55,7 +55,8 @@
 //! - No row is written by every operation: SLEEPER rows exist only while an acceptor sleeps, NOTE and
 //!   NOTIFIER rows are written only for jobs with subscribers, and there are many COUNT rows.
 //! - Slots of a limit are numbered from 0. A slot without a row is free, and then no job waits behind the limit: the
-//!   transaction that frees a slot gives it to one that waits. A job that has a slot but does not run yet is due, or
+//!   transaction that frees a slot gives it to one that waits. It looks for one if there is a SLOT row of the number
+//!   2^32 - 1, which the first job that waits leaves, and the first transaction that finds none clears. A job that has a slot but does not run yet is due, or
 //!   scheduled for when a rate lets it start.
 //! - Behind a limit, urgent jobs come first and bulk jobs last: their incarnation is 2^32 lower or higher.
 //! - Reserved: tables 14, 15 and 22 for tenants.
@@ -74,6 +75,8 @@ use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
 
 use crate::model::header::{Header, Order, Place, State};
 use crate::{Class, Error, Job, JobId, JobType, Lane, Result};
+
+pub(crate) use limits::WAITED;
 
 pub(crate) use edges::{Kind, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states};
 

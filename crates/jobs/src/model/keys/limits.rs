@@ -9,6 +9,9 @@ use super::{Keys, Table, foreign};
 use crate::model::header::Order;
 use crate::{Class, JobId, JobType, Result};
 
+/// The number after those of slots, of the row that says that jobs may wait.
+pub(crate) const WAITED: u32 = u32::MAX;
+
 impl Keys {
     /// Changes with every setting of a type's limits. It is the first row of [`limits`](Self::limits).
     pub(crate) fn limits_version(&self, ty: &JobType) -> Vec<u8> {
@@ -37,6 +40,11 @@ impl Keys {
         self.pack(Table::Slot, &(ty.as_str(), limit, n))
     }
 
+    /// There while jobs may wait for a slot of the limit.
+    pub(crate) fn waited(&self, ty: &JobType, limit: &[u8]) -> Vec<u8> {
+        self.slot(ty, limit, WAITED)
+    }
+
     /// The slots of a limit with these numbers.
     pub(crate) fn slots(
         &self,
@@ -46,6 +54,11 @@ impl Keys {
     ) -> KeyRange {
         let edge = |n: u32| self.slot(ty, limit, n);
         KeyRange::new(edge(numbers.start), edge(numbers.end))
+    }
+
+    /// The first key after the rows of a limit's slots.
+    pub(crate) fn after_slots(&self, ty: &JobType, limit: &[u8]) -> Bytes {
+        self.range(Table::Slot, &(ty.as_str(), limit)).end
     }
 
     /// The slots of all limits of a type.
