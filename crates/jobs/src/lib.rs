@@ -39,6 +39,7 @@ mod testing;
 
 pub use error::Error;
 pub use handle::Jobs;
+pub use model::class::{Class, TENANT_BYTES_MAX, Tenant};
 pub use model::clock::{Clock, Entropy, Op};
 pub use model::header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
 pub use model::ids::{

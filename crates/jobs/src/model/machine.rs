@@ -62,7 +62,7 @@ use crate::model::limits::{Limits, Taken, Which};
 use crate::model::run::Interrupt;
 use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
-use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
+use crate::{Attempt, Class, Error, Holder, JobLock, Lane, Result, State};
 
 /// The inputs of a step besides the job.
 #[derive(Debug, Clone, Copy)]
@@ -148,6 +148,8 @@ pub(crate) enum Event {
 pub(crate) struct Create {
     pub(crate) retention_ms: Option<u64>,
     pub(crate) lane: Option<Lane>,
+    pub(crate) class: Class,
+    pub(crate) tenant: Option<Bytes>,
     pub(crate) key: Option<Bytes>,
     pub(crate) pool: Option<Bytes>,
 }

@@ -3,13 +3,17 @@
 //! ```text
 //! claim     reads   LIMIT (type), SLOT it takes          writes  SLOT
 //!           or, if there is none, all SLOT of the limit  writes  PENDING 2: the job waits
-//! end       reads   LIMIT (type), PENDING 2 of the limit writes  SLOT: for the first job that waits, or cleared
+//!                                                                SLOT: jobs may wait ([`contended`]), unless known
+//! end       reads   LIMIT (type), SLOT: may jobs wait    writes  SLOT, cleared
+//!           and, if they may, PENDING 2 of the limit     writes  SLOT: for the first job that waits
 //! ```
 //!
 //! So two claims of one slot conflict, and so do a claim that finds no slot and an end that finds no job: one of them
 //! runs again and sees the other. Settings are cached, under a version that each of these reads.
 
 mod check;
+mod cold;
+pub(crate) mod contended;
 pub(crate) mod settings;
 pub(crate) mod slots;
 
@@ -161,7 +165,7 @@ impl Jobs {
         let mut rest = all.clone();
         while let Some(key) = self.first_key(&rest).await? {
             let (limit, _) = Keys::slot_of(&all, &key)?;
-            rest.begin = self.keys().slots(ty, &limit, 0..u32::MAX).end;
+            rest.begin = self.keys().after_slots(ty, &limit);
             limits.insert(limit);
         }
         limits.retain(|limit| is_of(limit, name.as_bytes()));

@@ -161,6 +161,8 @@ async fn a_run_that_ends_in_any_way_frees_its_slots() {
         }
         let _ = world.jobs.remove(&world.ty, &job_id("first")).await;
     }
+    let cleared = world.jobs.clear_cold(&world.ty, None).await;
+    assert_eq!(cleared.unwrap(), None);
     assert!(
         world
             .jobs
@@ -458,4 +460,36 @@ async fn jobs_behind_a_limit_do_not_delay_others() {
         .unwrap()
         .state;
     assert!(matches!(state, State::Pending | State::Running));
+}
+
+/// Slots of keys that no job uses again leave no rows, once they are free by any clock.
+#[tokio::test(start_paused = true)]
+async fn rows_of_rates_that_have_cooled_down_are_cleared() {
+    let world = World::new().await;
+    world.set("api", Limit::per(1, 10_000)).await;
+    let slots = world.jobs.keys().all_slots(&world.ty);
+    for n in 0..700 {
+        let name = LimitName::new(format!("api|{n}")).unwrap();
+        let add = Add::new(job_id(&format!("job-{n}")), "data").key(name);
+        world.jobs.add(&world.ty, add).await.unwrap();
+    }
+    let started = world.jobs.accept(&world.ty, &world.me, 500).await.unwrap();
+    let more = world.jobs.accept(&world.ty, &world.me, 500).await.unwrap();
+    assert_eq!(started.jobs.len() + more.jobs.len(), 700);
+    let clear = async || {
+        let next = world.jobs.clear_cold(&world.ty, None).await.unwrap();
+        let next = world
+            .jobs
+            .clear_cold(&world.ty, next.as_ref())
+            .await
+            .unwrap();
+        assert_eq!(next, None);
+        world.jobs.rows(slots.clone()).await.len()
+    };
+    assert_eq!(clear().await, 700);
+    tokio::time::advance(Duration::from_mins(11)).await;
+    world.add("late", key("api|5")).await;
+    assert_eq!(world.claim().await.len(), 1);
+    let _ = clear().await;
+    assert_eq!(world.jobs.rows(slots).await.len(), 1);
 }

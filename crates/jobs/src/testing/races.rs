@@ -507,6 +507,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.share().await)
             .or(World::new(rng, mistake).await.retake().await)
             .or(World::new(rng, mistake).await.quit().await)
+            .or(World::new(rng, mistake).await.clear().await)
     })
 }
 
@@ -532,13 +533,16 @@ mistake::planted! {
 mistake::weakened! {
     clear_bells_first: clear_bells Notifier First,
     clear_bells_later: clear_bells Notifier Later,
+    clear_slots_first: clear_slots Slot First,
+    clear_slots_later: clear_slots Slot Later,
+    clear_slots_waiting: clear_slots Pending All,
     expire_first: expire Job First,
     expire_later: expire Job Later,
     keep_first: keep Activity First,
     keep_later: keep Activity Later,
     notes_first: notice Note First,
     notes_later: notice Note Later,
-accept_limit: accept Limit All,
+    accept_limit: accept Limit All,
     accept_slot_first: accept Slot First,
     accept_slot_later: accept Slot Later,
     accept_waiting: accept Pending All,
@@ -555,6 +559,9 @@ accept_limit: accept Limit All,
     resubmit_limit: resubmit Limit All,
     resubmit_slot: resubmit Slot All,
     resubmit_waiting: resubmit Pending All,
+    signal_limit: signal Limit All,
+    signal_slot: signal Slot All,
+    signal_waiting: signal Pending All,
     stall_limit: stall Limit All,
     stall_slot: stall Slot All,
     stall_waiting: stall Pending All,

@@ -8,7 +8,8 @@ use super::World;
 use crate::operations::leases::Leases;
 use crate::services::monitor::TypeMonitor;
 use crate::{
-    Add, ByPolicy, Finish, Holder, Job, JobId, JobLock, Limit, LimitName, Options, TypeConfig,
+    Add, ByPolicy, Finish, Holder, Job, JobId, JobLock, Limit, LimitName, Options, Signal,
+    TypeConfig,
 };
 
 /// How a job that has a slot loses it.
@@ -22,11 +23,13 @@ enum Freeing {
     /// The job waits for its other limit, and is postponed.
     Add,
     Resubmit,
+    /// The same of a job that was claimed before it was due, by a signal.
+    Signal,
     /// It goes on without.
     Release,
 }
 
-const FREEING: [Freeing; 7] = [
+const FREEING: [Freeing; 8] = [
     Freeing::Finish,
     Freeing::FinishAndClaim,
     Freeing::Remove,
@@ -34,7 +37,11 @@ const FREEING: [Freeing; 7] = [
     Freeing::Add,
     Freeing::Resubmit,
     Freeing::Release,
+    Freeing::Signal,
 ];
+
+/// Longer than any race.
+const SOON_MS: i64 = 3_600_000;
 
 fn limit() -> LimitName {
     LimitName::new("k").unwrap()
@@ -65,12 +72,20 @@ impl World {
     /// A job with the last slot: running, or waiting for its other limit.
     async fn holder(&self, freeing: Freeing) -> (Job, Option<Job>) {
         let id = JobId::new("a").unwrap();
-        let waits = matches!(freeing, Freeing::Add | Freeing::Resubmit);
+        let waits = matches!(freeing, Freeing::Add | Freeing::Resubmit | Freeing::Signal);
+        let due_ms = match freeing {
+            Freeing::Signal => self.calm.clock().now_ms() + 2 * SOON_MS,
+            _ => 0,
+        };
         if waits {
             let closed = Some(Limit::at_once(0));
             let set = self.calm.set_limit(&self.ty, &closed_pool(), closed).await;
             set.unwrap();
-            self.calm.add(&self.ty, postponable(&id)).await.unwrap();
+            let add = postponable(&id).due_ms(due_ms);
+            self.calm.add(&self.ty, add).await.unwrap();
+            let me = Holder::new("me").unwrap();
+            let early = self.calm.claim_by(&self.ty, &me, 1, due_ms);
+            self.calm.accept_claim(&early).await.unwrap();
         } else {
             self.add_limited("a").await;
         }
@@ -133,6 +148,11 @@ impl World {
                 let asked = jobs.resubmit(ty, id, Some(i64::MAX), None).await;
                 asked.unwrap();
             }
+            Freeing::Signal => {
+                let due_ms = jobs.clock().now_ms() + SOON_MS;
+                let signal = Signal::new(id.clone()).due_ms(due_ms);
+                jobs.signal(ty, signal).await.unwrap();
+            }
             Freeing::Stall => {
                 let mut leases = Leases::new(1);
                 let timeout = Duration::from_secs(20);
@@ -151,12 +171,29 @@ impl World {
         }
     }
 
-    /// A job that finds no slot just as one is freed gets it.
+    /// Jobs have waited for the limits, and do not any more.
+    async fn mark(&self) {
+        for name in [limit(), self.other_limit()] {
+            let id = JobId::new("marks").unwrap();
+            let add = Add::new(id.clone(), "").key(name);
+            self.calm.add(&self.ty, add).await.unwrap();
+            self.accept_all().await;
+            self.calm.remove(&self.ty, &id).await.unwrap();
+        }
+    }
+
+    /// A job that finds no slot just as one is freed gets it, whether jobs have waited before or not.
     pub(super) async fn hand_over(&self) -> Option<String> {
-        for freeing in FREEING {
+        for (freeing, marked) in FREEING
+            .map(|freeing| [(freeing, false), (freeing, true)])
+            .concat()
+        {
             let world = self.again().await;
             world.set_limit(1).await;
             let job = world.holder(freeing).await;
+            if marked {
+                world.mark().await;
+            }
             world.add_limited("c").await;
             let me = Holder::new("other").unwrap();
             let claim = async {
@@ -303,5 +340,56 @@ impl World {
         let (mine, other) = tokio::join!(self.jobs.accept(&self.ty, &me, 2), other);
         mine.and(other).unwrap();
         self.problems().await
+    }
+
+    /// A slot of a rate that is taken just as its row is cleared is not free again, and a job that begins to wait then is
+    /// found.
+    pub(super) async fn clear(&self) -> Option<String> {
+        for waits in [false, true] {
+            let world = self.again().await;
+            let problem = world.clear_while(waits).await;
+            if problem.is_some() {
+                return problem;
+            }
+        }
+        None
+    }
+
+    async fn clear_while(&self, waits: bool) -> Option<String> {
+        let names = ["a", "z"].map(|name| LimitName::new(name).unwrap());
+        let rate = Some(Limit::per(1, 3_600_000));
+        let job = |name: &LimitName| {
+            let id = JobId::new(name.as_bytes().to_vec()).unwrap();
+            Add::new(id, "").key(name.clone())
+        };
+        for name in &names {
+            self.calm.set_limit(&self.ty, name, rate).await.unwrap();
+            self.calm.add(&self.ty, job(name)).await.unwrap();
+        }
+        for job in self.accept_all().await {
+            let _ = self.calm.finish(&job, Finish::done()).await.unwrap();
+        }
+        self.set_limit(1).await;
+        self.add_limited("c").await;
+        self.accept_all().await;
+        self.mark().await;
+        sleep(Duration::from_hours(2)).await;
+        let name = &names[self.either];
+        if waits {
+            self.add_limited("d").await;
+        } else {
+            self.calm.add(&self.ty, job(name)).await.unwrap();
+        }
+        let claim = async {
+            sleep(self.late).await;
+            self.accept_all().await.len()
+        };
+        let (cleared, claimed) = tokio::join!(self.jobs.clear_cold(&self.ty, None), claim);
+        cleared.unwrap();
+        assert_eq!(claimed, usize::from(!waits));
+        let slot = self.calm.keys().slot(&self.ty, name.as_bytes(), 0);
+        let forgotten = !waits && self.value(&slot).await.is_none();
+        let forgotten = forgotten.then(|| "a slot is free too early".into());
+        forgotten.or(self.problems().await)
     }
 }
