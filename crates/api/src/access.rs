@@ -3,6 +3,7 @@
 use docstore::Db;
 use document::json::Json;
 use http::Method;
+use queue::{Right, TypeName};
 
 use crate::Error;
 use crate::auth::{ADMIN_ROLE, Identity};
@@ -53,6 +54,7 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
         Access::Metrics if caller.roles.iter().any(|role| role == "_metrics") => Ok(None),
         Access::Metrics | Access::Admin if caller.is_admin() => Ok(None),
         Access::Metrics | Access::Admin => Err(Error::unauthorized(NO_SERVER_ADMIN)),
+        Access::Type(right) => may(call, right).await.map(|()| None),
         Access::Member | Access::DbAdmin => {
             let name = call.route.database().unwrap_or_default();
             let opened = open(call, name).await?;
@@ -62,6 +64,29 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
             Ok(Some(opened))
         }
     }
+}
+
+/// Checks the caller's right to the job type in the path.
+async fn may(call: &Call, right: Right) -> Result<(), Error> {
+    let caller = call.caller();
+    if caller.is_admin() {
+        return Ok(());
+    }
+    if caller.name.is_none() {
+        return Err(Error::unauthorized("You are not an authenticated user"));
+    }
+    let Route::Queue(route) = &call.route else {
+        return Err(Error::unauthorized(NO_SERVER_ADMIN));
+    };
+    let name = TypeName::new(route.type_name().unwrap_or_default())?;
+    let ty = call.shared.queue.find(&name).await?;
+    if ty.settings.roles.allow(right, &caller.roles) {
+        return Ok(());
+    }
+    let right = right.name();
+    Err(Error::forbidden(format!(
+        "None of your roles is in `roles.{right}` of the job type `{name}`; ask an administrator for one."
+    )))
 }
 
 /// Whether the caller administers an existing database.

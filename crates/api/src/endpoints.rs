@@ -10,6 +10,7 @@ mod database;
 mod deliveries;
 mod document;
 mod find;
+mod jobs;
 mod local;
 mod multipart;
 mod openapi;
@@ -80,6 +81,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             | Route::Doc(..),
             _,
         ) => replication::answer(call).await,
+        (Route::Queue(route), _) => jobs::answer(call, &route).await,
         (
             Route::Deliveries
             | Route::DeliveryReplays

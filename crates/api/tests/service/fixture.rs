@@ -17,6 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use docstore::DocStore;
 use http::{HeaderMap, Method, Request, StatusCode};
 use jobs::{Clock, Entropy, Jobs, Notifier};
+use queue::Queue;
 use rules::deliver::Deliveries;
 use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
@@ -144,8 +145,10 @@ impl Fixture {
         let webhooks = rules::deliver::Options::default();
         let deliveries = Deliveries::new(replications.jobs().clone());
         deliveries.register(&webhooks).await.unwrap();
+        let queue = Queue::new(replications.jobs().clone(), jobs::Options::default());
         let service = Service::new(Setup {
             replications: replications.clone(),
+            queue,
             deliveries: Some(deliveries.clone()),
             listeners: Some(listeners(&replications).await),
             authenticator,

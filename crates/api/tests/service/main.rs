@@ -14,6 +14,7 @@ mod fixture;
 mod flood;
 mod forgery;
 mod fuzz;
+mod jobs;
 mod limits;
 mod listing;
 mod openapi;

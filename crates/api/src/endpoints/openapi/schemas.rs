@@ -1,5 +1,7 @@
 //! Schemas of parameters and request bodies.
 
+mod jobs;
+
 use serde_json::{Value, json};
 
 pub(super) fn parameter(name: &str) -> Value {
@@ -19,6 +21,11 @@ pub(super) fn parameter(name: &str) -> Value {
             "state", "id", "type", "source", "target", "lag", "rate", "next_try", "last_updated",
         ]}),
         "state" => json!({"enum": ["pending", "running", "delivered", "dead"]}),
+        "type" => {
+            json!({"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,59}$", "examples": ["mail"]})
+        }
+        "data" => json!({"type": "boolean"}),
+        "timeout_sec" => json!({"type": "number", "minimum": 0, "maximum": 300}),
         "feed" => json!({"enum": ["normal", "longpoll", "continuous", "eventsource"]}),
         "filter" => json!({"enum": ["_doc_ids", "_selector", "_design"]}),
         "style" => json!({"enum": ["main_only", "all_docs"]}),
@@ -37,7 +44,10 @@ const REPLICATOR: &str = "^([a-z][a-z0-9_$()+-]*/)?_replicator$";
 const RULES: &str = "^(spiegel|([a-z][a-z0-9_$()+-]*/)?_rules)$";
 const DATABASE: &str = "^(_users|spiegel|([a-z][a-z0-9_$()+-]*/)?(_replicator|_rules))$";
 
-pub(super) fn body(path: &str) -> Value {
+pub(super) fn body(path: &str, method: &str) -> Value {
+    if path.starts_with("/_jobs/") {
+        return jobs::body(path, method);
+    }
     let object = || json!({"type": "object"});
     let texts = || json!({"type": "array", "items": {"type": "string"}});
     let part = path.rsplit('/').next().unwrap_or_default();

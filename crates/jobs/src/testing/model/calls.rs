@@ -441,8 +441,7 @@ impl Ended {
             again_ms: self.again_ms,
             failed: self.failed,
             dead: self.dead,
-            reason: None,
-            limits: None,
+            ..Finish::default()
         }
     }
 }
