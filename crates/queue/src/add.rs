@@ -158,13 +158,12 @@ impl Queue {
         for is_recent in [true, false] {
             let known = self.pending().get(&ty.name);
             let known = known.filter(|(at, _)| is_recent && at.elapsed() < COUNTED);
-            let pending = match known {
-                Some((_, pending)) => pending,
-                None => {
-                    let counts = self.jobs().counts(&ty.ty).await?;
-                    self.pending().set(&ty.name, counts.pending);
-                    counts.pending
-                }
+            let pending = if let Some((_, pending)) = known {
+                pending
+            } else {
+                let counts = self.jobs().counts(&ty.ty).await?;
+                self.pending().set(&ty.name, counts.pending);
+                counts.pending
             };
             if pending + more <= max {
                 self.pending().add(&ty.name, more);

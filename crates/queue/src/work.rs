@@ -385,9 +385,10 @@ impl Queue {
             || end.error.is_some()
             || end.outcome == Outcome::Failed;
         // What a run ends with changes only by its worker.
-        let read = match reads {
-            true => self.jobs().get(&job.ty, &job.id).await?,
-            false => None,
+        let read = if reads {
+            self.jobs().get(&job.ty, &job.id).await?
+        } else {
+            None
         };
         let (failures, data) = match read {
             None => (0, None),

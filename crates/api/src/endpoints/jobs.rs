@@ -58,11 +58,11 @@ async fn find(call: &Call, ty: &str) -> Result<Arc<Type>, Error> {
 /// Reads the JSON of the body; what is unknown in it is named.
 async fn body<T: DeserializeOwned + Send + 'static>(call: &mut Call) -> Result<T, Error> {
     call.check_json()?;
-    call.parse(|text| serde_json::from_str(text).map_err(refused))
+    call.parse(|text| serde_json::from_str(text).map_err(|error| refused(&error)))
         .await
 }
 
-fn refused(error: serde_json::Error) -> Error {
+fn refused(error: &serde_json::Error) -> Error {
     if error.is_data() {
         return Error::bad_request(error.to_string());
     }

@@ -159,7 +159,11 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
         |name| json!({"name": name, "in": "path", "required": true, "schema": schemas::parameter(name)}),
     );
     let in_query = query.split_whitespace().map(|name| {
-        json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(name)})
+        let schema = match name {
+            "state" if path.starts_with("/_jobs") => "job_state",
+            name => name,
+        };
+        json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(schema)})
     });
     let parameters: Vec<_> = in_path.chain(in_query).collect();
     let access = access(path, method);

@@ -89,6 +89,11 @@ pub(crate) struct User<'a> {
     headers: Vec<(&'static str, String)>,
 }
 
+async fn register(deliveries: &Deliveries) {
+    let options = rules::deliver::Options::default();
+    deliveries.register(&options).await.unwrap();
+}
+
 async fn listeners(replications: &Replications) -> Listeners {
     let listeners = Listeners::open(Rules::new(replications.clone()));
     listeners.await.unwrap()
@@ -142,13 +147,11 @@ impl Fixture {
             replications.job_type().clone(),
             jobs::Options::default(),
         );
-        let webhooks = rules::deliver::Options::default();
         let deliveries = Deliveries::new(replications.jobs().clone());
-        deliveries.register(&webhooks).await.unwrap();
-        let queue = Queue::new(replications.jobs().clone(), jobs::Options::default());
+        register(&deliveries).await;
         let service = Service::new(Setup {
             replications: replications.clone(),
-            queue,
+            queue: Queue::new(replications.jobs().clone(), jobs::Options::default()),
             deliveries: Some(deliveries.clone()),
             listeners: Some(listeners(&replications).await),
             authenticator,

@@ -265,82 +265,85 @@ async fn a_claim_whose_client_is_gone_gives_its_job_back() {
     assert_eq!(claim(&root, 1, 20).await[0]["id"], "b");
 }
 
+/// A request, and what its refusal says.
+const REFUSED: &[(&str, &str, &str)] = &[
+    (
+        "/_jobs/mail",
+        r#"{"data":1,"dela_sec":1}"#,
+        "unknown field `dela_sec`",
+    ),
+    ("/_jobs/mail", r#"{"id":"a"}"#, "missing field `data`"),
+    ("/_jobs/mail", r#"{"id":"_a","data":1}"#, "`id` must not"),
+    (
+        "/_jobs/mail",
+        r#"{"data":1,"due":"tomorrow"}"#,
+        "`due` must be a time",
+    ),
+    (
+        "/_jobs/mail",
+        r#"{"data":1,"due":"2030-01-01T00:00:00Z","delay_sec":1}"#,
+        "not both",
+    ),
+    (
+        "/_jobs/mail",
+        r#"{"data":1,"delay_sec":-1}"#,
+        "a duration must be",
+    ),
+    (
+        "/_jobs/mail",
+        r#"{"data":1,"class":"vip"}"#,
+        "unknown variant `vip`",
+    ),
+    (
+        "/_jobs/mail",
+        r#"{"data":1,"key":""}"#,
+        "`key`: a limit needs a name",
+    ),
+    (
+        "/_jobs/mail",
+        r#"{"data":1,"tenant":""}"#,
+        "`tenant` must have",
+    ),
+    (
+        "/_jobs/mail/_claim",
+        r#"{"count":1}"#,
+        "missing field `worker`",
+    ),
+    ("/_jobs/mail/_claim", r#"{"worker":""}"#, "`worker`"),
+    (
+        "/_jobs/mail/_claim",
+        r#"{"worker":"w","count":501}"#,
+        "1 to 500",
+    ),
+    (
+        "/_jobs/mail/_claim",
+        r#"{"worker":"w","wait_sec":301}"#,
+        "at most 300",
+    ),
+    (
+        "/_jobs/mail/_finish",
+        r#"{"jobs":[{"id":"a","lock":"x","outcome":"done"}]}"#,
+        "`lock` must be",
+    ),
+    (
+        "/_jobs/mail/_finish",
+        r#"{"jobs":[],"claim":1}"#,
+        "needs `worker`",
+    ),
+    (
+        "/_jobs/mail/_retry",
+        r#"{"state":"finished"}"#,
+        "must be dead",
+    ),
+];
+
 #[tokio::test]
 async fn wrong_requests_are_refused_with_advice() {
     let fixture = fixture_with(json!({"max_data_bytes": 10})).await;
     let root = fixture.root();
-    for (path, body, reason) in [
-        (
-            "/_jobs/mail",
-            r#"{"data":1,"dela_sec":1}"#,
-            "unknown field `dela_sec`",
-        ),
-        ("/_jobs/mail", r#"{"id":"a"}"#, "missing field `data`"),
-        ("/_jobs/mail", r#"{"id":"_a","data":1}"#, "`id` must not"),
-        (
-            "/_jobs/mail",
-            r#"{"data":1,"due":"tomorrow"}"#,
-            "`due` must be a time",
-        ),
-        (
-            "/_jobs/mail",
-            r#"{"data":1,"due":"2030-01-01T00:00:00Z","delay_sec":1}"#,
-            "not both",
-        ),
-        (
-            "/_jobs/mail",
-            r#"{"data":1,"delay_sec":-1}"#,
-            "a duration must be",
-        ),
-        (
-            "/_jobs/mail",
-            r#"{"data":1,"class":"vip"}"#,
-            "unknown variant `vip`",
-        ),
-        (
-            "/_jobs/mail",
-            r#"{"data":1,"key":""}"#,
-            "`key`: a limit needs a name",
-        ),
-        (
-            "/_jobs/mail",
-            r#"{"data":1,"tenant":""}"#,
-            "`tenant` must have",
-        ),
-        (
-            "/_jobs/mail/_claim",
-            r#"{"count":1}"#,
-            "missing field `worker`",
-        ),
-        ("/_jobs/mail/_claim", r#"{"worker":""}"#, "`worker`"),
-        (
-            "/_jobs/mail/_claim",
-            r#"{"worker":"w","count":501}"#,
-            "1 to 500",
-        ),
-        (
-            "/_jobs/mail/_claim",
-            r#"{"worker":"w","wait_sec":301}"#,
-            "at most 300",
-        ),
-        (
-            "/_jobs/mail/_finish",
-            r#"{"jobs":[{"id":"a","lock":"x","outcome":"done"}]}"#,
-            "`lock` must be",
-        ),
-        (
-            "/_jobs/mail/_finish",
-            r#"{"jobs":[],"claim":1}"#,
-            "needs `worker`",
-        ),
-        (
-            "/_jobs/mail/_retry",
-            r#"{"state":"finished"}"#,
-            "must be dead",
-        ),
-    ] {
+    for (path, body, reason) in REFUSED {
         let json = root.clone().with("content-type", "application/json");
-        let answer = json.send(Method::POST, path, body).await;
+        let answer = json.send(Method::POST, path, *body).await;
         let told = answer.gives(400)["reason"].to_string();
         assert!(told.contains(reason), "{body}: {told}");
     }

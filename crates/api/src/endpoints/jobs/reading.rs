@@ -65,6 +65,13 @@ struct Attempt {
     reason: Option<String>,
 }
 
+/// A page of a listing.
+#[derive(Serialize)]
+struct Page<'a> {
+    jobs: Vec<Row<'a>>,
+    next: Option<String>,
+}
+
 /// A change that a feed tells.
 #[derive(Serialize)]
 pub(super) struct Change {
@@ -213,10 +220,5 @@ pub(super) async fn list(call: &Call, ty: &Type) -> Result<Reply, Error> {
         .map(|(info, envelope)| Row::new(ty, &info, envelope))
         .collect();
     let next = listing.next.map(|cursor| BASE64.encode(cursor.as_bytes()));
-    #[derive(Serialize)]
-    struct Page<'a> {
-        jobs: Vec<Row<'a>>,
-        next: Option<String>,
-    }
     Ok(reply::ok(&Page { jobs: rows, next }))
 }

@@ -63,7 +63,7 @@ fn parse_settings(text: &str) -> Result<Settings, Error> {
     if text.trim().is_empty() {
         return Ok(Settings::default());
     }
-    serde_json::from_str(text).map_err(refused)
+    serde_json::from_str(text).map_err(|error| refused(&error))
 }
 
 /// One job, or many as `{"jobs": [...]}`.
@@ -121,12 +121,12 @@ struct Kind {
 type New = Vec<queue::Result<NewJob>>;
 
 fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
-    let kind: Kind = serde_json::from_str(text).map_err(refused)?;
+    let kind: Kind = serde_json::from_str(text).map_err(|error| refused(&error))?;
     if kind.jobs.is_none() {
-        let one: NewJob = serde_json::from_str(text).map_err(refused)?;
+        let one: NewJob = serde_json::from_str(text).map_err(|error| refused(&error))?;
         return Ok((vec![Ok(one)], false));
     }
-    let many: Many = serde_json::from_str(text).map_err(refused)?;
+    let many: Many = serde_json::from_str(text).map_err(|error| refused(&error))?;
     if many.jobs.len() > IDS_MAX {
         let count = many.jobs.len();
         return Err(Error::bad_request(format!(

@@ -16,7 +16,7 @@ pub(super) fn parameter(name: &str) -> Value {
         "heartbeat" => json!({"type": "integer", "minimum": 1}),
         "include_docs" | "conflicts" | "deleted_conflicts" | "descending" | "inclusive_end"
         | "revs" | "revs_info" | "latest" | "meta" | "local_seq" | "attachments" | "new_edits"
-        | "update_seq" | "async" | "basic" => json!({"type": "boolean"}),
+        | "update_seq" | "async" | "basic" | "data" => json!({"type": "boolean"}),
         "sort" => json!({"enum": [
             "state", "id", "type", "source", "target", "lag", "rate", "next_try", "last_updated",
         ]}),
@@ -24,7 +24,7 @@ pub(super) fn parameter(name: &str) -> Value {
         "type" => {
             json!({"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,59}$", "examples": ["mail"]})
         }
-        "data" => json!({"type": "boolean"}),
+        "job_state" => json!({"enum": ["pending", "running", "finished", "dead"]}),
         "timeout_sec" => json!({"type": "number", "minimum": 0, "maximum": 300}),
         "feed" => json!({"enum": ["normal", "longpoll", "continuous", "eventsource"]}),
         "filter" => json!({"enum": ["_doc_ids", "_selector", "_design"]}),
