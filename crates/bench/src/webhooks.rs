@@ -379,6 +379,7 @@ fn call(url: &str, nth: usize) -> Call {
         retry: Retry::default(),
         timeout_sec: None,
         debounce: false,
+        hops: 0,
         target: None,
     }
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use store::{Call, Store, Transaction};
 
+use crate::model::class::LABELS;
 use crate::model::header::Header;
-use crate::model::keys::{Keys, LABELS};
+use crate::model::keys::Keys;
 use crate::model::turns::Turns;
 use crate::operations::deleted::Deleted;
 use crate::operations::heartbeats::Heartbeats;

@@ -39,12 +39,13 @@ mod testing;
 
 pub use error::Error;
 pub use handle::Jobs;
+pub use model::class::{Class, TENANT_BYTES_MAX, Tenant};
 pub use model::clock::{Clock, Entropy, Op};
 pub use model::header::{Attempt, DATA_BYTES_MAX, End, Outcome, REASON_BYTES_MAX, State};
 pub use model::ids::{
     HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
 };
-pub use model::limits::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName};
+pub use model::limits::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName, Limits};
 pub use model::machine::{Finish, Held, RETURNED, Verdict};
 pub use model::types::{StallPolicy, TypeConfig};
 pub use operations::check::Check;

@@ -1,6 +1,7 @@
 //! The pure model: rows, headers, and the state machine of operations. No clocks, and no I/O except through a
 //! transaction passed in.
 
+pub(crate) mod class;
 pub(crate) mod clock;
 pub(crate) mod codec;
 pub(crate) mod header;

@@ -3,6 +3,8 @@
 //! find. Only [`planted`] is compiled outside of tests, and costs nothing there.
 
 #[cfg(test)]
+mod classes;
+#[cfg(test)]
 mod conflicts;
 #[cfg(test)]
 mod full;

@@ -21,6 +21,7 @@ mod targets;
 #[cfg(test)]
 mod testing;
 
+use futures::future::try_join_all;
 use jobs::{Add, JobType, Jobs, Lane, Op, State, TypeConfig};
 use store::Transaction;
 use url::Url;
@@ -91,14 +92,12 @@ impl Deliveries {
         op: &Op,
         calls: &[Call],
     ) -> jobs::Result<()> {
+        // They wait for the store together: one after the other, they would not end in time on a slow one.
+        let found = try_join_all(calls.iter().map(|call| self.add_of(tx, call))).await?;
         let mut adds: Vec<Add> = Vec::with_capacity(calls.len());
         // Of calls with one job, the last one counts, at the place of the first.
         let mut places = std::collections::HashMap::new();
-        for call in calls {
-            let id = identity::job(call)?;
-            let Some(add) = self.add_of(tx, id, call).await? else {
-                continue;
-            };
+        for add in found.into_iter().flatten() {
             match places.entry(add.id.clone()) {
                 std::collections::hash_map::Entry::Occupied(place) => adds[*place.get()] = add,
                 std::collections::hash_map::Entry::Vacant(place) => {
@@ -114,12 +113,8 @@ impl Deliveries {
     }
 
     /// The job of a call, unless it exists and has the same to do.
-    async fn add_of(
-        &self,
-        tx: &Transaction,
-        id: jobs::JobId,
-        call: &Call,
-    ) -> jobs::Result<Option<Add>> {
+    async fn add_of(&self, tx: &Transaction, call: &Call) -> jobs::Result<Option<Add>> {
+        let id = identity::job(call)?;
         let mut delivery = Delivery::new(call);
         let mut due_ms = 0;
         match self.jobs.get_in(tx, &self.ty, &id).await? {

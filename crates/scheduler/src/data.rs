@@ -120,6 +120,16 @@ pub(crate) struct Outage {
     pub(crate) reason: String,
 }
 
+/// How long a replication that follows its source has not caught up with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Behind {
+    /// In seconds.
+    pub(crate) since: i64,
+    /// Longer than `lagging_after_sec`.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub(crate) lagging: bool,
+}
+
 /// The data of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobData {
@@ -147,6 +157,9 @@ pub(crate) struct JobData {
     /// It sleeps in the store. Its state is still `running`, and it is idle.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) asleep: Option<Asleep>,
+    /// `None` if it has caught up, or is to run only once.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) behind: Option<Behind>,
     /// It runs, and one of its servers gives no response.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) unreachable: Option<Outage>,
@@ -199,18 +212,33 @@ pub(crate) fn document_job_id(instance: InstanceId, doc_id: &str) -> JobId {
     let id = if doc_id.len() <= DOC_ID_BYTES_MAX {
         format!("{instance}|{doc_id}")
     } else {
-        let hash = Sha256::digest(doc_id);
-        let (head, _) = hash.split_at(16);
-        let hash = u128::from_be_bytes(head.try_into().expect("sixteen bytes are sixteen bytes"));
+        let hash = hash(doc_id);
         let end = doc_id.floor_char_boundary(DOC_ID_BYTES_MAX);
-        format!("{instance}|{}|{hash:032x}", &doc_id[..end])
+        format!("{instance}|{}|{hash}", &doc_id[..end])
     };
     JobId::new(id).expect("a job id has room for a cut document id")
+}
+
+/// 32 digits that stand for a text which is too long.
+pub(crate) fn hash(text: &str) -> String {
+    let hash = Sha256::digest(text);
+    let (head, _) = hash.split_at(16);
+    let head = head.try_into().expect("sixteen bytes are sixteen bytes");
+    format!("{:032x}", u128::from_be_bytes(head))
 }
 
 /// A job id as clients see it.
 pub(crate) fn job_text(job: &JobId) -> String {
     String::from_utf8_lossy(job.as_bytes()).into_owned()
+}
+
+impl Behind {
+    pub(crate) fn since_ms(ms: i64) -> Self {
+        Self {
+            since: ms.div_euclid(1000),
+            lagging: false,
+        }
+    }
 }
 
 impl JobData {
@@ -243,6 +271,7 @@ impl JobData {
             paused: body.get("paused").and_then(Json::as_bool) == Some(true),
             idle: false,
             asleep: None,
+            behind: None,
             unreachable: None,
             error_count: u32::from(state == JobState::Failed),
             last_error: None,

@@ -1,4 +1,4 @@
-//! Tells the program when a replication begins to fail and when it has recovered, in the transaction in which it does.
+//! Tells the program when a replication begins to fail or to lag and when it has recovered, in the transaction in which it does.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use jobs::{Job, Op};
 use store::Transaction;
 
-use crate::data::{JobData, JobState, Origin, job_text};
+use crate::data::{JobData, JobState, Origin, iso, job_text};
 use crate::fault::ServiceError;
 use crate::service::Replications;
 
@@ -15,7 +15,9 @@ use crate::service::Replications;
 pub enum EventKind {
     /// It has failed for the first time in a row, and is retried, or it is not retried any more.
     Failed,
-    /// It works again: it has completed, or has run long enough.
+    /// It does not fail, but has not caught up with its source for too long.
+    Lagging,
+    /// It works again: it has completed, or has run long enough, and does not lag.
     Recovered,
 }
 
@@ -32,7 +34,7 @@ pub struct Event {
     pub document: Option<(String, String)>,
     pub source: Option<String>,
     pub target: Option<String>,
-    /// Why it failed.
+    /// Why it failed, or since when it lags.
     pub reason: Option<String>,
 }
 
@@ -52,6 +54,7 @@ impl EventKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Failed => "replication.failed",
+            Self::Lagging => "replication.lagging",
             Self::Recovered => "replication.recovered",
         }
     }
@@ -62,10 +65,28 @@ impl EventKind {
         if is(after, JobState::Failed) {
             return (!is(before, JobState::Failed)).then_some(Self::Failed);
         }
-        match (before.error_count, after.error_count) {
-            (0, 1..) => Some(Self::Failed),
-            (1.., 0) => Some(Self::Recovered),
-            _ => None,
+        let (was, is) = (Self::trouble(before), Self::trouble(after));
+        (was != is).then(|| is.unwrap_or(Self::Recovered))
+    }
+
+    /// What a replication suffers from. One that fails is behind, too, but users know already.
+    fn trouble(data: &JobData) -> Option<Self> {
+        if data.error_count > 0 {
+            return Some(Self::Failed);
+        }
+        data.behind
+            .is_some_and(|behind| behind.lagging)
+            .then_some(Self::Lagging)
+    }
+
+    /// More about it, for users.
+    fn reason(self, data: &JobData) -> Option<String> {
+        match self {
+            Self::Failed => Some(data.error_text()),
+            Self::Lagging => {
+                (data.behind).map(|behind| format!("has not caught up since {}", iso(behind.since)))
+            }
+            Self::Recovered => None,
         }
     }
 }
@@ -112,8 +133,62 @@ impl Replications {
             },
             source: after.shown.source.clone(),
             target: after.shown.target.clone(),
-            reason: (kind == EventKind::Failed).then(|| after.error_text()),
+            reason: kind.reason(after),
         };
         Ok(events.on_event_in(tx, op, event).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use document::json::Json;
+    use replication::params::Invalid;
+
+    use super::*;
+    use crate::data::Behind;
+    use crate::seal::Sealer;
+
+    fn data(state: JobState, error_count: u32, lagging: Option<bool>) -> JobData {
+        let job = "j".try_into().unwrap();
+        let (origin, body) = (Origin::Request { user: None }, Json::parse("{}").unwrap());
+        let invalid = Invalid::new("");
+        JobData {
+            state,
+            error_count,
+            behind: lagging.map(|lagging| Behind { since: 0, lagging }),
+            ..JobData::new(
+                &Sealer::plain(),
+                &job,
+                origin,
+                (&body, None),
+                Err(&invalid),
+                0,
+            )
+        }
+    }
+
+    #[test]
+    fn events_are_changes_of_a_replications_trouble() {
+        let running = |errors, lagging| data(JobState::Running, errors, lagging);
+        let (well, behind) = (running(0, None), running(0, Some(false)));
+        let (lagging, failing) = (running(0, Some(true)), running(1, Some(true)));
+        let failed = data(JobState::Failed, 2, None);
+        let (failed_event, lagging_event) = (Some(EventKind::Failed), Some(EventKind::Lagging));
+        let recovered = Some(EventKind::Recovered);
+        for (before, after, event) in [
+            (&well, &behind, None),
+            (&behind, &lagging, lagging_event),
+            (&lagging, &lagging, None),
+            (&lagging, &well, recovered),
+            (&lagging, &failing, failed_event),
+            // It works again, but is still behind.
+            (&failing, &lagging, lagging_event),
+            (&failing, &behind, recovered),
+            (&failing, &failed, failed_event),
+            (&failed, &failed, None),
+            (&failed, &well, recovered),
+        ] {
+            assert_eq!(EventKind::of(before, after), event, "{before:?} {after:?}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use couch::{ProxyScheme, Schemes};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::limits::ServerLimit;
 use replication::engine::{Budget, Settings};
 use replication::params::{Defaults, Invalid, SocketOptions};
 
@@ -16,12 +17,25 @@ const BACKOFF_MIN_S: u64 = 2;
 /// The section `[replicator]`: jobs, and the service that runs them. For connections, see [`couch::NetworkOptions`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "an operator turns each on or off"
+)]
 pub struct Options {
     /// Maximum number of jobs that run concurrently on a node.
     pub max_jobs: usize,
     /// Maximum number of runs that a node starts concurrently against one server. Further runs
     /// wait; a run counts as starting for a few seconds at most. 0 means no limit.
     pub max_starts_per_server: usize,
+    /// Run one replication per target database at a time, over all nodes. Others with the same target wait their turn;
+    /// replications that are idle keep none waiting. All nodes need the same value.
+    pub target_lock: bool,
+    /// Maximum number of runs at a time per server, over all nodes: per target's server, or per source's if the target
+    /// is below `local_endpoint_base_url`. 0 means no limit. All nodes need the same value.
+    pub max_runs_per_server: u32,
+    /// Maximum for single servers, by `HOST:PORT`: a number of runs at a time, or `{ starts = 10, per_sec = 60 }`. All
+    /// nodes need the same values.
+    pub server_limits: BTreeMap<String, ServerLimit>,
     /// Seconds between scheduler cycles, and before a job that was stopped to make room can run
     /// again.
     pub interval_sec: u64,
@@ -46,6 +60,9 @@ pub struct Options {
     pub park_after_sec: u64,
     /// Seconds after which a run counts as healthy and the job's earlier errors are cleared.
     pub health_threshold_sec: u64,
+    /// Seconds after which a continuous or triggered replication that has not caught up with its
+    /// source is reported as lagging, see `webhooks.events`. 0 means never.
+    pub lagging_after_sec: u64,
     /// Half the number of seconds that a job waits after its first error.
     pub min_backoff_penalty_sec: u64,
     /// Maximum number of seconds that a job waits after an error.
@@ -111,6 +128,9 @@ impl Default for Options {
         Self {
             max_jobs: 500,
             max_starts_per_server: 32,
+            target_lock: true,
+            max_runs_per_server: 0,
+            server_limits: BTreeMap::new(),
             interval_sec: 15,
             max_churn: 100,
             max_acceptors: 2,
@@ -120,6 +140,7 @@ impl Default for Options {
             min_run_time_sec: 60,
             park_after_sec: 10,
             health_threshold_sec: 120,
+            lagging_after_sec: 600,
             min_backoff_penalty_sec: 32,
             max_backoff_penalty_sec: 172_800,
             max_history: 20,
@@ -167,6 +188,7 @@ impl Options {
                 return Err(Invalid::new(format!("`{name}` must be at least 1")));
             }
         }
+        self.validate_limits()?;
         SocketOptions::parse(&self.socket_options)?;
         for name in &self.valid_proxy_protocols {
             if ProxyScheme::from_name(name).is_none() {

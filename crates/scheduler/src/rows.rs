@@ -58,7 +58,8 @@ impl Replications {
         let add = Add::new(job.clone(), data.encode())
             .due_ms(due_ms)
             .retention(retention)
-            .lane(Lane::of(owner.unwrap_or_default().as_bytes()));
+            .lane(Lane::of(owner.unwrap_or_default().as_bytes()))
+            .limits(self.options().limits_of(&data.shown));
         self.seals_job_in(tx, data).await?;
         tx.set(&keys::active(data.rep_id.as_deref(), job), b"");
         self.0.jobs.add_in(tx, op, &self.0.ty, add).await?;

@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::data::JobData;
+use crate::data::{Behind, JobData};
 use crate::fault::ServiceError;
 use crate::history::{Copied, Counting};
 use crate::idle::{ChangeListener, Sources};
@@ -220,6 +220,9 @@ impl Work<'_> {
         if let Some(end) = Box::pin(self.woken(&replication, data)).await? {
             return Ok(end);
         }
+        if let Some(end) = self.lacking(&replication, data) {
+            return Ok(end);
+        }
         // Only the first run belongs to the trace of the request that created the job; later runs would bury it.
         let asked = data.trace.take();
         let start_permit = tokio::select! {
@@ -275,6 +278,19 @@ impl Work<'_> {
         Ok(self
             .keep_running(run, data, (permit, start_permit), asked)
             .await)
+    }
+
+    /// What a job lacks that starts: since when it is behind, and limits, which the end of the run sets.
+    fn lacking(&self, replication: &Replication, data: &mut JobData) -> Option<End> {
+        let options = &replication.options;
+        if options.continuous || options.trigger.is_some() {
+            data.behind
+                .get_or_insert(Behind::since_ms(self.accepted.ready_ms));
+        }
+        // It was created by another version, or under other settings.
+        let settings = self.runner.replications.options();
+        let lacks = settings.lacks_limits(&self.accepted.limits, &data.shown);
+        lacks.then_some(End::Reschedule { due_ms: 0 })
     }
 
     /// The user's parameters, ready to run.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use couch::Network;
 use futures::future::{BoxFuture, OptionFuture};
-use jobs::{Accepted, AcceptorHandle, Holder, Job, State};
+use jobs::{Accepted, AcceptorHandle, Holder, Job, LimitName, Limits, State};
 use store::{Call, RangeOptions};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
@@ -41,6 +41,10 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 const STOP_MAX: Duration = Duration::from_secs(10);
 /// Between two rounds of background work.
 const TIDY_PAUSE: Duration = Duration::from_secs(5);
+/// Before the limits of the settings are written again after a failure.
+const LIMITS_PAUSE: Duration = Duration::from_secs(5);
+/// Limits per transaction that looks for jobs waiting for them.
+const LIMITS_MAX: usize = 500;
 /// Expired results per transaction.
 const EXPIRED: usize = 50;
 
@@ -84,8 +88,23 @@ pub struct Server {
 struct Worker {
     job: Job,
     continuous: bool,
+    limits: Limits,
     since: Instant,
     stops: Stops,
+}
+
+impl Worker {
+    /// Whether it may be stopped for others.
+    fn may_stop(&self, min_run_time: Duration) -> bool {
+        self.continuous && !self.stops.shown.is_parked() && self.since.elapsed() >= min_run_time
+    }
+
+    /// Stops it for others; returns whether it was not stopping yet.
+    fn stop(&self) -> bool {
+        let stopping = self.stops.rotate.is_cancelled();
+        self.stops.rotate.cancel();
+        !stopping
+    }
 }
 
 impl Server {
@@ -129,11 +148,13 @@ impl Server {
     pub async fn run(mut self, token: CancellationToken) {
         let tidying: BoxFuture<'static, ()> = Box::pin(tidy(self.runner.replications.clone()));
         let keeping = Box::pin(keep_history(Arc::clone(&self.runner)));
+        let limiting = Box::pin(keep_limits(self.runner.replications.clone()));
         tokio::select! {
             biased;
             () = self.work(token) => {}
             () = tidying => {}
             () = keeping => {}
+            () = limiting => {}
         }
         self.stop().await;
     }
@@ -218,7 +239,7 @@ impl Server {
                 lost: accepted.job.lost().clone(),
                 shown: Arc::default(),
             };
-            let job = accepted.job.clone();
+            let (job, limits) = (accepted.job.clone(), accepted.limits.clone());
             let permit = self.runner.permits.take();
             let run = Arc::clone(&self.runner).run(accepted, data, stops.clone(), permit);
             let run = watched(run, Arc::clone(&stops.shown));
@@ -227,6 +248,7 @@ impl Server {
             let worker = Worker {
                 job,
                 continuous,
+                limits,
                 since,
                 stops,
             };
@@ -281,6 +303,12 @@ impl Server {
         if options.max_jobs == 0 {
             stopped += self.trim_parked();
         }
+        match self.yield_limits(min_run_time).await {
+            Ok(yielded) => stopped += yielded,
+            Err(error) => {
+                tracing::warn!(error = %wire::chain(&error), "cannot see what jobs wait for");
+            }
+        }
         self.churn += stopped;
         metrics::stopped(stopped);
         let waiting = match self.waiting(options.max_churn).await {
@@ -299,27 +327,46 @@ impl Server {
     /// Stops the continuous jobs that have run longest, at most `surplus`, and none before `min_run_time`.
     fn trim(&mut self, surplus: usize, min_run_time: Duration) -> usize {
         let mut workers: Vec<&Worker> = (self.workers.values())
-            .filter(|worker| worker.continuous && !worker.stops.shown.is_parked())
-            .filter(|worker| worker.since.elapsed() >= min_run_time)
+            .filter(|worker| worker.may_stop(min_run_time))
             .collect();
         workers.sort_by(|one, other| (one.since, &one.job.id).cmp(&(other.since, &other.job.id)));
         let victims = workers.into_iter().take(surplus);
-        let mut stopped = 0;
-        for worker in victims {
-            if !worker.stops.rotate.is_cancelled() {
-                stopped += 1;
+        victims.filter(|worker| worker.stop()).count()
+    }
+
+    /// Stops continuous jobs whose target or server others wait for: of each limit the one that has run longest, if it has
+    /// run for `min_run_time`.
+    async fn yield_limits(&self, min_run_time: Duration) -> jobs::Result<usize> {
+        let replications = &self.runner.replications;
+        let options = replications.options();
+        let mut longest: HashMap<&LimitName, &Worker> = HashMap::new();
+        let workers = (self.workers.values())
+            .filter(|worker| worker.may_stop(min_run_time) && options.restricts(&worker.limits));
+        for worker in workers {
+            let Limits { key, pool } = &worker.limits;
+            for limit in [key, pool].into_iter().flatten() {
+                let first = longest.entry(limit).or_insert(worker);
+                if worker.since < first.since {
+                    *first = worker;
+                }
             }
-            worker.stops.rotate.cancel();
         }
-        stopped
+        let names: Vec<LimitName> = longest.keys().map(|name| (*name).clone()).collect();
+        let mut stopped = 0;
+        for names in names.chunks(LIMITS_MAX) {
+            let waits = (replications.0.jobs)
+                .limits_waited_for(&replications.0.ty, names)
+                .await?;
+            let waited_for = names.iter().zip(waits).filter(|(_, waits)| *waits);
+            stopped += waited_for.filter(|(name, _)| longest[name].stop()).count();
+        }
+        Ok(stopped)
     }
 
     /// With `max_jobs` 0, a node also gives back its idle jobs.
     fn trim_parked(&self) -> usize {
-        let parked = (self.workers.values())
-            .filter(|worker| worker.stops.shown.is_parked())
-            .filter(|worker| !worker.stops.rotate.is_cancelled());
-        parked.map(|worker| worker.stops.rotate.cancel()).count()
+        let parked = (self.workers.values()).filter(|worker| worker.stops.shown.is_parked());
+        parked.filter(|worker| worker.stop()).count()
     }
 
     /// Jobs that are due, counted up to `limit`.
@@ -359,6 +406,21 @@ impl Server {
         self.continuous = 0;
         self.runner.sources.close().await;
         self.show_load();
+    }
+}
+
+/// Writes the limits of the settings, now and when they change.
+async fn keep_limits(replications: Replications) {
+    let mut options = replications.watch_options();
+    loop {
+        options.mark_unchanged();
+        while let Err(error) = replications.apply_limits().await {
+            tracing::warn!(error = %wire::chain(&error), "cannot write the limits of replications");
+            sleep(LIMITS_PAUSE).await;
+        }
+        if options.changed().await.is_err() {
+            return std::future::pending().await;
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Setup {
     pub sealer: Sealer,
     /// Secrets for `auth.secret_ref`.
     pub secrets: Secrets,
-    /// Called when replications fail and recover.
+    /// Called when replications fail, lag and recover.
     pub events: Option<Arc<dyn Events>>,
     /// The section `[replicator]`.
     pub options: Options,

@@ -8,6 +8,7 @@ mod docs;
 mod nodes;
 mod summary;
 mod table;
+mod waits;
 
 use std::collections::HashSet;
 
@@ -23,14 +24,13 @@ use store::{RangeOptions, Transaction};
 pub use docs::{DocsPage, DocsQuery};
 pub use table::{Column, TableQuery};
 
-use crate::data::{Asleep, JobData, JobState, Origin, Outage, iso};
+use crate::data::{JobData, JobState, Origin, Outage, iso};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::live::Live;
 use crate::service::Replications;
 use crate::snapshot::Seen;
 use crate::snapshot::cause::{hint, parts};
-use crate::wake::ASLEEP_MS;
 use replication::engine::Progress;
 use replication::id::ReplicationId;
 
@@ -347,29 +347,11 @@ impl Seen {
         if self.data.paused {
             info.insert("paused".to_owned(), true.into());
         }
+        info.extend(self.limit());
         if info.is_empty() {
             return Value::Null;
         }
         Value::Object(info)
-    }
-
-    /// Of a sleeping replication: when it ran last, when it runs next, and why it waits.
-    fn sleep(&self, asleep: &Asleep) -> Vec<(String, Value)> {
-        let due_ms = Some(self.info.due_ms).filter(|due_ms| *due_ms < ASLEEP_MS);
-        let waits_for = match (&asleep.watches, due_ms) {
-            _ if self.info.asked_ms.is_some() => "its next run: its source has changed",
-            _ if asleep.polls => "its next run: the server of the source is not followed",
-            (Some(_), None) => "a change of the source",
-            (Some(_), Some(_)) => "a change of the source, or its next run",
-            (None, _) => "its next run",
-        };
-        let next_run = due_ms.map(|due_ms| iso(due_ms.div_euclid(1000)));
-        vec![
-            ("asleep".to_owned(), true.into()),
-            ("last_run".to_owned(), iso(self.data.last_start).into()),
-            ("next_run".to_owned(), next_run.into()),
-            ("waits_for".to_owned(), waits_for.into()),
-        ]
     }
 
     fn node(&self) -> (Option<&str>, Option<&str>) {

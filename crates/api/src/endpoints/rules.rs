@@ -95,7 +95,7 @@ async fn trigger(call: &Call, opened: &Opened, id: &str, rule: &Rule) -> Result<
     let triggered = match rule.task {
         Task::Replicate(_) => {
             let replications = &call.shared.replications;
-            replications.trigger_rule(&opened.db, id).await?
+            Box::pin(replications.trigger_rule(&opened.db, id)).await?
         }
         Task::Call(_) => {
             let triggered = listeners(call)?.trigger(&rule_id(opened, id)).await;

@@ -27,6 +27,7 @@ fn call(nth: usize) -> Call {
         retry: Retry::default(),
         timeout_sec: None,
         debounce: false,
+        hops: 0,
         target: Some(target),
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn measure(
             load.produce_as(&ty, 0..count, FILL, limited).await?;
             load.jobs.store().settle().await?;
             let meter = load.meter();
-            load.finish(&ty, count, batch).await?;
+            load.finish_as(&ty, count, batch, batch > 1).await?;
             report.rate(&case, "claim_finish_per_s", count, &meter);
             report.costs(&case, count, &meter);
         }

@@ -72,6 +72,18 @@ impl Load {
 
     /// Claims and finishes this many jobs, up to `batch` per call, in one process.
     pub(super) async fn finish(&self, ty: &JobType, count: usize, batch: usize) -> Result<()> {
+        self.finish_as(ty, count, batch, false).await
+    }
+
+    /// The same by workers that claim only when they have finished what they have, if they take `turns`: a worker that
+    /// claims earlier needs one more slot of its limits.
+    pub(super) async fn finish_as(
+        &self,
+        ty: &JobType,
+        count: usize,
+        batch: usize,
+        turns: bool,
+    ) -> Result<()> {
         let (service, handle) = Acceptor::new(self.jobs.clone(), ty.clone(), holder()?);
         let stop = CancellationToken::new();
         let service = tokio::spawn(service.run(stop.clone()));
@@ -79,7 +91,7 @@ impl Load {
         let mut tasks = JoinSet::new();
         for _ in 0..self.workers {
             let (jobs, handle, left) = (self.jobs.clone(), handle.clone(), Arc::clone(&left));
-            tasks.spawn(async move { work(&jobs, &handle, &left, batch).await });
+            tasks.spawn(async move { work(&jobs, &handle, &left, (batch, turns)).await });
         }
         let ended = all(tasks).await;
         stop.cancel();
@@ -120,8 +132,13 @@ impl Left {
     }
 }
 
-/// The next claim runs while the finished jobs are committed.
-async fn work(jobs: &Jobs, handle: &AcceptorHandle, left: &Left, batch: usize) -> Result<()> {
+/// The next claim runs while the finished jobs are committed, unless the worker takes turns.
+async fn work(
+    jobs: &Jobs,
+    handle: &AcceptorHandle,
+    left: &Left,
+    (batch, turns): (usize, bool),
+) -> Result<()> {
     let mut done: Vec<Job> = Vec::new();
     loop {
         let finish = async {
@@ -134,7 +151,14 @@ async fn work(jobs: &Jobs, handle: &AcceptorHandle, left: &Left, batch: usize) -
             left.finished(count);
             Ok(())
         };
-        let (accepted, ()) = try_join(left.or_none(handle.accept(batch, PATIENCE)), finish).await?;
+        let accept = left.or_none(handle.accept(batch, PATIENCE));
+        let accepted = if turns {
+            finish.await?;
+            accept.await?
+        } else {
+            // The claim can have the slots of the finished jobs.
+            try_join(finish, accept).await?.1
+        };
         if left.none.is_cancelled() {
             return Ok(());
         }

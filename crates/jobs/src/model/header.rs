@@ -6,10 +6,11 @@ use std::num::NonZeroU8;
 
 use bytes::Bytes;
 
+use crate::model::class::tag;
 use crate::model::codec::{Reader, Writer};
 use crate::model::ids::check;
 use crate::model::limits::{Taken, Which};
-use crate::{Error, Holder, JobLock, Lane, Result};
+use crate::{Class, Error, Holder, JobLock, Lane, Result};
 
 pub(crate) use rare::{Rare, field};
 
@@ -254,6 +255,19 @@ impl Header {
 
     pub(crate) fn signal_ms(&self) -> Option<i64> {
         self.rare.as_ref()?.signal_ms
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.rare.as_ref().map_or(Class::Normal, |rare| rare.class)
+    }
+
+    pub(crate) fn tenant(&self) -> Option<&Bytes> {
+        self.rare.as_ref()?.tenant.as_ref()
+    }
+
+    /// What it is counted by besides its state.
+    pub(crate) fn tag(&self) -> u8 {
+        tag(self.label(), self.class())
     }
 
     /// The name of a limit of the job.

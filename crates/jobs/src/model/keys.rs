@@ -8,6 +8,8 @@
 //!  2 PENDING   type, 0, shard, incarnation, version, id = since     ready: first come, first served
 //!    PENDING   type, 1, timed bucket, due_ms, id      = since     scheduled: due at a time
 //!    PENDING   type, 2, limit, incarnation, version, id = since   waiting behind a limit, for a slot of it
+//!    PENDING   type, 3, ..                            = since     like 0, of the class urgent; 5 of the class bulk
+//!    PENDING   type, 4, ..                            = since     like 1, of the class urgent; 6 of the class bulk
 //!  3 SLEEPER   type, nonce                            = stamp     an acceptor asleep, to be woken by clearing it
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
@@ -48,21 +50,23 @@
 //!   holder has done since. The next call of the run, or its end, clears the rows of completed calls.
 //! - `edge` counts transitions, state × 8 + state, so each transition adds to one row, not two; the number of
 //!   jobs in a state is the transitions into it minus those out of it. The labels of the data before and
-//!   after, 4 bits each, are above these 6 bits. `row`, 0 to 127, is random per transaction, which adds once
+//!   after, 4 bits each, are above these 6 bits, and above those the classes, 2 bits each. `row`, 0 to 127, is random per transaction, which adds once
 //!   for each kind of transition, however many jobs it moves.
 //! - No row is written by every operation: SLEEPER rows exist only while an acceptor sleeps, NOTE and
 //!   NOTIFIER rows are written only for jobs with subscribers, and there are many COUNT rows.
 //! - Slots of a limit are numbered from 0. A slot without a row is free, and then no job waits behind the limit: the
-//!   transaction that frees a slot gives it to one that waits. A job that has a slot but does not run yet is due, or
+//!   transaction that frees a slot gives it to one that waits. It looks for one if there is a SLOT row of the number
+//!   2^32 - 1, which the first job that waits leaves, and the first transaction that finds none clears. A job that has a slot but does not run yet is due, or
 //!   scheduled for when a rate lets it start.
-//! - Reserved: tables 14, 15 and 22 for tenants, and classes of PENDING from 3 on for other priorities.
+//! - Behind a limit, urgent jobs come first and bulk jobs last: their incarnation is 2^32 lower or higher.
+//! - Reserved: tables 14, 15 and 22 for tenants.
 
 mod edges;
 mod limits;
+mod pending;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -70,10 +74,11 @@ use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
 
 use crate::model::header::{Header, Order, Place, State};
-use crate::model::ids::{SHARDS, TIMED_BUCKETS};
-use crate::{Error, Job, JobId, JobType, Lane, Result};
+use crate::{Class, Error, Job, JobId, JobType, Lane, Result};
 
-pub(crate) use edges::{Kind, LABELS, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states};
+pub(crate) use limits::WAITED;
+
+pub(crate) use edges::{Kind, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states};
 
 /// The number of the jobs layer.
 const LAYER: i64 = 51;
@@ -101,10 +106,6 @@ pub(crate) enum Table {
     Call = 25,
 }
 
-const READY: i64 = 0;
-const TIMED: i64 = 1;
-const WAITING: i64 = 2;
-
 /// The keys of one queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
@@ -114,10 +115,10 @@ pub(crate) struct Keys {
 /// The index row of a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Position {
-    Ready(Option<Lane>, Order),
-    Timed(Option<Lane>, i64),
+    Ready(Class, Option<Lane>, Order),
+    Timed(Class, Option<Lane>, i64),
     /// Behind the limit of this name.
-    Waiting(Bytes, Order),
+    Waiting(Bytes, Class, Order),
     Active,
     Finished(i64),
     Dead(i64),
@@ -126,10 +127,11 @@ pub(crate) enum Position {
 impl Position {
     pub(crate) fn of(header: &Header) -> Self {
         match header.place {
-            Place::Ready(order) => Self::Ready(header.lane, order),
-            Place::Timed => Self::Timed(header.lane, header.due_ms),
+            Place::Ready(order) => Self::Ready(header.class(), header.lane, order),
+            Place::Timed => Self::Timed(header.class(), header.lane, header.due_ms),
             Place::Waiting(which, order) => {
-                Self::Waiting(header.limit(which).cloned().unwrap_or_default(), order)
+                let limit = header.limit(which).cloned().unwrap_or_default();
+                Self::Waiting(limit, header.class(), order)
             }
             Place::Active => Self::Active,
             Place::Finished { expires_ms, .. } => Self::Finished(expires_ms),
@@ -165,29 +167,17 @@ impl Keys {
 
     /// The index row of a job.
     pub(crate) fn index(&self, ty: &JobType, id: &JobId, position: &Position) -> Vec<u8> {
-        let (shard, bucket, timed) = (id.shard(), id.bucket(), id.timed_bucket());
-        let (ty, id) = (ty.as_str(), id.as_bytes());
+        let bucket = id.bucket();
         match *position {
-            Position::Ready(lane, order) => {
-                let shard = lane.map_or(shard, |lane| SHARDS + lane.number());
-                let (incarnation, version) = (order.incarnation, order.version);
-                let key = (ty, READY, shard, incarnation, version, id);
-                self.pack(Table::Pending, &key)
-            }
-            Position::Timed(lane, due_ms) => {
-                let bucket = lane.map_or(timed, |lane| TIMED_BUCKETS + lane.number());
-                self.pack(Table::Pending, &(ty, TIMED, bucket, due_ms, id))
-            }
-            Position::Waiting(ref limit, order) => {
-                let (incarnation, version) = (order.incarnation, order.version);
-                let key = (ty, WAITING, &**limit, incarnation, version, id);
-                self.pack(Table::Pending, &key)
-            }
-            Position::Active => self.pack(Table::Activity, &(ty, bucket, id)),
+            Position::Active => self.pack(Table::Activity, &(ty.as_str(), bucket, id.as_bytes())),
             Position::Finished(expires_ms) => {
-                self.pack(Table::Finished, &(ty, bucket, expires_ms, id))
+                let key = (ty.as_str(), bucket, expires_ms, id.as_bytes());
+                self.pack(Table::Finished, &key)
             }
-            Position::Dead(at_ms) => self.pack(Table::Dead, &(ty, bucket, at_ms, id)),
+            Position::Dead(at_ms) => {
+                self.pack(Table::Dead, &(ty.as_str(), bucket, at_ms, id.as_bytes()))
+            }
+            _ => self.pending(ty, id, position),
         }
     }
 
@@ -200,52 +190,6 @@ impl Keys {
             State::Dead => Table::Dead,
         };
         self.range(table, &(ty.as_str(),))
-    }
-
-    /// The ready jobs of the lanes with these numbers.
-    pub(crate) fn ready_lanes(&self, ty: &JobType, lanes: Range<u16>) -> KeyRange {
-        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), READY, SHARDS + lane));
-        KeyRange::new(edge(lanes.start), edge(lanes.end))
-    }
-
-    /// The scheduled jobs of the lanes with these numbers.
-    pub(crate) fn timed_lanes(&self, ty: &JobType, lanes: Range<u16>) -> KeyRange {
-        let edge = |lane| self.pack(Table::Pending, &(ty.as_str(), TIMED, TIMED_BUCKETS + lane));
-        KeyRange::new(edge(lanes.start), edge(lanes.end))
-    }
-
-    /// The ready jobs from a shard on, including those of lanes at the end; and those before it.
-    pub(crate) fn ready(&self, ty: &JobType, shard: u16) -> (KeyRange, KeyRange) {
-        self.around(ty, READY, shard)
-    }
-
-    /// The scheduled jobs from a bucket on, including those of lanes at the end; and those before it.
-    pub(crate) fn timed_around(&self, ty: &JobType, bucket: u16) -> (KeyRange, KeyRange) {
-        self.around(ty, TIMED, bucket)
-    }
-
-    fn around(&self, ty: &JobType, class: i64, place: u16) -> (KeyRange, KeyRange) {
-        let all = self.range(Table::Pending, &(ty.as_str(), class));
-        let middle = Bytes::from(self.pack(Table::Pending, &(ty.as_str(), class, place)));
-        (
-            KeyRange::new(middle.clone(), all.end),
-            KeyRange::new(all.begin, middle),
-        )
-    }
-
-    /// The scheduled jobs of a bucket.
-    pub(crate) fn timed(&self, ty: &JobType, bucket: u16) -> KeyRange {
-        self.range(Table::Pending, &(ty.as_str(), TIMED, bucket))
-    }
-
-    /// The scheduled jobs of a bucket that are due.
-    pub(crate) fn due(&self, ty: &JobType, bucket: u16, now_ms: i64) -> KeyRange {
-        let all = self.timed(ty, bucket);
-        let Some(later_ms) = now_ms.checked_add(1) else {
-            return all;
-        };
-        let end = (ty.as_str(), TIMED, bucket, later_ms);
-        KeyRange::new(all.begin, self.pack(Table::Pending, &end))
     }
 
     /// The heartbeats of a bucket.
@@ -270,23 +214,7 @@ impl Keys {
         type Id<'a> = TupleBytes<'a>;
         let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
         let parsed = match state {
-            State::Pending => match unpack::<(i64, u16, u32, u64, Id<'_>)>(rest) {
-                Ok((READY, shard, incarnation, version, id)) => {
-                    let order = Order {
-                        incarnation,
-                        version,
-                    };
-                    Some((Position::Ready(lane_behind(SHARDS, shard), order), id))
-                }
-                _ => match unpack::<(i64, u16, i64, Id<'_>)>(rest) {
-                    Ok((TIMED, bucket, due_ms, id)) => Some((
-                        Position::Timed(lane_behind(TIMED_BUCKETS, bucket), due_ms),
-                        id,
-                    )),
-                    _ => Self::waiting_of(rest)
-                        .map(|(limit, order, id)| (Position::Waiting(limit, order), id)),
-                },
-            },
+            State::Pending => Self::pending_of(rest),
             State::Running => {
                 (unpack::<(u16, Id<'_>)>(rest).ok()).map(|(_, id)| (Position::Active, id))
             }
@@ -403,7 +331,7 @@ impl Keys {
         }
     }
 
-    pub(crate) fn count(&self, ty: &JobType, row: u16, edge: u16) -> Vec<u8> {
+    pub(crate) fn count(&self, ty: &JobType, row: u16, edge: u32) -> Vec<u8> {
         self.pack(Table::Count, &(ty.as_str(), row, edge))
     }
 
@@ -497,9 +425,9 @@ impl Keys {
     }
 
     /// The edge at the end of a key of COUNT.
-    pub(crate) fn count_edge(range: &KeyRange, key: &[u8]) -> Result<u16> {
+    pub(crate) fn count_edge(range: &KeyRange, key: &[u8]) -> Result<u32> {
         let rest = key.get(range.begin.len()..).unwrap_or_default();
-        let (_, edge) = unpack::<(u16, u16)>(rest).map_err(|_| foreign(key))?;
+        let (_, edge) = unpack::<(u16, u32)>(rest).map_err(|_| foreign(key))?;
         Ok(edge)
     }
 
@@ -518,11 +446,6 @@ impl Keys {
         end.push(0xff);
         KeyRange::new(begin, end)
     }
-}
-
-/// The lane with this number, counted from the end of the shards or buckets.
-fn lane_behind(others: u16, number: u16) -> Option<Lane> {
-    (number.checked_sub(others)).and_then(Lane::from_number)
 }
 
 /// When a pending row was written.

@@ -78,6 +78,15 @@ impl std::fmt::Display for LimitName {
     }
 }
 
+/// The limits of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// That of jobs that use the same resource.
+    pub key: Option<LimitName>,
+    /// That of jobs of its kind.
+    pub pool: Option<LimitName>,
+}
+
 /// One of a job's two limits. A job takes its key first: while it waits for its pool, only jobs of the same key wait for
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -36,6 +36,7 @@
 //!            Signal            requests a run without disturbing this one: `signal_ms`
 //!            holder: Update    a heartbeat, and new data if there is any
 //!            holder: Resubmit  requests a run: `next`
+//!            holder: Slots     gives back the slots of its limits, or takes others
 //!  any       notifier: Watch   subscribes to the next change
 //! ```
 //!
@@ -57,11 +58,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::model::header::{Header, Order};
-use crate::model::limits::{Taken, Which};
+use crate::model::limits::{Limits, Taken, Which};
 use crate::model::run::Interrupt;
 use crate::model::types::StallPolicy;
 use crate::testing::planted::Planted;
-use crate::{Attempt, Error, Holder, JobLock, Lane, Result, State};
+use crate::{Attempt, Class, Error, Holder, JobLock, Lane, Result, State};
 
 /// The inputs of a step besides the job.
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +119,13 @@ pub(crate) enum Event {
         /// This call has written its heartbeat before.
         repeated: bool,
     },
+    /// The holder gives its slots back and goes on without, or takes slots again.
+    Slots {
+        lock: JobLock,
+        slots: Slots,
+        /// This call has written its heartbeat before.
+        repeated: bool,
+    },
     Finish {
         lock: JobLock,
         finish: Finish,
@@ -140,6 +148,8 @@ pub(crate) enum Event {
 pub(crate) struct Create {
     pub(crate) retention_ms: Option<u64>,
     pub(crate) lane: Option<Lane>,
+    pub(crate) class: Class,
+    pub(crate) tenant: Option<Bytes>,
     pub(crate) key: Option<Bytes>,
     pub(crate) pool: Option<Bytes>,
 }
@@ -182,6 +192,8 @@ pub struct Finish {
     pub dead: bool,
     /// The reason, for the history.
     pub reason: Option<String>,
+    /// The limits of the job's next runs; `None` keeps them.
+    pub limits: Option<Limits>,
     /// The work of the run did not begin: unsuccessful runs before it still count as in a row.
     pub unused: bool,
 }
@@ -345,6 +357,11 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
             data,
             repeated,
         } => holder::resubmit(old, lock, due_ms, data, repeated),
+        Event::Slots {
+            lock,
+            slots,
+            repeated,
+        } => holder::slots(old, lock, slots, repeated),
         Event::Finish {
             lock,
             finish,

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 
+use crate::model::class::of_tag;
 use crate::model::header::{Header, State};
 use crate::model::keys::{Keys, Position};
 use crate::operations::effects::CHUNK_BYTES;
@@ -124,7 +125,7 @@ impl Jobs {
                 ));
             }
         }
-        found.compare_labels(self.counts_by_label(ty).await?);
+        found.compare_tags(self.counts_by_tag(ty).await?);
         Ok(found.end())
     }
 
@@ -181,7 +182,7 @@ impl Jobs {
             }
         };
         let mut seen = Seen {
-            kind: Some((header.state(), header.label())),
+            kind: Some((header.state(), header.tag())),
             problems: problems_of(&id, &header),
             chunked: header.chunked().next().map(|_| id.clone()),
         };
@@ -327,16 +328,17 @@ impl Found {
             .for_each(|problem| self.say(problem));
     }
 
-    fn compare_labels(&mut self, counted: BTreeMap<(State, u8), u64>) {
+    fn compare_tags(&mut self, counted: BTreeMap<(State, u8), u64>) {
         let mut all = counted;
         for kind in self.jobs.keys() {
             all.entry(*kind).or_default();
         }
-        for ((state, label), counted) in all {
-            let jobs = self.jobs.get(&(state, label)).copied().unwrap_or_default();
+        for ((state, tag), counted) in all {
+            let jobs = self.jobs.get(&(state, tag)).copied().unwrap_or_default();
+            let (label, class) = of_tag(tag);
             if counted != jobs {
                 self.say(format!(
-                    "{counted} jobs in state {state:?} with label {label} are counted and {jobs} are there"
+                    "{counted} jobs in state {state:?}, {class:?}, with label {label} are counted and {jobs} are there"
                 ));
             }
         }

@@ -9,6 +9,8 @@
 //!                   then, if that is not enough: the rest of the        -
 //!                   ready rows, and the heads of all buckets
 //!                   PENDING of lanes, if the type uses them: [`lanes`]  -
+//!                   the first row of PENDING of other classes than the  -
+//!                   normal one; the same of these as far as necessary
 //! each chosen job   JOB                                 ── the fence ─  JOB with a new lock
 //!   (conflicting)   its DATA (snapshot)                                 clears its PENDING row
 //!                                                                       ACTIVITY: the first heartbeat
@@ -39,32 +41,27 @@
 
 mod candidates;
 mod lanes;
+mod take;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{try_join, try_join_all};
+use futures::future::try_join_all;
 use store::{Call, KeyRange, Transaction};
 use tokio::time::Instant;
 
-use crate::model::header::{Header, State};
+use crate::model::header::Header;
 use crate::model::keys::{Position, promised};
-use crate::model::machine::Event;
+use crate::model::limits::Limits;
 use crate::model::turns::Turn;
 use crate::operations::effects::Effects;
-use crate::operations::limits::slots::Admission;
 use crate::testing::planted::Bug;
 use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
-use candidates::{Candidate, choose};
-
-/// Approximate maximum of data per claim: it must be read within the transaction's time limit.
-const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Further jobs that a claim looks at once, if some of the first have to wait for their limits.
-const HELD_MAX: usize = 64;
+use take::Taking;
 
 /// A request for jobs, drawn before its transaction and kept over retries, so that a retry recognises the jobs
 /// of an earlier try that was committed without an answer.
@@ -108,6 +105,8 @@ pub struct Accepted {
     pub created_ms: i64,
     /// When the first [signal](crate::Signal) arrived that this run covers, if there was one.
     pub asked_ms: Option<i64>,
+    /// Its limits.
+    pub limits: Limits,
     /// When it became ready to be claimed, by its creator's clock.
     pub ready_ms: i64,
     /// Just before it was claimed. The timeout starts here.
@@ -155,6 +154,7 @@ impl Claim {
             due_ms: header.due_ms,
             created_ms: header.created_ms,
             asked_ms,
+            limits: header.limits(),
             ready_ms: since_ms.max(header.due_ms),
             claimed_at: self.drawn_at,
         }
@@ -273,31 +273,16 @@ impl Jobs {
         if let Some(claimed) = self.recall(tx, claim).await? {
             return Ok(claimed);
         }
-        let heads = self.heads(tx, claim).await?;
-        let (wanted, next_due_ms) = (claim.locks.len(), heads.next_due_ms);
-        let left_over = heads.len() > wanted;
-        let (candidates, mut others) = if heads.lanes.len() == 0 {
-            choose(heads.due, wanted, claim, tx.attempt())
-        } else {
-            let chosen = self.take_turns(heads.due, heads.lanes, claim, tx.attempt());
-            (chosen, Vec::new())
-        };
-        let pending = self.pending(tx, claim, candidates);
-        let (mut pending, timeout) = try_join(pending, self.timeout_in(tx, &claim.ty)).await?;
-        let mut effects = self.effects(tx, claim.op.now_ms).await?;
-        let (mut jobs, mut held) = (Vec::new(), 0);
-        loop {
-            let all = pending.len();
-            held += self
-                .start(tx, &mut effects, claim, (pending, timeout), &mut jobs)
-                .await?;
-            if held == 0 || all == 0 || jobs.len() >= wanted {
-                break;
-            }
-            // Others may start in place of those that have to wait.
-            let next = others.split_off(others.len().saturating_sub(HELD_MAX));
-            pending = self.pending(tx, claim, next).await?;
-        }
+        let taking = self.take_all(tx, claim).await?;
+        let Taking {
+            mut effects,
+            timeout,
+            jobs,
+            held,
+            left_over,
+            next_due_ms,
+            ..
+        } = taking;
         self.beat_all(
             &effects,
             claim,
@@ -324,96 +309,6 @@ impl Jobs {
             jobs,
             held,
         })
-    }
-
-    /// Starts jobs whose limits have slots, as many as there are locks; the others wait behind their limits. Returns the
-    /// number of those.
-    async fn start(
-        &self,
-        tx: &Transaction,
-        effects: &mut Effects<'_>,
-        claim: &Claim,
-        (pending, timeout): (Vec<(Candidate, Arc<Header>, Bytes)>, Duration),
-        jobs: &mut Vec<Accepted>,
-    ) -> Result<usize> {
-        let limited = pending.iter().map(|(_, header, _)| header);
-        let limited: Vec<_> = limited.filter(|header| header.is_limited()).collect();
-        let mut supplies = (self.supplies(tx, &claim.op, &claim.ty, limited.into_iter())).await?;
-        let (locks, mut held) = (claim.locks(), 0);
-        for (candidate, pending, data) in pending {
-            let Some(lock) = locks.get(jobs.len()) else {
-                break;
-            };
-            let times = (candidate.since_ms, pending.asked_ms());
-            let admission = supplies.admit(&pending);
-            let mut header = Some(pending);
-            let event = match admission {
-                Admission::Start(slots) => Event::Accept {
-                    lock: *lock,
-                    holder: claim.holder(jobs.len()),
-                    slots,
-                },
-                Admission::Hold(taken, wait) => {
-                    let event = Event::Hold { taken, wait };
-                    effects.run(&claim.ty, &candidate.id, &mut header, event)?;
-                    held += 1;
-                    continue;
-                }
-            };
-            effects.run(&claim.ty, &candidate.id, &mut header, event)?;
-            if let Some(header) = header {
-                let accepted = claim.accepted(candidate.id, &header, data, *lock, times);
-                accepted.job.run.set_timeout(timeout);
-                jobs.push(accepted);
-            }
-        }
-        Ok(held)
-    }
-
-    /// The pending candidates with header and data, as many as fit. Undecodable ones are put into quarantine.
-    async fn pending(
-        &self,
-        tx: &Transaction,
-        claim: &Claim,
-        candidates: Vec<Candidate>,
-    ) -> Result<Vec<(Candidate, Arc<Header>, Bytes)>> {
-        let ty = &claim.ty;
-        let headers = try_join_all((candidates.iter()).map(|c| self.try_header(tx, ty, &c.id)));
-        let (mut fitting, mut bytes) = (Vec::new(), 0);
-        for (candidate, header) in candidates.iter().zip(headers.await?) {
-            let key = self.keys().index(ty, &candidate.id, &candidate.position);
-            let header = match header {
-                Ok(header) => header,
-                Err(error) if self.planted().is(Bug::UndecodableFailsClaim) => return Err(error),
-                Err(error) => {
-                    self.quarantine(tx, ty, &candidate.id, (State::Pending, &key), &error);
-                    continue;
-                }
-            };
-            let Some(pending) = header.filter(|h| Position::of(h) == candidate.position) else {
-                // An index row without its job. No operation leaves one; clear it rather than fail every claim.
-                tx.clear(&key);
-                continue;
-            };
-            let size = pending.data.len as usize;
-            if bytes > 0 && bytes + size > CLAIM_BYTES_MAX {
-                break;
-            }
-            bytes += size;
-            fitting.push((candidate, pending, key));
-        }
-        let data =
-            (fitting.iter()).map(|(c, header, _)| self.try_blob(tx, ty, &c.id, &header.data));
-        let data = try_join_all(data).await?;
-        let whole = fitting.into_iter().zip(data);
-        let whole = whole.filter_map(|((candidate, header, key), data)| match data {
-            Ok(data) => Some((candidate.clone(), header, data)),
-            Err(error) => {
-                self.quarantine(tx, ty, &candidate.id, (State::Pending, &key), &error);
-                None
-            }
-        });
-        Ok(whole.collect())
     }
 
     fn beat_all<'a>(

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use futures::future::{try_join_all, try_join4};
+use futures::future::{try_join_all, try_join3};
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
+use crate::model::class::of_tag;
 use crate::model::header::State;
 use crate::model::ids::{LANES, TIMED_BUCKETS};
 use crate::model::keys::{
     Keys, Position, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states, since,
 };
-use crate::{Error, JobType, Jobs, Result};
+use crate::{Class, Error, JobType, Jobs, Result};
 
 /// The jobs of a type, by state, and every transition ever made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl Jobs {
                 .map(|(edge, times)| edge_adds(edge, state) * times);
             unsigned(sum.sum())
         };
-        let times = |from, to| unsigned(edges[usize::from(edge(from, to))]);
+        let times = |from, to| unsigned(edges[edge_of_states(edge(from, to))]);
         let [pending, running, finished, dead] = State::ALL.map(|state| Some((state, 0)));
         let removed = [pending, running, finished, dead].map(|state| times(state, None));
         Ok(Counts {
@@ -92,6 +93,23 @@ impl Jobs {
 
     /// The jobs of a type by state and [label](Self::labelled), without zeros.
     pub async fn counts_by_label(&self, ty: &JobType) -> Result<BTreeMap<(State, u8), u64>> {
+        let mut counts = BTreeMap::new();
+        for ((state, tag), jobs) in self.counts_by_tag(ty).await? {
+            *counts.entry((state, of_tag(tag).0)).or_default() += jobs;
+        }
+        Ok(counts)
+    }
+
+    /// The jobs of a type by state and [class](crate::Add::class), without zeros.
+    pub async fn counts_by_class(&self, ty: &JobType) -> Result<BTreeMap<(State, Class), u64>> {
+        let mut counts = BTreeMap::new();
+        for ((state, tag), jobs) in self.counts_by_tag(ty).await? {
+            *counts.entry((state, of_tag(tag).1)).or_default() += jobs;
+        }
+        Ok(counts)
+    }
+
+    pub(crate) async fn counts_by_tag(&self, ty: &JobType) -> Result<BTreeMap<(State, u8), u64>> {
         let sums = self
             .read(Call::batch("counts"), |tx| async move {
                 let mut sums: BTreeMap<(State, u8), i64> = BTreeMap::new();
@@ -111,7 +129,7 @@ impl Jobs {
         Ok(counts.map(|(kind, sum)| (kind, unsigned(sum))).collect())
     }
 
-    /// The count of each transition, summed over labels.
+    /// The count of each transition, summed over labels and classes.
     async fn edges(&self, tx: &Transaction, ty: &JobType) -> Result<[i64; STATE_EDGES]> {
         let mut edges = [0; STATE_EDGES];
         let add = |edge, times| edges[edge_of_states(edge)] += times;
@@ -123,7 +141,7 @@ impl Jobs {
         &self,
         tx: &Transaction,
         ty: &JobType,
-        mut add: impl FnMut(u16, i64),
+        mut add: impl FnMut(u32, i64),
     ) -> Result<()> {
         let range = self.keys().counts(ty);
         let mut rows = tx
@@ -141,30 +159,33 @@ impl Jobs {
     /// The waiting jobs of a type, counting up to about `limit` due ones.
     pub async fn backlog(&self, ty: &JobType, now_ms: i64, limit: usize) -> Result<Backlog> {
         self.read(Call::batch("backlog"), |tx| async move {
-            let (ready, _) = self.keys().ready(ty, 0);
             // Buckets are not equally full.
             let share = 4 * limit.div_ceil(usize::from(TIMED_BUCKETS));
-            let timed = (0..TIMED_BUCKETS).map(|bucket| self.keys().due(ty, bucket, now_ms));
-            let timed = timed.map(|range| self.waiting(&tx, ty, range, now_ms, share));
+            let buckets = Class::ALL.into_iter().flat_map(|class| {
+                (0..TIMED_BUCKETS).map(move |bucket| self.keys().due(ty, class, bucket, now_ms))
+            });
+            let buckets = buckets.map(|range| self.waiting(&tx, ty, range, now_ms, share));
             // For lanes this many rows are read, due or not.
-            let lanes = self.keys().timed_lanes(ty, 0..LANES);
+            let whole = Class::ALL.into_iter().flat_map(|class| {
+                let lanes = self.keys().timed_lanes(ty, class, 0..LANES);
+                [self.keys().ready(ty, class, 0).0, lanes]
+            });
+            let whole = whole.map(|range| self.waiting(&tx, ty, range, now_ms, limit));
             let held = RangeOptions::limit(limit);
             let held = (tx.snapshot()).get_range(self.keys().all_waiting(ty), held);
             let held = held.collect().await?.len() as u64;
-            let (ready, lanes, timed, counts) = try_join4(
-                self.waiting(&tx, ty, ready, now_ms, limit),
-                self.waiting(&tx, ty, lanes, now_ms, limit),
-                try_join_all(timed),
+            let (whole, buckets, counts) = try_join3(
+                try_join_all(whole),
+                try_join_all(buckets),
                 self.counts_in(&tx, ty),
             )
             .await?;
-            let parts = || timed.iter().chain([&ready, &lanes]);
+            let parts = || buckets.iter().chain(&whole);
             let due = parts().map(|(due, _)| *due as u64).sum();
             Ok(Backlog {
                 due,
-                due_at_least: ready.0 == limit
-                    || lanes.0 == limit
-                    || timed.iter().any(|(due, _)| *due == share),
+                due_at_least: whole.iter().any(|(due, _)| *due == limit)
+                    || buckets.iter().any(|(due, _)| *due == share),
                 held,
                 future: counts.pending.saturating_sub(due + held),
                 oldest_due_ms: parts().filter_map(|(_, oldest)| *oldest).min(),
@@ -187,8 +208,8 @@ impl Jobs {
         let (mut due, mut oldest) = (0, None::<i64>);
         for row in &rows {
             let since_ms = match self.keys().position(ty, State::Pending, &row.key)? {
-                (Position::Timed(_, due_ms), _) if due_ms > now_ms => continue,
-                (Position::Timed(_, due_ms), _) => due_ms,
+                (Position::Timed(.., due_ms), _) if due_ms > now_ms => continue,
+                (Position::Timed(.., due_ms), _) => due_ms,
                 _ => since(&row.value)?,
             };
             due += 1;

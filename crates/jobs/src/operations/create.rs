@@ -10,7 +10,9 @@ use store::Transaction;
 use crate::model::header::{Header, State, check_data};
 use crate::model::machine::{Create, Event, Reply};
 use crate::testing::planted::Bug;
-use crate::{Error, JobId, JobType, Jobs, Lane, LimitName, Op, Result, TypeConfig};
+use crate::{
+    Class, Error, JobId, JobType, Jobs, Lane, LimitName, Limits, Op, Result, Tenant, TypeConfig,
+};
 
 /// Limits of one transaction of a batch: jobs, and bytes of data.
 const BATCH_JOBS_MAX: usize = 500;
@@ -29,6 +31,10 @@ pub struct Add {
     pub retention: Retention,
     /// The lane it is in: `None` for that of jobs without one.
     pub lane: Option<Lane>,
+    /// Its priority.
+    pub class: Class,
+    /// Whose job it is.
+    pub tenant: Option<Tenant>,
     /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run.
     pub key: Option<LimitName>,
     /// A second limit, on all jobs of a kind.
@@ -76,6 +82,8 @@ impl Add {
             due_ms: 0,
             retention: Retention::OfType,
             lane: None,
+            class: Class::Normal,
+            tenant: None,
             key: None,
             pool: None,
         }
@@ -101,6 +109,19 @@ impl Add {
         Self { lane, ..self }
     }
 
+    /// The same job, in a class of priority.
+    #[must_use]
+    pub fn class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
+    /// The same job, of this tenant.
+    #[must_use]
+    pub fn tenant(self, tenant: Tenant) -> Self {
+        let tenant = Some(tenant);
+        Self { tenant, ..self }
+    }
+
     /// The same job, with a limit on jobs that use the same resource.
     #[must_use]
     pub fn key(self, key: LimitName) -> Self {
@@ -115,6 +136,13 @@ impl Add {
         Self { pool, ..self }
     }
 
+    /// The same job, with these limits.
+    #[must_use]
+    pub fn limits(self, limits: Limits) -> Self {
+        let Limits { key, pool } = limits;
+        Self { key, pool, ..self }
+    }
+
     pub(crate) fn create(&self, config: &TypeConfig) -> Create {
         Create {
             retention_ms: match self.retention {
@@ -123,6 +151,8 @@ impl Add {
                 Retention::Ms(ms) => Some(ms),
             },
             lane: self.lane,
+            class: self.class,
+            tenant: self.tenant.as_ref().map(|name| name.0.clone()),
             key: self.key.as_ref().map(|name| name.0.clone()),
             pool: self.pool.as_ref().map(|name| name.0.clone()),
         }

@@ -14,7 +14,7 @@ use crate::model::keys::{Kind, Position, edge, stamp_template};
 use crate::model::limits::{Slot, Taken};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
 use crate::model::run::Ended;
-use crate::operations::limits::slots::Freed;
+use crate::operations::limits::contended::{Contended, Freed};
 use crate::testing::planted::Bug;
 use crate::{Job, JobId, JobType, Jobs, Op, Result};
 
@@ -33,11 +33,11 @@ pub(crate) struct Effects<'a> {
     tx: &'a Transaction,
     cx: Context,
     /// Additions to COUNT rows, by type and edge.
-    counts: BTreeMap<(JobType, u16), i64>,
+    counts: BTreeMap<(JobType, u32), i64>,
     /// Jobs of a type that are due, or will be before sleepers poll again.
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
-    freed: Vec<Freed>,
+    pub(crate) limits: Contended,
 }
 
 impl Jobs {
@@ -62,7 +62,7 @@ impl Jobs {
             counts: BTreeMap::new(),
             wake: BTreeMap::new(),
             told: BTreeSet::new(),
-            freed: Vec::new(),
+            limits: Contended::default(),
         })
     }
 
@@ -150,9 +150,9 @@ impl Effects<'_> {
         }
         self.move_slots(ty, id, old.as_deref(), header.as_deref(), spent);
         if counted {
-            let kind = |header: &Header| (header.state(), header.label());
+            let kind = |header: &Header| (header.state(), header.tag());
             let from = old.as_deref().map(kind);
-            let by = deleted.map(|state| (state, from.map_or(0, |(_, label)| label)));
+            let by = deleted.map(|state| (state, from.map_or(0, |(_, tag)| tag)));
             let to = header.as_deref().map(kind);
             // A job deleted when it finishes still counts as finished.
             for (from, to) in [(from, by.or(to)), (by.or(to), to)] {
@@ -187,15 +187,16 @@ impl Effects<'_> {
             Some(to @ (Position::Finished(_) | Position::Dead(_))) => {
                 self.tx.set(&self.jobs.keys().index(ty, id, &to), &[]);
             }
-            Some(to @ Position::Waiting(..)) => {
+            Some(ref to @ Position::Waiting(ref limit, ..)) => {
+                self.limits.wait(ty, limit);
                 let since = self.cx.now_ms.to_be_bytes();
-                self.tx.set(&self.jobs.keys().index(ty, id, &to), &since);
+                self.tx.set(&self.jobs.keys().index(ty, id, to), &since);
             }
             Some(to) => {
                 let since = self.cx.now_ms.to_be_bytes();
                 self.tx.set(&self.jobs.keys().index(ty, id, &to), &since);
                 let soon = match to {
-                    Position::Timed(_, due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
+                    Position::Timed(.., due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
                     _ => true,
                 };
                 if soon {
@@ -240,7 +241,7 @@ impl Effects<'_> {
             .map(|(slot, free_ms)| (slot, Some(free_ms)));
         for (slot, free_ms) in ended.into_iter().chain(spent) {
             let ty = ty.clone();
-            self.freed.push(Freed { ty, slot, free_ms });
+            self.limits.free(Freed { ty, slot, free_ms });
         }
     }
 
@@ -330,9 +331,9 @@ impl Effects<'_> {
 
     /// Frees slots, writes counters, and wakes sleepers: up to one for each job that has become due.
     pub(crate) async fn flush(mut self, op: &Op) -> Result<()> {
-        while let Some(freed) = self.freed.pop() {
+        if !self.limits.is_settled() {
             let (jobs, tx) = (self.jobs, self.tx);
-            Box::pin(jobs.free(&mut self, tx, freed, op)).await?;
+            Box::pin(jobs.settle_limits(&mut self, tx, op)).await?;
         }
         let row = u16::try_from(op.seed() % u64::from(COUNT_ROWS)).unwrap_or(0);
         for ((ty, edge), times) in self.counts {

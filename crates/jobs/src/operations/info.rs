@@ -6,7 +6,7 @@ use bytes::Bytes;
 use store::{RangeOptions, Transaction};
 
 use crate::model::header::{Blob, Header, Place};
-use crate::{Attempt, Error, JobId, JobType, Jobs, LimitName, Result, State};
+use crate::{Attempt, Class, Error, JobId, JobType, Jobs, LimitName, Result, State, Tenant};
 
 /// A job without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,10 @@ pub struct JobInfo {
     pub signal_ms: Option<i64>,
     /// When the first [signal](crate::Signal) arrived since the last run began, if there was one.
     pub asked_ms: Option<i64>,
+    /// Its priority.
+    pub class: Class,
+    /// Whose job it is, if it was said.
+    pub tenant: Option<Tenant>,
     /// The limit that it waits for, if it is due and there is no slot for it.
     pub waits_for: Option<LimitName>,
     /// When it finished or died, if it has.
@@ -60,6 +64,8 @@ impl JobInfo {
             next_due_ms: header.next.as_ref().map(|next| next.due_ms),
             signal_ms: header.signal_ms(),
             asked_ms: header.asked_ms(),
+            class: header.class(),
+            tenant: header.tenant().cloned().map(Tenant),
             waits_for: match header.place {
                 Place::Waiting(which, _) => header.limit(which).cloned().map(LimitName),
                 _ => None,

@@ -3,19 +3,24 @@
 //! ```text
 //! claim     reads   LIMIT (type), SLOT it takes          writes  SLOT
 //!           or, if there is none, all SLOT of the limit  writes  PENDING 2: the job waits
-//! end       reads   LIMIT (type), PENDING 2 of the limit writes  SLOT: for the first job that waits, or cleared
+//!                                                                SLOT: jobs may wait ([`contended`]), unless known
+//! end       reads   LIMIT (type), SLOT: may jobs wait    writes  SLOT, cleared
+//!           and, if they may, PENDING 2 of the limit     writes  SLOT: for the first job that waits
 //! ```
 //!
 //! So two claims of one slot conflict, and so do a claim that finds no slot and an end that finds no job: one of them
 //! runs again and sees the other. Settings are cached, under a version that each of these reads.
 
 mod check;
+mod cold;
+pub(crate) mod contended;
 pub(crate) mod settings;
 pub(crate) mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use store::{RangeOptions, Transaction};
 
 use crate::model::keys::Keys;
@@ -139,6 +144,19 @@ impl Jobs {
         .await
     }
 
+    /// Which of these limits jobs wait for.
+    pub async fn limits_waited_for(&self, ty: &JobType, names: &[LimitName]) -> Result<Vec<bool>> {
+        self.read("limits_waited_for", |tx| async move {
+            let waits = names.iter().map(|name| {
+                let range = self.keys().waiting(ty, name.as_bytes());
+                let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(1));
+                async move { Ok::<_, Error>(!rows.collect().await?.is_empty()) }
+            });
+            try_join_all(waits).await
+        })
+        .await
+    }
+
     /// The limits of this name or group that have slots in use or jobs waiting.
     async fn limits_in_use(&self, ty: &JobType, name: &LimitName) -> Result<BTreeSet<Bytes>> {
         let mut limits: BTreeSet<Bytes> =
@@ -147,7 +165,7 @@ impl Jobs {
         let mut rest = all.clone();
         while let Some(key) = self.first_key(&rest).await? {
             let (limit, _) = Keys::slot_of(&all, &key)?;
-            rest.begin = self.keys().slots(ty, &limit, 0..u32::MAX).end;
+            rest.begin = self.keys().after_slots(ty, &limit);
             limits.insert(limit);
         }
         limits.retain(|limit| is_of(limit, name.as_bytes()));

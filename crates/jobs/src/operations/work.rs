@@ -16,7 +16,8 @@ use store::Transaction;
 
 use crate::model::header::{Header, check_data};
 use crate::model::keys::Position;
-use crate::model::machine::{Event, Finish, Held, Reply};
+use crate::model::machine::{Event, Finish, Held, Reply, Slots};
+use crate::operations::limits::slots::Admission;
 use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
 
 /// Maximum jobs per claim.
@@ -168,6 +169,52 @@ impl Jobs {
                     .await
             })
             .await
+    }
+
+    /// Gives the slots of a job's limits to others, while its holder keeps it without using what they limit. Before it
+    /// does so again, it [takes slots](Self::retake_limits). Also a heartbeat.
+    pub async fn release_limits(&self, job: &Job) -> Result<Held> {
+        let op = self.op();
+        (self.store())
+            .transact("update", |tx| async move {
+                self.set_slots_in(&tx, &op, job, Slots::default()).await
+            })
+            .await
+    }
+
+    /// Takes slots of a job's limits again after [`Self::release_limits`]. Returns false if there are none: then the
+    /// holder may end the run with [`Finish::again`], so that the job waits for its turn. Also a heartbeat.
+    pub async fn retake_limits(&self, job: &Job) -> Result<bool> {
+        let op = self.op();
+        (self.store())
+            .transact("update", |tx| async move {
+                let header = self.header(&tx, &job.ty, &job.id).await?;
+                let header = header.filter(|header| header.lock() == Some(job.lock));
+                let header = header.ok_or(Error::Halt)?;
+                let limited = std::iter::once(&header);
+                let mut supplies = self.supplies(&tx, &op, &job.ty, limited).await?;
+                let Admission::Start(slots) = supplies.admit(&header) else {
+                    return Ok(false);
+                };
+                let _held = self.set_slots_in(&tx, &op, job, slots).await?;
+                Ok(true)
+            })
+            .await
+    }
+
+    async fn set_slots_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        slots: Slots,
+    ) -> Result<Held> {
+        let event = |_, repeated| Event::Slots {
+            lock: job.lock,
+            slots,
+            repeated,
+        };
+        self.hold_in(tx, op, job, None, event).await
     }
 
     /// Ends the run of a job. Repeating it with the same lock is no error.

@@ -193,7 +193,7 @@ impl Acceptor {
     fn enqueue(&mut self, request: Request) {
         match request {
             Request::Accept(wanted) => self.waiting.push_back(wanted),
-            Request::Finish(ended) => self.ended.push_back(ended),
+            Request::Finish(ended) => self.ended.push_back(*ended),
             Request::Both(ended, wanted) => {
                 self.ended.extend(ended);
                 self.waiting.push_back(wanted);

@@ -1,7 +1,7 @@
-//! Gives free slots of limits to jobs that wait for them.
+//! Gives free slots of limits to jobs that wait for them, and clears rows that say nothing any more.
 //!
-//! Whoever frees a slot does that at once. Only a node that dies while it raises a limit leaves both: free slots and jobs
-//! that wait.
+//! The transaction that frees a slot gives it to a waiting job at once. Only a node that dies while it raises a limit leaves
+//! both: free slots and jobs that wait.
 
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ pub(crate) struct Waiting<'a> {
     pub(crate) leased: Leased,
     /// The last limit served; the next turn continues there.
     pub(crate) last: Bytes,
+    /// Where the next turn clears rows; `None` at the first.
+    pub(crate) cold: Option<Bytes>,
 }
 
 impl Duty for Waiting<'_> {
@@ -34,6 +36,7 @@ impl Duty for Waiting<'_> {
                 self.jobs.serve_waiting(self.ty, limit).await?;
             }
             self.last = limits.last().cloned().unwrap_or_default();
+            self.cold = self.jobs.clear_cold(self.ty, self.cold.as_ref()).await?;
         }
         Ok(SERVE_EVERY)
     }

@@ -79,6 +79,7 @@ pub(crate) async fn monitor_type<H: StallHook>(
         ty,
         leased: leased.clone(),
         last: Bytes::new(),
+        cold: None,
     };
     tokio::join!(
         perform(recovery, jobs, ty, token),

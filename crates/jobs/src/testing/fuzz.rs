@@ -33,7 +33,7 @@ fn rare() -> Rare {
     Rare {
         failures: 4,
         asked_ms: Some(-9),
-        class: 2,
+        class: crate::Class::Bulk,
         tenant: Some(Bytes::from_static(b"anna")),
         pool: Some(Bytes::new()),
         key: Some(Bytes::from_static(b"https://a/b")),

@@ -222,6 +222,7 @@ impl Script {
                     failed: args.take_key("failed").is_some(),
                     dead: args.take_key("dead").is_some(),
                     reason: args.take_key("reason").map(str::to_owned),
+                    limits: None,
                     unused: false,
                 };
                 self.held(self.jobs.finish(job, finish))?

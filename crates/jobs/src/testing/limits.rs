@@ -6,8 +6,8 @@ use store::Store;
 
 use crate::model::machine::Event;
 use crate::{
-    Accepted, Add, Clock, Entropy, Finish, Holder, JobId, JobType, Jobs, Limit, LimitName, State,
-    TypeConfig, Verdict,
+    Accepted, Add, Clock, Entropy, Finish, Holder, JobId, JobType, Jobs, Limit, LimitName, Limits,
+    State, TypeConfig, Verdict,
 };
 
 /// A queue whose consistency is checked after each step.
@@ -161,6 +161,8 @@ async fn a_run_that_ends_in_any_way_frees_its_slots() {
         }
         let _ = world.jobs.remove(&world.ty, &job_id("first")).await;
     }
+    let cleared = world.jobs.clear_cold(&world.ty, None).await;
+    assert_eq!(cleared.unwrap(), None);
     assert!(
         world
             .jobs
@@ -168,6 +170,60 @@ async fn a_run_that_ends_in_any_way_frees_its_slots() {
             .await
             .is_empty()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_can_go_on_without_its_slots() {
+    let world = World::new().await;
+    world.add("a", key("k")).await;
+    let first = world.claim().await.remove(0);
+    let _held = world.jobs.release_limits(&first.job).await.unwrap();
+    assert!(world.jobs.retake_limits(&first.job).await.unwrap());
+    world.check().await;
+    world.add("b", key("k")).await;
+    assert!(world.claim().await.is_empty());
+    let waited_for = || async {
+        let names = [limit_name("k"), limit_name("l")];
+        let waited_for = world.jobs.limits_waited_for(&world.ty, &names).await;
+        waited_for.unwrap()
+    };
+    assert_eq!(waited_for().await, [true, false]);
+    for _ in 0..2 {
+        let held = world.jobs.release_limits(&first.job).await.unwrap();
+        assert!(!held.again);
+        world.check().await;
+    }
+    assert_eq!(waited_for().await, [false, false]);
+    let second = world.claim().await.remove(0);
+    assert_ne!(second.job.id, first.job.id);
+    assert!(!world.jobs.retake_limits(&first.job).await.unwrap());
+    world.check().await;
+    // It has to wait for its turn, as others do.
+    world.finish(&first, Finish::again(0)).await;
+    assert!(world.claim().await.is_empty());
+    world.finish(&second, Finish::done()).await;
+    assert_eq!(world.claim().await[0].job.id, first.job.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_run_can_change_the_limits_of_the_next() {
+    let world = World::new().await;
+    world.add("a", key("k")).await;
+    let run = world.claim().await.remove(0);
+    assert_eq!(run.limits.key, Some(limit_name("k")));
+    let limits = Limits {
+        key: None,
+        pool: Some(limit_name("p")),
+    };
+    let finish = Finish {
+        limits: Some(limits.clone()),
+        ..Finish::again(0)
+    };
+    world.finish(&run, finish).await;
+    world.add("b", key("k")).await;
+    let runs = world.claim().await;
+    assert_eq!(ids(&runs), ["a", "b"]);
+    assert_eq!(runs[0].limits, limits);
 }
 
 #[tokio::test(start_paused = true)]
@@ -404,4 +460,36 @@ async fn jobs_behind_a_limit_do_not_delay_others() {
         .unwrap()
         .state;
     assert!(matches!(state, State::Pending | State::Running));
+}
+
+/// Slots of keys that no job uses again leave no rows, once they are free by any clock.
+#[tokio::test(start_paused = true)]
+async fn rows_of_rates_that_have_cooled_down_are_cleared() {
+    let world = World::new().await;
+    world.set("api", Limit::per(1, 10_000)).await;
+    let slots = world.jobs.keys().all_slots(&world.ty);
+    for n in 0..700 {
+        let name = LimitName::new(format!("api|{n}")).unwrap();
+        let add = Add::new(job_id(&format!("job-{n}")), "data").key(name);
+        world.jobs.add(&world.ty, add).await.unwrap();
+    }
+    let started = world.jobs.accept(&world.ty, &world.me, 500).await.unwrap();
+    let more = world.jobs.accept(&world.ty, &world.me, 500).await.unwrap();
+    assert_eq!(started.jobs.len() + more.jobs.len(), 700);
+    let clear = async || {
+        let next = world.jobs.clear_cold(&world.ty, None).await.unwrap();
+        let next = world
+            .jobs
+            .clear_cold(&world.ty, next.as_ref())
+            .await
+            .unwrap();
+        assert_eq!(next, None);
+        world.jobs.rows(slots.clone()).await.len()
+    };
+    assert_eq!(clear().await, 700);
+    tokio::time::advance(Duration::from_mins(11)).await;
+    world.add("late", key("api|5")).await;
+    assert_eq!(world.claim().await.len(), 1);
+    let _ = clear().await;
+    assert_eq!(world.jobs.rows(slots).await.len(), 1);
 }

@@ -498,13 +498,16 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.stall().await)
             .or(World::new(rng, mistake).await.keep().await)
             .or(World::new(rng, mistake).await.follow().await)
-            .or(World::new(rng, mistake).await.end_asleep().await)
+            .or(Box::pin(World::new(rng, mistake).await.end_asleep()).await)
             .or(World::new(rng, mistake).await.interrupt_early().await)
             .or(World::new(rng, mistake).await.hand_over().await)
             .or(World::new(rng, mistake).await.leave().await)
             .or(World::new(rng, mistake).await.raise().await)
             .or(World::new(rng, mistake).await.lower().await)
             .or(World::new(rng, mistake).await.share().await)
+            .or(World::new(rng, mistake).await.retake().await)
+            .or(World::new(rng, mistake).await.quit().await)
+            .or(World::new(rng, mistake).await.clear().await)
     })
 }
 
@@ -530,13 +533,16 @@ mistake::planted! {
 mistake::weakened! {
     clear_bells_first: clear_bells Notifier First,
     clear_bells_later: clear_bells Notifier Later,
+    clear_slots_first: clear_slots Slot First,
+    clear_slots_later: clear_slots Slot Later,
+    clear_slots_waiting: clear_slots Pending All,
     expire_first: expire Job First,
     expire_later: expire Job Later,
     keep_first: keep Activity First,
     keep_later: keep Activity Later,
     notes_first: notice Note First,
     notes_later: notice Note Later,
-accept_limit: accept Limit All,
+    accept_limit: accept Limit All,
     accept_slot_first: accept Slot First,
     accept_slot_later: accept Slot Later,
     accept_waiting: accept Pending All,
@@ -553,9 +559,17 @@ accept_limit: accept Limit All,
     resubmit_limit: resubmit Limit All,
     resubmit_slot: resubmit Slot All,
     resubmit_waiting: resubmit Pending All,
+    signal_limit: signal Limit All,
+    signal_slot: signal Slot All,
+    signal_waiting: signal Pending All,
     stall_limit: stall Limit All,
     stall_slot: stall Slot All,
     stall_waiting: stall Pending All,
+    update_first: update Job First,
+    update_later: update Job Later,
+    update_limit: update Limit All,
+    update_slot: update Slot All,
+    update_waiting: update Pending All,
     recall: accept Job All unsure,
     recall_all: recall Job All,
     remove_later: remove Job Later,

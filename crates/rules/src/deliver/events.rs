@@ -1,4 +1,4 @@
-//! Calls about replications: an endpoint of the configuration is called when they fail and recover.
+//! Calls about replications: an endpoint of the configuration is called when they fail, lag and recover.
 
 use futures::future::BoxFuture;
 use jobs::Op;
@@ -62,6 +62,7 @@ impl EventCalls {
             retry: Retry::default(),
             timeout_sec: None,
             debounce: false,
+            hops: 0,
             target: Some(self.target.clone()),
         }
     }

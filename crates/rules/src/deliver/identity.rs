@@ -168,6 +168,7 @@ mod tests {
         for other in [
             Call {
                 debounce: false,
+                hops: 0,
                 ..one.clone()
             },
             Call {

@@ -32,11 +32,11 @@ pub struct Options {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventOptions {
-    /// The URL that is called when a replication fails or recovers, if any. It may have a user name, as in rules.
+    /// The URL that is called when a replication fails, lags or recovers, if any. It may have a user name, as in rules.
     pub url: String,
     /// The name of the entry of `[secrets]` whose `signing` signs the calls; none if empty.
     pub secret: String,
-    /// The events: `replication.failed`, `replication.recovered`.
+    /// The events: `replication.failed`, `replication.lagging`, `replication.recovered`.
     pub events: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl EventOptions {
 
 impl Default for EventOptions {
     fn default() -> Self {
-        let all = [EventKind::Failed, EventKind::Recovered];
+        let all = [EventKind::Failed, EventKind::Lagging, EventKind::Recovered];
         Self {
             url: String::new(),
             secret: String::new(),
@@ -95,7 +95,7 @@ impl Options {
         let known = EventOptions::default().events;
         if events.events.iter().any(|event| !known.contains(event)) {
             return Err(
-                "`events.events` must be replication.failed, replication.recovered or both",
+                "`events.events` must be replication.failed, replication.lagging or replication.recovered",
             );
         }
         Ok(())

@@ -21,9 +21,6 @@ use crate::rule::call::{Sign, Target};
 
 /// How much of a response is kept.
 const EXCERPT_BYTES_MAX: usize = 1_024;
-/// Calls that were caused by calls that were caused by calls.
-const HOPS_MAX: u32 = 16;
-const HOP: HeaderName = HeaderName::from_static("webhook-hop");
 const USER_AGENT: &str = concat!("Davenport/", env!("CARGO_PKG_VERSION"));
 /// Headers that belong to the connection, not to a rule.
 const RESERVED: [HeaderName; 7] = [
@@ -105,6 +102,12 @@ impl Sender {
         now_ms: i64,
     ) -> Result<Result<Called, NoAnswer>, Unsendable> {
         let call = &delivery.call;
+        if call.loops() {
+            return Err(invalid(&format!(
+                "calls cause each other: {} in a row led to this change; see loops in docs/webhooks.md",
+                call.hops
+            )));
+        }
         let mut url = target.with_query(call.query.as_deref());
         let basic = take_credentials(&mut url, &self.passwords.get(), &self.secrets);
         let body = Bytes::from(call.body.clone().unwrap_or_default());
@@ -122,6 +125,7 @@ impl Sender {
         }
         put("webhook-id", id)?;
         put("webhook-timestamp", timestamp.to_string())?;
+        put("webhook-hop", (call.hops + 1).to_string())?;
         if delivery.replay {
             put("webhook-replay", "1".to_owned())?;
         }
@@ -196,14 +200,6 @@ fn own_headers(target: &Target, has_body: bool) -> Result<HeaderMap, Unsendable>
             headers.insert(name, value);
         }
     }
-    let hops = headers
-        .get(&HOP)
-        .and_then(|hops| hops.to_str().ok()?.trim().parse().ok());
-    let hops = hops.map_or(1, |hops: u32| hops.saturating_add(1));
-    if hops > HOPS_MAX {
-        return Err(invalid("calls cause each other: `webhook-hop` is above 16"));
-    }
-    headers.insert(HOP, hops.into());
     Ok(headers)
 }
 

@@ -19,6 +19,7 @@ pub(super) fn call(url: &str) -> Call {
         retry: Retry::default(),
         timeout_sec: None,
         debounce: false,
+        hops: 0,
         target: None,
     }
 }

@@ -48,9 +48,27 @@ pub struct Call {
     /// Equal calls that wait become one.
     #[serde(default)]
     pub debounce: bool,
+    /// How many calls led to the change, one after the other.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hops: u32,
     /// Not stored: the rule has it, sealed.
     #[serde(skip)]
     pub target: Option<Target>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl Call {
+    /// After so many calls, the next one is not made.
+    const HOPS_MAX: u32 = 16;
+
+    /// Whether calls cause each other, so that this one must not be made.
+    pub fn loops(&self) -> bool {
+        self.hops >= Self::HOPS_MAX
+    }
 }
 
 /// Where a call goes, and what authorises it there.

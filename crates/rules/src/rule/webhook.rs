@@ -11,7 +11,7 @@ use url::form_urlencoded::Serializer;
 use super::call::{Call, Hidden, Retry, Sign, Target};
 use super::condition::Condition;
 use super::fields::{Fields, Invalid};
-use super::javascript::push_query;
+use super::javascript::{property, push_query};
 use super::template::{Change, Scope, Unsendable, UrlTemplate, Var, bare};
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
@@ -26,6 +26,8 @@ const OWN_HEADERS: [&str; 8] = [
     "webhook-timestamp",
     "webhook-signature",
 ];
+/// The member of a document in which receivers pass on `webhook-hop`, unless the rule names another.
+const HOPS: &str = "webhook_hop";
 /// Bytes of a secret, as Standard Webhooks demand.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
@@ -60,6 +62,8 @@ pub struct Webhook {
     retry: Retry,
     timeout_sec: Option<f64>,
     debounce: bool,
+    /// The member of a document that has the number of calls that led to it.
+    hops: String,
     pub since: Since,
     pub pace: Pace,
     /// Calls are made in the order of the changes, one at a time.
@@ -103,6 +107,7 @@ impl Webhook {
                 .seconds("timeout_sec", 1.0)?
                 .filter(|seconds| *seconds > 0.0),
             debounce: fields.boolean("debounce", false)?,
+            hops: fields.text("hops")?.unwrap_or(HOPS).to_owned(),
             since: since(fields)?,
             pace: Pace::parse(fields)?,
             block: fields.boolean("block", true)?,
@@ -172,8 +177,19 @@ impl Webhook {
             retry: self.retry,
             timeout_sec: self.timeout_sec,
             debounce: self.debounce,
+            hops: self.hops(change.doc),
             target: Some(target),
         })
+    }
+
+    /// How many calls led to a document, as its writer says.
+    fn hops(&self, document: &Json) -> u32 {
+        let hops = match property(document, &self.hops) {
+            // Copied from the header.
+            Some(Json::String(digits)) => digits.parse().ok(),
+            value => value.and_then(Json::as_integer),
+        };
+        u32::try_from(hops.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
     }
 
     /// Strings that are a variable become its value. As in Spiegel, variables within a text are text.

@@ -14,7 +14,7 @@ use super::options::{FeedKind, Source};
 use super::position::Position;
 use super::reactions::{Reactions, RuleBook};
 use super::seed::{REACTIONS, seed_forever};
-use super::sweep::{Stopped, moved};
+use super::sweep::{NAMES_MAX, Stopped, moved};
 use crate::rule::Event;
 
 /// Jobs that one transaction wakes.
@@ -246,6 +246,7 @@ impl<'a> Follower<'a> {
                     metrics::counted(source.name(), batch.updates);
                     let mut databases = batch.databases;
                     databases.retain(|name, _| source.follows(name));
+                    check_deleted(connection, &mut databases).await;
                     self.wake(&databases).await?;
                 }
                 found = &mut looking => {
@@ -462,6 +463,22 @@ async fn wake_all(replications: &Replications, server: &str) -> Result<(), Servi
             .await?;
         // Those that are asleep again need no second call.
         after = sleepers.into_iter().next_back();
+    }
+}
+
+/// A feed may repeat that a database was deleted after it was made anew, as when shards of `_global_changes` are read
+/// again: its replications must not be forgotten. Without `_dbs_info` the feed has to do.
+async fn check_deleted(connection: &Server, databases: &mut BTreeMap<String, Event>) {
+    let deleted = databases
+        .iter()
+        .filter(|(_, event)| **event == Event::Deleted);
+    let deleted: Vec<String> = deleted.map(|(name, _)| name.clone()).collect();
+    for names in deleted.chunks(NAMES_MAX) {
+        let Ok(listed) = connection.dbs_info(names).await else {
+            return;
+        };
+        let there = listed.into_iter().filter(|one| one.update_seq.is_some());
+        databases.extend(there.map(|one| (one.name, Event::Updated)));
     }
 }
 

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use couch::Seq;
+use futures::future::{try_join, try_join_all};
 use jobs::{Op, Signal};
 use scheduler::{Replications, Ruled, ServiceError};
 use store::Transaction;
@@ -152,7 +153,8 @@ impl<'a> Reactions<'a> {
 }
 
 impl RuleBook {
-    /// Does these in the caller's transaction, which must have room for them.
+    /// Does these in the caller's transaction, which must have room for them. They wait for the store together: one after
+    /// the other, they would not end in time on a slow one.
     pub(super) async fn react_in(
         &self,
         tx: &Transaction,
@@ -160,20 +162,29 @@ impl RuleBook {
         server: &str,
         reactions: &[Reaction],
     ) -> Result<(), ServiceError> {
-        let mut signals = Vec::new();
-        for (nth, reaction) in reactions.iter().enumerate() {
+        let replicate = reactions.iter().enumerate().map(|(nth, reaction)| {
             let op = Op {
                 bits: op.bits.wrapping_add(nth as u128 + 1),
                 ..*op
             };
-            match reaction {
-                Reaction::Replicate(ruled) => {
-                    self.replications.rule_in(tx, &op, ruled).await?;
+            async move {
+                match reaction {
+                    Reaction::Replicate(ruled) => {
+                        self.replications.rule_in(tx, &op, ruled).await.map(drop)
+                    }
+                    Reaction::Forget(ruled) => self.replications.unrule_in(tx, &op, ruled).await,
+                    Reaction::Listen(_) => Ok(()),
                 }
-                Reaction::Forget(ruled) => self.replications.unrule_in(tx, &op, ruled).await?,
-                Reaction::Listen(listen) => signals.push(self.listen_in(tx, server, listen).await?),
             }
-        }
+        });
+        let listens: Vec<_> = (reactions.iter())
+            .filter_map(|reaction| match reaction {
+                Reaction::Listen(listen) => Some(&**listen),
+                Reaction::Replicate(_) | Reaction::Forget(_) => None,
+            })
+            .collect();
+        let listen = listen_in(tx, server, &listens);
+        let (_, signals) = try_join(try_join_all(replicate), listen).await?;
         if !signals.is_empty() {
             let ty = self.listeners.job_type();
             let jobs = self.replications.jobs();
@@ -181,31 +192,45 @@ impl RuleBook {
         }
         Ok(())
     }
+}
 
-    /// The signal for a database, which is known from now on, or not any more once it is deleted.
-    async fn listen_in(
-        &self,
-        tx: &Transaction,
-        server: &str,
-        listen: &Listen,
-    ) -> Result<Signal, ServiceError> {
-        let (signal, key) = (listen.signal.clone(), keys::seen(server, &listen.database));
-        if !signal.create {
+/// The signals for databases, which are known from now on, or not any more once they are deleted.
+async fn listen_in(
+    tx: &Transaction,
+    server: &str,
+    listens: &[&Listen],
+) -> Result<Vec<Signal>, ServiceError> {
+    let snapshot = &tx.snapshot();
+    let (mut rules, mut databases) = (BTreeMap::new(), BTreeMap::new());
+    for listen in listens {
+        let is_there = listen.signal.create;
+        databases.insert(keys::seen(server, &listen.database), is_there);
+        if is_there {
+            rules.insert(keys::seeded(server, &listen.rule.id), &listen.rule.rev);
+        }
+    }
+    let seeded = rules.into_iter().map(|(key, rev)| async move {
+        let row = snapshot.get(&key).await?;
+        let is_seeded = row.is_some_and(|row| row == rev.as_bytes());
+        Ok(is_seeded.then_some(key))
+    });
+    let known = databases.into_iter().map(|(key, is_there)| async move {
+        if !is_there {
             tx.clear(&key);
-            return Ok(signal);
+        } else if snapshot.get(&key).await?.is_none() {
+            tx.set(&key, b"null");
         }
-        if tx.snapshot().get(&key).await?.is_some() {
-            return Ok(signal);
-        }
-        tx.set(&key, b"null");
-        // The databases that were there before the rule are known: this one is new, and the event of that was lost.
-        let seeded = tx
-            .snapshot()
-            .get(&keys::seeded(server, &listen.rule.id))
-            .await?;
-        if seeded.is_some_and(|rev| rev == listen.rule.rev.as_bytes()) {
+        Ok::<_, store::Error>(())
+    });
+    let (seeded, _) = try_join(try_join_all(seeded), try_join_all(known)).await?;
+    let seeded: HashSet<_> = seeded.into_iter().flatten().collect();
+    let signal = |listen: &&Listen| {
+        let signal = listen.signal.clone();
+        // The rule has a job for each database that was there before it: one without is new, and the event of that was lost.
+        if signal.create && seeded.contains(&keys::seeded(server, &listen.rule.id)) {
             return Ok(Listeners::from_the_start(signal)?);
         }
         Ok(signal)
-    }
+    };
+    listens.iter().map(signal).collect()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use couch::{ListedDatabase, Seq, Server};
+use futures::future::try_join_all;
 use scheduler::ServiceError;
 use store::{RangeOptions, Transaction};
 use tokio::time::sleep;
@@ -156,18 +157,13 @@ async fn seen(
 ) -> Result<Vec<String>, ServiceError> {
     (book.replications.jobs().store())
         .transact("look_at_databases", |tx| async move {
-            let mut seen = Vec::new();
-            for name in names {
-                if tx
-                    .snapshot()
-                    .get(&keys::seen(server, name))
-                    .await?
-                    .is_some()
-                {
-                    seen.push(name.clone());
-                }
-            }
-            Ok::<_, ServiceError>(seen)
+            let snapshot = &tx.snapshot();
+            let seen = names.iter().map(|name| async move {
+                let row = snapshot.get(&keys::seen(server, name)).await?;
+                Ok::<_, ServiceError>(row.map(|_| name.clone()))
+            });
+            let seen = try_join_all(seen).await?;
+            Ok::<_, ServiceError>(seen.into_iter().flatten().collect())
         })
         .await
 }
@@ -182,12 +178,12 @@ async fn unseeded(
     let rules: Vec<_> = set.iter().cloned().collect();
     for rules in rules.chunks(PAGE) {
         let known = (book.replications.jobs().store()).transact("look_at_rules", |tx| async move {
-            let mut known = Vec::new();
-            for rule in rules {
-                let row = tx.snapshot().get(&keys::seeded(server, &rule.id)).await?;
-                known.push(row.is_some_and(|row| row == rule.rev.as_bytes()));
-            }
-            Ok::<_, ServiceError>(known)
+            let snapshot = &tx.snapshot();
+            let known = rules.iter().map(|rule| async move {
+                let row = snapshot.get(&keys::seeded(server, &rule.id)).await?;
+                Ok::<_, ServiceError>(row.is_some_and(|row| row == rule.rev.as_bytes()))
+            });
+            try_join_all(known).await
         });
         let known = known.await?;
         let unknown = rules.iter().zip(known).filter(|(_, known)| !known);

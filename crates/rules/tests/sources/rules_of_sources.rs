@@ -123,20 +123,69 @@ async fn a_new_database_is_listened_to_from_its_start() {
     let mut world = World::new().await;
     let _node = world.node(SourceOptions::default()).await;
     world.until_followed("db_updates").await;
-    let rule = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
-    world.rule("x", Some(&rule)).await;
-    world.until_seeded(1).await;
+    for id in ["x", "y"] {
+        let url = format!("http://127.0.0.1:1/{id}/${{change.id}}");
+        let rule = json!({"type": "on_change", "url": url});
+        world.rule(id, Some(&rule)).await;
+    }
+    world.until_seeded(2).await;
     world.peer.set_feed_faults(1, LOSES_ALL);
     world.peer.create_database("new").unwrap();
     world.peer.put("new", r#"{"_id":"one"}"#).unwrap();
     world.peer.set_feed_faults(1, FeedFaults::default());
     world.peer.put("new", r#"{"_id":"two"}"#).unwrap();
     let mut urls = Vec::new();
-    while urls.len() < 2 {
+    while urls.len() < 4 {
         let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
         urls.push(call.unwrap().unwrap().url);
     }
-    assert_eq!(urls, ["http://127.0.0.1:1/one", "http://127.0.0.1:1/two"]);
+    urls.sort();
+    let expected =
+        ["x/one", "x/two", "y/one", "y/two"].map(|of| format!("http://127.0.0.1:1/{of}"));
+    assert_eq!(urls, expected);
+}
+
+/// A feed may repeat that a database was deleted after it was made anew.
+#[tokio::test]
+async fn a_repeated_deletion_is_not_believed() {
+    let world = World::new().await;
+    world.peer.create_database("user_ann").unwrap();
+    world.peer.delete_database("user_ann").unwrap();
+    world.peer.create_database("user_ann").unwrap();
+    world.peer.put("user_ann", r#"{"_id":"early"}"#).unwrap();
+    let _node = world.node(SourceOptions::default()).await;
+    world.until_followed("db_updates").await;
+    let rule = json!({
+        "type": "replicator", "create_target": true, "match": {"database": "^user_(?<name>[a-z]+)$"},
+        "source": format!("{}/user_${{name}}", world.peer.url()),
+        "target": format!("{}/copy_${{name}}", world.peer.url()),
+    });
+    world.rule("x", Some(&rule)).await;
+    world
+        .until(async || is_copied(&world, "copy_ann", "early"))
+        .await;
+    // Each event is followed by the oldest one.
+    let repeats = FeedFaults {
+        repeat: 1000,
+        ..FeedFaults::default()
+    };
+    world.peer.set_feed_faults(1, repeats);
+    for id in ["one", "two", "three"] {
+        world
+            .peer
+            .put("b", &json!({"_id": id}).to_string())
+            .unwrap();
+    }
+    world.peer.set_feed_faults(1, FeedFaults::default());
+    // Once this is copied, the follower has read all of them.
+    world.peer.create_database("user_bob").unwrap();
+    world.peer.put("user_bob", r#"{"_id":"early"}"#).unwrap();
+    world
+        .until(async || is_copied(&world, "copy_bob", "early"))
+        .await;
+    let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+    let page = jobs.list(ty, &jobs::Query::default(), None, 10).await;
+    assert_eq!(page.unwrap().jobs.len(), 2);
 }
 
 /// The event that a database is there again may be lost, like any other.
@@ -172,4 +221,42 @@ async fn a_database_made_anew_is_replicated_again() {
     world
         .until(async || is_copied(&world, "copy_ann", "late"))
         .await;
+}
+
+/// Receivers that write into each other's databases, and pass on the number of the call, are called 16 times.
+#[tokio::test]
+async fn loops_of_receivers_end() {
+    let mut world = World::new().await;
+    let _node = world.node(quick()).await;
+    world.until_followed("db_updates").await;
+    // One makes its calls in order; the other names the member.
+    let first = json!({"type": "on_change", "db_name": "^a$", "url": "http://127.0.0.1:1/"});
+    let second = json!({
+        "type": "on_change", "db_name": "^b$", "url": "http://127.0.0.1:1/", "block": false,
+        "hops": "/meta/hops",
+    });
+    world.rule("x", Some(&first)).await;
+    world.rule("y", Some(&second)).await;
+    world.until_seeded(2).await;
+    world.change("start");
+    let mut hops = Vec::new();
+    loop {
+        let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+        let call = call.unwrap().unwrap();
+        hops.push(call.hops);
+        if call.loops() {
+            // Such a call is not made, but becomes a dead letter.
+            break;
+        }
+        let (id, hop) = (format!("doc{}", call.hops), call.hops + 1);
+        let (target, body) = match &*call.db {
+            "a" => ("b", json!({"_id": id, "meta": {"hops": hop}})),
+            _ => ("a", json!({"_id": id, "webhook_hop": hop.to_string()})),
+        };
+        world.peer.put(target, &body.to_string()).unwrap();
+    }
+    assert_eq!(hops, (0..=16).collect::<Vec<_>>());
+    world.change("other");
+    let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+    assert_eq!(call.unwrap().unwrap().doc_id, "other");
 }

@@ -102,6 +102,7 @@ impl Replications {
         data.wake_in(tx, job);
         data.state = JobState::Pending;
         (data.info, data.last_error, data.error_count) = (None, None, 0);
+        data.behind = None;
         (data.result, data.last_updated) = (None, now);
         data.note(now, &[(Kind::Pending, None)], self.options().max_history);
         if let Some(id) = &data.rep_id {
@@ -189,6 +190,7 @@ impl Replications {
         (data.state, data.last_updated) = (JobState::Pending, now);
         (data.node, data.pid) = (None, None);
         (data.info, data.last_error, data.error_count) = (None, None, 0);
+        data.behind = None;
         data.note(now, &[(Kind::Pending, None)], self.options().max_history);
         let due_ms = if paused { PARKED_MS } else { 0 };
         let (jobs, ty, bytes) = (&self.0.jobs, &self.0.ty, data.encode());

@@ -174,7 +174,11 @@ impl Work<'_> {
             (end, None) => self.plan(op, random, data, end),
         };
         let old_id = data.rep_id.as_deref();
-        let finish = plan.finish.clone().data(plan.data.encode());
+        let limits = Some(replications.options().limits_of(&plan.data.shown));
+        let finish = Finish {
+            limits,
+            ..plan.finish.clone().data(plan.data.encode())
+        };
         let finished = finish.again_ms.is_none();
         let before = replications.before_in(tx, job).await?;
         let held = jobs.finish_in(tx, op, job, finish).await?;
@@ -256,7 +260,7 @@ impl Work<'_> {
         data.state = JobState::Completed;
         data.info = Some(Value::Object(stats.clone()));
         data.result = Some(result.clone());
-        (data.error_count, data.last_error) = (0, None);
+        (data.error_count, data.last_error, data.behind) = (0, None, None);
         self.note(&mut data, op, &[(Kind::Stopped, None)]);
         let start_time = data.start_time;
         Plan {
@@ -293,6 +297,7 @@ impl Work<'_> {
             asleep: data.asleep.clone(),
             error_count: 0,
             last_error: None,
+            behind: None,
             ..Self::released(data, op)
         };
         Plan {
@@ -357,7 +362,7 @@ impl Work<'_> {
             let reason = error_text(&info);
             self.note(&mut data, op, &[(Kind::Crashed, Some(&reason))]);
         }
-        data.state = JobState::Failed;
+        (data.state, data.behind) = (JobState::Failed, None);
         data.last_error = info.get("error").and_then(Value::as_str).map(str::to_owned);
         data.info = Some(info);
         let reason = data.error_text();

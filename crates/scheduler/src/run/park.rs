@@ -233,6 +233,7 @@ impl Work<'_> {
         let changed = async {
             let pause = CHECK_PAUSE / 2 + self.runner.replications.entropy().up_to(CHECK_PAUSE / 2);
             let shown = async {
+                self.release_limits().await;
                 let servers = Servers::of(&self.runner.network, &run.replication);
                 Box::pin(self.show_idle(&waits, servers, data)).await;
                 std::future::pending::<()>().await;
@@ -245,12 +246,47 @@ impl Work<'_> {
                 () = shown => {}
             }
             let permit = self.runner.permits.wait().await;
-            (permit, Box::pin(self.start_permit(&run.replication)).await)
+            let start_permit = Box::pin(self.start_permit(&run.replication)).await;
+            self.retake_limits().await.map(|()| (permit, start_permit))
         };
         tokio::select! {
             biased;
             () = self.stopped() => Err(self.stop_end()),
-            again = changed => Ok(again),
+            again = changed => again,
+        }
+    }
+
+    /// Lets others have its target and its server while it only listens.
+    async fn release_limits(&self) {
+        let replications = &self.runner.replications;
+        if !replications.options().restricts(&self.accepted.limits) {
+            return;
+        }
+        while let Err(error) = replications.0.jobs.release_limits(&self.accepted.job).await {
+            if matches!(error, jobs::Error::Halt) {
+                return self.stops.lost.cancel();
+            }
+            let id = &self.accepted.job.id;
+            tracing::warn!(job.id = %id, error = %wire::chain(&error), "cannot give back the limits of an idle job");
+            sleep(Duration::from_secs(5)).await;
+        }
+    }
+
+    /// Takes them again. If others have them now, the job waits for its turn in the queue.
+    async fn retake_limits(&self) -> Result<(), End> {
+        let replications = &self.runner.replications;
+        if !replications.options().restricts(&self.accepted.limits) {
+            return Ok(());
+        }
+        match replications.0.jobs.retake_limits(&self.accepted.job).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(End::Reschedule { due_ms: 0 }),
+            Err(jobs::Error::Halt) => Err(End::Halted),
+            Err(error) => {
+                let id = &self.accepted.job.id;
+                tracing::warn!(job.id = %id, error = %wire::chain(&error), "cannot take the limits of an idle job again");
+                Err(End::Reschedule { due_ms: 0 })
+            }
         }
     }
 
@@ -275,6 +311,7 @@ impl Work<'_> {
     /// Shows that the job is idle and whether its servers respond, and clears its errors once it is healthy.
     async fn show_idle(&self, waits: &Progress, mut servers: Servers, data: &mut JobData) {
         let mut is_new = self.heal(data) | !std::mem::replace(&mut data.idle, true);
+        is_new |= data.behind.take().is_some();
         loop {
             let outage = servers.outage();
             is_new |= data.unreachable != outage;

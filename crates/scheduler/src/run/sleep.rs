@@ -12,7 +12,7 @@ use store::Transaction;
 
 use super::Work;
 use super::end::End;
-use crate::data::{Asleep, JobData, JobState, Kind, Wake};
+use crate::data::{Asleep, Behind, JobData, JobState, Kind, Wake};
 use crate::fault::ServiceError;
 use crate::keys;
 use crate::service::Replications;
@@ -215,6 +215,7 @@ impl Work<'_> {
             return Ok(());
         };
         data.idle = false;
+        data.behind = Some(Behind::since_ms(self.runner.now_ms()));
         let replications = &self.runner.replications;
         let op = replications.0.jobs.op();
         let (jobs, new, asleep) = (&replications.0.jobs, &*data, &asleep);

@@ -9,12 +9,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Servers, Work, timestamp};
-use crate::data::JobData;
+use crate::data::{Behind, JobData};
 use crate::fault::ServiceError;
 use crate::history::Counting;
 use crate::keys;
 use crate::live::Live;
 use crate::testing::{self, Bug};
+use crate::wake::after_ms;
 use replication::engine::{Gate, Halt, Phase, Progress, StartedFrom, show_seq};
 
 /// A change of phase is stored this soon after the last update.
@@ -68,6 +69,7 @@ impl Work<'_> {
             let is_new = tokio::select! {
                 biased;
                 () = servers.changed() => true,
+                () = self.lags(data.behind) => true,
                 changed = progress.changed() => match changed {
                     Ok(()) => false,
                     Err(_) => return false,
@@ -96,9 +98,10 @@ impl Work<'_> {
             self.stops.shown.set_behind(now.behind_since);
             let healed = self.heal(data);
             let idle = now.phase == Phase::CaughtUp;
-            let before = (data.idle, data.unreachable.clone());
+            let before = (data.idle, data.unreachable.clone(), data.behind);
+            data.behind = self.behind(data, idle);
             (data.idle, data.unreachable) = (idle, servers.outage());
-            let is_new = before != (data.idle, data.unreachable.clone());
+            let is_new = before != (data.idle, data.unreachable.clone(), data.behind);
             match self
                 .save_progress(&now, (healed || is_new).then_some(&*data))
                 .await
@@ -109,10 +112,42 @@ impl Work<'_> {
                     let id = &self.accepted.job.id;
                     tracing::warn!(job.id = %id, error = %wire::chain(&error), "cannot save progress");
                     // Retried with the next update.
-                    (data.idle, data.unreachable) = before;
+                    (data.idle, data.unreachable, data.behind) = before;
                 }
             }
         }
+    }
+
+    /// How long the replication has been behind its source, now that it is idle or not.
+    fn behind(&self, data: &JobData, idle: bool) -> Option<Behind> {
+        let now_ms = self.runner.now_ms();
+        match data.behind {
+            _ if idle => None,
+            Some(behind) => {
+                let lags = || self.lags_at_ms(behind).is_some_and(|at_ms| at_ms <= now_ms);
+                let lagging = behind.lagging || lags();
+                Some(Behind { lagging, ..behind })
+            }
+            // It had caught up. One that runs once never has.
+            None => data.idle.then(|| Behind::since_ms(now_ms)),
+        }
+    }
+
+    /// When a replication begins to lag that does not catch up until then.
+    fn lags_at_ms(&self, behind: Behind) -> Option<i64> {
+        let after = Duration::from_secs(self.runner.replications.options().lagging_after_sec);
+        let since_ms = behind.since.saturating_mul(1000);
+        (!after.is_zero()).then(|| after_ms(since_ms, after))
+    }
+
+    /// Completes when a replication begins to lag.
+    async fn lags(&self, behind: Option<Behind>) {
+        let behind = behind.filter(|behind| !behind.lagging);
+        let Some(at_ms) = behind.and_then(|behind| self.lags_at_ms(behind)) else {
+            return std::future::pending().await;
+        };
+        let wait_ms = at_ms.saturating_sub(self.runner.now_ms());
+        sleep(Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0))).await;
     }
 
     /// Clears the errors of a run that has lasted long enough to be healthy. True if there were any.

@@ -116,6 +116,8 @@ mod tests {
                 next_due_ms: None,
                 signal_ms: None,
                 asked_ms: None,
+                class: jobs::Class::Normal,
+                tenant: None,
                 waits_for: None,
                 finished_ms: None,
                 expires_ms: None,

@@ -13,6 +13,7 @@ mod cut_off;
 mod documents;
 mod fixture;
 mod idle;
+mod limits;
 mod nodes;
 mod requests;
 mod sleep;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::model::codec::{Reader, Writer};
-use crate::{Error, Result};
+use crate::{Class, Error, Result};
 
 /// The numbers of the fields after those of every header, in the order in which they are written.
 /// Never change or reuse one.
@@ -26,8 +26,8 @@ pub(crate) struct Rare {
     pub(crate) failures: u32,
     /// When the oldest signal not yet covered by a run arrived.
     pub(crate) asked_ms: Option<i64>,
-    /// Its priority; 0 is normal.
-    pub(crate) class: u8,
+    /// Its priority.
+    pub(crate) class: Class,
     /// The tenant whose share of the queue it uses.
     pub(crate) tenant: Option<Bytes>,
     /// Its limit shared with other jobs of its kind.
@@ -50,9 +50,9 @@ impl Rare {
             to.byte(field::ASKED);
             to.int(asked_ms);
         }
-        if self.class > 0 {
+        if self.class != Class::Normal {
             to.byte(field::CLASS);
-            to.byte(self.class);
+            to.byte(self.class.number());
         }
         for (number, name) in [
             (field::TENANT, &self.tenant),
@@ -83,7 +83,7 @@ impl Rare {
         match number {
             field::FAILURES => self.failures = from.uint()?,
             field::ASKED => self.asked_ms = Some(from.int()?),
-            field::CLASS => self.class = from.byte()?,
+            field::CLASS => self.class = Class::read(from)?,
             field::TENANT => self.tenant = Some(from.bytes()?),
             field::POOL => self.pool = Some(from.bytes()?),
             field::KEY => self.key = Some(from.bytes()?),

@@ -4,9 +4,13 @@ use bytes::Bytes;
 use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, Element, unpack};
 
-use super::{Keys, Table, WAITING, foreign};
+use super::pending::{WAITING, of_rank};
+use super::{Keys, Table, foreign};
 use crate::model::header::Order;
-use crate::{JobId, JobType, Result};
+use crate::{Class, JobId, JobType, Result};
+
+/// The number after those of slots, of the row that says that jobs may wait.
+pub(crate) const WAITED: u32 = u32::MAX;
 
 impl Keys {
     /// Changes with every setting of a type's limits. It is the first row of [`limits`](Self::limits).
@@ -36,6 +40,11 @@ impl Keys {
         self.pack(Table::Slot, &(ty.as_str(), limit, n))
     }
 
+    /// There while jobs may wait for a slot of the limit.
+    pub(crate) fn waited(&self, ty: &JobType, limit: &[u8]) -> Vec<u8> {
+        self.slot(ty, limit, WAITED)
+    }
+
     /// The slots of a limit with these numbers.
     pub(crate) fn slots(
         &self,
@@ -45,6 +54,11 @@ impl Keys {
     ) -> KeyRange {
         let edge = |n: u32| self.slot(ty, limit, n);
         KeyRange::new(edge(numbers.start), edge(numbers.end))
+    }
+
+    /// The first key after the rows of a limit's slots.
+    pub(crate) fn after_slots(&self, ty: &JobType, limit: &[u8]) -> Bytes {
+        self.range(Table::Slot, &(ty.as_str(), limit)).end
     }
 
     /// The slots of all limits of a type.
@@ -69,16 +83,17 @@ impl Keys {
         self.range(Table::Pending, &(ty.as_str(), WAITING))
     }
 
-    /// The limit, order and id of a waiting job, from the part of its key after the type.
-    pub(super) fn waiting_of(rest: &[u8]) -> Option<(Bytes, Order, TupleBytes<'_>)> {
-        type Rest<'a> = (i64, TupleBytes<'a>, u32, u64, TupleBytes<'a>);
+    /// The limit, class, order and id of a waiting job, from the part of its key after the type.
+    pub(super) fn waiting_of(rest: &[u8]) -> Option<(Bytes, Class, Order, TupleBytes<'_>)> {
+        type Rest<'a> = (i64, TupleBytes<'a>, i64, u64, TupleBytes<'a>);
         match unpack::<Rest<'_>>(rest) {
-            Ok((WAITING, limit, incarnation, version, id)) => {
+            Ok((WAITING, limit, number, version, id)) => {
+                let (class, incarnation) = of_rank(number)?;
                 let order = Order {
                     incarnation,
                     version,
                 };
-                Some((limit.into_owned().into(), order, id))
+                Some((limit.into_owned().into(), class, order, id))
             }
             _ => None,
         }
@@ -101,10 +116,10 @@ impl Keys {
         number.ok_or_else(|| foreign(key))
     }
 
-    /// The id of a waiting job.
-    pub(crate) fn waiting_id(&self, ty: &JobType, key: &[u8]) -> Result<JobId> {
+    /// The class and id of a waiting job.
+    pub(crate) fn waiting_job(&self, ty: &JobType, key: &[u8]) -> Result<(Class, JobId)> {
         let rest = key.get(self.prefix_len(ty)..).unwrap_or_default();
-        let (_, _, id) = Self::waiting_of(rest).ok_or_else(|| foreign(key))?;
-        JobId::new(id.into_owned())
+        let (_, class, _, id) = Self::waiting_of(rest).ok_or_else(|| foreign(key))?;
+        Ok((class, JobId::new(id.into_owned())?))
     }
 }

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Lane;
+use crate::model::class::{LABELS, tag};
+use crate::model::ids::{SHARDS, TIMED_BUCKETS};
 
 fn ty(name: &str) -> JobType {
     JobType::new(name).unwrap()
@@ -28,13 +31,23 @@ fn order() -> impl Strategy<Value = Order> {
 
 fn position() -> impl Strategy<Value = Position> {
     prop_oneof![
-        (lane(), order()).prop_map(|(lane, order)| Position::Ready(lane, order)),
-        (lane(), any::<i64>()).prop_map(|(lane, due_ms)| Position::Timed(lane, due_ms)),
-        (bytes(), order()).prop_map(|(limit, order)| Position::Waiting(limit.into(), order)),
+        (class(), lane(), order())
+            .prop_map(|(class, lane, order)| Position::Ready(class, lane, order)),
+        (class(), lane(), any::<i64>())
+            .prop_map(|(class, lane, due_ms)| Position::Timed(class, lane, due_ms)),
+        (bytes(), class(), order()).prop_map(|(limit, class, order)| Position::Waiting(
+            limit.into(),
+            class,
+            order
+        )),
         Just(Position::Active),
         any::<i64>().prop_map(Position::Finished),
         any::<i64>().prop_map(Position::Dead),
     ]
+}
+
+fn class() -> impl Strategy<Value = Class> {
+    (0..3_usize).prop_map(|n| Class::ALL[n])
 }
 
 fn lane() -> impl Strategy<Value = Option<Lane>> {
@@ -47,21 +60,25 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// The sort key of an index row by type, position and id.
-type Sorted = (Bytes, u16, u32, u64, i64, Vec<u8>);
+type Sorted = (Bytes, i64, u16, u32, u64, i64, Vec<u8>);
 
 fn place(position: Position, id: &JobId) -> Sorted {
-    let mut behind = Bytes::new();
+    let (mut behind, mut of_class) = (Bytes::new(), 0);
+    // Urgent jobs have the second lowest numbers of PENDING, but come first behind a limit.
+    let number = |class: Class| [0, 3, 5][usize::from(class.number())];
     let (first, incarnation, version, time) = match position {
-        Position::Ready(lane, order) => {
+        Position::Ready(class, lane, order) => {
+            of_class = number(class);
             let shard = lane.map_or(id.shard(), |lane| SHARDS + lane.number());
             (shard, order.incarnation, order.version, 0)
         }
-        Position::Timed(lane, due_ms) => {
+        Position::Timed(class, lane, due_ms) => {
+            of_class = number(class);
             let bucket = lane.map_or(id.timed_bucket(), |lane| TIMED_BUCKETS + lane.number());
             (bucket, 0, 0, due_ms)
         }
-        Position::Waiting(limit, order) => {
-            behind = limit;
+        Position::Waiting(limit, class, order) => {
+            (behind, of_class) = (limit, class as i64);
             (0, order.incarnation, order.version, 0)
         }
         Position::Active => (id.bucket(), 0, 0, 0),
@@ -69,6 +86,7 @@ fn place(position: Position, id: &JobId) -> Sorted {
     };
     (
         behind,
+        of_class,
         first,
         incarnation,
         version,
@@ -125,8 +143,8 @@ proptest! {
     #[test]
     fn due_ranges_contain_due_jobs(due_ms: i64, now_ms: i64, bytes in bytes()) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
-        let timed = keys.index(&ty, &id, &Position::Timed(None, due_ms));
-        let due = keys.due(&ty, id.timed_bucket(), now_ms);
+        let timed = keys.index(&ty, &id, &Position::Timed(Class::Normal, None, due_ms));
+        let due = keys.due(&ty, Class::Normal, id.timed_bucket(), now_ms);
         prop_assert_eq!(*due.begin <= *timed && *timed < *due.end, due_ms <= now_ms);
         // The end of time never expires.
         prop_assume!(due_ms < i64::MAX);
@@ -138,9 +156,9 @@ proptest! {
     #[test]
     fn ready_ranges_cover_all_rows(order in order(), bytes in bytes(), shard in 0..1024_u16) {
         let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
-        let key = keys.index(&ty, &id, &Position::Ready(None, order));
+        let key = keys.index(&ty, &id, &Position::Ready(Class::Normal, None, order));
         let within = |range: &KeyRange| *range.begin <= *key && *key < *range.end;
-        let (after, before) = keys.ready(&ty, shard);
+        let (after, before) = keys.ready(&ty, Class::Normal, shard);
         prop_assert_eq!(within(&after), id.shard() >= shard);
         prop_assert_eq!(within(&before), id.shard() < shard);
     }
@@ -184,8 +202,8 @@ fn keys_are_pinned() {
     };
     let rows = [
         keys.job(&ty, &id),
-        keys.index(&ty, &id, &Position::Ready(None, order)),
-        keys.index(&ty, &id, &Position::Timed(None, 1_000)),
+        keys.index(&ty, &id, &Position::Ready(Class::Normal, None, order)),
+        keys.index(&ty, &id, &Position::Timed(Class::Normal, None, 1_000)),
         keys.sleeper(&ty, 7),
         keys.notifier(&ty, 7),
         keys.type_row(&ty),
@@ -231,10 +249,10 @@ const PINNED: [&str; 15] = [
 #[test]
 fn transitions_tell_their_ends() {
     let states = State::ALL;
-    let labels = [0, 1, LABELS - 1];
+    let tags = [0, 1, LABELS - 1, tag(0, Class::Bulk), tag(7, Class::Urgent)];
     let kinds = states
         .iter()
-        .flat_map(|state| labels.map(|label| Some((*state, label))));
+        .flat_map(|state| tags.map(|tag| Some((*state, tag))));
     let kinds: Vec<Kind> = kinds.chain([None]).collect();
     let mut seen = std::collections::BTreeSet::new();
     for old in &kinds {

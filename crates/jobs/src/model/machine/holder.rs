@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::{Change, Context, Finish, Reply, Slots, Step};
 use crate::model::header::{Header, Next, Place};
+use crate::model::limits::Limits;
 use crate::testing::planted::Bug;
 use crate::{Attempt, Error, Holder, JobLock, Outcome, Result, State};
 
@@ -76,6 +77,26 @@ pub(super) fn resubmit(
     Ok(Step::put(new, Reply::Done { again: true }))
 }
 
+pub(super) fn slots(
+    old: Option<&Header>,
+    lock: JobLock,
+    slots: Slots,
+    repeated: bool,
+) -> Result<Step> {
+    if repeated {
+        return Ok(Step::nothing(Reply::Repeated));
+    }
+    let mut new = held(old, lock)?.clone();
+    let reply = Reply::Done {
+        again: new.next.is_some(),
+    };
+    new.take(slots.taken);
+    Ok(Step {
+        spent: slots.spent,
+        ..Step::put(new, reply)
+    })
+}
+
 pub(super) fn finish(
     old: Option<&Header>,
     lock: JobLock,
@@ -97,6 +118,9 @@ pub(super) fn finish(
         }
     };
     let mut new = old.clone();
+    if let Some(Limits { key, pool }) = finish.limits {
+        new.limit_by(key.map(|key| key.0), pool.map(|pool| pool.0), cx);
+    }
     let back_off = finish.failed && finish.again_ms.is_some();
     new.stalls = match (back_off, finish.unused) {
         (true, _) => new.stalls.saturating_add(1),

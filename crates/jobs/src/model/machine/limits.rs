@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Context, Reply, Step, Wait};
 use crate::model::header::{Header, Place};
-use crate::model::limits::Taken;
+use crate::model::limits::{LimitName, Limits, Taken, Which};
 use crate::{Error, Result, State};
 
 pub(super) fn hold(
@@ -34,6 +34,14 @@ pub(super) fn hold(
 }
 
 impl Header {
+    pub(crate) fn limits(&self) -> Limits {
+        let name = |which| self.limit(which).cloned().map(LimitName);
+        Limits {
+            key: name(Which::Key),
+            pool: name(Which::Pool),
+        }
+    }
+
     /// Sets the slots that the job has.
     pub(super) fn take(&mut self, taken: Vec<Taken>) {
         if self.taken() != taken {

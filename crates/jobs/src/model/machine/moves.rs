@@ -5,12 +5,19 @@ use bytes::Bytes;
 use super::Context;
 use crate::model::header::{End, Header, Next, Place, shorten};
 use crate::testing::planted::Bug;
-use crate::{Outcome, State};
+use crate::{Class, Outcome, State};
 
 /// How long a job is kept that is deleted when it finishes, if it has subscribers.
 const FLEETING_MS: i64 = 60_000;
 
 impl Header {
+    /// Sets the class and the tenant of the job, wherever it is.
+    pub(super) fn belong_to(&mut self, class: Class, tenant: Option<Bytes>) {
+        if self.class() != class || self.tenant() != tenant.as_ref() {
+            self.with_rare(|rare| (rare.class, rare.tenant) = (class, tenant));
+        }
+    }
+
     pub(super) fn be_pending(&mut self, due_ms: i64, cx: &Context) {
         if self.state() == State::Pending && self.due_ms == due_ms {
             return;

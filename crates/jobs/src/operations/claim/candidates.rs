@@ -13,7 +13,7 @@ use crate::model::header::State;
 use crate::model::ids::{SHARDS, TIMED_BUCKETS};
 use crate::model::keys::{Position, since};
 use crate::testing::planted::Bug;
-use crate::{JobId, JobType, Jobs, Lane, Result, telemetry};
+use crate::{Class, JobId, JobType, Jobs, Lane, Result, telemetry};
 
 /// Rows that a claim reads: a multiple of the jobs it wants, but limited in excess, because claims that
 /// start at random shards seldom read the same rows; and a minimum.
@@ -27,6 +27,14 @@ const TIMED_WINDOW_MIN: usize = 32;
 /// Up to this many scheduled jobs are read in one range; if there are more, each bucket is read separately.
 const TIMED_FEW: usize = 256;
 
+/// A search for due jobs of one class.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Search<'a> {
+    pub(super) claim: &'a Claim,
+    pub(super) class: Class,
+    pub(super) wanted: usize,
+}
+
 /// A row at the head of a bucket.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
@@ -38,6 +46,7 @@ pub(super) struct Candidate {
 /// The jobs that a claim may take.
 #[derive(Debug)]
 pub(super) struct Heads {
+    pub(super) class: Class,
     /// Jobs without a lane.
     pub(super) due: Vec<Candidate>,
     pub(super) lanes: Groups,
@@ -60,19 +69,23 @@ struct Scheduled {
 
 impl Jobs {
     /// Due jobs, enough to choose from; if there are none, when the next one is due.
-    pub(super) async fn heads(&self, tx: &Transaction, claim: &Claim) -> Result<Heads> {
-        let wanted = claim.locks.len();
+    pub(super) async fn heads(&self, tx: &Transaction, search: &Search<'_>) -> Result<Heads> {
+        let wanted = search.wanted;
         let window = (WINDOW_PER_JOB * wanted).min(wanted + WINDOW_MORE_MAX);
         let window = window.max(WINDOW_MIN);
         let timed_window = (TIMED_WINDOW_PER_JOB * wanted).min(wanted + TIMED_WINDOW_MORE_MAX);
         let timed_window = timed_window.max(TIMED_WINDOW_MIN);
-        let mut rng = claim.rng(tx.attempt());
-        let (after, before) = self.keys().ready(&claim.ty, rng.random_range(0..SHARDS));
+        let mut rng = search.claim.rng(tx.attempt());
+        let (after, before) =
+            self.keys()
+                .ready(&search.claim.ty, search.class, rng.random_range(0..SHARDS));
         let bucket = rng.random_range(0..TIMED_BUCKETS);
-        let (timed_after, timed_before) = self.keys().timed_around(&claim.ty, bucket);
+        let (timed_after, timed_before) =
+            self.keys()
+                .timed_around(&search.claim.ty, search.class, bucket);
         let (mut due, timed) = try_join(
-            self.candidates(tx, claim, after, window),
-            self.candidates(tx, claim, timed_after, timed_window),
+            self.candidates(tx, search, after, window),
+            self.candidates(tx, search, timed_after, timed_window),
         )
         .await?;
         // Jobs of lanes come last, ordered by lane, not by turn.
@@ -80,23 +93,23 @@ impl Jobs {
         let has_lanes = due.split_off(without).pop().is_some();
         let has_lanes = has_lanes || timed.last().is_some_and(|job| job.lane().is_some());
         let all_after = timed.len() < timed_window;
-        let mut timed = self.scheduled(claim, timed);
+        let mut timed = self.scheduled(search, timed);
         let mut lanes = Groups::default();
-        if has_lanes || claim.turn.looks() {
-            lanes = self.lanes(tx, claim, window).await?;
+        if has_lanes || search.claim.turn.looks() {
+            lanes = self.lanes(tx, search, window).await?;
         }
         let mut next_due_ms = None;
         if due.len() + timed.without_lane() + lanes.len() < wanted {
             let (ready, before) = try_join(
-                self.candidates(tx, claim, before, window),
-                self.candidates(tx, claim, timed_before, TIMED_FEW),
+                self.candidates(tx, search, before, window),
+                self.candidates(tx, search, timed_before, TIMED_FEW),
             )
             .await?;
             due.extend(ready);
             let all = all_after && before.len() < TIMED_FEW;
-            timed.add(self.scheduled(claim, before));
+            timed.add(self.scheduled(search, before));
             if !all {
-                timed.add(self.timed_heads(tx, claim, window).await?);
+                timed.add(self.timed_heads(tx, search, window).await?);
             }
             next_due_ms = timed.next_due_ms;
             let in_lanes = timed.due.extract_if(.., |job| job.lane().is_some());
@@ -108,6 +121,7 @@ impl Jobs {
             next_due_ms = None;
         }
         Ok(Heads {
+            class: search.class,
             due,
             lanes,
             next_due_ms,
@@ -118,7 +132,7 @@ impl Jobs {
     pub(super) async fn candidates(
         &self,
         tx: &Transaction,
-        claim: &Claim,
+        search: &Search<'_>,
         range: KeyRange,
         limit: usize,
     ) -> Result<Vec<Candidate>> {
@@ -126,13 +140,13 @@ impl Jobs {
         let rows = rows.collect().await?;
         let candidates = rows
             .iter()
-            .filter_map(|row| Candidate::of(self, &claim.ty, row));
+            .filter_map(|row| Candidate::of(self, &search.claim.ty, row));
         Ok(candidates.collect())
     }
 
     /// Splits scheduled jobs into due ones and others.
-    fn scheduled(&self, claim: &Claim, jobs: Vec<Candidate>) -> Scheduled {
-        let horizon_ms = self.horizon_ms(claim);
+    fn scheduled(&self, search: &Search<'_>, jobs: Vec<Candidate>) -> Scheduled {
+        let horizon_ms = self.horizon_ms(search);
         let (due, later): (Vec<_>, Vec<_>) = jobs
             .into_iter()
             .partition(|job| job.due_ms().is_none_or(|due_ms| due_ms <= horizon_ms));
@@ -146,27 +160,27 @@ impl Jobs {
     async fn timed_heads(
         &self,
         tx: &Transaction,
-        claim: &Claim,
+        search: &Search<'_>,
         window: usize,
     ) -> Result<Scheduled> {
         // Twice as many as wanted in total, if they are spread evenly.
-        let each = 1 + (2 * claim.locks.len()).div_ceil(usize::from(TIMED_BUCKETS));
+        let each = 1 + (2 * search.wanted).div_ceil(usize::from(TIMED_BUCKETS));
         let heads = (0..TIMED_BUCKETS).map(|bucket| {
-            let bucket = self.keys().timed(&claim.ty, bucket);
-            self.candidates(tx, claim, bucket, each)
+            let bucket = self.keys().timed(&search.claim.ty, search.class, bucket);
+            self.candidates(tx, search, bucket, each)
         });
-        let lanes = self.all_timed_lanes(tx, claim, window);
+        let lanes = self.all_timed_lanes(tx, search, window);
         let (heads, (due, next_due_ms)) = try_join(try_join_all(heads), lanes).await?;
-        let mut scheduled = self.scheduled(claim, heads.into_iter().flatten().collect());
+        let mut scheduled = self.scheduled(search, heads.into_iter().flatten().collect());
         scheduled.add(Scheduled { due, next_due_ms });
         Ok(scheduled)
     }
 
-    pub(super) fn horizon_ms(&self, claim: &Claim) -> i64 {
+    pub(super) fn horizon_ms(&self, search: &Search<'_>) -> i64 {
         if self.planted().is(Bug::IgnoresSchedule) {
             i64::MAX
         } else {
-            claim.horizon_ms
+            search.claim.horizon_ms
         }
     }
 }
@@ -189,7 +203,7 @@ impl Scheduled {
 
 impl Candidate {
     /// `None` if the key cannot be decoded. Without a time the job has waited since it was due.
-    fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Option<Self> {
+    pub(super) fn of(jobs: &Jobs, ty: &JobType, row: &KeyValue) -> Option<Self> {
         let position = jobs.keys().position(ty, State::Pending, &row.key);
         let position = position.inspect_err(|error| telemetry::undecodable(ty, &row.key, error));
         let (position, id) = position.ok()?;
@@ -203,7 +217,15 @@ impl Candidate {
     /// When it is due, if it is scheduled.
     fn due_ms(&self) -> Option<i64> {
         match self.position {
-            Position::Timed(_, due_ms) => Some(due_ms),
+            Position::Timed(.., due_ms) => Some(due_ms),
+            _ => None,
+        }
+    }
+
+    /// Its class, if it does not wait for a limit.
+    pub(super) fn class(&self) -> Option<Class> {
+        match self.position {
+            Position::Ready(class, ..) | Position::Timed(class, ..) => Some(class),
             _ => None,
         }
     }
@@ -211,7 +233,7 @@ impl Candidate {
     /// The number of its lane.
     pub(super) fn lane(&self) -> Option<u16> {
         match self.position {
-            Position::Ready(lane, _) | Position::Timed(lane, _) => lane.map(Lane::number),
+            Position::Ready(_, lane, _) | Position::Timed(_, lane, _) => lane.map(Lane::number),
             _ => None,
         }
     }

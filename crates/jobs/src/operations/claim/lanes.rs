@@ -11,8 +11,7 @@ use std::ops::Range;
 use futures::future::{try_join, try_join_all};
 use store::Transaction;
 
-use super::Claim;
-use super::candidates::{Candidate, choose};
+use super::candidates::{Candidate, Search, choose};
 use crate::model::ids::{LANES, TIMED_BUCKETS};
 use crate::model::keys::Position;
 use crate::model::turns::Turn;
@@ -76,26 +75,28 @@ impl Jobs {
     pub(super) async fn lanes(
         &self,
         tx: &Transaction,
-        claim: &Claim,
+        search: &Search<'_>,
         window: usize,
     ) -> Result<Groups> {
-        let (ready, timed) = (claim.turn.ready.min(LANES), claim.turn.timed);
+        let (ready, timed) = (search.claim.turn.ready.min(LANES), search.claim.turn.timed);
         let mut groups = Groups::default();
         let (first, (timed_first, _, end)) = try_join(
-            self.ready_lanes(tx, claim, ready..LANES, window, 0),
-            self.timed_lanes(tx, claim, timed..LANES, window, TIMED_LANES_MAX),
+            self.ready_lanes(tx, search, ready..LANES, window, 0),
+            self.timed_lanes(tx, search, timed..LANES, window, TIMED_LANES_MAX),
         )
         .await?;
         groups.ready = first;
         (groups.timed, groups.timed_end) = (timed_first, end);
-        if !enough(&groups.ready, 0, claim.locks.len()) {
+        if !enough(&groups.ready, 0, search.wanted) {
             let known = groups.ready.len();
-            let again = self.ready_lanes(tx, claim, 0..ready, window, known).await?;
+            let again = self
+                .ready_lanes(tx, search, 0..ready, window, known)
+                .await?;
             groups.ready.extend(again);
         }
         if groups.timed_end == LANES {
             let (again, _, end) =
-                (self.timed_lanes(tx, claim, 0..timed, window, TIMED_LANES_MAX)).await?;
+                (self.timed_lanes(tx, search, 0..timed, window, TIMED_LANES_MAX)).await?;
             groups.timed.extend(again);
             groups.timed_end = end;
         }
@@ -106,15 +107,17 @@ impl Jobs {
     async fn ready_lanes(
         &self,
         tx: &Transaction,
-        claim: &Claim,
+        search: &Search<'_>,
         mut lanes: Range<u16>,
         window: usize,
         known: usize,
     ) -> Result<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
-        while !lanes.is_empty() && !enough(&groups, known, claim.locks.len()) {
-            let range = self.keys().ready_lanes(&claim.ty, lanes.clone());
-            let rows = self.candidates(tx, claim, range, window).await?;
+        while !lanes.is_empty() && !enough(&groups, known, search.wanted) {
+            let range = self
+                .keys()
+                .ready_lanes(&search.claim.ty, search.class, lanes.clone());
+            let rows = self.candidates(tx, search, range, window).await?;
             let Some(last) = rows.last().and_then(Candidate::lane) else {
                 break;
             };
@@ -138,25 +141,31 @@ impl Jobs {
     async fn timed_lanes(
         &self,
         tx: &Transaction,
-        claim: &Claim,
+        search: &Search<'_>,
         mut lanes: Range<u16>,
         limit: usize,
         lanes_max: usize,
     ) -> Result<(Vec<Group>, Option<i64>, u16)> {
         let (mut groups, mut next_due_ms) = (Vec::new(), None);
         for _ in 0..lanes_max {
-            let range = self.keys().timed_lanes(&claim.ty, lanes.clone());
-            let head = self.candidates(tx, claim, range, 1).await?.pop();
-            let Some((lane, Position::Timed(_, due_ms))) =
+            let range = self
+                .keys()
+                .timed_lanes(&search.claim.ty, search.class, lanes.clone());
+            let head = self.candidates(tx, search, range, 1).await?.pop();
+            let Some((lane, Position::Timed(.., due_ms))) =
                 head.and_then(|head| Some((head.lane()?, head.position)))
             else {
                 lanes.start = lanes.end;
                 break;
             };
-            if due_ms <= self.horizon_ms(claim) {
-                let due =
-                    (self.keys()).due(&claim.ty, TIMED_BUCKETS + lane, self.horizon_ms(claim));
-                let due = self.candidates(tx, claim, due, limit).await?;
+            if due_ms <= self.horizon_ms(search) {
+                let due = (self.keys()).due(
+                    &search.claim.ty,
+                    search.class,
+                    TIMED_BUCKETS + lane,
+                    self.horizon_ms(search),
+                );
+                let due = self.candidates(tx, search, due, limit).await?;
                 groups.push(Group { lane, due });
             } else {
                 next_due_ms = [next_due_ms, Some(due_ms)].into_iter().flatten().min();
@@ -170,13 +179,13 @@ impl Jobs {
     pub(super) async fn all_timed_lanes(
         &self,
         tx: &Transaction,
-        claim: &Claim,
+        search: &Search<'_>,
         limit: usize,
     ) -> Result<(Vec<Candidate>, Option<i64>)> {
         let part = LANES / PARTS;
         let parts = (0..PARTS).map(|n| {
             let lanes = n * part..(n + 1) * part;
-            self.timed_lanes(tx, claim, lanes, limit, usize::from(part))
+            self.timed_lanes(tx, search, lanes, limit, usize::from(part))
         });
         let (mut due, mut next_due_ms) = (Vec::new(), None);
         for (groups, next, _) in try_join_all(parts).await? {
@@ -192,10 +201,10 @@ impl Jobs {
         &self,
         others: Vec<Candidate>,
         groups: Groups,
-        claim: &Claim,
+        search: &Search<'_>,
         attempt: u32,
     ) -> Vec<Candidate> {
-        let Turn { claims, ready, .. } = claim.turn;
+        let Turn { claims, ready, .. } = search.claim.turn;
         let (mut first, mut second) = (groups.ready, groups.timed);
         if !others.is_empty() {
             let wrapped = first.iter().position(|group| group.lane < ready);
@@ -211,7 +220,7 @@ impl Jobs {
         }
         first.extend(second);
         let sizes: Vec<usize> = first.iter().map(|group| group.due.len()).collect();
-        let shares = shares(&sizes, claim.locks.len());
+        let shares = shares(&sizes, search.wanted);
         let served = |group: usize| shares.get(group).is_some_and(|share| *share > 0);
         let ready_begin = if ready_first {
             0
@@ -227,10 +236,10 @@ impl Jobs {
         let next_timed = (timed_begin..timed_begin + timed_count)
             .find(|group| !served(*group))
             .map_or(groups.timed_end % LANES, |group| first[group].lane % LANES);
-        self.turns().set(&claim.ty, next_ready, next_timed);
+        self.turns().set(&search.claim.ty, next_ready, next_timed);
         let chosen = first.into_iter().zip(shares);
         chosen
-            .flat_map(|(group, share)| choose(group.due, share, claim, attempt).0)
+            .flat_map(|(group, share)| choose(group.due, share, search.claim, attempt).0)
             .collect()
     }
 }

@@ -4,7 +4,7 @@ use store::Store;
 
 use super::candidates::{Candidate, choose};
 use crate::model::keys::Position;
-use crate::{Clock, Entropy, Holder, JobId, JobType, Jobs};
+use crate::{Class, Clock, Entropy, Holder, JobId, JobType, Jobs};
 
 /// Every candidate is chosen at some time, even one after whole blocks of others, like a scheduled
 /// job behind a backlog of ready ones.
@@ -18,7 +18,7 @@ async fn every_candidate_has_its_turn() {
         for _ in 0..200 {
             let candidates = (0..count).map(|number| Candidate {
                 id: JobId::new(vec![number]).unwrap(),
-                position: Position::Timed(None, 1),
+                position: Position::Timed(Class::Normal, None, 1),
                 since_ms: 0,
             });
             let chosen = choose(

@@ -7,7 +7,7 @@ use store::{Call, KeyRange, KeyValue, RangeOptions, Transaction};
 
 use super::slots::usable;
 use crate::model::header::{Header, Place};
-use crate::model::keys::Keys;
+use crate::model::keys::{Keys, WAITED};
 use crate::model::limits::{Slot, Taken};
 use crate::{JobId, JobType, Jobs, Result};
 
@@ -82,7 +82,7 @@ impl Jobs {
             let mut beyond: BTreeMap<Bytes, u32> = BTreeMap::new();
             while let Some(row) = rows.next().await? {
                 let (limit, n) = Keys::slot_of(all, &row.key)?;
-                if n >= rules.of(&limit).end() {
+                if n != WAITED && n >= rules.of(&limit).end() {
                     beyond.insert(limit, n);
                 }
             }
@@ -109,12 +109,13 @@ impl Jobs {
             (tx.snapshot()).get_range(self.keys().waiting(ty, limit), RangeOptions::limit(1));
         let waits = !waiting.collect().await?.is_empty();
         let free = usable(&rows, rule, 1, 0).len();
-        let problem = waits && free > 0;
-        Ok(problem.then(|| {
-            format!(
-                "jobs wait for limit {}, which has free slots",
-                limit.escape_ascii()
-            )
-        }))
+        let marked = tx.snapshot().get(&self.keys().waited(ty, limit)).await?;
+        let problem = match (waits, marked) {
+            (true, _) if free > 0 => "which has free slots",
+            (true, None) => "of which nothing says so",
+            _ => return Ok(None),
+        };
+        let limit = limit.escape_ascii();
+        Ok(Some(format!("jobs wait for limit {limit}, {problem}")))
     }
 }

@@ -1,7 +1,7 @@
 //! What a process remembers about limits.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::model::limits::Rules;
 
 /// Maximum limits, and slots of each, that are remembered as free.
 const LIMITS: usize = 1_000;
-const SLOTS: usize = 64;
+const SLOTS: usize = 4_096;
 
 /// The settings of each type as last read.
 #[derive(Debug, Default)]
@@ -31,30 +31,55 @@ impl KnownLimits {
     }
 }
 
-/// Slots that runs of this process have freed. Each is offered to one claim, so that claims which run at once do not
+/// Slots that calls of this process have freed. Each is offered to one claim, so that claims which run at once do not
 /// choose the same one. Whether it is free, the claim reads.
 #[derive(Debug, Default)]
-pub(crate) struct FreedSlots(Mutex<BTreeMap<(JobType, Bytes), Vec<u32>>>);
+pub(crate) struct FreedSlots(Mutex<BTreeMap<(JobType, Bytes), BTreeMap<u32, Offer>>>);
+
+/// A slot, and the call that has freed it or takes it.
+#[derive(Debug)]
+struct Offer {
+    call: Weak<()>,
+    taken: bool,
+}
 
 impl FreedSlots {
-    pub(crate) fn add(&self, ty: &JobType, limit: &Bytes, slot: u32) {
+    /// A slot is free once `call` has ended.
+    pub(crate) fn add(&self, ty: &JobType, limit: &Bytes, slot: u32, call: Weak<()>) {
         let mut freed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (ty.clone(), limit.clone());
         if freed.len() >= LIMITS && !freed.contains_key(&key) {
             freed.clear();
         }
         let slots = freed.entry(key).or_default();
-        if slots.len() < SLOTS && !slots.contains(&slot) {
-            slots.push(slot);
+        if slots.len() < SLOTS {
+            let taken = false;
+            slots.insert(slot, Offer { call, taken });
         }
     }
 
-    pub(crate) fn take(&self, ty: &JobType, limit: &Bytes, count: usize) -> Vec<u32> {
+    /// Slots that ended calls have freed, or this one. A retry gets the same again.
+    pub(crate) fn take(
+        &self,
+        ty: &JobType,
+        limit: &Bytes,
+        count: usize,
+        call: &Weak<()>,
+    ) -> Vec<u32> {
         let mut freed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(slots) = freed.get_mut(&(ty.clone(), limit.clone())) else {
             return Vec::new();
         };
-        let from = slots.len().saturating_sub(count);
-        slots.split_off(from)
+        let mut taken = Vec::new();
+        slots.retain(|slot, offer| {
+            let (mine, ended) = (offer.call.ptr_eq(call), offer.call.strong_count() == 0);
+            if taken.len() < count && (mine || (ended && !offer.taken)) {
+                taken.push(*slot);
+                (offer.call, offer.taken) = (call.clone(), true);
+                return true;
+            }
+            !(ended && offer.taken)
+        });
+        taken
     }
 }

@@ -11,27 +11,19 @@ use rand::{RngExt, SeedableRng};
 use store::{KeyRange, RangeOptions, Transaction};
 
 use super::GRANTS;
+use super::contended::Freed;
 use crate::model::header::{Header, Place};
 use crate::model::keys::Keys;
 use crate::model::limits::{Rule, Slot, Taken, Which};
 use crate::model::machine::{Event, Slots, Wait};
 use crate::operations::effects::Effects;
 use crate::testing::planted::Bug;
-use crate::{JobId, JobType, Jobs, Op, Result};
+use crate::{Class, Error, JobId, JobType, Jobs, Op, Result};
 
 /// Slots that a claim looks at first, if a limit has more.
 const WINDOW: u32 = 256;
 /// A freed slot goes to one of so many that have waited longest, so that ends of runs do not choose the same.
 const WAITING: usize = 16;
-
-/// A slot that is not in use any more.
-#[derive(Debug)]
-pub(crate) struct Freed {
-    pub(crate) ty: JobType,
-    pub(crate) slot: Taken,
-    /// When it is free; `None` as its row says.
-    pub(crate) free_ms: Option<i64>,
-}
 
 /// Slots of a limit that a claim may take, and when each is free.
 #[derive(Debug)]
@@ -119,7 +111,7 @@ impl Jobs {
                 let rule = rules.of(&limit);
                 async move {
                     let free = self.free_slots(tx, op, ty, &limit, rule, wanted).await?;
-                    Ok::<_, crate::Error>((limit, Supply { rule, free }))
+                    Ok::<_, Error>((limit, Supply { rule, free }))
                 }
             });
             by_limit = try_join_all(read).await?.into_iter().collect();
@@ -150,19 +142,19 @@ impl Jobs {
             let known = match max {
                 0 => Vec::new(),
                 1 => vec![0],
-                _ => self.freed_slots().take(ty, limit, wanted),
+                _ => (self.freed_slots()).take(ty, limit, wanted, &tx.call()),
             };
-            for slot in known.into_iter().filter(|slot| *slot < max) {
+            let known = known.into_iter().filter(|slot| *slot < max);
+            let read = known.map(|slot| async move {
                 let key = self.keys().slot(ty, limit, slot);
                 let row = if blind {
                     tx.snapshot().get(&key).await?
                 } else {
                     tx.get(&key).await?
                 };
-                if row.is_none() {
-                    free.push_back((slot, 0));
-                }
-            }
+                Ok::<_, Error>(row.is_none().then_some((slot, 0)))
+            });
+            free.extend(try_join_all(read).await?.into_iter().flatten());
             if free.len() >= wanted || max <= 1 {
                 return Ok(free);
             }
@@ -256,7 +248,10 @@ impl Jobs {
         let waiting = self.waiting_behind(tx, ty, limit, free.len()).await?;
         let more = waiting.len() == GRANTS;
         let mut effects = self.effects(tx, op.now_ms).await?;
-        for ((slot, free_ms), id) in free.into_iter().zip(waiting) {
+        if !waiting.is_empty() {
+            effects.limits.wait(ty, limit);
+        }
+        for ((slot, free_ms), (_, id)) in free.into_iter().zip(waiting) {
             let slot = (limit.clone(), slot);
             self.grant(&mut effects, tx, ty, &id, slot, free_ms).await?;
         }
@@ -264,25 +259,25 @@ impl Jobs {
         Ok(more)
     }
 
-    /// The jobs that have waited longest behind a limit. If there is none, conflicts with the next.
+    /// The jobs that have waited longest behind a limit, by class. If there is none, conflicts with the next.
     async fn waiting_behind(
         &self,
         tx: &Transaction,
         ty: &JobType,
         limit: &[u8],
         count: usize,
-    ) -> Result<Vec<JobId>> {
+    ) -> Result<Vec<(Class, JobId)>> {
         if count == 0 {
             return Ok(Vec::new());
         }
         let range = self.keys().waiting(ty, limit);
         let rows = (tx.snapshot()).get_range(range.clone(), RangeOptions::limit(count));
         let rows = rows.collect().await?;
-        if rows.is_empty() && !self.planted().is(Bug::HandOverLost) {
+        if rows.is_empty() {
             tx.add_read_conflict_range(range);
         }
         rows.iter()
-            .map(|row| self.keys().waiting_id(ty, &row.key))
+            .map(|row| self.keys().waiting_job(ty, &row.key))
             .collect()
     }
 
@@ -315,7 +310,7 @@ impl Jobs {
     }
 
     /// A slot is not in use any more: gives it to a job that waits, or frees it.
-    pub(crate) async fn free(
+    pub(super) async fn free(
         &self,
         effects: &mut Effects<'_>,
         tx: &Transaction,
@@ -324,7 +319,7 @@ impl Jobs {
     ) -> Result<()> {
         let Freed { ty, slot, free_ms } = freed;
         let (ty, limit, key) = (&ty, &slot.0, self.keys().slot(&ty, &slot.0, slot.1));
-        let rule = self.limit_rules(tx, ty).await?.of(limit);
+        let rule = effects.limits.rules(ty).of(limit);
         let mut until_ms = 0;
         if rule.limit.per_ms.is_some() {
             let row = tx.get(&key).await?.map(Slot::decode).transpose()?;
@@ -362,7 +357,7 @@ impl Jobs {
                 let row = Slot { id: None, free_ms };
                 tx.set(&key, &row.encode());
             } else if rule.limit.max > 1 && rule.limit.per_ms.is_none() {
-                self.freed_slots().add(ty, limit, slot.1);
+                self.freed_slots().add(ty, limit, slot.1, tx.call());
             }
         }
         Ok(())
@@ -378,15 +373,22 @@ impl Jobs {
         free_ms: i64,
         op: &Op,
     ) -> Result<bool> {
-        if self.planted().is(Bug::WaitersSkipped) {
+        let waited = effects.limits.is_waited(ty, &slot.0);
+        if !waited || self.planted().is(Bug::WaitersSkipped) {
             return Ok(false);
         }
         let choice = (rule.limit.max as usize).clamp(1, WAITING);
         let mut waiting = self.waiting_behind(tx, ty, &slot.0, choice).await?;
+        if waiting.is_empty() {
+            tx.clear(&self.keys().waited(ty, &slot.0));
+            effects.limits.unwaited(ty, &slot.0);
+        }
+        let first = waiting.first().map(|(class, _)| *class);
+        waiting.retain(|(class, _)| Some(*class) == first);
         let mut rng =
             SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()) ^ u64::from(slot.1));
         waiting.shuffle(&mut rng);
-        for id in waiting {
+        for (_, id) in waiting {
             if (self.grant(effects, tx, ty, &id, slot.clone(), free_ms)).await? {
                 return Ok(true);
             }

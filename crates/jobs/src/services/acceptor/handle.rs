@@ -24,7 +24,7 @@ pub struct AcceptorHandle {
 #[derive(Debug)]
 pub(super) enum Request {
     Accept(Wanted),
-    Finish(Ended),
+    Finish(Box<Ended>),
     /// In one transaction.
     Both(Vec<Ended>, Wanted),
 }
@@ -203,11 +203,11 @@ impl AcceptorHandle {
         let bytes = finish.data.as_ref().map_or(0, bytes::Bytes::len);
         if bytes <= SHARED_DATA_BYTES_MAX {
             let (reply, answer) = oneshot::channel();
-            let request = Request::Finish(Ended {
+            let request = Request::Finish(Box::new(Ended {
                 job: job.clone(),
                 finish: finish.clone(),
                 reply,
-            });
+            }));
             if self.requests.send(request).await.is_ok()
                 && let Ok(held) = answer.await
             {

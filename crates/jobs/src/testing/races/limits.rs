@@ -8,7 +8,8 @@ use super::World;
 use crate::operations::leases::Leases;
 use crate::services::monitor::TypeMonitor;
 use crate::{
-    Add, ByPolicy, Finish, Holder, Job, JobId, JobLock, Limit, LimitName, Options, TypeConfig,
+    Add, ByPolicy, Finish, Holder, Job, JobId, JobLock, Limit, LimitName, Options, Signal,
+    TypeConfig,
 };
 
 /// How a job that has a slot loses it.
@@ -22,16 +23,25 @@ enum Freeing {
     /// The job waits for its other limit, and is postponed.
     Add,
     Resubmit,
+    /// The same of a job that was claimed before it was due, by a signal.
+    Signal,
+    /// It goes on without.
+    Release,
 }
 
-const FREEING: [Freeing; 6] = [
+const FREEING: [Freeing; 8] = [
     Freeing::Finish,
     Freeing::FinishAndClaim,
     Freeing::Remove,
     Freeing::Stall,
     Freeing::Add,
     Freeing::Resubmit,
+    Freeing::Release,
+    Freeing::Signal,
 ];
+
+/// Longer than any race.
+const SOON_MS: i64 = 3_600_000;
 
 fn limit() -> LimitName {
     LimitName::new("k").unwrap()
@@ -62,12 +72,20 @@ impl World {
     /// A job with the last slot: running, or waiting for its other limit.
     async fn holder(&self, freeing: Freeing) -> (Job, Option<Job>) {
         let id = JobId::new("a").unwrap();
-        let waits = matches!(freeing, Freeing::Add | Freeing::Resubmit);
+        let waits = matches!(freeing, Freeing::Add | Freeing::Resubmit | Freeing::Signal);
+        let due_ms = match freeing {
+            Freeing::Signal => self.calm.clock().now_ms() + 2 * SOON_MS,
+            _ => 0,
+        };
         if waits {
             let closed = Some(Limit::at_once(0));
             let set = self.calm.set_limit(&self.ty, &closed_pool(), closed).await;
             set.unwrap();
-            self.calm.add(&self.ty, postponable(&id)).await.unwrap();
+            let add = postponable(&id).due_ms(due_ms);
+            self.calm.add(&self.ty, add).await.unwrap();
+            let me = Holder::new("me").unwrap();
+            let early = self.calm.claim_by(&self.ty, &me, 1, due_ms);
+            self.calm.accept_claim(&early).await.unwrap();
         } else {
             self.add_limited("a").await;
         }
@@ -120,6 +138,7 @@ impl World {
                 ended.await.unwrap();
             }
             Freeing::Remove => jobs.remove(ty, id).await.unwrap(),
+            Freeing::Release => drop(jobs.release_limits(job).await.unwrap()),
             Freeing::Add => {
                 jobs.add(ty, postponable(id).due_ms(i64::MAX))
                     .await
@@ -128,6 +147,11 @@ impl World {
             Freeing::Resubmit => {
                 let asked = jobs.resubmit(ty, id, Some(i64::MAX), None).await;
                 asked.unwrap();
+            }
+            Freeing::Signal => {
+                let due_ms = jobs.clock().now_ms() + SOON_MS;
+                let signal = Signal::new(id.clone()).due_ms(due_ms);
+                jobs.signal(ty, signal).await.unwrap();
             }
             Freeing::Stall => {
                 let mut leases = Leases::new(1);
@@ -147,12 +171,29 @@ impl World {
         }
     }
 
-    /// A job that finds no slot just as one is freed gets it.
+    /// Jobs have waited for the limits, and do not any more.
+    async fn mark(&self) {
+        for name in [limit(), self.other_limit()] {
+            let id = JobId::new("marks").unwrap();
+            let add = Add::new(id.clone(), "").key(name);
+            self.calm.add(&self.ty, add).await.unwrap();
+            self.accept_all().await;
+            self.calm.remove(&self.ty, &id).await.unwrap();
+        }
+    }
+
+    /// A job that finds no slot just as one is freed gets it, whether jobs have waited before or not.
     pub(super) async fn hand_over(&self) -> Option<String> {
-        for freeing in FREEING {
+        for (freeing, marked) in FREEING
+            .map(|freeing| [(freeing, false), (freeing, true)])
+            .concat()
+        {
             let world = self.again().await;
             world.set_limit(1).await;
             let job = world.holder(freeing).await;
+            if marked {
+                world.mark().await;
+            }
             world.add_limited("c").await;
             let me = Holder::new("other").unwrap();
             let claim = async {
@@ -247,6 +288,42 @@ impl World {
         None
     }
 
+    /// A claim and a holder that has given its slot back take different slots.
+    pub(super) async fn retake(&self) -> Option<String> {
+        let world = self.again().await;
+        world.set_limit(1).await;
+        let (job, _) = world.holder(Freeing::Release).await;
+        let _held = world.calm.release_limits(&job).await.unwrap();
+        world.add_limited("c").await;
+        let claim = async {
+            sleep(world.late).await;
+            world.accept_all().await
+        };
+        let (retaken, claimed) = tokio::join!(world.jobs.retake_limits(&job), claim);
+        if retaken.unwrap() && !claimed.is_empty() {
+            return Some("both have the slot".to_owned());
+        }
+        world.problems().await
+    }
+
+    /// A job that is removed just as its holder gives its slot back is gone.
+    pub(super) async fn quit(&self) -> Option<String> {
+        let world = self.again().await;
+        world.set_limit(1).await;
+        let (job, _) = world.holder(Freeing::Release).await;
+        let remove = async {
+            sleep(world.late).await;
+            world.calm.remove(&world.ty, &job.id).await.unwrap();
+        };
+        let (released, ()) = tokio::join!(world.jobs.release_limits(&job), remove);
+        assert!(matches!(released, Ok(_) | Err(crate::Error::Halt)));
+        let left = world.calm.info(&world.ty, &job.id).await.unwrap();
+        match left {
+            Some(_) => Some("the job is there again".to_owned()),
+            None => world.problems().await,
+        }
+    }
+
     /// Two claims take different slots.
     pub(super) async fn share(&self) -> Option<String> {
         self.set_limit(2).await;
@@ -263,5 +340,56 @@ impl World {
         let (mine, other) = tokio::join!(self.jobs.accept(&self.ty, &me, 2), other);
         mine.and(other).unwrap();
         self.problems().await
+    }
+
+    /// A slot of a rate that is taken just as its row is cleared is not free again, and a job that begins to wait then is
+    /// found.
+    pub(super) async fn clear(&self) -> Option<String> {
+        for waits in [false, true] {
+            let world = self.again().await;
+            let problem = world.clear_while(waits).await;
+            if problem.is_some() {
+                return problem;
+            }
+        }
+        None
+    }
+
+    async fn clear_while(&self, waits: bool) -> Option<String> {
+        let names = ["a", "z"].map(|name| LimitName::new(name).unwrap());
+        let rate = Some(Limit::per(1, 3_600_000));
+        let job = |name: &LimitName| {
+            let id = JobId::new(name.as_bytes().to_vec()).unwrap();
+            Add::new(id, "").key(name.clone())
+        };
+        for name in &names {
+            self.calm.set_limit(&self.ty, name, rate).await.unwrap();
+            self.calm.add(&self.ty, job(name)).await.unwrap();
+        }
+        for job in self.accept_all().await {
+            let _ = self.calm.finish(&job, Finish::done()).await.unwrap();
+        }
+        self.set_limit(1).await;
+        self.add_limited("c").await;
+        self.accept_all().await;
+        self.mark().await;
+        sleep(Duration::from_hours(2)).await;
+        let name = &names[self.either];
+        if waits {
+            self.add_limited("d").await;
+        } else {
+            self.calm.add(&self.ty, job(name)).await.unwrap();
+        }
+        let claim = async {
+            sleep(self.late).await;
+            self.accept_all().await.len()
+        };
+        let (cleared, claimed) = tokio::join!(self.jobs.clear_cold(&self.ty, None), claim);
+        cleared.unwrap();
+        assert_eq!(claimed, usize::from(!waits));
+        let slot = self.calm.keys().slot(&self.ty, name.as_bytes(), 0);
+        let forgotten = !waits && self.value(&slot).await.is_none();
+        let forgotten = forgotten.then(|| "a slot is free too early".into());
+        forgotten.or(self.problems().await)
     }
 }

@@ -15,7 +15,7 @@ use super::history::Glimpse;
 use super::judge::Judge;
 use super::node::{Hook, Node};
 use crate::model::header::Header;
-use crate::model::keys::{Keys, Table};
+use crate::model::keys::{Keys, Table, WAITED};
 use crate::testing::rules::{Told, token_of};
 use crate::{Holder, JobId, Maintenance};
 
@@ -170,10 +170,12 @@ impl Fleet {
                 keys.sleepers(ty),
                 keys.notifiers(ty),
                 keys.all(Table::Note, ty),
-                keys.all_slots(ty),
             ] {
                 orphans.extend(self.calm.rows(range).await);
             }
+            let slots = self.calm.rows(keys.all_slots(ty)).await;
+            let is_slot = |key: &[u8]| Keys::slot_number(key).unwrap() != WAITED;
+            orphans.extend(slots.into_iter().filter(|row| is_slot(&row.key)));
             for runs in [Table::History, Table::Call].map(|table| keys.all(table, ty)) {
                 for row in self.calm.rows(runs.clone()).await {
                     if !headers.contains_key(&Keys::first_id(&runs, &row.key).unwrap()) {

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::history::{CallId, Entry, Glimpse, What};
 use super::node::Node;
 use crate::testing::rules::{Ask, Kept, data_of};
-use crate::{Add, Added, Error, JobId, LimitName, Op, Result, Retention, Signal};
+use crate::{Add, Added, Class, Error, JobId, LimitName, Op, Result, Retention, Signal};
 
 /// Creates work until all faults end.
 pub(super) async fn create(node: Node, mut rng: SmallRng) {
@@ -115,6 +115,11 @@ impl Ask {
         let data = data_of(self.data.unwrap_or_default());
         let add = Add::new(id.clone(), data);
         let add = self.limited(add, node.world.plan.types[ty].limits.is_some());
+        let add = if node.world.plan.types[ty].classes {
+            add.class(Class::ALL[usize::from(id.bucket() % 3)])
+        } else {
+            add
+        };
         add.due_ms(self.due_ms.unwrap_or_default())
             .retention(match kept_ms {
                 _ if of_type => Retention::OfType,

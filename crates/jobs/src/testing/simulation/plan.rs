@@ -47,6 +47,8 @@ pub(super) struct TypePlan {
     /// An operator changes it to this, and back.
     pub(super) other_timeout_ms: u64,
     pub(super) limits: Option<Limits>,
+    /// Its jobs have classes of priority.
+    pub(super) classes: bool,
 }
 
 /// The limits of some of a type's jobs: how many of a key, and how many in all. An operator changes the second to the
@@ -134,6 +136,7 @@ impl Plan {
                 pool: rng.random_range(1..=6),
                 other_pool: rng.random_range(0..=9),
             });
+            ty.classes = rng.random_bool(0.3);
         }
     }
 
@@ -247,6 +250,7 @@ impl TypePlan {
                 timeout_ms / rng.random_range(2..8)
             },
             limits: None,
+            classes: false,
         }
     }
 }

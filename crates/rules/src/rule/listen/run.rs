@@ -233,7 +233,10 @@ impl<S: Sender> Run<'_, S> {
                 continue;
             };
             let mut calls = Vec::new();
-            if let Err(refused) = self.listening.sender.send(&call).await {
+            if call.loops() {
+                // It ends as a dead letter, and others go on.
+                calls.push(call);
+            } else if let Err(refused) = self.listening.sender.send(&call).await {
                 let limit = call.retry.limit;
                 if limit.is_none_or(|limit| self.place.failures < limit) {
                     return Err(Stop::Refused(call.retry, refused));

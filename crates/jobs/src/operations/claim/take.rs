@@ -1,0 +1,231 @@
+//! Chooses among due jobs, one class after another, and starts them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{try_join_all, try_join3};
+use store::{RangeOptions, Transaction};
+
+use super::candidates::{Candidate, Heads, Search, choose};
+use super::{Accepted, Claim};
+use crate::model::header::{Header, State};
+use crate::model::keys::Position;
+use crate::model::machine::Event;
+use crate::operations::effects::Effects;
+use crate::operations::limits::slots::Admission;
+use crate::testing::planted::Bug;
+use crate::{Class, Jobs, Result};
+
+/// Approximate maximum of data per claim: it must be read within the transaction's time limit.
+const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Further jobs that a claim looks at once, if some of the first have to wait for their limits.
+const HELD_MAX: usize = 64;
+
+/// What a claim has done so far.
+pub(super) struct Taking<'a> {
+    pub(super) effects: Effects<'a>,
+    pub(super) timeout: Duration,
+    pub(super) jobs: Vec<Accepted>,
+    /// Jobs that wait for their limits.
+    pub(super) held: usize,
+    /// More jobs were due than were wanted.
+    pub(super) left_over: bool,
+    pub(super) next_due_ms: Option<i64>,
+    /// The size of the data of the jobs, and whether that of the next was too much.
+    bytes: usize,
+    full: bool,
+}
+
+impl Jobs {
+    /// Takes due jobs of the first class, then of the next, until there are as many as wanted.
+    pub(super) async fn take_all<'a>(
+        &'a self,
+        tx: &'a Transaction,
+        claim: &Claim,
+    ) -> Result<Taking<'a>> {
+        let wanted = claim.locks.len();
+        let of_class = |class| Search {
+            claim,
+            class,
+            wanted,
+        };
+        let normal = of_class(Class::Normal);
+        let (heads, other, timeout) = try_join3(
+            self.heads(tx, &normal),
+            self.other_class(tx, claim),
+            self.timeout_in(tx, &claim.ty),
+        )
+        .await?;
+        let mut taking = Taking {
+            effects: self.effects(tx, claim.op.now_ms).await?,
+            timeout,
+            jobs: Vec::new(),
+            held: 0,
+            left_over: false,
+            next_due_ms: None,
+            bytes: 0,
+            full: wanted == 0,
+        };
+        if other == Some(Class::Urgent) {
+            let urgent = self.heads(tx, &of_class(Class::Urgent)).await?;
+            self.take(tx, claim, urgent, &mut taking).await?;
+        }
+        self.take(tx, claim, heads, &mut taking).await?;
+        if other.is_some() && !taking.full {
+            let bulk = Search {
+                wanted: wanted - taking.jobs.len(),
+                ..of_class(Class::Bulk)
+            };
+            let bulk = self.heads(tx, &bulk).await?;
+            self.take(tx, claim, bulk, &mut taking).await?;
+        }
+        Ok(taking)
+    }
+
+    /// The first class besides the normal one that has ready or scheduled jobs.
+    async fn other_class(&self, tx: &Transaction, claim: &Claim) -> Result<Option<Class>> {
+        let range = self.keys().other_classes(&claim.ty);
+        let row = (tx.snapshot()).get_range(range, RangeOptions::limit(1));
+        let row = row.collect().await?.pop();
+        let candidate = row.and_then(|row| Candidate::of(self, &claim.ty, &row));
+        Ok(candidate.and_then(|candidate| candidate.class()))
+    }
+
+    /// Takes jobs of one class.
+    async fn take(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        heads: Heads,
+        taking: &mut Taking<'_>,
+    ) -> Result<()> {
+        let search = Search {
+            claim,
+            class: heads.class,
+            wanted: claim.locks.len() - taking.jobs.len(),
+        };
+        taking.left_over |= heads.len() > search.wanted;
+        let next_due_ms = [taking.next_due_ms, heads.next_due_ms];
+        taking.next_due_ms = next_due_ms.into_iter().flatten().min();
+        if taking.full {
+            return Ok(());
+        }
+        let (candidates, mut others) = if heads.lanes.len() == 0 {
+            choose(heads.due, search.wanted, claim, tx.attempt())
+        } else {
+            let chosen = self.take_turns(heads.due, heads.lanes, &search, tx.attempt());
+            (chosen, Vec::new())
+        };
+        let mut next = candidates;
+        loop {
+            let all = next.len();
+            let pending = self.pending(tx, claim, next, taking).await?;
+            let held = self.start(tx, claim, pending, taking).await?;
+            taking.held += held;
+            taking.full |= taking.jobs.len() >= claim.locks.len();
+            if taking.held == 0 || all == 0 || taking.full {
+                return Ok(());
+            }
+            // Others may start in place of those that have to wait.
+            next = others.split_off(others.len().saturating_sub(HELD_MAX));
+        }
+    }
+
+    /// Starts jobs whose limits have slots, as many as there are locks; the others wait behind their limits. Returns the
+    /// number of those.
+    async fn start(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        pending: Vec<(Candidate, Arc<Header>, Bytes)>,
+        taking: &mut Taking<'_>,
+    ) -> Result<usize> {
+        let Taking {
+            effects,
+            jobs,
+            timeout,
+            ..
+        } = taking;
+        let limited = pending.iter().map(|(_, header, _)| header);
+        let limited: Vec<_> = limited.filter(|header| header.is_limited()).collect();
+        let mut supplies = (self.supplies(tx, &claim.op, &claim.ty, limited.into_iter())).await?;
+        let (locks, mut held) = (claim.locks(), 0);
+        for (candidate, pending, data) in pending {
+            let Some(lock) = locks.get(jobs.len()) else {
+                break;
+            };
+            let times = (candidate.since_ms, pending.asked_ms());
+            let admission = supplies.admit(&pending);
+            let mut header = Some(pending);
+            let event = match admission {
+                Admission::Start(slots) => Event::Accept {
+                    lock: *lock,
+                    holder: claim.holder(jobs.len()),
+                    slots,
+                },
+                Admission::Hold(taken, wait) => {
+                    let event = Event::Hold { taken, wait };
+                    effects.run(&claim.ty, &candidate.id, &mut header, event)?;
+                    held += 1;
+                    continue;
+                }
+            };
+            effects.run(&claim.ty, &candidate.id, &mut header, event)?;
+            if let Some(header) = header {
+                let accepted = claim.accepted(candidate.id, &header, data, *lock, times);
+                accepted.job.run.set_timeout(*timeout);
+                jobs.push(accepted);
+            }
+        }
+        Ok(held)
+    }
+
+    /// The pending candidates with header and data, as many as fit. Undecodable ones are put into quarantine.
+    async fn pending(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        candidates: Vec<Candidate>,
+        taking: &mut Taking<'_>,
+    ) -> Result<Vec<(Candidate, Arc<Header>, Bytes)>> {
+        let ty = &claim.ty;
+        let headers = try_join_all((candidates.iter()).map(|c| self.try_header(tx, ty, &c.id)));
+        let mut fitting = Vec::new();
+        for (candidate, header) in candidates.iter().zip(headers.await?) {
+            let key = self.keys().index(ty, &candidate.id, &candidate.position);
+            let header = match header {
+                Ok(header) => header,
+                Err(error) if self.planted().is(Bug::UndecodableFailsClaim) => return Err(error),
+                Err(error) => {
+                    self.quarantine(tx, ty, &candidate.id, (State::Pending, &key), &error);
+                    continue;
+                }
+            };
+            let Some(pending) = header.filter(|h| Position::of(h) == candidate.position) else {
+                // An index row without its job. No operation leaves one; clear it rather than fail every claim.
+                tx.clear(&key);
+                continue;
+            };
+            let size = pending.data.len as usize;
+            if taking.bytes > 0 && taking.bytes + size > CLAIM_BYTES_MAX {
+                taking.full = true;
+                break;
+            }
+            taking.bytes += size;
+            fitting.push((candidate, pending, key));
+        }
+        let data =
+            (fitting.iter()).map(|(c, header, _)| self.try_blob(tx, ty, &c.id, &header.data));
+        let data = try_join_all(data).await?;
+        let whole = fitting.into_iter().zip(data);
+        let whole = whole.filter_map(|((candidate, header, key), data)| match data {
+            Ok(data) => Some((candidate.clone(), header, data)),
+            Err(error) => {
+                self.quarantine(tx, ty, &candidate.id, (State::Pending, &key), &error);
+                None
+            }
+        });
+        Ok(whole.collect())
+    }
+}

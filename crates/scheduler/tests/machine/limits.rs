@@ -1,0 +1,152 @@
+//! Limits over all nodes: one run per target, and runs per server.
+
+use jobs::{JobInfo, State};
+use scheduler::Options;
+use serde_json::{Value, json};
+
+use crate::fixture::{Node, World};
+
+fn plain() -> Options {
+    Options {
+        stats_update_interval_sec: 0,
+        ..Options::default()
+    }
+}
+
+/// A continuous replication keeps its run.
+fn never_idle() -> Options {
+    Options {
+        park_after_sec: 0,
+        ..plain()
+    }
+}
+
+/// A replication from a database of this name, with one document, to `b`.
+async fn put(world: &World, name: &str, continuous: bool) {
+    world.peer.create_database(name).unwrap();
+    add(world, name, name);
+    let options = json!({"source": world.peer.database_url(name), "continuous": continuous});
+    world.put(name, &options).await;
+}
+
+fn add(world: &World, db: &str, id: &str) {
+    let doc = json!({"_id": id}).to_string();
+    world.peer.put(db, &doc).unwrap();
+}
+
+async fn info(world: &World, id: &str) -> JobInfo {
+    let replications = &world.replications;
+    let (jobs, ty) = (replications.jobs(), replications.job_type());
+    jobs.info(ty, &world.job(id)).await.unwrap().unwrap()
+}
+
+fn set(node: &Node, options: Options) {
+    node.replications.set_options(options).unwrap();
+}
+
+fn waits_for(limit: &str) -> impl Fn(&Value) -> bool {
+    move |row| {
+        row["state"] == "pending"
+            && (row["info"]["waits_for"].as_str()).is_some_and(|text| text.contains(limit))
+    }
+}
+
+#[tokio::test]
+async fn replications_with_one_target_take_turns() {
+    const NAMES: [&str; 4] = ["s0", "s1", "s2", "s3"];
+    let world = World::new().await;
+    for name in NAMES {
+        put(&world, name, false).await;
+    }
+    let _nodes = [world.node("n1").await, world.node("n2").await];
+    let mut runs = Vec::new();
+    for name in NAMES {
+        world.until_state(name, "completed").await;
+        let run = info(&world, name).await.last.unwrap();
+        runs.push((run.started_ms, run.end.unwrap().at_ms));
+    }
+    runs.sort_unstable();
+    for pair in runs.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "{runs:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_lock_of_targets_can_be_turned_off() {
+    let world = World::new().await;
+    let node = world.node_with("n1", never_idle()).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    put(&world, "second", false).await;
+    world.until("second", waits_for("target_lock")).await;
+    set(
+        &node,
+        Options {
+            target_lock: false,
+            ..never_idle()
+        },
+    );
+    world.until_state("second", "completed").await;
+}
+
+#[tokio::test]
+async fn idle_replications_keep_no_other_waiting() {
+    let world = World::new().await;
+    let options = Options {
+        park_after_sec: 1,
+        ..plain()
+    };
+    let mut node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    put(&world, "second", true).await;
+    world.until_copied("second").await;
+    node.until_parked(2).await;
+    for (db, id) in [("first", "third"), ("second", "fourth")] {
+        add(&world, db, id);
+        world.until_copied(id).await;
+    }
+    let idle = |row: &Value| row["info"]["idle"] == true;
+    for id in ["first", "second"] {
+        world.until(id, idle).await;
+        assert_eq!(info(&world, id).await.state, State::Running);
+    }
+}
+
+#[tokio::test]
+async fn a_busy_replication_yields_its_target() {
+    let world = World::new().await;
+    let options = Options {
+        min_run_time_sec: 0,
+        interval_sec: 1,
+        ..never_idle()
+    };
+    let _node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    put(&world, "second", true).await;
+    world.until_copied("second").await;
+    add(&world, "first", "third");
+    world.until_copied("third").await;
+}
+
+/// The service that creates the jobs knows nothing of the limit.
+#[tokio::test]
+async fn runs_per_server_are_limited() {
+    let world = World::new().await;
+    let options = Options {
+        max_runs_per_server: 1,
+        ..never_idle()
+    };
+    let node = world.node_with("n1", options).await;
+    put(&world, "first", true).await;
+    world.until_copied("first").await;
+    world.peer.create_database("other").unwrap();
+    let other = json!({"target": world.peer.database_url("other")});
+    world.put("second", &other).await;
+    world
+        .until("second", waits_for("max_runs_per_server"))
+        .await;
+    set(&node, never_idle());
+    world.until_state("second", "completed").await;
+}
