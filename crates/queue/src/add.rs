@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use jobs::{Add, JobId, LimitName, Op, Signal};
+use jobs::{Add, JobId, LimitName, Op, Signal, Tenant};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use store::Transaction;
@@ -16,7 +16,6 @@ use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, TypeName};
 /// Maximum jobs per request.
 pub const IDS_MAX: usize = 500;
 const BATCH_BYTES_MAX: usize = 1_000_000;
-const TENANT_BYTES_MAX: usize = 128;
 /// Pending jobs are not counted more often.
 const COUNTED: Duration = Duration::from_millis(500);
 
@@ -28,7 +27,8 @@ pub struct NewJob {
     pub data: Raw,
     pub delay_sec: Option<Seconds>,
     pub due: Option<String>,
-    pub class: Option<Class>,
+    #[serde(default)]
+    pub class: Class,
     pub tenant: Option<String>,
     pub key: Option<String>,
     #[serde(default)]
@@ -36,12 +36,23 @@ pub struct NewJob {
 }
 
 /// How soon a due job is claimed, compared with others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     Urgent,
+    #[default]
     Normal,
     Bulk,
+}
+
+impl From<Class> for jobs::Class {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Urgent => Self::Urgent,
+            Class::Normal => Self::Normal,
+            Class::Bulk => Self::Bulk,
+        }
+    }
 }
 
 /// What becomes of a job with the same id.
@@ -218,18 +229,14 @@ fn check(
     };
     let add = Add::new(job_id(&id)?, data(ty, new.data)?);
     let add = add.due_ms(due_ms(new.delay_sec, new.due.as_deref(), now_ms)?);
-    let add = match new.key {
-        Some(key) => {
-            add.key(LimitName::new(key).map_err(|error| Error::Invalid(format!("`key`: {error}")))?)
-        }
-        None => add,
-    };
-    if let Some(tenant) = &new.tenant
-        && !(1..=TENANT_BYTES_MAX).contains(&tenant.len())
-    {
-        return Err(Error::Invalid(format!(
-            "`tenant` must have from 1 to {TENANT_BYTES_MAX} bytes"
-        )));
+    let mut add = add.class(new.class.into());
+    if let Some(key) = new.key {
+        let key = LimitName::new(key);
+        add = add.key(key.map_err(|error| Error::Invalid(format!("`key`: {error}")))?);
+    }
+    if let Some(tenant) = new.tenant {
+        let tenant = Tenant::new(tenant);
+        add = add.tenant(tenant.map_err(|error| Error::Invalid(format!("`tenant`: {error}")))?);
     }
     let on_exists = new.on_exists;
     Ok((id, Ready { add, on_exists }))

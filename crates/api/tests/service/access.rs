@@ -27,6 +27,7 @@ GET    /_dbs_info                              1 1 1 1 1 .
 POST   /_dbs_info                              1 1 1 1 1 .
 GET    /_membership                            1 1 1 1 1 .
 GET    /_sources                               1 1 1 1 1 .
+GET    /_jobs                                  1 . . . . .
 GET    /_metrics                               1 1 . 1 1 .
 GET    /_node/_local/_prometheus               1 1 . 1 1 .
 GET    /_node/_local/_config                   1 1 1 1 1 .

@@ -302,7 +302,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "/_jobs/mail",
         r#"{"data":1,"tenant":""}"#,
-        "`tenant` must have",
+        "a tenant needs a name",
     ),
     (
         "/_jobs/mail/_claim",
@@ -426,6 +426,19 @@ async fn a_job_that_exists_is_replaced_kept_or_hurried() {
         .await
         .gives(201);
     assert_eq!(shown().await["data"], 4);
+}
+
+#[tokio::test]
+async fn urgent_jobs_come_first() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    for class in ["bulk", "normal", "urgent"] {
+        let job = json!({"id": class, "data": 1, "class": class});
+        root.post("/_jobs/mail", &job).await.gives(201);
+    }
+    for class in ["urgent", "normal", "bulk"] {
+        assert_eq!(claim(&root, 1, 0).await[0]["id"], class);
+    }
 }
 
 #[tokio::test]
