@@ -132,7 +132,7 @@ export class Client {
     return this.send("POST", path([type, "_finish"]), { body: { jobs, claim, worker, wait_sec }, wait_sec, signal });
   }
 
-  /** Resolves with a job when it is finished or dead, or as it is when the time is over; up to 300 s. */
+  /** Resolves with a job when it is finished or dead, or as it is when the time is over; up to 60 s. */
   wait(type, id, { timeout_sec = 30, signal } = {}) {
     return this.send("GET", path([type, id, "_wait"], { timeout_sec }), { wait_sec: timeout_sec, signal });
   }

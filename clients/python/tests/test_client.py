@@ -128,6 +128,9 @@ class TestClient(ServiceCase):
         self.assertEqual(refused.exception.status, 401)
         with self.assertRaises(TypeError):
             self.client.enqueue(self.type, object())
+        for key in ("a\r\nHost: b", "ü"):
+            with self.assertRaises(ValueError):
+                self.client.enqueue(self.type, 1, idempotency_key=key)
 
     def test_the_next_address_is_used_when_one_fails(self) -> None:
         client = Client(["http://127.0.0.1:1", self.service.url])
@@ -135,6 +138,17 @@ class TestClient(ServiceCase):
 
 
 class TestKilledService(unittest.TestCase):
+    def test_followers_learn_that_the_service_is_gone(self) -> None:
+        service = Service()
+        self.addCleanup(service.close)
+        client = Client(service.url)
+        client.put_type("t")
+        seen = client.follow("t", [client.enqueue("t", 1)])
+        self.assertEqual(next(seen)["state"], "pending")
+        service.kill()
+        with self.assertRaises(ConnectionError):
+            next(seen)
+
     def test_a_request_outlives_the_service(self) -> None:
         service = Service()
         self.addCleanup(service.close)

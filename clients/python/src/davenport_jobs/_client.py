@@ -45,13 +45,17 @@ class AsyncClient(Requests, SendsAsync):
         if not self._urls or any(one.scheme not in ("http", "https") or not one.hostname for one in self._urls):
             raise ValueError("the URL of the service must begin with http:// or https://")
         self._make = lambda: self
-        self._headers, self._timeout_sec, self._tls = dict(headers or {}), timeout_sec, tls
+        is_https = any(one.scheme == "https" for one in self._urls)
+        self._tls = tls or (ssl.create_default_context() if is_https else None)
+        self._headers, self._timeout_sec = dict(headers or {}), timeout_sec
         self._at = 0
         self._idle: deque[tuple[SplitResult, Streams]] = deque()
 
     async def send(self, request: Request[T]) -> T:
         """Makes a request. Raises `ServiceError`, or `ConnectionError` if the service cannot be reached."""
         body = b"" if request.body is None else json.dumps(request.body, allow_nan=False).encode()
+        if any(not (value.isascii() and value.isprintable()) for value in request.headers.values()):
+            raise ValueError("headers have printable ASCII characters only")
         for pause in (*PAUSES, None):
             try:
                 async with asyncio.timeout(self._timeout_sec + request.wait_sec):
@@ -82,6 +86,8 @@ class AsyncClient(Requests, SendsAsync):
                         yield json.loads(line[5:])
             if status != 200:
                 _read(request, status, headers, text)
+        except EOFError as error:
+            raise ConnectionError("the service closed the connection") from error
         finally:
             streams[1].close()
 
@@ -110,7 +116,7 @@ class AsyncClient(Requests, SendsAsync):
         return _read(request, status, headers, body)
 
     async def _open(self, url: SplitResult) -> Streams:
-        tls = (self._tls or ssl.create_default_context()) if url.scheme == "https" else None
+        tls = self._tls if url.scheme == "https" else None
         return await asyncio.open_connection(url.hostname, url.port or (443 if tls else 80), ssl=tls)
 
     async def _begin(

@@ -165,7 +165,7 @@ class Requests:
 
     @_Method
     def wait(self, type: str, id: str, timeout_sec: float = 30) -> Request[JobInfo]:
-        """Returns a job when it is finished or dead, or as it is when the time is over; up to 300 s."""
+        """Returns a job when it is finished or dead, or as it is when the time is over; up to 60 s."""
         return Request("GET", path(type, id, "_wait", timeout_sec=timeout_sec), wait_sec=timeout_sec)
 
     @_Method
