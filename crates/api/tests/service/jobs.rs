@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Fixture, Setting, User};
 
 /// A service with a type `mail`, and roles for it.
-async fn fixture() -> Fixture {
+pub(crate) async fn fixture() -> Fixture {
     fixture_with(json!({})).await
 }
 
@@ -23,14 +23,14 @@ async fn fixture_with(settings: Value) -> Fixture {
     fixture
 }
 
-async fn claim(user: &User<'_>, count: usize, wait_sec: u32) -> Vec<Value> {
+pub(crate) async fn claim(user: &User<'_>, count: usize, wait_sec: u32) -> Vec<Value> {
     let body = json!({"worker": "w", "count": count, "wait_sec": wait_sec});
     let claimed = user.post("/_jobs/mail/_claim", &body).await.gives(200);
     claimed["jobs"].as_array().unwrap().clone()
 }
 
 /// One run's end; returns its status and the whole answer.
-async fn finish(user: &User<'_>, job: &Value, end: Value) -> (String, Value) {
+pub(crate) async fn finish(user: &User<'_>, job: &Value, end: Value) -> (String, Value) {
     let mut row = json!({"id": job["id"], "lock": job["lock"]});
     for (name, value) in end.as_object().unwrap() {
         row[name] = value.clone();
@@ -317,8 +317,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ),
     (
         "/_jobs/mail/_claim",
-        r#"{"worker":"w","wait_sec":301}"#,
-        "at most 300",
+        r#"{"worker":"w","wait_sec":61}"#,
+        "at most 60",
     ),
     (
         "/_jobs/mail/_finish",
@@ -572,7 +572,7 @@ async fn own_types_are_counted_for_administrators() {
 }
 
 /// A request, and the statuses that enqueuer, worker, reader, an unrelated user and an anonymous caller get.
-const TABLE: &str = "
+pub(crate) const TABLE: &str = "
 GET    /_jobs                  200 200 200 200 401
 PUT    /_jobs/mail             401 401 401 401 401
 POST   /_jobs/mail             400 403 403 403 401
