@@ -212,7 +212,7 @@ async function graphile() {
 
 /** Davenport over HTTP, with the client that users have; its workers end a job and claim the next in one request. */
 async function davenport() {
-  const { Client } = await import("../../clients/javascript/index.js");
+  const { Client } = await import("../../clients/javascript/node.js");
   const client = new Client(process.env.DAVENPORT_URL);
   const cases = { one_by_one: 1, batched: batch };
   for (const [kase, size] of Object.entries(cases)) {

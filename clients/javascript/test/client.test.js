@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
-import { Client, ServiceError, UnreachableError } from "../index.js";
+import { Client, ServiceError, UnreachableError } from "davenport-jobs";
+import { Client as BrowserClient } from "../index.js";
 import { Service } from "../support/service.js";
 
 let service, client, type;
@@ -116,7 +117,12 @@ test("headers and fetch can be replaced, as in a browser with a cookie", async (
   });
   const cookie = login.headers.get("set-cookie").split(";")[0];
   let requests = 0;
-  const browser = new Client(service.base, { headers: { Cookie: cookie }, fetch: (...args) => ((requests += 1), fetch(...args)) });
+  const browser = new BrowserClient(service.base, { headers: { Cookie: cookie }, fetch: (...args) => ((requests += 1), fetch(...args)) });
   assert.equal((await browser.typeInfo(type)).type, type);
   assert.equal(requests, 1);
+  for await (const { state } of browser.follow(type, [await browser.enqueue(type, 1)])) {
+    assert.equal(state, "pending");
+    break;
+  }
+  await assert.rejects(browser.get(type, "none"), refused(404));
 });

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Again, Client, Failed, Halted, ServiceError, Worker } from "../index.js";
+import { Again, Client, Failed, Halted, ServiceError, Worker } from "davenport-jobs";
 import { Service, program, until } from "../support/service.js";
 
 const PROGRAM = `
-import { Client, Worker } from "../index.js";
+import { Client, Worker } from "davenport-jobs";
 const [url, type, name] = process.argv.slice(1);
 const handle = async ({ data, attempt }) => {
   await new Promise((resolve) => setTimeout(resolve, data * 1000));

@@ -117,7 +117,7 @@ class TestPage(unittest.TestCase):
             if language == "python":
                 worker = Program(source).process
             elif node:
-                source = source.replace('"davenport-jobs"', json.dumps(str(ROOT / "clients/javascript/index.js")))
+                source = source.replace('"davenport-jobs"', json.dumps(str(ROOT / "clients/javascript/node.js")))
                 worker = subprocess.Popen([node, "--input-type=module", "-e", source])
             else:
                 continue
