@@ -117,6 +117,11 @@ export class Halted extends Error {}
 
 export class Client {
   constructor(urls: string | string[], options?: ClientOptions);
+  send(
+    method: string,
+    path: string,
+    options?: Signalled & { body?: Json; headers?: Record<string, string>; wait_sec?: number },
+  ): Promise<any>;
   putType(type: string, settings?: Settings): Promise<void>;
   types(): Promise<TypeInfo[]>;
   typeInfo(type: string): Promise<TypeInfo>;

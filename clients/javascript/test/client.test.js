@@ -102,6 +102,10 @@ test("an aborted claim takes no job", async () => {
   assert.deepEqual([job.id, job.failures], ["a", 0]);
 });
 
+test("any request can be made", async () => {
+  assert.equal((await client.send("GET", "/_session")).userCtx.name, "root");
+});
+
 test("addresses are checked, and the next is used when one fails", async () => {
   for (const url of ["localhost:5985", "ftp://localhost"]) assert.throws(() => new Client(url));
   await assert.rejects(new Client("http://127.0.0.1:1").types(), UnreachableError);

@@ -5,8 +5,9 @@ import os
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
-from davenport_jobs import AsyncClient, Client, ServiceError
+from davenport_jobs import AsyncClient, Client, Request, ServiceError
 from service import Service, ServiceCase
 
 
@@ -116,6 +117,10 @@ class TestClient(ServiceCase):
             self.client.enqueue(self.type, 1, id="of-a-fork")
             os._exit(0)
         self.assertEqual(self.client.get(self.type, "of-a-fork")["data"], 1)
+
+    def test_any_request_can_be_made(self) -> None:
+        session = self.client.send(Request[Any]("GET", "/_session", "userCtx"))
+        self.assertEqual(session["name"], "root")
 
     def test_addresses_are_checked(self) -> None:
         for url in ("localhost:5985", "ftp://localhost", ""):

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequenc
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from ._requests import Change, Request, Requests, Sends, SendsAsync, path
+from ._requests import Change, Request, Requests, path
 
 T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -32,7 +32,7 @@ class ServiceError(Exception):
         self.status, self.error, self.reason, self.retry_after = status, error, reason, retry_after
 
 
-class AsyncClient(Requests, SendsAsync):
+class AsyncClient(Requests):
     """A client for one event loop. With several URLs, the next is used when one fails.
 
     Cancelling a call closes its connection, so that jobs that it claims go back."""
@@ -166,7 +166,7 @@ def _read(request: Request[T], status: int, headers: dict[str, str], body: bytes
     raise ServiceError(status, str(answer.get("error")), str(answer.get("reason")), seconds)
 
 
-class Client(Requests, Sends):
+class Client(Requests):
     """A client for any number of threads. Its connections are in an event loop of a thread of its own."""
 
     def __init__(

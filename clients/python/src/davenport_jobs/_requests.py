@@ -6,8 +6,12 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Concatenate, Generic, List, Literal, NotRequired, ParamSpec, Required, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, List, Literal, NotRequired, ParamSpec, Required
+from typing import TypedDict, TypeVar, overload
 from urllib.parse import quote, urlencode
+
+if TYPE_CHECKING:
+    from ._client import AsyncClient, Client
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,20 +73,6 @@ class Request(Generic[T]):
     wait_sec: float = 0
 
 
-class Sends:
-    """A client whose calls return the response."""
-
-    def send(self, request: Request[T]) -> T:
-        raise NotImplementedError
-
-
-class SendsAsync:
-    """A client whose calls are awaited."""
-
-    async def send(self, request: Request[T]) -> T:
-        raise NotImplementedError
-
-
 class _Method(Generic[P, T]):
     """A function that makes a request, as a method of a client that sends it."""
 
@@ -90,9 +80,9 @@ class _Method(Generic[P, T]):
         self.make, self.__doc__ = make, make.__doc__
 
     @overload
-    def __get__(self, client: Sends, owner: type) -> Callable[P, T]: ...
+    def __get__(self, client: Client, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, client: SendsAsync, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: AsyncClient, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, client: Any, owner: type) -> Any:
         return self if client is None else lambda *args, **kwargs: client.send(self.make(client, *args, **kwargs))
 

@@ -123,7 +123,7 @@ class Worker:
         slots = [asyncio.create_task(self._slot()) for _ in range(self.concurrency)]
         others = [asyncio.create_task(self._beats()), asyncio.create_task(self._stopping.wait())]
         try:
-            await asyncio.wait([others[1], *slots], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*others, *slots], return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
             _, late = await asyncio.wait(slots, timeout=self.grace_sec)
             for job in self._running:
@@ -131,9 +131,9 @@ class Worker:
                     job._task.cancel()
             if late:
                 await asyncio.wait(late, timeout=LAST_SEC)
-            for slot in slots:
-                if slot.done():
-                    slot.result()
+            for task in (*slots, others[0]):
+                if task.done():
+                    task.result()
         finally:
             for task in (*others, *slots):
                 task.cancel()
@@ -279,7 +279,7 @@ class Worker:
             async with asyncio.timeout(self._timeout_sec / 3):
                 rows = (await self._client.beat(self.type, beats))["jobs"]
         except (OSError, ServiceError, TypeError, ValueError) as error:
-            log.warning("heartbeats of %d jobs: %s", len(jobs), error)
+            log.warning("heartbeats of %d jobs: %r", len(jobs), error)
             # Progress that is refused is not sent again.
             told = not _is_passing(error)
         for job, count in zip(jobs, reports) if told else ():
