@@ -80,6 +80,15 @@ export interface Settings {
   max_pending?: number | null;
   max_data_bytes?: number;
 }
+export interface Schedule {
+  type: string;
+  job: Omit<NewJob, "due">;
+  cron?: string;
+  zone?: string;
+  every_sec?: number;
+  overlap?: "skip" | "queue";
+  catch_up?: "one" | "all" | "none";
+}
 export interface TypeInfo {
   type: string;
   internal: boolean;
@@ -144,6 +153,11 @@ export class Client {
   remove(type: string, id: string): Promise<void>;
   retry(type: string, id: string): Promise<void>;
   retryDead(type: string, error?: string): Promise<number>;
+  /** Resolves with when it occurs next. */
+  putSchedule(name: string, settings: Schedule): Promise<string>;
+  /** Resolves with the id of the job. */
+  runSchedule(name: string): Promise<string>;
+  removeSchedule(name: string): Promise<void>;
   pause(type: string): Promise<void>;
   resume(type: string): Promise<void>;
 }

@@ -62,6 +62,8 @@ function path(parts, query = {}) {
   return ["/_jobs", ...parts.map(encodeURIComponent)].join("/") + (search && `?${search}`);
 }
 
+const schedule = (name) => `/_schedules/${encodeURIComponent(name)}`;
+
 async function read(response) {
   const text = await response.text();
   let answer;
@@ -107,6 +109,9 @@ export class Client {
   retry = (type, id) => this.send("POST", path([type, id, "_retry"])).then(() => {});
   pause = (type) => this.send("POST", path([type, "_pause"])).then(() => {});
   resume = (type) => this.send("POST", path([type, "_resume"])).then(() => {});
+  putSchedule = (name, settings) => this.send("PUT", schedule(name), { body: settings }).then((answer) => answer.next);
+  runSchedule = (name) => this.send("POST", `${schedule(name)}/_run`).then((answer) => answer.id);
+  removeSchedule = (name) => this.send("DELETE", schedule(name)).then(() => {});
   beat = (type, jobs, options) => this.send("POST", path([type, "_beat"]), { ...options, body: { jobs } });
 
   /** Adds a job and resolves with its id. */

@@ -102,6 +102,15 @@ test("an aborted claim takes no job", async () => {
   assert.deepEqual([job.id, job.failures], ["a", 0]);
 });
 
+test("schedules add jobs", async () => {
+  const next = await client.putSchedule(`every-${type}`, { type, job: { data: 7 }, every_sec: 3600 });
+  assert.ok(new Date(next) > new Date());
+  const id = await client.runSchedule(`every-${type}`);
+  assert.equal((await client.get(type, id)).data, 7);
+  await client.removeSchedule(`every-${type}`);
+  await assert.rejects(client.runSchedule(`every-${type}`), refused(404));
+});
+
 test("any request can be made", async () => {
   assert.equal((await client.send("GET", "/_session")).userCtx.name, "root");
 });

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from davenport_jobs import Client
+from davenport_jobs import Client, Request
 from service import PACKAGE, Program, Service, until
 
 ROOT = PACKAGE.parent.parent
@@ -149,14 +149,12 @@ class TestPage(unittest.TestCase):
 
     def test_nightly_report(self) -> None:
         seen = self.recipe("Nightly report", "send_report = tell\n")
-        self.found(lambda: self.client.get("report", "nightly"))
-        self.client.enqueue("report", None, id="nightly", on_exists="earliest")
-        self.lines(seen, 1)
-        until(lambda: self.client.get("report", "nightly")["state"] == "pending")
-        job = self.client.get("report", "nightly")
-        due = datetime.fromisoformat(job["due"]).astimezone(ZoneInfo("Europe/Berlin"))
-        self.assertLess(abs((due.hour * 60 + due.minute) - 120), 1)
-        self.assertEqual((job["failures"], [run["outcome"] for run in job["attempts"]]), (0, ["again"]))
+        id = self.found(lambda: self.client.run_schedule("nightly"))
+        self.assertEqual(self.lines(seen, 1), [[id]])
+        schedule = self.client.send(Request[Any]("GET", "/_schedules/nightly"))
+        due = datetime.fromisoformat(schedule["next"]).astimezone(ZoneInfo("Europe/Berlin"))
+        self.assertEqual((due.hour, due.minute), (2, 0))
+        self.client.remove_schedule("nightly")
 
     def test_webhook_fan_in(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -179,7 +177,7 @@ class TestPage(unittest.TestCase):
 
     def test_rate_limited_api(self) -> None:
         own = (
-            "calls = []\ndef call_partner(n):\n    calls.append(n)\n    tell(n, time.time())\n"
+            "import time\ncalls = []\ndef call_partner(n):\n    calls.append(n)\n    tell(n, time.time())\n"
             "    return (429, 0.1) if calls.count(3) == 1 and n == 3 else (200, 0)\n"
         )
         lines = self.lines(self.recipe("Rate-limited API", own), 26)

@@ -53,7 +53,7 @@ enum Command {
     Serve(Box<serve::Command>),
     /// Run a single replication without a service
     Replicate(Box<replicate::Command>),
-    /// Start a demo service with two in-memory servers and a live replication
+    /// Start a demo service with two in-memory servers, a live replication, and jobs for a worker in Python
     Demo(demo::Command),
     /// List, show, restart or cancel jobs of a service
     Jobs(jobs::Command),

@@ -180,6 +180,20 @@ class Requests:
         return Request("POST", path(type, "_retry"), "count", _given(state="dead", error=error), wait_sec=20)
 
     @_Method
+    def put_schedule(self, name: str, /, **settings: Any) -> Request[str]:
+        """Makes or replaces a schedule, and returns when it occurs next."""
+        return Request("PUT", "/_schedules/" + quote(name, safe=""), "next", settings)
+
+    @_Method
+    def run_schedule(self, name: str) -> Request[str]:
+        """Adds a job of a schedule now, and returns its id."""
+        return Request("POST", f"/_schedules/{quote(name, safe='')}/_run", "id")
+
+    @_Method
+    def remove_schedule(self, name: str) -> Request[None]:
+        return Request("DELETE", "/_schedules/" + quote(name, safe=""), "")
+
+    @_Method
     def pause(self, type: str) -> Request[None]:
         return Request("POST", path(type, "_pause"), "")
 
