@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["document", "foundationdb-sys", "testkit", "wire"],
     &["store", "couch", "peer"],
     &["jobs", "docstore", "replication"],
-    &["scheduler"],
+    &["queue", "scheduler"],
     &["rules"],
     &["api", "bench"],
     &["node"],

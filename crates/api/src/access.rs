@@ -3,11 +3,12 @@
 use docstore::Db;
 use document::json::Json;
 use http::Method;
+use queue::{Right, Scope, Type, TypeName};
 
 use crate::Error;
 use crate::auth::{ADMIN_ROLE, Identity};
 use crate::call::Call;
-use crate::route::{Access, Route};
+use crate::route::{Access, QueueRoute, Route};
 use crate::state::Shared;
 
 const NO_SERVER_ADMIN: &str = "You are not a server admin.";
@@ -46,6 +47,9 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
     if access != Access::Public && call.options().require_valid_user && caller.name.is_none() {
         return Err(Error::unauthorized("Authentication required."));
     }
+    if let Some(scope) = &call.proven.scope {
+        return by_token(call, access, scope).map(|()| None);
+    }
     match access {
         Access::Public | Access::Everyone => Ok(None),
         Access::Authenticated if caller.name.is_some() || caller.is_admin() => Ok(None),
@@ -53,6 +57,7 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
         Access::Metrics if caller.roles.iter().any(|role| role == "_metrics") => Ok(None),
         Access::Metrics | Access::Admin if caller.is_admin() => Ok(None),
         Access::Metrics | Access::Admin => Err(Error::unauthorized(NO_SERVER_ADMIN)),
+        Access::Type(right) => may(call, right).await.map(|()| None),
         Access::Member | Access::DbAdmin => {
             let name = call.route.database().unwrap_or_default();
             let opened = open(call, name).await?;
@@ -62,6 +67,58 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
             Ok(Some(opened))
         }
     }
+}
+
+/// Checks the scope of an API token.
+fn by_token(call: &Call, access: Access, scope: &Scope) -> Result<(), Error> {
+    match (access, &call.route) {
+        (Access::Public, _) | (_, Route::Queue(QueueRoute::Types)) => Ok(()),
+        (Access::Type(right), Route::Queue(route)) => {
+            let name = TypeName::new(route.type_name().unwrap_or_default())?;
+            if scope.allows(right, &name) {
+                return Ok(());
+            }
+            let right = right.name();
+            Err(Error::forbidden(format!(
+                "This API token does not have the right `{right}` to the job type `{name}`."
+            )))
+        }
+        _ => Err(Error::forbidden(
+            "API tokens are for the jobs of users only; log in with name and password.",
+        )),
+    }
+}
+
+/// Whether the caller may read a type of jobs.
+pub(crate) fn reads(call: &Call, ty: &Type) -> bool {
+    if let Some(scope) = &call.proven.scope {
+        return scope.allows(Right::Read, &ty.name);
+    }
+    let caller = call.caller();
+    caller.is_admin() || ty.settings.roles.allow(Right::Read, &caller.roles)
+}
+
+/// Checks the caller's right to the job type in the path.
+async fn may(call: &Call, right: Right) -> Result<(), Error> {
+    let caller = call.caller();
+    if caller.is_admin() {
+        return Ok(());
+    }
+    if caller.name.is_none() {
+        return Err(Error::unauthorized("You are not an authenticated user"));
+    }
+    let Route::Queue(route) = &call.route else {
+        return Err(Error::unauthorized(NO_SERVER_ADMIN));
+    };
+    let name = TypeName::new(route.type_name().unwrap_or_default())?;
+    let ty = call.shared.queue.find(&name).await?;
+    if ty.settings.roles.allow(right, &caller.roles) {
+        return Ok(());
+    }
+    let right = right.name();
+    Err(Error::forbidden(format!(
+        "None of your roles is in `roles.{right}` of the job type `{name}`; ask an administrator for one."
+    )))
 }
 
 /// Whether the caller administers an existing database.

@@ -10,6 +10,7 @@ mod database;
 mod deliveries;
 mod document;
 mod find;
+mod jobs;
 mod local;
 mod multipart;
 mod openapi;
@@ -80,6 +81,12 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             | Route::Doc(..),
             _,
         ) => replication::answer(call).await,
+        (Route::Queue(route), _) => jobs::answer(call, &route).await,
+        (Route::Schedules, _) => jobs::schedules::all(call).await,
+        (Route::Schedule(name), _) => jobs::schedules::one(call, &name).await,
+        (Route::ScheduleRun(name), _) => jobs::schedules::run(call, &name).await,
+        (Route::Tokens, _) => jobs::tokens::all(call).await,
+        (Route::Token(name), _) => jobs::tokens::one(call, &name).await,
         (
             Route::Deliveries
             | Route::DeliveryReplays

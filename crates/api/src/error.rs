@@ -298,6 +298,28 @@ impl From<scheduler::ServiceError> for Error {
     }
 }
 
+impl From<queue::Error> for Error {
+    fn from(error: queue::Error) -> Self {
+        use queue::Error as Failed;
+        let reason = error.to_string();
+        match error {
+            Failed::Invalid(_) => Self::bad_request(reason),
+            Failed::TooLarge(_) => Self::too_large(reason),
+            Failed::NoType(_) | Failed::NoJob | Failed::NotFound(_) => Self::not_found(reason),
+            Failed::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", reason),
+            Failed::Full { .. } => {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                let mut full = Self::new(status, "too_many_requests", reason);
+                full.header = Header::RetryAfter(1);
+                full
+            }
+            Failed::Stopped => Self::busy(reason),
+            Failed::Store(error) => error.into(),
+            Failed::Internal(_) => Self::internal(error),
+        }
+    }
+}
+
 impl From<json::Error> for Error {
     fn from(error: json::Error) -> Self {
         match error {

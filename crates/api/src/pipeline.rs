@@ -180,7 +180,12 @@ async fn pass_through(
 
 /// Applies the time limit.
 async fn within(call: &mut Call) -> Result<Reply, Error> {
-    if matches!(call.route, Route::Replicate) {
+    let waits = match &call.route {
+        Route::Replicate => true,
+        Route::Queue(route) => route.waits(),
+        _ => false,
+    };
+    if waits {
         return permitted(call).await;
     }
     let time_limit = Duration::from_secs(call.options().request_timeout_sec);

@@ -1,11 +1,15 @@
 //! Parsing of paths, and access rules. The list is closed: a new route does not compile until [`Route::access`] covers
 //! it.
 
+mod queue;
 mod rule;
 
 use http::Method;
 
+pub use queue::{JobPart, QueueRoute, TypePart};
 pub use rule::RuleAction;
+
+use ::queue::Right;
 
 use crate::Error;
 
@@ -35,6 +39,17 @@ pub enum Route {
     Causes,
     Nodes,
     History,
+    /// `/_jobs` and all below it
+    Queue(QueueRoute),
+    Schedules,
+    /// `/_schedules/{name}`
+    Schedule(String),
+    /// `/_schedules/{name}/_run`
+    ScheduleRun(String),
+    /// API tokens
+    Tokens,
+    /// `/_tokens/{name}`
+    Token(String),
     Deliveries,
     /// `/_deliveries/_replay`: many
     DeliveryReplays,
@@ -108,6 +123,8 @@ pub enum Access {
     Authenticated,
     /// Server administrators, and callers with the role `_metrics`.
     Metrics,
+    /// Callers with a role that gives this right to the job type in the path, and server administrators.
+    Type(Right),
     /// Members of the database; the database's `_security` decides.
     Member,
     /// Administrators of the database or the server.
@@ -175,6 +192,11 @@ impl Route {
             | Self::Causes
             | Self::Nodes
             | Self::History
+            | Self::Schedules
+            | Self::Schedule(_)
+            | Self::ScheduleRun(_)
+            | Self::Tokens
+            | Self::Token(_)
             | Self::Deliveries
             | Self::DeliveryReplays
             | Self::Delivery(_)
@@ -185,6 +207,7 @@ impl Route {
             | Self::Docs(_)
             | Self::Doc(..) => Access::Admin,
             Self::Replicate => Access::Authenticated,
+            Self::Queue(route) => route.access(method),
             Self::Db(_) if matches!(*method, Method::PUT | Method::DELETE) => Access::Admin,
             Self::Document(_, id) | Self::Attachment(_, id, _)
                 if id.starts_with("_design/") && !reads =>
@@ -271,6 +294,12 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
         ("_node", [_, "_config", rest @ ..]) if rest.len() <= 2 => Route::Config(owned(rest)),
         ("_active_tasks", []) => Route::ActiveTasks,
         ("_sources", []) => Route::Sources,
+        ("_jobs", rest) => Route::Queue(QueueRoute::parse(rest)?),
+        ("_schedules", []) => Route::Schedules,
+        ("_schedules", [name]) => Route::Schedule((*name).to_owned()),
+        ("_schedules", [name, "_run"]) => Route::ScheduleRun((*name).to_owned()),
+        ("_tokens", []) => Route::Tokens,
+        ("_tokens", [name]) => Route::Token((*name).to_owned()),
         ("_deliveries", []) => Route::Deliveries,
         ("_deliveries", ["_replay"]) => Route::DeliveryReplays,
         ("_deliveries", [id]) => Route::Delivery((*id).to_owned()),
@@ -363,130 +392,4 @@ fn decode(segment: &str) -> Result<String, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::Method;
-
-    use super::{Access, DbPart, JobAction, Route, RuleAction};
-
-    #[test]
-    #[expect(clippy::too_many_lines, reason = "it is a table")]
-    fn paths_name_routes() {
-        let text = str::to_owned;
-        let docs = |db: &str| Route::Docs(text(db));
-        let doc = |db: &str, id: &str| Route::Doc(text(db), text(id));
-        let document = |db: &str, id: &str| Route::Document(text(db), text(id));
-        let (own, other) = ("_replicator", "other/_replicator");
-        let job = |id: &str| Route::Job(text(id));
-        let cases = [
-            ("/", Route::Welcome),
-            ("//", Route::Welcome),
-            ("/_up", Route::Up),
-            ("/_node/_local/_prometheus", Route::Metrics),
-            (
-                "/_node/_local/_config/couchdb",
-                Route::Config(vec![text("couchdb")]),
-            ),
-            ("/_dashboard", Route::Dashboard(String::new())),
-            ("/_dashboard/", Route::Dashboard(text("index.html"))),
-            ("/_dashboard/app.js", Route::Dashboard(text("app.js"))),
-            ("/_scheduler/summary", Route::Summary),
-            ("/_scheduler/docs/_rules/a", doc("_rules", "a")),
-            ("/_scheduler/docs/shop/_rules/a", doc("shop/_rules", "a")),
-            ("/_scheduler/docs/spiegel", docs("spiegel")),
-            ("/_scheduler/docs/spiegel/a", doc("spiegel", "a")),
-            ("/_scheduler/jobs/", Route::Jobs),
-            ("/_scheduler/jobs/ab+continuous", job("ab continuous")),
-            ("/_scheduler/jobs/ab%2Bcontinuous", job("ab+continuous")),
-            (
-                "/_scheduler/jobs/ab/_restart",
-                Route::JobAction(text("ab"), JobAction::Restart),
-            ),
-            ("/_deliveries/msg_a", Route::Delivery(text("msg_a"))),
-            ("/_deliveries/_replay", Route::DeliveryReplays),
-            (
-                "/_deliveries/msg_a/_replay",
-                Route::DeliveryReplay(text("msg_a")),
-            ),
-            ("/_scheduler/docs", docs(own)),
-            ("/_scheduler/docs/other%2F_replicator", docs(other)),
-            ("/_scheduler/docs/other/_replicator", docs(other)),
-            ("/_scheduler/docs/_replicator/a%2Fb", doc(own, "a/b")),
-            ("/_scheduler/docs/other/_replicator/x", doc(other, "x")),
-            ("/_replicator", Route::Db(text(own))),
-            ("/other%2f_replicator/x", document(other, "x")),
-            (
-                "/other/_replicator/_changes",
-                Route::DbPart(text(other), DbPart::Changes),
-            ),
-            ("/_replicator/_design/a", document(own, "_design/a")),
-            ("/_replicator/_design%2Fa", document(own, "_design/a")),
-            ("/_replicator/_local/a", document(own, "_local/a")),
-            ("/other%2F_replicator/_replicator", document(other, own)),
-            ("/_replicator/_nothing", document(own, "_nothing")),
-            ("/_rules/a", document("_rules", "a")),
-            (
-                "/spiegel/_test",
-                Route::DbPart(text("spiegel"), DbPart::Test),
-            ),
-            (
-                "/shop%2F_rules/a/_rewind",
-                Route::RuleAction(text("shop/_rules"), text("a"), RuleAction::Rewind),
-            ),
-            (
-                "/spiegel/a%2Fb/_trigger",
-                Route::RuleAction(text("spiegel"), text("a/b"), RuleAction::Trigger),
-            ),
-            (
-                "/_replicator/a/_pause",
-                Route::Attachment(text(own), text("a"), text("_pause")),
-            ),
-            ("/shop/_rules/a", document("shop/_rules", "a")),
-            ("/shop%2F_rules/a", document("shop/_rules", "a")),
-            ("/spiegel/a", document("spiegel", "a")),
-            ("/_replicator/a+b%2Bc", document(own, "a b+c")),
-            (
-                "/_replicator/a/b/c",
-                Route::Attachment(text(own), text("a"), text("b/c")),
-            ),
-        ];
-        for (path, route) in cases {
-            assert_eq!(Route::parse(path).unwrap(), route, "{path}");
-        }
-    }
-
-    #[test]
-    fn what_is_nothing_is_said_so() {
-        for path in [
-            "/_nothing",
-            "/_scheduler/jobs/a/b",
-            "/%ff",
-            "/_scheduler/docs/x",
-        ] {
-            assert!(Route::parse(path).is_err(), "{path}");
-        }
-        let invalid = Route::parse("/_scheduler/docs/_replicator/a/b").unwrap_err();
-        assert_eq!(invalid.to_json()["reason"], "Invalid path");
-    }
-
-    #[test]
-    fn what_shows_or_changes_replications_is_guarded() {
-        for (path, method, access) in [
-            ("/_up", Method::GET, Access::Public),
-            ("/_replicate", Method::POST, Access::Authenticated),
-            ("/_scheduler/jobs", Method::GET, Access::Admin),
-            ("/_replicator", Method::PUT, Access::Admin),
-            ("/_replicator", Method::GET, Access::Member),
-            ("/_replicator/x", Method::PUT, Access::Member),
-            ("/_replicator/_design/x", Method::PUT, Access::DbAdmin),
-            ("/_replicator/_design/x", Method::GET, Access::Member),
-            ("/other/_replicator/_all_docs", Method::GET, Access::DbAdmin),
-            ("/_replicator/_security", Method::PUT, Access::DbAdmin),
-        ] {
-            assert_eq!(
-                Route::parse(path).unwrap().access(&method),
-                access,
-                "{method} {path}"
-            );
-        }
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use axum::body::Body;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use jobs::NotifierHandle;
+use queue::Queue;
 use rules::deliver::Deliveries;
 use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
@@ -33,6 +34,8 @@ use crate::{call, pipeline};
 pub struct Setup {
     /// Replications with their jobs and databases.
     pub replications: Replications,
+    /// Jobs of users.
+    pub queue: Queue,
     /// Calls of webhooks; `None` turns `/_deliveries` off.
     pub deliveries: Option<Deliveries>,
     /// Jobs of rules that ask for calls; `None` turns actions on them off.
@@ -54,6 +57,7 @@ impl Service {
     pub fn new(setup: Setup) -> Result<Self, InvalidOption> {
         let Setup {
             replications,
+            queue,
             deliveries,
             listeners,
             authenticator,
@@ -70,6 +74,7 @@ impl Service {
         Ok(Self(Arc::new(Shared {
             rules: Rules::new(replications.clone()),
             replications,
+            queue,
             deliveries,
             listeners,
             authenticator,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use docstore::DocStore;
 use jobs::NotifierHandle;
+use queue::Queue;
 use rules::deliver::Deliveries;
 use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
@@ -22,6 +23,7 @@ pub(crate) struct Shared {
     pub(crate) replications: Replications,
     pub(crate) rules: Rules,
     pub(crate) authenticator: Authenticator,
+    pub(crate) queue: Queue,
     pub(crate) deliveries: Option<Deliveries>,
     pub(crate) listeners: Option<Listeners>,
     pub(crate) follow: Option<NotifierHandle>,

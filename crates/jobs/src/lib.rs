@@ -46,7 +46,7 @@ pub use model::ids::{
     HOLDER_BYTES_MAX, Holder, ID_BYTES_MAX, Job, JobId, JobLock, JobType, Lane, TYPE_BYTES_MAX,
 };
 pub use model::limits::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName, Limits};
-pub use model::machine::{Finish, Held, Verdict};
+pub use model::machine::{Finish, Held, RETURNED, Verdict};
 pub use model::types::{StallPolicy, TypeConfig};
 pub use operations::check::Check;
 pub use operations::claim::{Accepted, Claim, Claimed};

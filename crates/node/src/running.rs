@@ -19,6 +19,7 @@ use api::{Service, Upstream};
 use couch::{Network, NetworkOptions, Policy};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
+use queue::Queue;
 use replication::engine::Budget;
 use rules::deliver::{Deliveries, EventCalls, PasswordCell};
 use rules::rule::{Listeners as RuleListeners, Rules};
@@ -145,7 +146,9 @@ impl Node {
             .serve(replications.job_type().clone())
             .serve(feeds)
             .serve(listening.job_type().clone())
-            .serve(node.deliveries.job_type().clone());
+            .serve(node.deliveries.job_type().clone())
+            .serve(queue::schedules_type())
+            .serve_prefix(queue::PREFIX);
         node.inner
             .start("activity monitor", |stop| maintenance.run(stop));
         let collected = collected.clone();
@@ -191,10 +194,12 @@ impl Node {
         let replications = &self.replications;
         let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (notifier, follow) = Notifier::new(jobs, ty, config.couch_jobs.clone());
+        let queue = Queue::new(replications.jobs().clone(), config.couch_jobs.clone());
         let admins = admins::hash_all(&config.admins, self.admin_secret).await?;
         let rendered = collected.clone();
         let service = Service::new(api::Setup {
             replications: replications.clone(),
+            queue: queue.clone(),
             deliveries: Some(self.deliveries.clone()),
             listeners: Some(listeners.clone()),
             authenticator: authenticator(config, keys, admins)?,
@@ -209,6 +214,7 @@ impl Node {
         let tls = tls::acceptor(&config.http)?;
         self.service = Some(service.clone());
         self.outer.start("notifier", |stop| notifier.run(stop));
+        self.outer.start("claims of users", |stop| queue.run(stop));
         self.outer
             .start("listener", |stop| serve(service, listener, tls, stop));
         Ok(())

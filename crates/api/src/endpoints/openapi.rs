@@ -5,6 +5,7 @@ mod schemas;
 use std::sync::LazyLock;
 
 use http::{Method, StatusCode};
+use queue::Right;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
@@ -49,6 +50,24 @@ const TABLE: &str = "\
 /_scheduler/docs                      | get                 | Replication documents and their states               | DOCS
 /_scheduler/docs/{replicator}         | get                 | Replication documents of a database and their states | DOCS
 /_scheduler/docs/{replicator}/{docid} | get                 | State of a replication document                      |
+/_jobs                                | get                 | Types of jobs, with their settings and numbers       |
+/_jobs/{type}                         | get put post        | Jobs of a type; its settings; new jobs               | state limit after data
+/_jobs/{type}/_type                   | get                 | One type of jobs                                     |
+/_jobs/{type}/_claim                  | post                | Claim jobs                                           |
+/_jobs/{type}/_beat                   | post                | Keep claimed jobs, and store their progress          |
+/_jobs/{type}/_finish                 | post                | End runs, and claim further jobs                     |
+/_jobs/{type}/_retry                  | post                | Retry dead jobs                                      |
+/_jobs/{type}/_pause                  | post                | Stop giving jobs to workers                          |
+/_jobs/{type}/_resume                 | post                | Give jobs to workers again                           |
+/_jobs/{type}/_feed                   | get                 | Changes of jobs, as server-sent events               | ids
+/_jobs/{type}/{id}                    | get delete          | One job                                              |
+/_jobs/{type}/{id}/_wait              | get                 | One job, once it is finished or dead                 | timeout_sec
+/_jobs/{type}/{id}/_retry             | post                | Retry a dead job                                     |
+/_schedules                           | get                 | Schedules                                            |
+/_schedules/{schedule}                | get put delete      | A schedule, which adds jobs at times                 |
+/_schedules/{schedule}/_run           | post                | Add a job of a schedule now                          |
+/_tokens                              | get post            | API tokens; a new token                              |
+/_tokens/{token}                      | delete              | Revoke a token                                       |
 /_deliveries                          | get                 | Calls of webhooks                                    | rule state after limit
 /_deliveries/_replay                  | post                | Make many calls of webhooks again                    |
 /_deliveries/{id}                     | get                 | One call of a webhook, its response and its runs     |
@@ -117,7 +136,7 @@ fn document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Davenport",
-            "description": "CouchDB's HTTP API for replication.",
+            "description": "CouchDB's HTTP API for replication, and jobs for workers in any language.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": {"name": "MIT OR Apache-2.0"},
         },
@@ -132,6 +151,7 @@ fn document() -> Value {
                 "basic": {"type": "http", "scheme": "basic"},
                 "cookie": {"type": "apiKey", "in": "cookie", "name": "AuthSession"},
                 "jwt": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "API token, for /_jobs only"},
             },
         },
     })
@@ -145,7 +165,11 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
         |name| json!({"name": name, "in": "path", "required": true, "schema": schemas::parameter(name)}),
     );
     let in_query = query.split_whitespace().map(|name| {
-        json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(name)})
+        let schema = match name {
+            "state" if path.starts_with("/_jobs") => "job_state",
+            name => name,
+        };
+        json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(schema)})
     });
     let parameters: Vec<_> = in_path.chain(in_query).collect();
     let access = access(path, method);
@@ -164,10 +188,15 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
         },
     });
     if !matches!(access, Access::Public | Access::Everyone) {
-        operation["security"] = json!([{"basic": []}, {"cookie": []}, {"jwt": []}]);
+        let mut security = vec!["basic", "cookie", "jwt"];
+        if matches!(access, Access::Type(_)) || path == "/_jobs" {
+            security.push("token");
+        }
+        let security = security.iter().map(|name| json!({*name: []}));
+        operation["security"] = security.collect();
     }
     if matches!(method, "post" | "put") {
-        let json = json!({"schema": schemas::body(path)});
+        let json = json!({"schema": schemas::body(path, method)});
         operation["requestBody"] = json!({"content": {"application/json": json}});
     }
     operation
@@ -190,6 +219,9 @@ fn access_text(access: Access) -> &'static str {
         Access::Everyone => "all callers, unless `require_valid_user` is set",
         Access::Authenticated => "authenticated callers",
         Access::Metrics => "server administrators and callers with the role `_metrics`",
+        Access::Type(Right::Enqueue) => "roles in `roles.enqueue` of the job type",
+        Access::Type(Right::Work) => "roles in `roles.work` of the job type",
+        Access::Type(Right::Read) => "roles in `roles.read` of the job type",
         Access::Member => "members of the database",
         Access::DbAdmin => "administrators of the database or the server",
         Access::Admin => "server administrators",

@@ -17,6 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use docstore::DocStore;
 use http::{HeaderMap, Method, Request, StatusCode};
 use jobs::{Clock, Entropy, Jobs, Notifier};
+use queue::Queue;
 use rules::deliver::Deliveries;
 use rules::rule::{Listeners, Rules};
 use scheduler::Replications;
@@ -88,6 +89,11 @@ pub(crate) struct User<'a> {
     headers: Vec<(&'static str, String)>,
 }
 
+async fn register(deliveries: &Deliveries) {
+    let options = rules::deliver::Options::default();
+    deliveries.register(&options).await.unwrap();
+}
+
 async fn listeners(replications: &Replications) -> Listeners {
     let listeners = Listeners::open(Rules::new(replications.clone()));
     listeners.await.unwrap()
@@ -141,11 +147,11 @@ impl Fixture {
             replications.job_type().clone(),
             jobs::Options::default(),
         );
-        let webhooks = rules::deliver::Options::default();
         let deliveries = Deliveries::new(replications.jobs().clone());
-        deliveries.register(&webhooks).await.unwrap();
+        register(&deliveries).await;
         let service = Service::new(Setup {
             replications: replications.clone(),
+            queue: Queue::new(replications.jobs().clone(), jobs::Options::default()),
             deliveries: Some(deliveries.clone()),
             listeners: Some(listeners(&replications).await),
             authenticator,

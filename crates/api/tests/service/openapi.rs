@@ -14,6 +14,7 @@ fn example(path: &str) -> String {
         .replace("{replicator}", "_replicator")
         .replace("{rules}", "_rules")
         .replace("{docid}", "doc")
+        .replace("{type}", "mail")
         .replace(['{', '}'], "")
 }
 

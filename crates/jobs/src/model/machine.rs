@@ -174,6 +174,9 @@ pub(crate) enum Wait {
     Until(i64),
 }
 
+/// The reason of runs whose job [went back](Finish::returned).
+pub const RETURNED: &str = "no worker waited for it any more";
+
 /// How a run ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Finish {
@@ -191,6 +194,8 @@ pub struct Finish {
     pub reason: Option<String>,
     /// The limits of the job's next runs; `None` keeps them.
     pub limits: Option<Limits>,
+    /// The work of the run did not begin: unsuccessful runs before it still count as in a row.
+    pub unused: bool,
 }
 
 impl Finish {
@@ -221,6 +226,15 @@ impl Finish {
         Self {
             again_ms: Some(due_ms),
             ..Self::default()
+        }
+    }
+
+    /// The job goes back without having been worked on, because its worker is gone. It is due as before.
+    pub fn returned(due_ms: i64) -> Self {
+        Self {
+            reason: Some(RETURNED.to_owned()),
+            unused: true,
+            ..Self::again(due_ms)
         }
     }
 

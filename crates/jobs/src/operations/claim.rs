@@ -68,7 +68,8 @@ use take::Taking;
 #[derive(Debug)]
 pub struct Claim {
     ty: JobType,
-    holder: Holder,
+    /// The holders of the jobs, in order, and how many each wants.
+    holders: Vec<(Holder, usize)>,
     horizon_ms: i64,
     op: Op,
     locks: Vec<JobLock>,
@@ -92,6 +93,8 @@ struct Memo {
 pub struct Accepted {
     /// The argument of the holder's later calls.
     pub job: Job,
+    /// Its holder.
+    pub holder: Holder,
     /// The job's data.
     pub data: Bytes,
     /// Runs in a row that ended with a silent holder, or failed and put the job back.
@@ -142,8 +145,10 @@ impl Claim {
         lock: JobLock,
         (since_ms, asked_ms): (i64, Option<i64>),
     ) -> Accepted {
+        let holder = header.last.as_ref().map(|run| run.holder.clone());
         Accepted {
             job: Job::new(self.ty.clone(), id, lock, header.attempts),
+            holder: holder.unwrap_or_else(|| self.holder(0)),
             data,
             stalls: header.stalls,
             due_ms: header.due_ms,
@@ -153,6 +158,16 @@ impl Claim {
             ready_ms: since_ms.max(header.due_ms),
             claimed_at: self.drawn_at,
         }
+    }
+
+    /// The holder of the nth job.
+    fn holder(&self, nth: usize) -> Holder {
+        let mut before = 0;
+        let found = self.holders.iter().find(|(_, count)| {
+            before += count;
+            nth < before
+        });
+        found.unwrap_or(&self.holders[0]).0.clone()
     }
 
     /// The locks of this try. One that starts over has others, so that a note about a job of an earlier try which was
@@ -170,21 +185,21 @@ impl Claim {
 impl Jobs {
     /// A claim for up to `count` jobs that are due now.
     pub fn claim(&self, ty: &JobType, holder: &Holder, count: usize) -> Claim {
-        self.claim_for(ty, holder, count, 0)
+        self.claim_for(ty, vec![(holder.clone(), count)], 0)
     }
 
-    /// A claim of an acceptor, which is notified when the jobs are removed.
+    /// A claim of an acceptor, which is notified when the jobs are removed. There is at least one holder.
     pub(crate) fn claim_for(
         &self,
         ty: &JobType,
-        holder: &Holder,
-        count: usize,
+        holders: Vec<(Holder, usize)>,
         acceptor: u64,
     ) -> Claim {
         let op = self.op();
+        let count = holders.iter().map(|(_, count)| count).sum();
         Claim {
             ty: ty.clone(),
-            holder: holder.clone(),
+            holders,
             horizon_ms: op.now_ms,
             turn: self.turns().draw(ty, op.seed()),
             op,

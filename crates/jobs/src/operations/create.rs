@@ -33,7 +33,7 @@ pub struct Add {
     pub lane: Option<Lane>,
     /// Its priority.
     pub class: Class,
-    /// Whose job it is; shown, and of no other effect.
+    /// Whose job it is.
     pub tenant: Option<Tenant>,
     /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run.
     pub key: Option<LimitName>,

@@ -118,18 +118,29 @@ impl Jobs {
 
     /// The last runs of a job, oldest first: up to ten and the current one.
     pub async fn history(&self, ty: &JobType, id: &JobId) -> Result<Vec<Attempt>> {
-        self.read("history", |tx| async move {
-            let header = self.header(&tx, ty, id).await?.ok_or(Error::NotFound)?;
-            let range = self.keys().attempts(ty, id);
-            let rows = tx.get_range(range, RangeOptions::default()).collect();
-            let mut attempts = Vec::new();
-            for row in rows.await? {
-                attempts.push(Attempt::decode(row.value)?);
-            }
-            attempts.extend(header.last.clone());
-            Ok(attempts)
-        })
+        self.read(
+            "history",
+            |tx| async move { self.history_in(&tx, ty, id).await },
+        )
         .await
+    }
+
+    /// [`Self::history`] in the caller's transaction.
+    pub async fn history_in(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        id: &JobId,
+    ) -> Result<Vec<Attempt>> {
+        let header = self.header(tx, ty, id).await?.ok_or(Error::NotFound)?;
+        let range = self.keys().attempts(ty, id);
+        let rows = tx.get_range(range, RangeOptions::default()).collect();
+        let mut attempts = Vec::new();
+        for row in rows.await? {
+            attempts.push(Attempt::decode(row.value)?);
+        }
+        attempts.extend(header.last.clone());
+        Ok(attempts)
     }
 
     /// The bytes of a blob. Chunks are read by snapshot: replacing them writes the header, which

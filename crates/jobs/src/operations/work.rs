@@ -86,6 +86,37 @@ impl Jobs {
         Ok(held)
     }
 
+    /// [`Self::update`] in the caller's transaction, by a holder in another process that knows only its lock. Not
+    /// recognised when it is retried: it writes the same again. So it leaves no trace to clean up.
+    pub async fn beat_with_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+        data: Option<Bytes>,
+    ) -> Result<Held> {
+        check_data(data.as_ref())?;
+        if data.is_none() {
+            return self.keep_in(tx, op, job).await;
+        }
+        let read = (
+            self.header(tx, &job.ty, &job.id),
+            self.timeout_in(tx, &job.ty),
+        );
+        let (mut header, timeout) = try_join(read.0, read.1).await?;
+        let event = Event::Update {
+            lock: job.lock,
+            data,
+            repeated: false,
+        };
+        let mut effects = self.effects(tx, op.now_ms).await?;
+        let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
+        effects.beat(&job.ty, &job.id, timeout);
+        job.run.promise(timeout, tx.commit_stamp());
+        effects.flush(op).await?;
+        Ok(held(reply, header.as_deref(), job.lock))
+    }
+
     /// A heartbeat without other writes, which no retry needs to recognise. The row it writes is also
     /// its fence: taking the job away clears it. So writes to only the header, for another run or a
     /// subscriber, do not conflict.
@@ -244,7 +275,7 @@ impl Jobs {
             let event = Event::Finish {
                 lock: job.lock,
                 finish: finish.clone(),
-                repeated: tx.maybe_committed() && self.has_ended(tx, job).await?,
+                repeated: tx.maybe_committed() && self.has_ended_in(tx, job).await?,
             };
             let there = header.is_some();
             answers.push(match effects.run(&job.ty, &job.id, header, event) {
@@ -265,6 +296,17 @@ impl Jobs {
         Ok(answers)
     }
 
+    /// Whether the holder has ended this run, as far as the history goes back: an outdated lock may be that of a holder
+    /// that repeats its request.
+    pub async fn has_ended(&self, job: &Job) -> Result<bool> {
+        self.read("has_ended", |tx| async move {
+            let last = self.header(&tx, &job.ty, &job.id).await?;
+            let last = last.is_some_and(|header| header.was_ended_by(job.lock));
+            Ok(last || self.has_ended_in(&tx, job).await?)
+        })
+        .await
+    }
+
     /// Whether an earlier try of this call was committed. By a snapshot read: the outcome of an earlier
     /// try no longer changes, and the header is the fence.
     async fn was_called(&self, tx: &Transaction, job: &Job, op: &Op) -> Result<bool> {
@@ -280,7 +322,7 @@ impl Jobs {
 
     /// Whether the history has this lock's run as ended. That never changes, so by a snapshot read. A
     /// job deleted when it finished has no history: this process remembers it instead.
-    async fn has_ended(&self, tx: &Transaction, job: &Job) -> Result<bool> {
+    async fn has_ended_in(&self, tx: &Transaction, job: &Job) -> Result<bool> {
         if self.deleted().contains(job.lock) {
             return Ok(true);
         }

@@ -35,6 +35,7 @@
 //! An acceptor that is woken while none of its workers waits wakes another ([`Jobs::remove_sleeper`]): the job still
 //! needs a worker.
 
+mod deliver;
 mod handle;
 
 use std::collections::VecDeque;
@@ -52,11 +53,9 @@ use crate::services::interrupts::Runs;
 use crate::services::pause::Pause;
 use crate::services::type_watcher::{changed_or_never, watch_or_poll};
 use crate::testing::planted::Bug;
-use crate::{
-    Accepted, Claim, Claimed, Error, Finish, Held, Holder, Job, JobType, Jobs, Result, telemetry,
-};
+use crate::{Accepted, Claim, Claimed, Error, Finish, Held, Holder, Job, JobType, Jobs, Result};
 
-use handle::{Delivery, Ended, Request, Wanted};
+use handle::{Ended, Request, Wanted};
 
 pub use handle::AcceptorHandle;
 
@@ -95,6 +94,8 @@ pub struct Acceptor {
 
 /// What a claim that finds no jobs does next.
 enum Sleep {
+    /// No worker would wait.
+    Never,
     Linger,
     /// Writes the SLEEPER row of this number.
     Announce(u64),
@@ -157,6 +158,8 @@ impl Acceptor {
                     self.end_runs().await;
                     continue;
                 }
+                // Its worker has stopped waiting.
+                self.remove_sleeper().await;
                 if self.idle(&token).await {
                     continue;
                 }
@@ -191,6 +194,10 @@ impl Acceptor {
         match request {
             Request::Accept(wanted) => self.waiting.push_back(wanted),
             Request::Finish(ended) => self.ended.push_back(*ended),
+            Request::Both(ended, wanted) => {
+                self.ended.extend(ended);
+                self.waiting.push_back(wanted);
+            }
         }
     }
 
@@ -227,12 +234,13 @@ impl Acceptor {
             self.deliver(jobs).await;
             return Ok(None);
         }
-        let wanted: usize = self.waiting.iter().map(|wanted| wanted.count).sum();
-        let claim = (self.jobs).claim_for(&self.ty, &self.holder, wanted, self.runs.number);
+        let claim = (self.jobs).claim_for(&self.ty, self.holders(), self.runs.number);
         self.runs.claim(self.jobs.planted());
         let (sleeper, ended) = (self.sleeper, self.take_ended());
         let linger = LINGER_PAUSES.get(self.lingered).copied();
+        let polls = self.waiting.iter().all(|wanted| wanted.once);
         let sleep = match (sleeper, linger) {
+            _ if polls => Sleep::Never,
             (Some(sleeper), _) => Sleep::Watch(sleeper),
             (None, None) => Sleep::Announce(self.jobs.op().seed()),
             (None, Some(_)) => Sleep::Linger,
@@ -252,6 +260,9 @@ impl Acceptor {
             self.unsure = Some(claim);
         } else {
             self.runs.settle();
+        }
+        if matches!(&result, Ok((claimed, _)) if claimed.is_idle()) {
+            self.answer_polls();
         }
         match (result, sleep) {
             (Ok((claimed, _)), _) if !claimed.jobs.is_empty() => {
@@ -274,6 +285,7 @@ impl Acceptor {
                 (self.sleeper, self.polls) = (Some(sleeper), 0);
                 Ok(None)
             }
+            (Ok(_), Sleep::Never) => Ok(None),
             (Ok(_), Sleep::Linger) => {
                 self.lingered += 1;
                 tokio::time::sleep(linger.unwrap_or_default()).await;
@@ -304,7 +316,7 @@ impl Acceptor {
                 let claimed = self.jobs.accept_in(&tx, claim).await?;
                 let mut watch = None;
                 match *sleep {
-                    Sleep::Linger => {}
+                    Sleep::Never | Sleep::Linger => {}
                     Sleep::Announce(sleeper) => {
                         if claimed.is_idle() {
                             self.jobs.add_sleeper_in(&tx, &self.ty, sleeper);
@@ -380,6 +392,9 @@ impl Acceptor {
                 Woken::Stop => return false,
                 Woken::Requested => {
                     self.gather();
+                    if self.waiting.iter().any(|wanted| wanted.once) {
+                        break;
+                    }
                     self.end_runs().await;
                 }
                 Woken::Returned(jobs) => self.give_back(jobs).await,
@@ -411,43 +426,6 @@ impl Acceptor {
         }
         debug_assert!(millis(wait) >= 0, "a wait is not negative");
         Instant::now() + wait
-    }
-
-    /// Hands jobs to waiting workers, first come, first served.
-    async fn deliver(&mut self, jobs: Vec<Accepted>) {
-        let ready = jobs.iter().map(|job| job.ready_ms);
-        telemetry::accepted(&self.ty, ready, self.jobs.clock().now_ms());
-        let mut jobs = jobs.into_iter();
-        while jobs.len() > 0 {
-            let Some(request) = self.waiting.pop_front() else {
-                return self.give_back(jobs.collect()).await;
-            };
-            if request.reply.is_closed() {
-                continue;
-            }
-            let delivery = Delivery {
-                jobs: jobs.by_ref().take(request.count).collect(),
-                returns: self.returns.clone(),
-            };
-            // If the worker has just stopped waiting, dropping the delivery returns the jobs.
-            let _ = request.reply.send(delivery);
-        }
-    }
-
-    /// Makes jobs pending again that no worker waits for.
-    async fn give_back(&self, jobs: Vec<Accepted>) {
-        let finishes: Vec<(Job, Finish)> = (jobs.into_iter())
-            .map(|accepted| {
-                let finish = Finish {
-                    reason: Some("no worker waited for it any more".into()),
-                    ..Finish::again(accepted.due_ms)
-                };
-                (accepted.job, finish)
-            })
-            .collect();
-        if let Err(error) = self.jobs.finish_many(&finishes).await {
-            tracing::warn!(job.ty = %self.ty, error = %error.chain(), "cannot put jobs back");
-        }
     }
 
     /// Stops: ends runs, and gives back jobs that no worker took.

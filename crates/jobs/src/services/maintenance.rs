@@ -23,6 +23,8 @@ pub struct Maintenance {
     jobs: Jobs,
     options: Options,
     served: BTreeMap<JobType, Watch>,
+    /// Types whose names begin like this are served, too, whenever they are registered.
+    prefix: Option<&'static str>,
     watcher: TypeWatcher,
     types: Types,
 }
@@ -44,9 +46,17 @@ impl Maintenance {
             jobs,
             options,
             served: BTreeMap::new(),
+            prefix: None,
             watcher,
             types,
         }
+    }
+
+    /// Serves all types whose names begin with `prefix`, as [`Self::serve`] does, from when they are registered.
+    #[must_use]
+    pub fn serve_prefix(self, prefix: &'static str) -> Self {
+        let prefix = Some(prefix);
+        Self { prefix, ..self }
     }
 
     /// Serves a type whose [`StallPolicy`](crate::StallPolicy) decides about abandoned jobs.
@@ -58,16 +68,8 @@ impl Maintenance {
     /// Serves a type whose `hook` decides about abandoned jobs.
     #[must_use]
     pub fn serve_with(mut self, ty: JobType, hook: impl StallHook + 'static) -> Self {
-        let (jobs, options, hook) = (self.jobs.clone(), self.options.clone(), Arc::new(hook));
-        let name = ty.clone();
-        let watch = move |stop: CancellationToken| -> BoxFuture<'static, ()> {
-            let (jobs, options, hook) = (jobs.clone(), options.clone(), Arc::clone(&hook));
-            let ty = name.clone();
-            Box::pin(async move {
-                Box::pin(monitor_type(&jobs, &ty, &*hook, &options, &stop)).await;
-            })
-        };
-        self.served.insert(ty, Arc::new(watch));
+        let watch = watch(&self.jobs, &self.options, &ty, hook);
+        self.served.insert(ty, watch);
         self
     }
 
@@ -80,10 +82,11 @@ impl Maintenance {
     pub async fn run(self, token: CancellationToken) {
         let Self {
             jobs,
-            served,
+            options,
+            mut served,
+            prefix,
             watcher,
             mut types,
-            ..
         } = self;
         let mut tasks = JoinSet::new();
         let mut monitors: BTreeMap<JobType, (CancellationToken, Id)> = BTreeMap::new();
@@ -99,6 +102,12 @@ impl Maintenance {
                 }
                 keep
             });
+            for ty in registered.keys() {
+                if prefix.is_some_and(|prefix| ty.as_str().starts_with(prefix)) {
+                    let new = || watch(&jobs, &options, ty, ByPolicy);
+                    served.entry(ty.clone()).or_insert_with(new);
+                }
+            }
             for (ty, watch) in &served {
                 if registered.contains_key(ty) && !monitors.contains_key(ty) {
                     let stop = token.child_token();
@@ -123,4 +132,16 @@ impl Maintenance {
         }
         while tasks.join_next().await.is_some() {}
     }
+}
+
+fn watch(jobs: &Jobs, options: &Options, ty: &JobType, hook: impl StallHook + 'static) -> Watch {
+    let (jobs, options, hook) = (jobs.clone(), options.clone(), Arc::new(hook));
+    let ty = ty.clone();
+    Arc::new(move |stop| {
+        let (jobs, options, hook) = (jobs.clone(), options.clone(), Arc::clone(&hook));
+        let ty = ty.clone();
+        Box::pin(async move {
+            Box::pin(monitor_type(&jobs, &ty, &*hook, &options, &stop)).await;
+        })
+    })
 }

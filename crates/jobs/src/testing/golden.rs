@@ -223,6 +223,7 @@ impl Script {
                     dead: args.take_key("dead").is_some(),
                     reason: args.take_key("reason").map(str::to_owned),
                     limits: None,
+                    unused: false,
                 };
                 self.held(self.jobs.finish(job, finish))?
             }

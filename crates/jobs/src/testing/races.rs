@@ -498,7 +498,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.stall().await)
             .or(World::new(rng, mistake).await.keep().await)
             .or(World::new(rng, mistake).await.follow().await)
-            .or(World::new(rng, mistake).await.end_asleep().await)
+            .or(Box::pin(World::new(rng, mistake).await.end_asleep()).await)
             .or(World::new(rng, mistake).await.interrupt_early().await)
             .or(World::new(rng, mistake).await.hand_over().await)
             .or(World::new(rng, mistake).await.leave().await)

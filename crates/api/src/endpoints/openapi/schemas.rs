@@ -1,5 +1,7 @@
 //! Schemas of parameters and request bodies.
 
+mod jobs;
+
 use serde_json::{Value, json};
 
 pub(super) fn parameter(name: &str) -> Value {
@@ -14,11 +16,19 @@ pub(super) fn parameter(name: &str) -> Value {
         "heartbeat" => json!({"type": "integer", "minimum": 1}),
         "include_docs" | "conflicts" | "deleted_conflicts" | "descending" | "inclusive_end"
         | "revs" | "revs_info" | "latest" | "meta" | "local_seq" | "attachments" | "new_edits"
-        | "update_seq" | "async" | "basic" => json!({"type": "boolean"}),
+        | "update_seq" | "async" | "basic" | "data" => json!({"type": "boolean"}),
         "sort" => json!({"enum": [
             "state", "id", "type", "source", "target", "lag", "rate", "next_try", "last_updated",
         ]}),
         "state" => json!({"enum": ["pending", "running", "delivered", "dead"]}),
+        "type" => {
+            json!({"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,59}$", "examples": ["mail"]})
+        }
+        "job_state" => json!({"enum": ["pending", "running", "finished", "dead"]}),
+        "schedule" | "token" => {
+            json!({"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$", "examples": ["nightly"]})
+        }
+        "timeout_sec" => json!({"type": "number", "minimum": 0, "maximum": 60}),
         "feed" => json!({"enum": ["normal", "longpoll", "continuous", "eventsource"]}),
         "filter" => json!({"enum": ["_doc_ids", "_selector", "_design"]}),
         "style" => json!({"enum": ["main_only", "all_docs"]}),
@@ -37,7 +47,12 @@ const REPLICATOR: &str = "^([a-z][a-z0-9_$()+-]*/)?_replicator$";
 const RULES: &str = "^(spiegel|([a-z][a-z0-9_$()+-]*/)?_rules)$";
 const DATABASE: &str = "^(_users|spiegel|([a-z][a-z0-9_$()+-]*/)?(_replicator|_rules))$";
 
-pub(super) fn body(path: &str) -> Value {
+const OF_JOBS: [&str; 3] = ["/_jobs/", "/_schedules/", "/_tokens"];
+
+pub(super) fn body(path: &str, method: &str) -> Value {
+    if OF_JOBS.iter().any(|of| path.starts_with(of)) {
+        return jobs::body(path, method);
+    }
     let object = || json!({"type": "object"});
     let texts = || json!({"type": "array", "items": {"type": "string"}});
     let part = path.rsplit('/').next().unwrap_or_default();

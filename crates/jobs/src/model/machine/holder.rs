@@ -122,10 +122,10 @@ pub(super) fn finish(
         new.limit_by(key.map(|key| key.0), pool.map(|pool| pool.0), cx);
     }
     let back_off = finish.failed && finish.again_ms.is_some();
-    new.stalls = if back_off {
-        new.stalls.saturating_add(1)
-    } else {
-        0
+    new.stalls = match (back_off, finish.unused) {
+        (true, _) => new.stalls.saturating_add(1),
+        (false, true) => new.stalls,
+        (false, false) => 0,
     };
     let outcome = match finish.again_ms {
         Some(due_ms) => {

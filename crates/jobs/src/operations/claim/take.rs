@@ -161,7 +161,7 @@ impl Jobs {
             let event = match admission {
                 Admission::Start(slots) => Event::Accept {
                     lock: *lock,
-                    holder: claim.holder.clone(),
+                    holder: claim.holder(jobs.len()),
                     slots,
                 },
                 Admission::Hold(taken, wait) => {

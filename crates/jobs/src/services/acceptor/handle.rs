@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::model::header::check_data;
 use crate::operations::work::CLAIM_JOBS_MAX;
-use crate::{Accepted, Error, Finish, Held, Job, Jobs, Result};
+use crate::{Accepted, Error, Finish, Held, Holder, Job, Jobs, Result};
 
 /// A run that ends with more data than this gets its own transaction.
 const SHARED_DATA_BYTES_MAX: usize = 4_096;
@@ -25,12 +25,18 @@ pub struct AcceptorHandle {
 pub(super) enum Request {
     Accept(Wanted),
     Finish(Box<Ended>),
+    /// In one transaction.
+    Both(Vec<Ended>, Wanted),
 }
 
 /// A worker that waits for jobs.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) count: usize,
+    /// As whom to claim; `None` is the acceptor's own holder.
+    pub(super) holder: Option<Holder>,
+    /// Does not wait: is answered by the first claim that finds nothing.
+    pub(super) once: bool,
     pub(super) reply: oneshot::Sender<Delivery>,
 }
 
@@ -65,35 +71,127 @@ impl Delivery {
     }
 }
 
-impl AcceptorHandle {
-    pub(super) fn new(jobs: Jobs, requests: mpsc::Sender<Request>) -> Self {
-        Self { jobs, requests }
+impl Wanted {
+    fn new(
+        holder: Option<Holder>,
+        count: usize,
+        wait: Duration,
+    ) -> (Self, oneshot::Receiver<Delivery>) {
+        let (reply, delivered) = oneshot::channel();
+        let wanted = Self {
+            count: count.clamp(1, CLAIM_JOBS_MAX),
+            holder,
+            once: wait.is_zero(),
+            reply,
+        };
+        (wanted, delivered)
+    }
+}
+
+/// How long a caller waits for jobs; `None` until the next claim.
+struct Deadline(Option<Instant>);
+
+impl Deadline {
+    fn after(wait: Duration) -> Self {
+        Self((!wait.is_zero()).then(|| Instant::now() + wait.min(WAIT_MAX)))
     }
 
-    /// Up to `count` jobs, at least one, as soon as any are due; none after `wait`. Dropping the future
-    /// loses no job.
-    pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
-        let (reply, mut delivered) = oneshot::channel();
-        let deadline = Instant::now() + wait.min(WAIT_MAX);
-        let request = Request::Accept(Wanted {
-            count: count.clamp(1, CLAIM_JOBS_MAX),
-            reply,
-        });
-        match tokio::time::timeout_at(deadline, self.requests.send(request)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(Error::Stopped),
-            Err(_) => return Ok(Vec::new()),
+    /// `None` when the time is over.
+    async fn limit<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        match self.0 {
+            Some(at) => tokio::time::timeout_at(at, work).await.ok(),
+            None => Some(work.await),
         }
-        match tokio::time::timeout_at(deadline, &mut delivered).await {
-            Ok(Ok(delivery)) => Ok(delivery.take()),
-            Ok(Err(_)) => Err(Error::Stopped),
-            Err(_) => {
+    }
+
+    async fn wait(&self, mut delivered: oneshot::Receiver<Delivery>) -> Result<Vec<Accepted>> {
+        match self.limit(&mut delivered).await {
+            Some(Ok(delivery)) => Ok(delivery.take()),
+            Some(Err(_)) => Err(Error::Stopped),
+            None => {
                 delivered.close();
                 Ok(delivered
                     .try_recv()
                     .map_or_else(|_| Vec::new(), Delivery::take))
             }
         }
+    }
+}
+
+impl AcceptorHandle {
+    pub(super) fn new(jobs: Jobs, requests: mpsc::Sender<Request>) -> Self {
+        Self { jobs, requests }
+    }
+
+    /// Up to `count` jobs, at least one, as soon as any are due; none after `wait`. Without a wait, those that are due
+    /// now. Dropping the future loses no job.
+    pub async fn accept(&self, count: usize, wait: Duration) -> Result<Vec<Accepted>> {
+        self.accept_as(None, count, wait).await
+    }
+
+    /// [`Self::accept`] as another holder than the acceptor's.
+    pub async fn accept_as(
+        &self,
+        holder: Option<Holder>,
+        count: usize,
+        wait: Duration,
+    ) -> Result<Vec<Accepted>> {
+        let (wanted, delivered) = Wanted::new(holder, count, wait);
+        let deadline = Deadline::after(wait);
+        match deadline
+            .limit(self.requests.send(Request::Accept(wanted)))
+            .await
+        {
+            Some(Ok(())) => deadline.wait(delivered).await,
+            Some(Err(_)) => Err(Error::Stopped),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Ends runs and claims jobs, in one transaction if the runs end with little data. The answers, one for each run,
+    /// are those of [`Jobs::finish_many`].
+    pub async fn finish_and_accept(
+        &self,
+        runs: Vec<(Job, Finish)>,
+        holder: Option<Holder>,
+        count: usize,
+        wait: Duration,
+    ) -> Result<(Vec<Result<Held>>, Vec<Accepted>)> {
+        let bytes = |(_, finish): &(Job, Finish)| finish.data.as_ref().map_or(0, bytes::Bytes::len);
+        if runs.iter().map(bytes).sum::<usize>() > SHARED_DATA_BYTES_MAX {
+            let held = self.jobs.finish_many(&runs).await?;
+            // The runs have ended, whatever becomes of the claim.
+            let jobs = self.accept_as(holder, count, wait).await;
+            return Ok((held, jobs.unwrap_or_default()));
+        }
+        let (wanted, delivered) = Wanted::new(holder, count, wait);
+        let (ended, answers): (Vec<_>, Vec<_>) = (runs.iter().cloned())
+            .map(|(job, finish)| {
+                let (reply, answer) = oneshot::channel();
+                (Ended { job, finish, reply }, answer)
+            })
+            .unzip();
+        let deadline = Deadline::after(wait);
+        let (mut held, mut left) = (Vec::with_capacity(runs.len()), runs.into_iter());
+        if self
+            .requests
+            .send(Request::Both(ended, wanted))
+            .await
+            .is_ok()
+        {
+            for answer in answers {
+                let Ok(answer) = answer.await else { break };
+                held.push(answer);
+                left.next();
+            }
+        }
+        // The service was stopped; end the others without it.
+        let left: Vec<_> = left.collect();
+        if !left.is_empty() {
+            held.extend(self.jobs.finish_many(&left).await?);
+            return Ok((held, Vec::new()));
+        }
+        Ok((held, deadline.wait(delivered).await.unwrap_or_default()))
     }
 
     /// [`Jobs::finish`], in one transaction with concurrent requests of this process. A worker that joins

@@ -152,6 +152,7 @@ impl Call {
                         dead: end.dead,
                         again_ms: end.again.map(|when| when.ms(now_ms)),
                         data: end.data,
+                        unused: false,
                     };
                     Some((run(*number)?, ended))
                 });
@@ -441,8 +442,7 @@ impl Ended {
             again_ms: self.again_ms,
             failed: self.failed,
             dead: self.dead,
-            reason: None,
-            limits: None,
+            ..Finish::default()
         }
     }
 }

@@ -1,0 +1,82 @@
+//! `/_jobs`: jobs of users.
+
+mod claimed;
+mod feed;
+mod reading;
+pub(super) mod schedules;
+pub(super) mod tokens;
+mod types;
+mod working;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use queue::{Raw, Type, TypeName};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::Error;
+use crate::call::Call;
+use crate::reply::{self, Reply};
+use crate::route::{JobPart, QueueRoute, TypePart};
+
+pub(crate) async fn answer(call: &mut Call, route: &QueueRoute) -> Result<Reply, Error> {
+    match route {
+        QueueRoute::Types => types::list(call).await,
+        QueueRoute::Type(ty) => types::of_type(call, &name(ty)?).await,
+        QueueRoute::Part(ty, part) => {
+            let ty = find(call, ty).await?;
+            match part {
+                TypePart::Info => types::info(call, &ty).await,
+                TypePart::Claim => working::claim(call, &ty).await,
+                TypePart::Beat => working::beat(call, &ty).await,
+                TypePart::Finish => working::finish(call, &ty).await,
+                TypePart::Retry => types::retry(call, &ty).await,
+                TypePart::Pause => types::pause(call, &ty, true).await,
+                TypePart::Resume => types::pause(call, &ty, false).await,
+                TypePart::Feed => feed::feed(call, &ty).await,
+            }
+        }
+        QueueRoute::Job(ty, id) => reading::job(call, &*find(call, ty).await?, id).await,
+        QueueRoute::JobPart(ty, id, JobPart::Wait) => {
+            reading::wait(call, &*find(call, ty).await?, id).await
+        }
+        QueueRoute::JobPart(ty, id, JobPart::Retry) => {
+            call.allow("POST")?;
+            call.shared.queue.retry(&*find(call, ty).await?, id).await?;
+            Ok(reply::ok(&json!({"ok": true})))
+        }
+    }
+}
+
+fn name(ty: &str) -> Result<TypeName, Error> {
+    Ok(TypeName::new(ty)?)
+}
+
+async fn find(call: &Call, ty: &str) -> Result<Arc<Type>, Error> {
+    Ok(call.shared.queue.find(&name(ty)?).await?)
+}
+
+/// Reads the JSON of the body; what is unknown in it is named.
+async fn body<T: DeserializeOwned + Send + 'static>(call: &mut Call) -> Result<T, Error> {
+    call.check_json()?;
+    call.parse(|text| serde_json::from_str(text).map_err(|error| refused(&error)))
+        .await
+}
+
+fn refused(error: &serde_json::Error) -> Error {
+    if error.is_data() {
+        return Error::bad_request(error.to_string());
+    }
+    Error::not_json()
+}
+
+fn time(ms: i64) -> String {
+    let time = Timestamp::from_millisecond(ms).unwrap_or_default();
+    format!("{time:.3}")
+}
+
+/// For `Option<Raw>` members: `null` if there is none.
+fn or_null(raw: Option<Raw>) -> Raw {
+    raw.unwrap_or_default()
+}

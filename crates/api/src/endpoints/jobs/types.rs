@@ -1,0 +1,201 @@
+//! Types: their settings, their numbers, adding jobs, and what operators do to all jobs of a type.
+
+use http::{HeaderName, Method, StatusCode};
+use jobs::State;
+use queue::{IDS_MAX, NewJob, Numbers, Settings, Type, TypeName};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{body, reading, refused, time};
+use crate::call::Call;
+use crate::reply::{self, Reply};
+use crate::{Error, access};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const KEY_BYTES_MAX: usize = 256;
+
+pub(super) async fn list(call: &Call) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let (queue, caller) = (&call.shared.queue, call.caller());
+    let mut types = Vec::new();
+    for ty in queue.types().await? {
+        if access::reads(call, &ty) {
+            types.push(shown(&ty, queue.numbers(&ty).await?));
+        }
+    }
+    if caller.is_admin() {
+        for (name, numbers) in queue.own_types().await? {
+            let mut row = json!({"type": name, "internal": true});
+            add_numbers(&mut row, numbers);
+            types.push(row);
+        }
+    }
+    Ok(reply::ok(&json!({"types": types})))
+}
+
+/// `/_jobs/{type}`
+pub(super) async fn of_type(call: &mut Call, name: &TypeName) -> Result<Reply, Error> {
+    call.allow("GET,HEAD,POST,PUT")?;
+    if call.method == Method::PUT {
+        return put(call, name).await;
+    }
+    let ty = call.shared.queue.find(name).await?;
+    match call.method {
+        Method::POST => add(call, &ty).await,
+        _ => reading::list(call, &ty).await,
+    }
+}
+
+async fn put(call: &mut Call, name: &TypeName) -> Result<Reply, Error> {
+    call.check_json()?;
+    let settings: Settings = call.parse(parse_settings).await?;
+    let made = call.shared.queue.put_type(name, &settings).await?;
+    let status = if made {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok(reply::json(status, &json!({"ok": true})))
+}
+
+fn parse_settings(text: &str) -> Result<Settings, Error> {
+    if text.trim().is_empty() {
+        return Ok(Settings::default());
+    }
+    serde_json::from_str(text).map_err(|error| refused(&error))
+}
+
+/// One job, or many as `{"jobs": [...]}`.
+async fn add(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
+    call.check_json()?;
+    let repeat = call.header(&IDEMPOTENCY_KEY).map(str::to_owned);
+    if repeat
+        .as_ref()
+        .is_some_and(|key| !(1..=KEY_BYTES_MAX).contains(&key.len()))
+    {
+        return Err(Error::bad_request(format!(
+            "`Idempotency-Key` must have from 1 to {KEY_BYTES_MAX} characters"
+        )));
+    }
+    // Another caller's key is another key.
+    let repeat = repeat.map(|key| {
+        format!(
+            "{}\0{key}",
+            call.caller().name.as_deref().unwrap_or_default()
+        )
+    });
+    let (new, many) = call.parse(parse_jobs).await?;
+    let mut answers = call.shared.queue.add(ty, new, repeat.as_deref()).await?;
+    if !many {
+        let id = answers.pop().unwrap_or(Err((None, queue::Error::NoJob)));
+        let id = id.map_err(|(_, error)| error)?;
+        return Ok(reply::json(
+            StatusCode::CREATED,
+            &json!({"ok": true, "id": id}),
+        ));
+    }
+    let rows = answers.into_iter().map(|answer| match answer {
+        Ok(id) => json!({"ok": true, "id": id}),
+        Err((id, error)) => {
+            let mut row = Error::from(error).to_json();
+            row["id"] = id.into();
+            row
+        }
+    });
+    let rows: Vec<Value> = rows.collect();
+    Ok(reply::json(StatusCode::CREATED, &json!({"results": rows})))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Many {
+    jobs: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    jobs: Option<serde::de::IgnoredAny>,
+}
+
+type New = Vec<queue::Result<NewJob>>;
+
+fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
+    let kind: Kind = serde_json::from_str(text).map_err(|error| refused(&error))?;
+    if kind.jobs.is_none() {
+        let one: NewJob = serde_json::from_str(text).map_err(|error| refused(&error))?;
+        return Ok((vec![Ok(one)], false));
+    }
+    let many: Many = serde_json::from_str(text).map_err(|error| refused(&error))?;
+    if many.jobs.len() > IDS_MAX {
+        let count = many.jobs.len();
+        return Err(Error::bad_request(format!(
+            "`jobs` has {count} entries; send at most {IDS_MAX} per request"
+        )));
+    }
+    let job = |raw: &RawValue| {
+        serde_json::from_str(raw.get()).map_err(|error| queue::Error::Invalid(error.to_string()))
+    };
+    Ok((many.jobs.iter().map(|raw| job(raw)).collect(), true))
+}
+
+pub(super) async fn info(call: &Call, ty: &Type) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let numbers = call.shared.queue.numbers(ty).await?;
+    Ok(reply::ok(&shown(ty, numbers)))
+}
+
+fn shown(ty: &Type, numbers: Numbers) -> Value {
+    let mut row = json!({
+        "type": ty.name.as_str(),
+        "internal": false,
+        "settings": ty.settings,
+        "paused": ty.paused,
+    });
+    add_numbers(&mut row, numbers);
+    row
+}
+
+fn add_numbers(row: &mut Value, numbers: Numbers) {
+    let Numbers { counts, backlog } = numbers;
+    row["counts"] = json!({
+        "pending": counts.pending, "running": counts.running, "finished": counts.finished, "dead": counts.dead,
+    });
+    row["totals"] = json!({
+        "created": counts.created_total, "started": counts.accepted_total, "finished": counts.finished_total,
+        "dead": counts.dead_total, "again": counts.again_total, "removed": counts.removed_total,
+    });
+    // Counted up to a limit.
+    row["due"] = backlog.due.into();
+    row["waiting_for_limits"] = backlog.held.into();
+    row["oldest_due"] = backlog.oldest_due_ms.map(time).into();
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RetryBody {
+    state: String,
+    error: Option<String>,
+}
+
+pub(super) async fn retry(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    let body: RetryBody = body(call).await?;
+    if reading::state(&body.state)? != State::Dead {
+        return Err(Error::bad_request(
+            "`state` must be dead: other jobs are not retried",
+        ));
+    }
+    let retried = call.shared.queue.retry_all(ty, body.error).await?;
+    if retried.goes_on {
+        let told = json!({"ok": true, "count": retried.count, "running": true});
+        return Ok(reply::json(StatusCode::ACCEPTED, &told));
+    }
+    Ok(reply::ok(&json!({"ok": true, "count": retried.count})))
+}
+
+pub(super) async fn pause(call: &Call, ty: &Type, paused: bool) -> Result<Reply, Error> {
+    call.allow("POST")?;
+    call.shared.queue.pause(&ty.name, paused).await?;
+    Ok(reply::ok(&json!({"ok": true})))
+}

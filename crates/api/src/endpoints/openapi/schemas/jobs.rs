@@ -1,0 +1,126 @@
+//! Bodies of requests for jobs.
+
+use serde_json::{Value, json};
+
+pub(super) fn body(path: &str, method: &str) -> Value {
+    match path.rsplit('/').next().unwrap_or_default() {
+        "{type}" if method == "put" => settings(),
+        "{type}" => {
+            let many = closed(
+                &json!({"jobs": {"type": "array", "maxItems": 500, "items": job()}}),
+                &["jobs"],
+            );
+            json!({"anyOf": [job(), many]})
+        }
+        "{schedule}" => {
+            let fields = json!({
+                "type": {"type": "string", "pattern": TYPE}, "job": job(), "cron": {"type": "string", "examples": ["30 4 * * mon-fri"]},
+                "every_sec": {"type": "number", "minimum": 1, "maximum": 1e9},
+                "zone": {"type": "string", "examples": ["Europe/Berlin"]},
+                "overlap": {"enum": ["skip", "queue"]}, "catch_up": {"enum": ["one", "all", "none"]},
+            });
+            closed(&fields, &["type", "job"])
+        }
+        "_tokens" => {
+            let fields = json!({
+                "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
+                "types": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": TYPE}},
+                "rights": {"type": "array", "minItems": 1, "items": {"enum": ["enqueue", "work", "read"]}},
+                "expires_sec": seconds(),
+            });
+            closed(&fields, &["name", "rights"])
+        }
+        "_claim" => {
+            let fields = json!({"worker": worker(), "count": count(), "wait_sec": wait()});
+            closed(&fields, &["worker"])
+        }
+        "_beat" => held(&json!({"progress": {}}), &json!({}), &[]),
+        "_finish" => {
+            let run = json!({
+                "outcome": {"enum": ["done", "failed", "again"]}, "result": {}, "error": {}, "delay_sec": seconds(),
+            });
+            let claim = json!({"claim": count(), "worker": worker(), "wait_sec": wait()});
+            held(&run, &claim, &["outcome"])
+        }
+        "_retry" if !path.contains("{id}") => {
+            let fields = json!({"state": {"enum": ["dead"]}, "error": {"type": "string"}});
+            closed(&fields, &["state"])
+        }
+        _ => json!({}),
+    }
+}
+
+const TYPE: &str = "^[a-z][a-z0-9_-]{0,59}$";
+
+fn job() -> Value {
+    let text = || json!({"type": "string", "minLength": 1});
+    let fields = json!({
+        "id": {"type": "string", "pattern": "^[^_]", "maxLength": 64}, "data": {}, "delay_sec": seconds(),
+        "due": {"type": "string", "format": "date-time"}, "class": {"enum": ["urgent", "normal", "bulk"]},
+        "tenant": text(), "key": text(), "on_exists": {"enum": ["replace", "keep", "earliest"]},
+    });
+    closed(&fields, &["data"])
+}
+
+fn settings() -> Value {
+    let names = || json!({"type": "array", "items": {"type": "string"}});
+    let whole = || json!({"type": "integer", "minimum": 0, "maximum": 10_000});
+    let retry = json!({
+        "limit": {"type": ["integer", "null"], "minimum": 0, "maximum": 1_000_000}, "delay_sec": seconds(),
+        "multiplier": {"type": "number", "minimum": 1, "maximum": 100}, "max_delay_sec": seconds(),
+        "jitter": {"type": "number", "minimum": 0, "maximum": 1},
+    });
+    let rate = closed(
+        &json!({"max": whole(), "per_sec": {"type": "number", "minimum": 0.001, "maximum": 1e9}}),
+        &["max", "per_sec"],
+    );
+    let roles = json!({"enqueue": names(), "work": names(), "read": names()});
+    let fields = json!({
+        "timeout_sec": {"type": "number", "minimum": 1, "maximum": 86_400},
+        "retention_sec": {"type": ["number", "null"], "minimum": 0, "maximum": 1e9},
+        "retry": closed(&retry, &[]),
+        "limits": {"type": "object", "additionalProperties": {"anyOf": [whole(), rate]}},
+        "roles": closed(&roles, &[]),
+        "max_pending": {"type": ["integer", "null"], "minimum": 1},
+        "max_data_bytes": {"type": "integer", "minimum": 1, "maximum": queue::DATA_BYTES_MAX},
+    });
+    closed(&fields, &[])
+}
+
+/// Held jobs with these members.
+fn held(of_job: &Value, beside: &Value, required: &[&str]) -> Value {
+    let text = json!({"type": "string"});
+    let mut fields = json!({"id": text, "lock": text});
+    merge(&mut fields, of_job);
+    let needed: Vec<&str> = ["id", "lock"].iter().chain(required).copied().collect();
+    let jobs = json!({"type": "array", "maxItems": 500, "items": closed(&fields, &needed)});
+    let mut body = json!({"jobs": jobs});
+    merge(&mut body, beside);
+    closed(&body, &["jobs"])
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    for (name, value) in from.as_object().into_iter().flatten() {
+        into[name] = value.clone();
+    }
+}
+
+fn closed(fields: &Value, required: &[&str]) -> Value {
+    json!({"type": "object", "properties": fields, "required": required, "additionalProperties": false})
+}
+
+fn worker() -> Value {
+    json!({"type": "string", "minLength": 1, "maxLength": 32})
+}
+
+fn count() -> Value {
+    json!({"type": "integer", "minimum": 1, "maximum": 500})
+}
+
+fn wait() -> Value {
+    json!({"type": "number", "minimum": 0, "maximum": 60, "examples": [0]})
+}
+
+fn seconds() -> Value {
+    json!({"type": "number", "minimum": 0, "maximum": 1e9})
+}

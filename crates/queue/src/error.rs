@@ -1,0 +1,84 @@
+//! Errors, by what the caller does next. Their texts are for clients.
+
+use jobs::{DATA_BYTES_MAX, JobType};
+use store::AsStoreError;
+
+use crate::TypeName;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// Fix the argument.
+    #[error("{0}")]
+    Invalid(String),
+    /// Send less.
+    #[error("{0}")]
+    TooLarge(String),
+    /// Make the type first.
+    #[error("there is no job type `{0}`; an administrator makes it with `PUT /_jobs/{0}`")]
+    NoType(TypeName),
+    #[error("there is no such job; it was removed, has expired, or never existed")]
+    NoJob,
+    #[error("{0}")]
+    NotFound(String),
+    /// Not in this state.
+    #[error("{0}")]
+    Conflict(String),
+    /// Try again later.
+    #[error(
+        "`{name}` has {max} pending jobs, its `max_pending`; add jobs when workers have caught up"
+    )]
+    Full { name: TypeName, max: u64 },
+    /// Try again, with another node.
+    #[error("the service is stopping; try again")]
+    Stopped,
+    #[error("the store failed")]
+    Store(#[from] store::Error),
+    /// A bug, or damage of the store.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Error {
+    pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {
+        Self::Store(store::Error::Corrupt {
+            message: what.to_string(),
+            source: None,
+        })
+    }
+}
+
+impl From<jobs::Error> for Error {
+    fn from(error: jobs::Error) -> Self {
+        let of_type = |ty: &JobType| TypeName::of(ty);
+        match error {
+            jobs::Error::NotFound => Self::NoJob,
+            jobs::Error::NoTypeTimeout(ty) => match of_type(&ty) {
+                Some(name) => Self::NoType(name),
+                None => Self::Internal(format!("the type {ty} is not registered")),
+            },
+            jobs::Error::TooLarge { what, max, .. } if max == DATA_BYTES_MAX => {
+                Self::TooLarge(format!(
+                    "{what}, progress, result and error together have more than 8 MiB; store large results elsewhere, and \
+                 their address here"
+                ))
+            }
+            error @ jobs::Error::TooLarge { .. } => Self::TooLarge(error.to_string()),
+            jobs::Error::Invalid(reason) => Self::Invalid(reason.to_owned()),
+            jobs::Error::Stopped => Self::Stopped,
+            jobs::Error::Store(error) => Self::Store(error),
+            // Answered for each job.
+            error @ jobs::Error::Halt => Self::Internal(error.to_string()),
+        }
+    }
+}
+
+impl AsStoreError for Error {
+    fn as_store_error(&self) -> Option<&store::Error> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}

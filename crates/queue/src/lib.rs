@@ -1,0 +1,39 @@
+//! Jobs of users: what the [queue](jobs) is to programs in other languages. A user's type has settings of its own, a job
+//! has data, progress, result and error as JSON, and the service decides about retries.
+//!
+//! Knows no HTTP: `api` parses requests and writes responses. Start reading at `types.rs`, `envelope.rs` and `work.rs`.
+
+mod add;
+mod cron;
+mod envelope;
+mod error;
+mod keys;
+mod lines;
+mod lock;
+mod manage;
+mod name;
+mod queue;
+mod read;
+mod row;
+mod schedules;
+mod seconds;
+mod settings;
+mod tokens;
+mod types;
+mod work;
+
+pub use add::{IDS_MAX, NewJob};
+pub use envelope::{Envelope, Raw};
+pub use error::{Error, Result};
+pub use manage::Retried;
+pub use name::TypeName;
+pub use queue::{PREFIX, Queue};
+pub use read::{Following, Listing, Numbers, Run, Shown};
+pub use schedules::{CatchUp, Fired, Overlap, Schedule, Scheduled, schedules_type};
+pub use seconds::Seconds;
+pub use settings::{DATA_BYTES_MAX, LimitSetting, RetryPolicy, Right, Roles, Settings};
+pub use tokens::{NewToken, Scope, Token};
+pub use types::Type;
+pub use work::{
+    Beat, BeatStatus, Beaten, Claim, Claimed, Ended, EndedStatus, Given, Outcome, WAIT_MAX,
+};

@@ -1,0 +1,80 @@
+//! Durations in requests and settings: seconds, possibly with a fraction.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Rounded to milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seconds(u64);
+
+/// About 30 years.
+const SECONDS_MAX: f64 = 1e9;
+
+impl Seconds {
+    pub const fn new(seconds: u64) -> Self {
+        Self(seconds * 1_000)
+    }
+
+    pub fn ms(self) -> u64 {
+        self.0
+    }
+
+    pub fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+
+    /// For clocks.
+    pub(crate) fn ms_signed(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+}
+
+impl<'de> Deserialize<'de> for Seconds {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let seconds = f64::deserialize(from)?;
+        if !(0.0..=SECONDS_MAX).contains(&seconds) {
+            return Err(de::Error::custom(format!(
+                "a duration must be from 0 to {SECONDS_MAX} seconds, not {seconds}"
+            )));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is in range"
+        )]
+        let ms = (seconds * 1_000.0).round() as u64;
+        Ok(Self(ms))
+    }
+}
+
+impl Serialize for Seconds {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_multiple_of(1_000) {
+            return to.serialize_u64(self.0 / 1_000);
+        }
+        to.serialize_f64(self.duration().as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_read_and_written() {
+        for (text, ms, shown) in [
+            ("1", 1_000, "1"),
+            ("0.25", 250, "0.25"),
+            ("0", 0, "0"),
+            ("2.0004", 2_000, "2"),
+        ] {
+            let seconds: Seconds = serde_json::from_str(text).unwrap();
+            assert_eq!(seconds.ms(), ms);
+            assert_eq!(serde_json::to_string(&seconds).unwrap(), shown);
+        }
+        for text in ["-1", "1e10", "\"1\"", "null"] {
+            assert!(serde_json::from_str::<Seconds>(text).is_err(), "{text}");
+        }
+    }
+}

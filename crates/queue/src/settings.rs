@@ -1,0 +1,295 @@
+//! Settings of a user's type, as clients write them.
+
+use std::collections::BTreeMap;
+
+use jobs::{Limit, LimitName, StallPolicy, TypeConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, Seconds};
+
+/// The highest `max_data_bytes`. The rest of what the queue stores is for progress, result and error.
+pub const DATA_BYTES_MAX: u64 = 8_000_000;
+const LIMITS_MAX: usize = 1_000;
+const ROLES_MAX: usize = 100;
+/// Below this, a slow worker could be mistaken for a dead one.
+const TIMEOUT_MIN: Seconds = Seconds::new(1);
+const TIMEOUT_MAX: Seconds = Seconds::new(24 * 3_600);
+/// The role that no setting can grant.
+const ADMIN_ROLE: &str = "_admin";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// A worker that sends no heartbeat for so long loses its job.
+    pub timeout_sec: Seconds,
+    /// How long finished jobs are kept; `null` until they are removed.
+    pub retention_sec: Option<Seconds>,
+    pub retry: RetryPolicy,
+    /// How many jobs with a key run at once, or start per period.
+    pub limits: BTreeMap<String, LimitSetting>,
+    pub roles: Roles,
+    /// More jobs are refused while so many are pending.
+    pub max_pending: Option<u64>,
+    /// Maximum size of a job's data, of its result, and of its progress.
+    pub max_data_bytes: u64,
+}
+
+/// When a failed job is retried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetryPolicy {
+    /// A job that fails more often in a row is dead; `null` for no limit.
+    pub limit: Option<u32>,
+    /// The delay after the first failure, multiplied with each further one.
+    pub delay_sec: Seconds,
+    pub multiplier: f64,
+    pub max_delay_sec: Seconds,
+    /// The fraction by which a delay may be shorter.
+    pub jitter: f64,
+}
+
+/// A number of concurrent runs, or of starts per period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a limit must be a number, or {\"max\": number, \"per_sec\": seconds}"
+)]
+pub enum LimitSetting {
+    AtOnce(u32),
+    Rate(Rate),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    max: u32,
+    per_sec: Seconds,
+}
+
+/// Who may do what, by roles. Server administrators may do everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Roles {
+    pub enqueue: Vec<String>,
+    pub work: Vec<String>,
+    pub read: Vec<String>,
+}
+
+/// What a role allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Right {
+    Enqueue,
+    Work,
+    Read,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            timeout_sec: Seconds::new(30),
+            retention_sec: Some(Seconds::new(24 * 3_600)),
+            retry: RetryPolicy::default(),
+            limits: BTreeMap::new(),
+            roles: Roles::default(),
+            max_pending: None,
+            max_data_bytes: 1_000_000,
+        }
+    }
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            limit: Some(20),
+            delay_sec: Seconds::new(5),
+            multiplier: 2.0,
+            max_delay_sec: Seconds::new(3_600),
+            jitter: 0.2,
+        }
+    }
+}
+
+impl Right {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Enqueue => "enqueue",
+            Self::Work => "work",
+            Self::Read => "read",
+        }
+    }
+}
+
+impl Roles {
+    /// Whether one of these roles gives the right.
+    pub fn allow(&self, right: Right, roles: &[String]) -> bool {
+        let allowed = self.with(right);
+        roles
+            .iter()
+            .any(|role| role != ADMIN_ROLE && allowed.contains(role))
+    }
+
+    fn with(&self, right: Right) -> &[String] {
+        match right {
+            Right::Enqueue => &self.enqueue,
+            Right::Work => &self.work,
+            Right::Read => &self.read,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |reason: String| Err(Error::Invalid(reason));
+        if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&self.timeout_sec) {
+            return invalid("`timeout_sec` must be from 1 to 86400".into());
+        }
+        if !(1..=DATA_BYTES_MAX).contains(&self.max_data_bytes) {
+            return invalid(format!(
+                "`max_data_bytes` must be from 1 to {DATA_BYTES_MAX}"
+            ));
+        }
+        if self.max_pending == Some(0) {
+            return invalid(
+                "`max_pending` must be at least 1; to stop workers, use `_pause`".into(),
+            );
+        }
+        let retry = &self.retry;
+        if !(1.0..=100.0).contains(&retry.multiplier) {
+            return invalid("`retry.multiplier` must be from 1 to 100".into());
+        }
+        if !(0.0..=1.0).contains(&retry.jitter) {
+            return invalid("`retry.jitter` must be from 0 to 1".into());
+        }
+        if self.limits.len() > LIMITS_MAX {
+            return invalid(format!(
+                "`limits` has more than {LIMITS_MAX} names; the limit `GROUP` also applies to keys such as `GROUP|NAME`"
+            ));
+        }
+        for (right, roles) in
+            [Right::Enqueue, Right::Work, Right::Read].map(|r| (r, self.roles.with(r)))
+        {
+            if roles.len() > ROLES_MAX {
+                return invalid(format!(
+                    "`roles.{}` has more than {ROLES_MAX} roles",
+                    right.name()
+                ));
+            }
+        }
+        self.limits().map(drop)
+    }
+
+    /// The limits in the queue.
+    pub(crate) fn limits(&self) -> Result<BTreeMap<LimitName, Limit>> {
+        let limits = self.limits.iter().map(|(name, setting)| {
+            let limit = match setting {
+                LimitSetting::AtOnce(max) => Limit::at_once(*max),
+                LimitSetting::Rate(rate) => Limit::per(rate.max, rate.per_sec.ms()),
+            };
+            let invalid = |reason: String| Error::Invalid(format!("`limits.{name}`: {reason}"));
+            if limit.max > jobs::LIMIT_SLOTS_MAX {
+                return Err(invalid(format!(
+                    "at most {}; a higher rate needs a shorter period",
+                    jobs::LIMIT_SLOTS_MAX
+                )));
+            }
+            if limit.per_ms == Some(0) {
+                return Err(invalid("`per_sec` must be at least 0.001".into()));
+            }
+            let name = LimitName::new(name.clone()).map_err(|error| invalid(error.to_string()))?;
+            Ok((name, limit))
+        });
+        limits.collect()
+    }
+
+    /// The registration of the type in the queue. A worker that goes silent counts as a failure, without a delay.
+    pub(crate) fn config(&self) -> TypeConfig {
+        let config = TypeConfig::new(self.timeout_sec.ms());
+        TypeConfig {
+            retention_ms: self.retention_sec.map(Seconds::ms),
+            stalls: StallPolicy {
+                stalls_max: self.retry.limit,
+                ..config.stalls
+            },
+            ..config
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The delay in milliseconds after so many failures in a row; `None` if there were too many. `luck` is a random
+    /// number from 0 to 1.
+    pub(crate) fn wait_ms(&self, failures: u32, luck: f64) -> Option<i64> {
+        if self.limit.is_some_and(|limit| failures > limit) {
+            return None;
+        }
+        let times = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
+        let delay = self.delay_sec.duration().as_secs_f64() * self.multiplier.powi(times);
+        let delay = delay.min(self.max_delay_sec.duration().as_secs_f64());
+        #[expect(clippy::cast_possible_truncation, reason = "it has a maximum")]
+        let ms = (delay * 1_000.0 * (1.0 - self.jitter * luck)).round() as i64;
+        Some(ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_until_a_job_is_dead() {
+        let retry = RetryPolicy {
+            limit: Some(4),
+            delay_sec: Seconds::new(2),
+            multiplier: 3.0,
+            max_delay_sec: Seconds::new(20),
+            jitter: 0.5,
+        };
+        let waits: Vec<_> = (1..=5)
+            .map(|failures| retry.wait_ms(failures, 0.0))
+            .collect();
+        assert_eq!(
+            waits,
+            [Some(2_000), Some(6_000), Some(18_000), Some(20_000), None]
+        );
+        assert_eq!(retry.wait_ms(1, 1.0), Some(1_000));
+        let forever = RetryPolicy {
+            limit: None,
+            ..retry
+        };
+        assert_eq!(forever.wait_ms(u32::MAX, 0.0), Some(20_000));
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        for bad in [
+            r#"{"timeout_sec":0}"#,
+            r#"{"timeout_sec":90000}"#,
+            r#"{"max_data_bytes":8000001}"#,
+            r#"{"max_pending":0}"#,
+            r#"{"retry":{"multiplier":0.5}}"#,
+            r#"{"retry":{"jitter":2}}"#,
+            r#"{"limits":{"":1}}"#,
+            r#"{"limits":{"a":10001}}"#,
+            r#"{"limits":{"a":{"max":1,"per_sec":0}}}"#,
+        ] {
+            let settings: Settings = serde_json::from_str(bad).unwrap();
+            assert!(settings.check().is_err(), "{bad}");
+        }
+        let good = r#"{"retention_sec":null,"retry":{"limit":null},"limits":{"a":1,"b":{"max":5,"per_sec":0.5}}}"#;
+        let settings: Settings = serde_json::from_str(good).unwrap();
+        settings.check().unwrap();
+        assert_eq!(settings.config().retention_ms, None);
+        let shown = serde_json::to_value(&settings).unwrap();
+        assert_eq!(shown["limits"]["b"]["per_sec"], 0.5);
+        let roles = Roles {
+            work: vec!["robot".into(), ADMIN_ROLE.into()],
+            ..Roles::default()
+        };
+        assert!(roles.allow(Right::Work, &["robot".into()]));
+        assert!(
+            !roles.allow(Right::Work, &[ADMIN_ROLE.into()])
+                && !roles.allow(Right::Read, &["robot".into()])
+        );
+    }
+}

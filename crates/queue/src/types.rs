@@ -1,0 +1,194 @@
+//! Users' types: making, changing, pausing and finding them.
+//!
+//! A process caches a type for a second, so that requests need not read it. A change therefore applies on all nodes
+//! within a second, and at once where it was made.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jobs::JobType;
+use serde::{Deserialize, Serialize};
+use store::{RangeOptions, Transaction};
+use tokio::time::Instant;
+
+use crate::{Error, Queue, Result, Settings, TypeName, keys, row};
+
+const TYPES_MAX: usize = 1_000;
+/// How long a type is cached.
+pub(crate) const KNOWN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Type {
+    pub name: TypeName,
+    pub settings: Settings,
+    /// Its jobs are not given to workers.
+    pub paused: bool,
+    pub(crate) ty: JobType,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    settings: Settings,
+    paused: bool,
+}
+
+/// The types that a process has cached.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<HashMap<TypeName, (Instant, Arc<Type>)>>);
+
+impl Known {
+    fn get(&self, name: &TypeName) -> Option<Arc<Type>> {
+        let known = self.lock();
+        let (since, found) = known.get(name)?;
+        (since.elapsed() < KNOWN).then(|| Arc::clone(found))
+    }
+
+    fn set(&self, found: &Arc<Type>, read_at: Instant) {
+        let mut known = self.lock();
+        known.insert(found.name.clone(), (read_at, Arc::clone(found)));
+    }
+
+    fn forget(&self, name: &TypeName) {
+        self.lock().remove(name);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TypeName, (Instant, Arc<Type>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Makes a type, or replaces its settings. True if it was made.
+    pub async fn put_type(&self, name: &TypeName, settings: &Settings) -> Result<bool> {
+        settings.check()?;
+        let own = JobType::new(name.as_str())?;
+        let made = (self.jobs().store())
+            .transact("put_job_type", |tx| {
+                let own = &own;
+                async move {
+                    let old = read(&tx, name).await?;
+                    if old.is_none() {
+                        if self.jobs().type_config_in(&tx, own).await?.is_some() {
+                            return Err(Error::Invalid(format!(
+                                "`{name}` is a job type of the service itself; choose another name"
+                            )));
+                        }
+                        let all = tx
+                            .snapshot()
+                            .get_range(keys::types(), RangeOptions::limit(TYPES_MAX));
+                        if all.collect().await?.len() >= TYPES_MAX {
+                            return Err(Error::Invalid(format!(
+                                "there are {TYPES_MAX} job types, which is the maximum"
+                            )));
+                        }
+                    }
+                    let paused = old.as_ref().is_some_and(|old| old.paused);
+                    write(&tx, name, settings, paused)?;
+                    let config = settings.config();
+                    self.jobs()
+                        .set_type_in(&tx, &name.job_type(), config)
+                        .await?;
+                    Ok(old.is_none())
+                }
+            })
+            .await;
+        self.known().forget(name);
+        let made = made?;
+        self.set_limits(name, settings).await?;
+        Ok(made)
+    }
+
+    async fn set_limits(&self, name: &TypeName, settings: &Settings) -> Result<()> {
+        let ty = name.job_type();
+        let (wanted, set) = (settings.limits()?, self.jobs().limits(&ty).await?);
+        for gone in set.keys().filter(|limit| !wanted.contains_key(*limit)) {
+            self.jobs().set_limit(&ty, gone, None).await?;
+        }
+        for (limit, setting) in &wanted {
+            if set.get(limit) != Some(setting) {
+                self.jobs().set_limit(&ty, limit, Some(*setting)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A type, as it was at most a second ago.
+    pub async fn find(&self, name: &TypeName) -> Result<Arc<Type>> {
+        if let Some(known) = self.known().get(name) {
+            return Ok(known);
+        }
+        let read_at = Instant::now();
+        let found = (self.jobs().store())
+            .transact("find_job_type", |tx| async move { read(&tx, name).await })
+            .await?;
+        let found = Arc::new(found.ok_or_else(|| Error::NoType(name.clone()))?);
+        self.known().set(&found, read_at);
+        Ok(found)
+    }
+
+    /// All types, by name.
+    pub async fn types(&self) -> Result<Vec<Type>> {
+        let rows = (self.jobs().store())
+            .transact("job_types", |tx| async move {
+                let rows = tx
+                    .snapshot()
+                    .get_range(keys::types(), RangeOptions::default());
+                Ok::<_, Error>(rows.collect().await?)
+            })
+            .await?;
+        let types = rows.into_iter().filter_map(|row| {
+            let name = keys::type_name(&row.key)?;
+            Some(decode(&name, &row.value))
+        });
+        types.collect()
+    }
+
+    /// Stops or resumes giving jobs of a type to workers.
+    pub async fn pause(&self, name: &TypeName, paused: bool) -> Result<()> {
+        let done = (self.jobs().store())
+            .transact("pause_job_type", |tx| async move {
+                let old = read(&tx, name)
+                    .await?
+                    .ok_or_else(|| Error::NoType(name.clone()))?;
+                if old.paused != paused {
+                    write(&tx, name, &old.settings, paused)?;
+                }
+                Ok(())
+            })
+            .await;
+        self.known().forget(name);
+        self.lines().look(name);
+        done
+    }
+}
+
+pub(crate) async fn read(tx: &Transaction, name: &TypeName) -> Result<Option<Type>> {
+    let row = tx.get(&keys::type_row(name)).await?;
+    row.map(|row| decode(name, &row)).transpose()
+}
+
+fn write(tx: &Transaction, name: &TypeName, settings: &Settings, paused: bool) -> Result<()> {
+    let row = Row {
+        settings: settings.clone(),
+        paused,
+    };
+    let value = row::encode(&row)?;
+    if value.len() > store::limits::VALUE_BYTES_MAX {
+        return Err(Error::Invalid(
+            "the settings of a job type may have at most 100 kB: use shorter or fewer names of limits and roles".into(),
+        ));
+    }
+    tx.set(&keys::type_row(name), &value);
+    Ok(())
+}
+
+fn decode(name: &TypeName, value: &[u8]) -> Result<Type> {
+    let row: Row = row::decode(value, format_args!("the job type {name}"))?;
+    Ok(Type {
+        name: name.clone(),
+        settings: row.settings,
+        paused: row.paused,
+        ty: name.job_type(),
+    })
+}
