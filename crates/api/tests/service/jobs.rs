@@ -401,6 +401,12 @@ async fn repeated_requests_add_nothing_twice() {
         .await
         .gives(201);
     assert_eq!(claim(&fixture.root(), 5, 0).await.len(), 2);
+    let long = "k".repeat(257);
+    for key in ["schl\u{fc}ssel", &long] {
+        let with_key = fixture.root().with("idempotency-key", key);
+        let refused = with_key.post("/_jobs/mail", &many).await.gives(400);
+        assert!(refused["reason"].to_string().contains("256 ASCII"));
+    }
 }
 
 #[tokio::test]

@@ -69,13 +69,15 @@ fn parse_settings(text: &str) -> Result<Settings, Error> {
 /// One job, or many as `{"jobs": [...]}`.
 async fn add(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     call.check_json()?;
-    let repeat = call.header(&IDEMPOTENCY_KEY).map(str::to_owned);
+    // One that is not ASCII is refused like one that is empty.
+    let repeat =
+        (call.headers.get(&IDEMPOTENCY_KEY)).map(|key| key.to_str().unwrap_or_default().to_owned());
     if repeat
         .as_ref()
         .is_some_and(|key| !(1..=KEY_BYTES_MAX).contains(&key.len()))
     {
         return Err(Error::bad_request(format!(
-            "`Idempotency-Key` must have from 1 to {KEY_BYTES_MAX} characters"
+            "`Idempotency-Key` must have from 1 to {KEY_BYTES_MAX} ASCII characters"
         )));
     }
     // Another caller's key is another key.
