@@ -1,0 +1,142 @@
+//! Nodes that are stopped, killed or hang: every ref gets to every target, and pushes to one never overlap.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Node, PROGRAM, World, check, git, now, pause, pushes, script, text, try_git};
+
+/// Nodes are killed this often.
+const KILL: Duration = Duration::from_secs(4);
+const PROJECTS: usize = 3;
+const CLIENTS: usize = 3;
+
+#[test]
+fn gr_t123_to_t125_a_push_that_a_stopped_node_leaves_is_done_by_another() {
+    let world = World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\n");
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let target = world.target("app");
+    fs::write(target.join("slow"), "600").unwrap();
+    let node = world.node(&["--drain-sec", "0"]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("the push has begun", || pushes(&target) == 1);
+    assert!(node.stop());
+    fs::remove_file(target.join("slow")).unwrap();
+    // Events while all are stopped, too.
+    world.commit("app", "refs/heads/more");
+    world.notify("app", &["refs/heads/more"]);
+    let node = world.node(&[]);
+    world.until_equal("app", "app");
+    // With time to drain, a push ends before the node does.
+    fs::write(target.join("slow"), "1").unwrap();
+    let done = pushes(&target);
+    world.commit("app", "refs/heads/last");
+    world.notify("app", &["refs/heads/last"]);
+    world.until("the push has begun", || pushes(&target) > done);
+    assert!(node.stop());
+    assert_eq!(world.row()["state"], "idle");
+    world.until_equal("app", "app");
+    check(&target);
+}
+
+/// A node that hangs cannot kill its push when it loses the job: the guard does, before another node may push.
+#[test]
+fn a_push_of_a_hanging_node_ends_before_another_begins() {
+    let world = World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\n");
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let target = world.target("app");
+    fs::write(target.join("slow"), "600").unwrap();
+    let hanging = world.node(&["--node", "hanging"]);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("the push has begun", || pushes(&target) == 1);
+    hanging.signal(Signal::STOP);
+    fs::remove_file(target.join("slow")).unwrap();
+    let _other = world.node(&["--node", "other"]);
+    world.until_equal("app", "app");
+    hanging.signal(Signal::CONT);
+    world.commit("app", "refs/heads/more");
+    world.notify("app", &["refs/heads/more"]);
+    world.until_equal("app", "app");
+    check(&target);
+}
+
+fn seconds() -> Duration {
+    let seconds = std::env::var("GIT_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(30))
+}
+
+/// Clients push to all projects, whose hooks notify; of two nodes, one is killed every few seconds.
+#[test]
+fn gr_s05_every_ref_arrives_while_nodes_are_killed() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = $DIR/a1/${name}.git\nurl = $DIR/a2/${name}.git\nthreads = 3\nreplicationDelay = 1\nreplicationRetry = 0\n\
+         [remote \"b\"]\nurl = file://$DIR/b/${name}.git\nthreads = 2\nreplicationDelay = 0\nreplicationRetry = 0\n\
+         [remote \"c\"]\nurl = $DIR/b/${name}.git\nreplicationDelay = 2\nreplicationRetry = 0\n",
+    );
+    let names: Vec<String> = (0..PROJECTS).map(|number| format!("p{number}")).collect();
+    let mut targets = Vec::new();
+    for name in &names {
+        let source = world.project(name);
+        let store = format!("lmdb:{}", world.path("store").display());
+        let config = world.path("replication.config").display().to_string();
+        script(&source.join("hooks/post-receive"), &format!(
+            "#!/bin/sh\nset --\nwhile read -r old new ref; do set -- \"$@\" \"$ref\"; done\nexec {PROGRAM} notify --store {store} --config {config} {name} \"$@\"\n"
+        ));
+        // Two remotes push to `b`: never at a time.
+        for remote in ["a1", "a2", "b"] {
+            targets.push((name.clone(), format!("{remote}/{name}"), world.target(&format!("{remote}/{name}"))));
+        }
+    }
+    let (stop, events, mut kills) = (AtomicBool::new(false), AtomicUsize::new(0), 0);
+    let began = now();
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (world, names, stop, events) = (&world, &names, &stop, &events);
+            scope.spawn(move || push_until(world, client, names, stop, events));
+        }
+        let start = |number: usize| world.node(&["--node", &format!("n{number}"), "--drain-sec", "1"]);
+        let mut nodes: Vec<Node> = (0..2).map(start).collect();
+        while now() - began < seconds() {
+            pause(KILL);
+            // SIGKILL. The other one goes on.
+            drop(nodes.remove(0));
+            kills += 1;
+            nodes.push(start(kills + 1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        for (project, target, _) in &targets {
+            world.until_equal(project, target);
+        }
+        world.until("all are idle", || world.queue().iter().all(|row| row["state"] == "idle"));
+    });
+    let pushed: usize = targets.iter().map(|(.., path)| pushes(path)).sum();
+    for (.., path) in &targets {
+        check(path);
+    }
+    let events = events.into_inner();
+    println!("{events} pushes of clients for 4 targets each, {kills} kills, {pushed} pushes; all arrived after {:.0?}", now() - began);
+    assert!(events > 0 && pushed < events * 4);
+}
+
+fn push_until(world: &World, client: usize, names: &[String], stop: &AtomicBool, events: &AtomicUsize) {
+    let own = world.path(&format!("client{client}"));
+    git(&["init", "-q", "--bare", own.to_str().unwrap()]);
+    let dir = format!("--git-dir={}", own.display());
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        // Sometimes a branch goes on, sometimes there is a new one.
+        let name = format!("refs/heads/c{client}-{}", round % 20);
+        let commit = world.commit_in(&own, &name);
+        let source = world.repository(&names[(round + client) % names.len()]);
+        let pushed = try_git(&[&dir, "push", "-q", "--force", source.to_str().unwrap(), &format!("{commit}:{name}")]);
+        assert!(pushed.status.success(), "{}", text(&pushed.stderr));
+        events.fetch_add(1, Ordering::Relaxed);
+    }
+}
