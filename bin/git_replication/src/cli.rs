@@ -4,7 +4,7 @@
 //! line, the configuration, or something they name cannot be used.
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,8 +21,6 @@ use crate::project::Project;
 use crate::refs::Refs;
 use crate::{guard, serve, show, start};
 
-/// A node that is silent for so long loses its pushes to others.
-pub(crate) const LOCK_TIMEOUT_SEC: u64 = 30;
 const USAGE: u8 = 2;
 /// How long leftover background work may delay the exit.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -124,6 +122,7 @@ pub fn main() -> ExitCode {
     };
     tracing_subscriber::fmt()
         .with_env_filter(level)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()

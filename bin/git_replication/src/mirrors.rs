@@ -28,6 +28,8 @@ use crate::push::{Class, Outcome};
 use crate::refs::Refs;
 use crate::target::{bounded, fraction};
 
+/// A node that is silent for so long loses its pushes to others.
+pub(crate) const LOCK_TIMEOUT_SEC: u64 = 30;
 /// Targets that one transaction notifies.
 const TARGETS_MAX: usize = 100;
 /// How long the job of an idle mirror stays, for people to see how its last push ended.
@@ -101,7 +103,7 @@ impl Mirrors {
     /// Makes the type known: with another timeout, or with any if it is new.
     pub(crate) async fn register(&self, timeout: Option<Duration>) -> jobs::Result<()> {
         let known = self.jobs.type_config(&self.ty).await?;
-        let default = Duration::from_secs(crate::cli::LOCK_TIMEOUT_SEC);
+        let default = Duration::from_secs(LOCK_TIMEOUT_SEC);
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let config = TypeConfig {
             retention_ms: Some(ms(IDLE)),
@@ -305,38 +307,51 @@ impl Mirrors {
         Ok(Box::pin(end).await?)
     }
 
-    /// All mirrors in a state; of one that cannot be read, its job is left out.
-    pub(crate) async fn list(&self, state: State) -> jobs::Result<Vec<Listed>> {
+    /// All mirrors, each once, whatever happens meanwhile; idle ones only if asked for. One that cannot be read is left out.
+    pub(crate) async fn list(&self, idle: bool) -> jobs::Result<Vec<Listed>> {
+        // By id: a job that changes its state between two listings by state would be missing, or listed twice.
         let query = Query {
-            state: Some(state),
             data: true,
             ..Query::default()
         };
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
-            let page = self
-                .jobs
-                .list(&self.ty, &query, cursor.as_ref(), jobs::PAGE_JOBS_MAX)
-                .await?;
+            let limit = jobs::PAGE_JOBS_MAX;
+            let page = (self.jobs).list(&self.ty, &query, cursor.as_ref(), limit);
+            let page = page.await?;
             for job in page.jobs {
-                if let Some(mirror) = job.data.as_ref().and_then(decode) {
-                    let (info, id) = (job.info, &id(&mirror.remote, &mirror.place)?);
-                    let arrived = self.jobs.store().transact("git_arrived", |tx| async move {
-                        self.arrived(&tx, id).await
-                    });
-                    let arrived = arrived.await?;
-                    found.push(Listed {
-                        mirror,
-                        info,
-                        arrived,
-                    });
-                }
+                let (info, mirror) = (job.info, job.data.as_ref().and_then(decode));
+                let is_idle = info.state == State::Finished;
+                let Some(mirror) = mirror.filter(|_| idle || !is_idle) else {
+                    continue;
+                };
+                // For an idle one, nothing has arrived.
+                let arrived = if is_idle {
+                    Refs::default()
+                } else {
+                    self.arrived_now(&info.id).await?
+                };
+                found.push(Listed {
+                    mirror,
+                    info,
+                    arrived,
+                });
             }
             cursor = page.cursor;
             if cursor.is_none() {
                 return Ok(found);
             }
         }
+    }
+
+    async fn arrived_now(&self, id: &JobId) -> jobs::Result<Refs> {
+        let jobs = &self.jobs;
+        (jobs.store())
+            .transact(
+                "git_arrived",
+                |tx| async move { self.arrived(&tx, id).await },
+            )
+            .await
     }
 
     /// The job of a target.

@@ -49,6 +49,10 @@ pub(crate) async fn push(
     } else {
         of_names(git, repository, target, &refs.names).await?
     };
+    if refs.all && is_empty(git, repository).await? {
+        // A mirror is not emptied: the repository may just have been made.
+        return Ok(Outcome::Done(Some("the repository has no refs")));
+    }
     if specs.is_empty() {
         return Ok(Outcome::Done(Some("the remote does not get these refs")));
     }
@@ -135,6 +139,16 @@ async fn of_names(
         exists => refs::one(&target.remote.push, name, exists),
     };
     Ok(names.iter().filter_map(spec).collect())
+}
+
+async fn is_empty(git: &Git, repository: &Path) -> io::Result<bool> {
+    let mut arguments = git_dir(repository);
+    arguments.extend(["for-each-ref", "--count=1"].map(OsString::from));
+    let listed = git.run(&arguments, |_| true, None).await?;
+    if !listed.success {
+        return Err(io::Error::other(listed.messages));
+    }
+    Ok(listed.lines.is_empty())
 }
 
 /// Creates the target's repository, with the branch that `HEAD` names here; the error is why not.

@@ -56,6 +56,12 @@ impl Runner {
             )));
         };
         let Some(repository) = project.repository(&self.repositories) else {
+            if std::fs::read_dir(&self.repositories)?.next().is_none() {
+                let directory = self.repositories.display();
+                return Err(Failure::Retry(format!(
+                    "{directory} is empty; is it mounted?"
+                )));
+            }
             return Ok(Outcome::Done(Some("the project has no repository here")));
         };
         if mirror.refs.is_empty() {

@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cli::{LOCK_TIMEOUT_SEC, Shared, reload};
+use crate::cli::{Shared, reload};
 use crate::config::{Config, Target, contents};
 use crate::http::Http;
-use crate::mirrors::{Mirrors, When};
+use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
 use crate::process::Git;
 use crate::project;
 use crate::refs::Refs;
@@ -67,13 +67,7 @@ impl Command {
                 self.repositories.display()
             )
         })?;
-        if !config.ignored.is_empty() {
-            let settings: Vec<&str> = config.ignored.iter().map(String::as_str).collect();
-            tracing::warn!(
-                settings = settings.join(", "),
-                "these settings have no effect here"
-            );
-        }
+        tell_ignored(&config);
         let listener = TcpListener::bind(self.listen).await;
         let listener = listener
             .with_context(|| format!("cannot listen on {}; check --listen", self.listen))?;
@@ -183,6 +177,14 @@ impl Command {
             },
             drain: Duration::from_secs(self.drain_sec),
         }
+    }
+}
+
+fn tell_ignored(config: &Config) {
+    if !config.ignored.is_empty() {
+        let settings: Vec<&str> = config.ignored.iter().map(String::as_str).collect();
+        let settings = settings.join(", ");
+        tracing::warn!(settings, "these settings have no effect here");
     }
 }
 

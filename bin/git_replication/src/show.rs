@@ -32,14 +32,14 @@ pub(crate) struct Row {
 
 /// The queue: running first, then what waits, by time, then dead letters; idle mirrors only if asked for.
 pub(crate) async fn rows(mirrors: &Mirrors, idle: bool) -> jobs::Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for state in [State::Running, State::Pending, State::Dead, State::Finished] {
-        if state != State::Finished || idle {
-            let mut found: Vec<Row> = mirrors.list(state).await?.into_iter().map(row).collect();
-            found.sort_by(|a, b| (a.at_ms, &a.target).cmp(&(b.at_ms, &b.target)));
-            rows.extend(found);
-        }
-    }
+    let mut rows: Vec<Row> = mirrors.list(idle).await?.into_iter().map(row).collect();
+    let order = |row: &Row| match row.state {
+        "running" => 0,
+        "dead" => 2,
+        "idle" => 3,
+        _ => 1,
+    };
+    rows.sort_by(|a, b| (order(a), a.at_ms, &a.target).cmp(&(order(b), b.at_ms, &b.target)));
     Ok(rows)
 }
 

@@ -107,8 +107,8 @@ fn bad_files_are_refused_with_line_and_advice() {
         "/replication.config:3: url is \"ext::x${name}\": give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path"
     );
     assert_eq!(
-        refused("[remote \"a\"]\nurl = /m/${name}\n[remote \"b\"\n"),
-        "/replication.config:3: git cannot parse this line; check its quotes and brackets"
+        refused("[remote \"a\"]\nurl = /m/${name}\n[remote \"b\"\nurl = x\n"),
+        "/replication.config:4: git cannot parse this line; check its quotes and brackets"
     );
     assert!(
         refused("[remote \"a\"]\n\nmirror\n")

@@ -1,5 +1,6 @@
 //! Events from all sides.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -26,7 +27,13 @@ fn gr_t113_a_push_notifies_through_the_hook() {
     world.commit_in(&client, "refs/heads/trunk");
     world.commit_in(&client, "refs/heads/more");
     let _node = world.node(&[]);
-    git(&[&format!("--git-dir={}", client.display()), "push", "-q", "--all", source.to_str().unwrap()]);
+    git(&[
+        &format!("--git-dir={}", client.display()),
+        "push",
+        "-q",
+        "--all",
+        source.to_str().unwrap(),
+    ]);
     world.until_equal("app", "app");
 }
 
@@ -36,22 +43,39 @@ fn events_of_a_stream_are_followed() {
     world.project("app");
     world.commit("app", "refs/heads/trunk");
     let _node = world.node(&[]);
-    let mut child = world.command("events").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = world
+        .command("events")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     writeln!(stdin, "not json").unwrap();
     writeln!(stdin, r#"{{"type":"comment-added"}}"#).unwrap();
-    writeln!(stdin, r#"{{"type":"ref-updated","refUpdate":{{"refName":"refs/heads/trunk","project":"app"}}}}"#).unwrap();
+    writeln!(
+        stdin,
+        r#"{{"type":"ref-updated","refUpdate":{{"refName":"refs/heads/trunk","project":"app"}}}}"#
+    )
+    .unwrap();
     drop(stdin);
     let ended = child.wait_with_output().unwrap();
     assert!(ended.status.success());
-    assert!(text(&ended.stderr).contains("skipped an event"), "{}", text(&ended.stderr));
+    assert!(
+        text(&ended.stderr).contains("skipped an event"),
+        "{}",
+        text(&ended.stderr)
+    );
     world.until_equal("app", "app");
 }
 
 fn signature(body: &str) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
     mac.update(body.as_bytes());
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hex = String::new();
+    for byte in mac.finalize().into_bytes() {
+        write!(hex, "{byte:02x}").unwrap();
+    }
+    hex
 }
 
 #[test]
@@ -62,12 +86,23 @@ fn webhooks_are_signed() {
     std::fs::write(world.path("secret"), format!("{SECRET}\n")).unwrap();
     let secret = world.path("secret");
     let node = world.node(&["--secret-file", secret.to_str().unwrap()]);
-    let (events, queue) = (format!("{}/_git/events", node.url), format!("{}/_git/queue", node.url));
+    let (events, queue) = (
+        format!("{}/_git/events", node.url),
+        format!("{}/_git/queue", node.url),
+    );
     let body = r#"{"ref":"refs/heads/trunk","repository":{"full_name":"team/app"}}"#;
     let (signed, bearer) = (signature(body), format!("Bearer {SECRET}"));
-    let (github, wrong) = (format!("sha256={signed}"), format!("sha256={}", signature("other")));
+    let (github, wrong) = (
+        format!("sha256={signed}"),
+        format!("sha256={}", signature("other")),
+    );
     let send = |headers: &[(&str, &str)], body: &str| request(&events, "POST", headers, body).0;
-    for refused in [&[][..], &[("X-Hub-Signature-256", wrong.as_str())], &[("X-Gitea-Signature", "zz")], &[("Authorization", "Bearer x")]] {
+    for refused in [
+        &[][..],
+        &[("X-Hub-Signature-256", wrong.as_str())],
+        &[("X-Gitea-Signature", "zz")],
+        &[("Authorization", "Bearer x")],
+    ] {
         assert_eq!(send(refused, body), 401, "{refused:?}");
     }
     assert_eq!(request(&queue, "GET", &[], "").0, 401);
@@ -75,10 +110,21 @@ fn webhooks_are_signed() {
     assert_eq!(send(&[("X-Gitea-Signature", &signed)], body), 202);
     assert_eq!(send(&[("X-Hub-Signature-256", &github)], body), 202);
     world.until_equal("team/app", "team/app");
-    assert_eq!(send(&[("Authorization", &bearer)], r#"{"zen":"keep it simple"}"#), 200);
-    let (status, answer) = request(&events, "POST", &[("Authorization", &bearer)], r#"{"ref":"main","repository":{"full_name":"../x"}}"#);
+    assert_eq!(
+        send(&[("Authorization", &bearer)], r#"{"zen":"keep it simple"}"#),
+        200
+    );
+    let (status, answer) = request(
+        &events,
+        "POST",
+        &[("Authorization", &bearer)],
+        r#"{"ref":"main","repository":{"full_name":"../x"}}"#,
+    );
     assert_eq!((status, &answer["error"]), (400, &"bad_request".into()));
-    assert_eq!(request(&queue, "GET", &[("Authorization", &bearer)], "").0, 200);
+    assert_eq!(
+        request(&queue, "GET", &[("Authorization", &bearer)], "").0,
+        200
+    );
     assert_eq!(request(&format!("{}/_up", node.url), "GET", &[], "").0, 200);
 }
 
@@ -88,23 +134,61 @@ fn what_cannot_work_is_refused_at_the_start() {
     let serve = |arguments: &[&str]| {
         let repositories = world.path("repositories");
         let mut command = world.command("serve");
-        let output = command.arg("--repositories").arg(repositories).args(arguments).output().unwrap();
+        let output = command
+            .arg("--repositories")
+            .arg(repositories)
+            .args(arguments)
+            .output()
+            .unwrap();
         (output.status.code(), text(&output.stderr))
     };
     let (code, told) = serve(&["--listen", "0.0.0.0:0"]);
-    assert!(code == Some(1) && told.contains("give --secret-file"), "{told}");
+    assert!(
+        code == Some(1) && told.contains("give --secret-file"),
+        "{told}"
+    );
     std::fs::write(world.path("secret"), "short").unwrap();
-    let (_, told) = serve(&["--listen", "0.0.0.0:0", "--secret-file", world.path("secret").to_str().unwrap()]);
+    let (_, told) = serve(&[
+        "--listen",
+        "0.0.0.0:0",
+        "--secret-file",
+        world.path("secret").to_str().unwrap(),
+    ]);
     assert!(told.contains("openssl rand -hex 32"), "{told}");
     let (_, told) = serve(&["--repositories", "/nowhere/at/all"]);
     assert!(told.contains("--repositories"), "{told}");
     world.configure("[remote \"a\"]\nurl = ext::sh -c x ${name}\n");
     let (code, told) = serve(&[]);
-    assert!(code == Some(2) && told.contains("replication.config:2: url is"), "{told}");
-    for bad in [&["../x"][..], &["-x"], &["app", "--", "--mirror"], &["app", "refs/heads/a:b"]] {
-        let output = world.command("notify").arg("--").args(bad).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{bad:?}: {}", text(&output.stderr));
+    assert!(
+        code == Some(2) && told.contains("replication.config:2: url is"),
+        "{told}"
+    );
+    for bad in [
+        &["../x"][..],
+        &["-x"],
+        &["app", "--", "--mirror"],
+        &["app", "refs/heads/a:b"],
+    ] {
+        let output = world
+            .command("notify")
+            .arg("--")
+            .args(bad)
+            .output()
+            .unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{bad:?}: {}",
+            text(&output.stderr)
+        );
     }
-    let unknown = Command::new(PROGRAM).args(["queue", "--store", "nothing:"]).output().unwrap();
-    assert!(text(&unknown.stderr).contains("check --store"), "{}", text(&unknown.stderr));
+    let unknown = Command::new(PROGRAM)
+        .args(["queue", "--store", "nothing:"])
+        .output()
+        .unwrap();
+    assert!(
+        text(&unknown.stderr).contains("check --store"),
+        "{}",
+        text(&unknown.stderr)
+    );
 }

@@ -15,7 +15,11 @@ fn gr_t102_retries_end_in_a_dead_letter_that_start_restarts() {
     world.notify("app", &["refs/heads/trunk"]);
     world.until("it is given up", || world.row()["state"] == "dead");
     let row = world.row();
-    assert_eq!((&row["failures"], &row["refs"]), (&3.into(), &"refs/heads/trunk".into()), "{row}");
+    assert_eq!(
+        (&row["failures"], &row["refs"]),
+        (&3.into(), &"refs/heads/trunk".into()),
+        "{row}"
+    );
     // The next event tries again, with what is left.
     world.notify("app", &["refs/heads/more"]);
     world.until("it is given up again", || {
@@ -24,7 +28,11 @@ fn gr_t102_retries_end_in_a_dead_letter_that_start_restarts() {
     });
     let started = world.start(&["--all", "--now", "--wait"]);
     assert_eq!(started.status.code(), Some(1));
-    assert!(text(&started.stdout).contains("failed: "), "{}", text(&started.stdout));
+    assert!(
+        text(&started.stdout).contains("failed: "),
+        "{}",
+        text(&started.stdout)
+    );
 }
 
 #[test]
@@ -40,24 +48,47 @@ fn rejected_refs_are_given_up_and_others_are_pushed() {
     world.notify("app", &["refs/heads/trunk", "refs/heads/other"]);
     world.until("it is given up", || world.row()["state"] == "dead");
     let row = world.row();
-    assert_eq!((&row["failures"], &row["refs"]), (&1.into(), &"refs/heads/trunk".into()), "{row}");
-    assert!(row["reason"].as_str().unwrap().contains("[rejected]"), "{row}");
-    assert_eq!(refs(&target), [("refs/heads/other".to_owned(), ours), ("refs/heads/trunk".to_owned(), theirs)].into());
-    git(&[&format!("--git-dir={}", target.display()), "update-ref", "-d", "refs/heads/trunk"]);
+    assert_eq!(
+        (&row["failures"], &row["refs"]),
+        (&1.into(), &"refs/heads/trunk".into()),
+        "{row}"
+    );
+    assert!(
+        row["reason"].as_str().unwrap().contains("[rejected]"),
+        "{row}"
+    );
+    assert_eq!(
+        refs(&target),
+        [
+            ("refs/heads/other".to_owned(), ours),
+            ("refs/heads/trunk".to_owned(), theirs)
+        ]
+        .into()
+    );
+    git(&[
+        &format!("--git-dir={}", target.display()),
+        "update-ref",
+        "-d",
+        "refs/heads/trunk",
+    ]);
     assert!(world.start(&["--all", "--now", "--wait"]).status.success());
     world.until_equal("app", "app");
 }
 
 #[test]
 fn locked_refs_are_retried() {
-    let world = World::new(&format!("{FAST}[replication]\nupdateRefErrorMaxRetries = 1000000\n"));
+    let world = World::new(&format!(
+        "{FAST}[replication]\nupdateRefErrorMaxRetries = 1000000\n"
+    ));
     world.project("app");
     let target = world.target("app");
     world.commit("app", "refs/heads/trunk");
     fs::write(target.join("refs/heads/trunk.lock"), "").unwrap();
     let _node = world.node(&[]);
     world.notify("app", &["refs/heads/trunk"]);
-    world.until("it is retried", || world.log().matches("class=Lock").count() > 3);
+    world.until("it is retried", || {
+        world.log().matches("class=Lock").count() > 3
+    });
     fs::remove_file(target.join("refs/heads/trunk.lock")).unwrap();
     world.until_equal("app", "app");
 }
@@ -83,23 +114,50 @@ fn missing_targets_are_given_up_unless_they_may_be_created() {
     let _node = world.node(&[]);
     world.notify("app", &[]);
     world.until("it is given up", || world.row()["state"] == "dead");
-    assert!(world.row()["reason"].as_str().unwrap().contains("does not appear to be a git repository"), "{}", world.row());
+    assert!(
+        world.row()["reason"]
+            .as_str()
+            .unwrap()
+            .contains("does not appear to be a git repository"),
+        "{}",
+        world.row()
+    );
 }
 
 #[test]
 fn gr_t150_a_project_without_a_repository_is_not_retried() {
     let world = World::new(FAST);
+    world.notify("gone", &["refs/heads/trunk"]);
+    // Without any repository, a shared filesystem may not be mounted.
     let _node = world.node(&[]);
+    world.until("it is retried", || world.row()["state"] == "retrying");
+    let row = world.row();
+    assert!(
+        row["reason"].as_str().unwrap().contains("is it mounted?"),
+        "{row}"
+    );
+    world.project("app");
     world.notify("gone", &["refs/heads/trunk"]);
     world.until("it ends", || world.row()["state"] == "idle");
     assert_eq!(world.row()["reason"], "the project has no repository here");
     // Neither is a ref that is gone before it was pushed.
-    world.project("app");
     world.notify("app", &["refs/heads/gone"]);
-    world.until("it ends", || world.queue().iter().filter(|row| row["state"] == "idle").count() == 2);
+    world.until("it ends", || {
+        world
+            .queue()
+            .iter()
+            .filter(|row| row["state"] == "idle")
+            .count()
+            == 2
+    });
     // Nor an empty repository a failure.
     world.notify("app", &[]);
-    world.until("it ends", || world.queue().iter().all(|row| row["state"] == "idle" && row["arrived"] == ""));
+    world.until("it ends", || {
+        world
+            .queue()
+            .iter()
+            .all(|row| row["state"] == "idle" && row["arrived"] == "")
+    });
 }
 
 #[test]
@@ -115,7 +173,8 @@ fn a_silent_push_is_killed() {
     assert_eq!(world.row()["reason"], "git push was silent for 1 s");
     let holder = fs::read_link(target.join("push.lock")).unwrap();
     world.until("its hook was killed", || {
-        let state = fs::read_to_string(format!("/proc/{}/stat", holder.display())).unwrap_or_default();
+        let state =
+            fs::read_to_string(format!("/proc/{}/stat", holder.display())).unwrap_or_default();
         state.is_empty() || state.contains(") Z ")
     });
     crate::harness::check(&target);
@@ -130,5 +189,8 @@ fn targets_of_a_remote_that_is_gone_are_dropped() {
     world.configure("[remote \"b\"]\nurl = $DIR/${name}.git\n");
     let _node = world.node(&[]);
     world.until("it ends", || world.row()["state"] == "idle");
-    assert_eq!(world.row()["reason"], "the configuration has this target no more");
+    assert_eq!(
+        world.row()["reason"],
+        "the configuration has this target no more"
+    );
 }

@@ -19,8 +19,14 @@ fn gr_t110_to_t120_a_new_project_gets_where_it_belongs() {
     for target in ["eu1", "eu2", "us"] {
         let target = world.at(&format!("{target}/team/app"));
         world.until("the branch arrives", || refs(&target).len() == 1);
-        assert_eq!(refs(&target)["refs/heads/trunk"], refs(&source)["refs/heads/trunk"]);
-        assert_eq!(fs::read_to_string(target.join("HEAD")).unwrap(), "ref: refs/heads/trunk\n");
+        assert_eq!(
+            refs(&target)["refs/heads/trunk"],
+            refs(&source)["refs/heads/trunk"]
+        );
+        assert_eq!(
+            fs::read_to_string(target.join("HEAD")).unwrap(),
+            "ref: refs/heads/trunk\n"
+        );
     }
     // Without names, all refs.
     world.notify("team/app", &[]);
@@ -55,7 +61,14 @@ fn gr_t098_t121_t122_only_mirrors_delete() {
     // Forced, as the refspec says, and with all refs deletions, too.
     git(&[&dir, "update-ref", "-d", "refs/heads/b"]);
     let rewritten = world.commit("app", "refs/heads/c");
-    assert_eq!(text(&world.start(&["--project", "app", "--remote", "mirror", "--now", "--wait"]).stderr), "");
+    assert_eq!(
+        text(
+            &world
+                .start(&["--project", "app", "--remote", "mirror", "--now", "--wait"])
+                .stderr
+        ),
+        ""
+    );
     assert_eq!(refs(&mirror).into_values().collect::<Vec<_>>(), [rewritten]);
     assert_eq!(refs(&world.at("keep/app")).len(), 4);
 }
@@ -69,7 +82,7 @@ fn gr_s06_events_of_a_target_meet_in_one_push() {
     let _node = world.node(&[]);
     let began = now();
     let mut events = 0;
-    while now() - began < std::time::Duration::from_secs(7) {
+    while now().saturating_sub(began) < std::time::Duration::from_secs(7) {
         let name = format!("refs/heads/{events}");
         world.commit("app", &name);
         world.notify("app", &[&name]);
@@ -79,13 +92,17 @@ fn gr_s06_events_of_a_target_meet_in_one_push() {
     let pushes = pushes(&target);
     println!("{events} events, {pushes} pushes");
     // One each 3 s, one for the rest, and one if the machine was slow.
-    assert!((2..=5).contains(&pushes) && events > pushes, "{events} events, {pushes} pushes");
+    assert!(
+        (2..=5).contains(&pushes) && events > pushes,
+        "{events} events, {pushes} pushes"
+    );
     check(&target);
 }
 
 #[test]
 fn gr_t095_and_s01_threads_count_all_nodes() {
-    let world = World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nthreads = 2\n");
+    let world =
+        World::new("[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nthreads = 2\n");
     for number in 0..8 {
         let name = format!("p{number}");
         world.project(&name);
@@ -93,13 +110,28 @@ fn gr_t095_and_s01_threads_count_all_nodes() {
         let target = world.target(&name);
         fs::write(target.join("slow"), "0.5").unwrap();
     }
-    let _nodes = [world.node(&["--node", "one"]), world.node(&["--node", "two"])];
+    let _nodes = [
+        world.node(&["--node", "one"]),
+        world.node(&["--node", "two"]),
+    ];
     assert!(world.start(&["--all", "--now"]).status.success());
-    let running = || (0..8).filter(|number| world.at(&format!("p{number}")).join("push.lock").is_symlink()).count();
+    let running = || {
+        (0..8)
+            .filter(|number| {
+                world
+                    .at(&format!("p{number}"))
+                    .join("push.lock")
+                    .is_symlink()
+            })
+            .count()
+    };
     let (mut most, mut waits) = (0, false);
     world.until("all are pushed", || {
         most = most.max(running());
-        waits |= world.queue().iter().any(|row| row["reason"] == "all threads of remote a are in use");
+        waits |= world
+            .queue()
+            .iter()
+            .any(|row| row["reason"] == "all threads of remote a are in use");
         (0..8).all(|number| pushes(&world.at(&format!("p{number}"))) > 0)
     });
     assert!(most <= 2, "{most} pushes at a time");
@@ -123,11 +155,25 @@ fn gr_t116_to_t128_start_chooses_and_waits() {
     let there = |remote: &str, project: &str| world.at(&format!("{remote}/{project}")).exists();
     let started = world.start(&["--url", "a2/${name}", "--project", "one", "--now", "--wait"]);
     assert!(started.status.success(), "{}", text(&started.stdout));
-    assert!(text(&started.stdout).ends_with("a2/one.git: pushed"), "{}", text(&started.stdout));
+    assert!(
+        text(&started.stdout).ends_with("a2/one.git: pushed"),
+        "{}",
+        text(&started.stdout)
+    );
     assert!(there("a2", "one") && !there("a1", "one") && !there("b", "one"));
-    assert!(world.start(&["--url", "a1/two", "--now", "--wait"]).status.success());
+    assert!(
+        world
+            .start(&["--url", "a1/two", "--now", "--wait"])
+            .status
+            .success()
+    );
     assert!(there("a1", "two") && !there("a1", "one"));
-    assert!(world.start(&["--remote", "b", "--project", "^t.*", "--now", "--wait"]).status.success());
+    assert!(
+        world
+            .start(&["--remote", "b", "--project", "^t.*", "--now", "--wait"])
+            .status
+            .success()
+    );
     assert!(there("b", "two") && !there("b", "one"));
     let none = world.start(&["--remote", "c", "--wait"]);
     assert!(none.status.success() && text(&none.stdout).contains("nothing to push"));
@@ -141,7 +187,9 @@ fn gr_t116_to_t128_start_chooses_and_waits() {
 #[test]
 fn gr_t200_to_t206_the_configuration_is_followed() {
     let config = |delay: &str| {
-        format!("[gerrit]\nautoReload = true\nreplicateOnStartup = true\n[remote \"a\"]\nurl = $DIR/${{name}}.git\nreplicationDelay = {delay}\n")
+        format!(
+            "[gerrit]\nautoReload = true\nreplicateOnStartup = true\n[remote \"a\"]\nurl = $DIR/${{name}}.git\nreplicationDelay = {delay}\n"
+        )
     };
     let world = World::new(&config("0"));
     world.project("app");
@@ -150,20 +198,26 @@ fn gr_t200_to_t206_the_configuration_is_followed() {
     // On start-up.
     world.until_equal("app", "app");
     world.configure(&config("soon"));
-    world.until("the bad one is refused", || world.log().contains("the old one stays"));
+    world.until("the bad one is refused", || {
+        world.log().contains("the old one stays")
+    });
     world.commit("app", "refs/heads/more");
     let event = r#"{"ref":"refs/heads/more","repository":{"full_name":"app"}}"#;
     let url = format!("{}/_git/events", node.url);
     assert_eq!(crate::harness::request(&url, "POST", &[], event).0, 202);
     world.until_equal("app", "app");
     world.configure(&config("3600"));
-    world.until("the good one is read", || world.log().contains("the configuration was read again"));
+    world.until("the good one is read", || {
+        world.log().contains("the configuration was read again")
+    });
     world.commit("app", "refs/heads/late");
     world.notify("app", &["refs/heads/late"]);
     world.until("it waits", || world.row()["state"] == "delayed");
     world.configure("nonsense");
     node.signal(rustix::process::Signal::HUP);
-    world.until("a signal reads it, too", || world.log().matches("the old one stays").count() == 2);
+    world.until("a signal reads it, too", || {
+        world.log().matches("the old one stays").count() == 2
+    });
 }
 
 /// What a plain loop of `git push` takes, and how many pushes events that meet need.
@@ -188,7 +242,7 @@ fn pushes_are_saved_against_a_plain_loop() {
                 push(&world, &project, &name);
             }
         }
-        let offered = now() - began;
+        let offered = now().saturating_sub(began);
         let mut pushed = 0;
         for number in 0..projects {
             for remote in ["a", "b"] {
@@ -198,7 +252,7 @@ fn pushes_are_saved_against_a_plain_loop() {
                 pushed += pushes(&world.at(&name));
             }
         }
-        let took = now() - began;
+        let took = now().saturating_sub(began);
         assert!(node.stop());
         (pushed, offered, took)
     };
@@ -211,7 +265,13 @@ fn pushes_are_saved_against_a_plain_loop() {
     });
     let here = run(&|world, project, name| world.notify(project, &[name]));
     println!("{} events for 2 targets each", projects * rounds);
-    println!("plain loop: {} pushes; events took {:.1?}, all {:.1?}", plain.0, plain.1, plain.2);
-    println!("davenport-git: {} pushes; events took {:.1?}, all {:.1?}", here.0, here.1, here.2);
+    println!(
+        "plain loop: {} pushes; events took {:.1?}, all {:.1?}",
+        plain.0, plain.1, plain.2
+    );
+    println!(
+        "davenport-git: {} pushes; events took {:.1?}, all {:.1?}",
+        here.0, here.1, here.2
+    );
     assert!(here.0 < plain.0);
 }

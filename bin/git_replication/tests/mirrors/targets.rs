@@ -18,7 +18,11 @@ impl Drop for Server {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 fn answers(port: u16) -> bool {
@@ -29,7 +33,13 @@ fn answers(port: u16) -> bool {
 fn daemon(port: u16, directory: &Path) -> Server {
     let path = crate::harness::git(&["--exec-path"]);
     let child = Command::new(Path::new(&path).join("git-daemon"))
-        .args(["--reuseaddr", "--export-all", "--enable=receive-pack", "--listen=127.0.0.1", &format!("--port={port}")])
+        .args([
+            "--reuseaddr",
+            "--export-all",
+            "--enable=receive-pack",
+            "--listen=127.0.0.1",
+            &format!("--port={port}"),
+        ])
         .arg(format!("--base-path={}", directory.display()))
         .arg(directory)
         .stderr(Stdio::null())
@@ -51,11 +61,20 @@ fn an_offline_daemon_is_retried_until_it_is_back() {
     world.notify("app", &["refs/heads/trunk"]);
     world.until("it will be retried", || world.row()["state"] == "retrying");
     let row = world.row();
-    assert!(row["reason"].as_str().unwrap().contains("unable to connect"), "{row}");
+    assert!(
+        row["reason"]
+            .as_str()
+            .unwrap()
+            .contains("unable to connect"),
+        "{row}"
+    );
     // What arrives meanwhile waits, too, and goes with the retry.
     world.commit("app", "refs/heads/more");
     world.notify("app", &["refs/heads/more"]);
-    assert_eq!((&world.row()["state"], &world.row()["arrived"]), (&"retrying".into(), &"refs/heads/more".into()));
+    assert_eq!(
+        (&world.row()["state"], &world.row()["arrived"]),
+        (&"retrying".into(), &"refs/heads/more".into())
+    );
     let target = world.target("app");
     let _server = daemon(port, &world.path("targets"));
     assert!(world.start(&["--all", "--now", "--wait"]).status.success());
@@ -66,14 +85,23 @@ fn an_offline_daemon_is_retried_until_it_is_back() {
 #[test]
 fn a_daemon_without_the_repository_says_so() {
     let port = free_port();
-    let world = World::new(&format!("[remote \"a\"]\nurl = git://127.0.0.1:{port}/${{name}}.git\nreplicationDelay = 0\n"));
+    let world = World::new(&format!(
+        "[remote \"a\"]\nurl = git://127.0.0.1:{port}/${{name}}.git\nreplicationDelay = 0\n"
+    ));
     let _server = daemon(port, &world.path("targets"));
     world.project("app");
     world.commit("app", "refs/heads/trunk");
     let _node = world.node(&[]);
     world.notify("app", &[]);
     world.until("it is given up", || world.row()["state"] == "dead");
-    assert!(world.row()["reason"].as_str().unwrap().contains("only file and ssh targets can be created"), "{}", world.row());
+    assert!(
+        world.row()["reason"]
+            .as_str()
+            .unwrap()
+            .contains("only file and ssh targets can be created"),
+        "{}",
+        world.row()
+    );
     world.target("app");
     assert!(world.start(&["--all", "--wait", "--now"]).status.success());
     world.until_equal("app", "app");
@@ -86,7 +114,9 @@ fn sshd(directory: &Path) -> Option<(Server, u16, String)> {
     fs::create_dir(directory).unwrap();
     let file = |name: &str| directory.join(name).display().to_string();
     for name in ["host", "user"] {
-        let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &file(name)]).status();
+        let made = Command::new("ssh-keygen")
+            .args(["-q", "-t", "ed25519", "-N", "", "-f", &file(name)])
+            .status();
         assert!(made.unwrap().success());
     }
     fs::copy(file("user.pub"), file("authorized")).unwrap();
@@ -118,7 +148,9 @@ fn gr_t100_repositories_are_created_and_filled_over_ssh() {
         println!("there is no sshd, so pushes over ssh are not tested");
         return;
     };
-    world.configure(&format!("[remote \"a\"]\nurl = ssh://127.0.0.1:{port}$DIR/${{name}}.git\nreplicationDelay = 0\n"));
+    world.configure(&format!(
+        "[remote \"a\"]\nurl = ssh://127.0.0.1:{port}$DIR/${{name}}.git\nreplicationDelay = 0\n"
+    ));
     // The name stands in a command for the server's shell.
     for name in ["team/app", "it's; touch $HOME/escaped"] {
         let source = world.project(name);
@@ -126,7 +158,10 @@ fn gr_t100_repositories_are_created_and_filled_over_ssh() {
         let node = world.node_with(&[], &[("GIT_SSH_COMMAND", &ssh)]);
         world.notify(name, &[]);
         world.until("it is pushed", || refs(&world.at(name)) == refs(&source));
-        assert_eq!(fs::read_to_string(world.at(name).join("HEAD")).unwrap(), "ref: refs/heads/trunk\n");
+        assert_eq!(
+            fs::read_to_string(world.at(name).join("HEAD")).unwrap(),
+            "ref: refs/heads/trunk\n"
+        );
         assert!(node.stop());
         check(&world.at(name));
     }
@@ -135,15 +170,26 @@ fn gr_t100_repositories_are_created_and_filled_over_ssh() {
 /// Where there is no server: the command that git runs, without the network.
 #[test]
 fn an_ssh_command_gets_the_repository_and_nothing_else() {
-    let world = World::new("[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nreplicationDelay = 0\n");
+    let world = World::new(
+        "[remote \"a\"]\nurl = git@mirror.example.com:${name}.git\nreplicationDelay = 0\n",
+    );
     let ssh = world.path("ssh");
-    script(&ssh, "#!/bin/sh\nfor word; do echo \"$word\"; done >>\"$0.words\"\nfor word; do :; done\ncd \"$(dirname \"$0\")/targets\" && exec sh -c \"$word\"\n");
+    script(
+        &ssh,
+        "#!/bin/sh\nfor word; do echo \"$word\"; done >>\"$0.words\"\nfor word; do :; done\ncd \"$(dirname \"$0\")/targets\" && exec sh -c \"$word\"\n",
+    );
     world.project("team/app");
     world.commit("team/app", "refs/heads/trunk");
     let _node = world.node_with(&[], &[("GIT_SSH_COMMAND", ssh.to_str().unwrap())]);
     world.notify("team/app", &["refs/heads/trunk"]);
     world.until_equal("team/app", "team/app");
     let words = fs::read_to_string(world.path("ssh.words")).unwrap();
-    assert!(words.contains("git@mirror.example.com\ngit-receive-pack 'team/app.git'\n"), "{words}");
-    assert!(words.contains("git init --quiet --bare --initial-branch=trunk 'team/app.git'\n"), "{words}");
+    assert!(
+        words.contains("git@mirror.example.com\ngit-receive-pack 'team/app.git'\n"),
+        "{words}"
+    );
+    assert!(
+        words.contains("git init --quiet --bare --initial-branch=trunk 'team/app.git'\n"),
+        "{words}"
+    );
 }
