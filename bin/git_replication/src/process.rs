@@ -16,6 +16,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long the outputs may stay open after git has ended: a program in the background may hold them.
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
+/// How long a push may take to end when it is dropped.
+const GRACE_MAX: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
 /// Messages are kept up to this size, from the end.
 const MESSAGES_BYTES: usize = 16 * 1024;
 
@@ -61,25 +64,33 @@ pub(crate) struct Ended {
     pub(crate) messages: String,
 }
 
-/// A process group. Dropping it kills all processes in it.
+/// A process group. Dropping it ends all processes in it, in a time that is short against that of a lock.
 #[derive(Debug)]
 struct Group {
     child: Child,
     id: Option<Pid>,
+    grace: Duration,
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            // Its processes may have ended.
-            let _ = kill_process_group(id, Signal::KILL);
+        let Some(id) = self.id else {
+            return;
+        };
+        // A git that is killed leaves locks of refs behind. The guard stays until the rest has ended.
+        let _ = kill_process_group(id, Signal::TERM);
+        let until = Instant::now() + self.grace;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::park_timeout(LOOK);
         }
+        // Its processes may have ended.
+        let _ = kill_process_group(id, Signal::KILL);
     }
 }
 
 impl Git {
-    /// Runs git, and kills it after `idle` without output. If this future is dropped, git and all that it started are
-    /// killed before that returns.
+    /// Runs git, and kills it after `idle` without output. If this future is dropped, git and all that it started
+    /// have ended when that returns.
     pub(crate) async fn run(
         &self,
         arguments: &[OsString],
@@ -151,7 +162,8 @@ impl Git {
         .kill_on_drop(true)
         .spawn()?;
         let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        Ok(Group { child, id })
+        let grace = GRACE_MAX.min(self.silence / 2);
+        Ok(Group { child, id, grace })
     }
 }
 

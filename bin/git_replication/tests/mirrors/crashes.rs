@@ -65,6 +65,51 @@ fn a_push_of_a_hanging_node_ends_before_another_begins() {
     check(&target);
 }
 
+/// What a killed git leaves at its target must not be in the way of the next push, above all locks of refs.
+#[test]
+fn a_killed_push_leaves_no_locks() {
+    let world = World::new(
+        "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\n",
+    );
+    world.project("app");
+    let target = world.target("app");
+    // Refs are locked while this runs.
+    let hook =
+        "#!/bin/sh\n[ \"$1\" = prepared ] && [ -e slow ] && touch locked && sleep 600\nexit 0\n";
+    script(&target.join("hooks/reference-transaction"), hook);
+    for (round, how) in ["killed", "stopped", "hanging"].into_iter().enumerate() {
+        fs::write(target.join("slow"), "0").unwrap();
+        let name = format!("refs/heads/{how}");
+        world.commit("app", &name);
+        let node = world.node(&["--drain-sec", "0"]);
+        world.notify("app", &[&name]);
+        world.until("the ref is locked", || target.join("locked").exists());
+        fs::remove_file(target.join("slow")).unwrap();
+        fs::remove_file(target.join("locked")).unwrap();
+        let hanging = match how {
+            "killed" => {
+                drop(node);
+                None
+            }
+            "stopped" => {
+                assert!(node.stop());
+                None
+            }
+            _ => {
+                node.signal(Signal::STOP);
+                Some(node)
+            }
+        };
+        let _other = world.node(&[]);
+        world.until(&format!("round {round}: the ref arrives"), || {
+            assert_ne!(world.row()["state"], "dead", "{}", world.row());
+            crate::harness::refs(&target).contains_key(&name)
+        });
+        drop(hanging);
+    }
+    check(&target);
+}
+
 fn seconds() -> Duration {
     let seconds = std::env::var("GIT_SECONDS")
         .ok()
