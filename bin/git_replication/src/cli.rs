@@ -78,7 +78,7 @@ struct Notify {
     project: String,
     /// Refs that have changed, by their whole names; without any, all
     #[arg(value_name = "REF")]
-    refs: Vec<String>,
+    refs: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -149,9 +149,14 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             refs,
         }) => {
             let project = usable(Project::new(&project))?;
-            let refs = match &refs[..] {
-                [] => Refs::all(),
-                _ => usable(event::named(refs))?,
+            // Git's names are bytes. One that is no text cannot be stored, but goes with all.
+            let refs: Option<Vec<String>> = refs
+                .into_iter()
+                .map(|name| name.into_string().ok())
+                .collect();
+            let refs = match refs {
+                Some(refs) if !refs.is_empty() => usable(event::named(refs))?,
+                _ => Refs::all(),
             };
             let (mirrors, config) = shared.open().await?;
             notify(&mirrors, &config, &project, &refs).await?;
@@ -167,7 +172,6 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
 fn usable<T>(checked: Result<T, String>) -> Result<T, Refused> {
     checked.map_err(|reason| Refused {
         file: PathBuf::from("command line"),
-        line: None,
         reason,
     })
 }
@@ -201,14 +205,14 @@ async fn notify(
 async fn events(shared: &Shared) -> anyhow::Result<()> {
     let (mirrors, mut config) = shared.open().await?;
     let mut read = crate::config::contents(&shared.config);
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
     while let Some(line) = lines
-        .next_line()
+        .next_segment()
         .await
         .context("cannot read standard input")?
     {
         reload(&shared.config, &mut read, &mut config);
-        match event::parse(line.as_bytes()) {
+        match event::parse(&line) {
             Ok(Some(event)) => notify(&mirrors, &config, &event.project, &event.refs).await?,
             Ok(None) => {}
             Err(reason) => tracing::warn!(reason, "skipped an event"),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::project::{Pattern, Project};
 use crate::refs::Refspec;
-use crate::target::{NameStyle, Template, place};
+use crate::target::{NameStyle, Template, place, redact};
 use file::{Entry, File};
 
 pub(crate) use file::Refused;
@@ -88,23 +88,17 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self, Refused> {
         let main = File::read(path)?;
         let (mut config, mut defaults) = (Self::default(), Defaults::default());
-        for entry in main
-            .entries
-            .iter()
-            .filter(|entry| entry.section != "remote")
-        {
+        let shared = |entry: &&Entry| entry.section != "remote";
+        for entry in main.entries.iter().filter(shared) {
             config.set(&main, entry, &mut defaults)?;
         }
         let single = single_files(path);
         if single.is_empty() {
             let mut names: Vec<&str> = Vec::new();
-            for entry in main
-                .entries
-                .iter()
-                .filter(|entry| entry.section == "remote")
-            {
+            let remotes = |entry: &&Entry| entry.section == "remote";
+            for entry in main.entries.iter().filter(remotes) {
                 let Some(name) = entry.subsection.as_deref() else {
-                    return Err(main.refuse(entry, "name the section, as in [remote \"eu\"]"));
+                    return Err(main.refuse_value(entry, "name the section, as in [remote \"eu\"]"));
                 };
                 if !names.contains(&name) {
                     names.push(name);
@@ -122,11 +116,8 @@ impl Config {
             config.remotes.push(read?);
         }
         if config.remotes.is_empty() {
-            return Err(Refused {
-                file: path.to_owned(),
-                line: None,
-                reason: "it has no remote; add [remote \"NAME\"] with a url".to_owned(),
-            });
+            let reason = "it has no remote; add [remote \"NAME\"] with a url";
+            return Err(main.refuse(reason.to_owned()));
         }
         Ok(config)
     }
@@ -197,14 +188,14 @@ impl Remote {
                 ignored.insert(format!("remote.{name}.{}", entry.key));
             }
         }
-        remote.check(file, section, defaults)?;
+        remote.check(file, defaults)?;
         Ok(remote)
     }
 
     /// Applies a value. False if it has no effect here.
     fn set(&mut self, file: &File, entry: &Entry) -> Result<bool, Refused> {
         let text = entry.value.as_deref().unwrap_or_default();
-        let refuse = |reason: &str| file.refuse(entry, reason);
+        let refuse = |reason: &str| file.refuse_value(entry, reason);
         match entry.key.as_str() {
             "url" => self.urls.push(Template::parse(text).map_err(refuse)?),
             "push" => self.push.push(Refspec::parse(text).map_err(refuse)?),
@@ -267,23 +258,17 @@ impl Remote {
         Ok(true)
     }
 
-    fn check(
-        &mut self,
-        file: &File,
-        section: Option<&str>,
-        defaults: Defaults,
-    ) -> Result<(), Refused> {
-        let refuse = |reason: String| Err(file.refuse_section(section, reason));
+    fn check(&mut self, file: &File, defaults: Defaults) -> Result<(), Refused> {
         if self.urls.is_empty() {
-            return refuse(format!("remote {:?} has no url", self.name));
+            return Err(file.refuse(format!("remote {:?} has no url", self.name)));
         }
         let one = matches!(&self.projects[..], [Pattern::Exact(_)]);
         if let Some(url) = self.urls.iter().find(|url| !url.has_name() && !one) {
-            return refuse(format!(
+            return Err(file.refuse(format!(
                 "the url of remote {:?} has no `${{name}}`, so all projects would go to {}; add it, or name one project",
                 self.name,
-                place(url.as_str()).unwrap_or_default()
-            ));
+                redact(url.as_str())
+            )));
         }
         if self.push.iter().all(|spec| spec.negative) {
             let all = if defaults.force {
@@ -293,6 +278,8 @@ impl Remote {
             };
             self.push.extend(Refspec::parse(all));
         }
+        // Gerrit makes them for itself, and does not replicate them either.
+        self.push.extend(Refspec::parse("^refs/cache-automerge/*"));
         Ok(())
     }
 
@@ -346,15 +333,11 @@ fn unlimited(max: u32) -> Option<u32> {
 }
 
 fn boolean(file: &File, entry: &Entry) -> Result<bool, Refused> {
-    match entry
-        .value
-        .as_deref()
-        .map(str::to_ascii_lowercase)
-        .as_deref()
-    {
-        None | Some("true" | "yes" | "on" | "1") => Ok(true),
-        Some("false" | "no" | "off" | "0" | "") => Ok(false),
-        Some(_) => Err(file.refuse(entry, "give true or false")),
+    let text = entry.value.as_deref().unwrap_or("true");
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" | "" => Ok(false),
+        _ => Err(file.refuse_value(entry, "give true or false")),
     }
 }
 
@@ -363,7 +346,7 @@ fn number(file: &File, entry: &Entry) -> Result<u32, Refused> {
         .value
         .as_deref()
         .and_then(|text| text.trim().parse().ok());
-    parsed.ok_or_else(|| file.refuse(entry, "give a number"))
+    parsed.ok_or_else(|| file.refuse_value(entry, "give a number"))
 }
 
 fn seconds(file: &File, entry: &Entry) -> Result<Duration, Refused> {

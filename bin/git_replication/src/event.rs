@@ -1,6 +1,6 @@
 //! Events: what Gerrit's `stream-events`, and push webhooks of Gerrit, GitHub and Gitea, say has changed.
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::project::Project;
 use crate::refs::{Refs, is_ref};
@@ -12,93 +12,32 @@ pub(crate) struct Event {
     pub(crate) refs: Refs,
 }
 
-/// The members of all kinds of events that matter here.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Payload {
-    /// Gerrit: the kind of the event.
-    r#type: Option<String>,
-    ref_update: Option<RefUpdate>,
-    ref_updates: Vec<RefUpdate>,
-    patch_set: Option<PatchSet>,
-    change: Option<Change>,
-    project: Option<serde_json::Value>,
-    project_name: Option<String>,
-    /// GitHub and Gitea: the ref, and its repository.
-    r#ref: Option<String>,
-    repository: Option<Repository>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RefUpdate {
-    ref_name: String,
-    project: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct PatchSet {
-    r#ref: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Change {
-    project: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Repository {
-    full_name: String,
-}
-
 /// Reads an event. `None` is one about something else than refs.
 pub(crate) fn parse(text: &[u8]) -> Result<Option<Event>, String> {
-    let payload: Payload = serde_json::from_slice(text)
-        .map_err(|error| format!("the event is not of a known form: {error}"))?;
-    let (project, refs) = match payload {
-        Payload {
-            r#ref: Some(name),
-            repository: Some(repository),
-            ..
-        } => (repository.full_name, named([name])?),
-        Payload {
-            project_name: Some(project),
-            r#type: Some(kind),
-            ..
-        } if kind == "project-created" => (project, Refs::all()),
-        Payload {
-            ref_update: Some(update),
-            ..
-        } => {
-            let project = update
-                .project
-                .ok_or("the event's refUpdate has no project")?;
-            (project, named([update.ref_name])?)
+    let event: Value =
+        serde_json::from_slice(text).map_err(|error| format!("the event is not JSON: {error}"))?;
+    let at = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
+    let one = |pointer| at(pointer).into_iter().collect();
+    let (project, names): (_, Vec<&str>) = match (at("/type"), at("/ref")) {
+        // GitHub and Gitea, whose other events about repositories have no ref.
+        (None, Some(name)) => (at("/repository/full_name"), vec![name]),
+        (Some("ref-updated"), _) => (at("/refUpdate/project"), one("/refUpdate/refName")),
+        (Some("patchset-created"), _) => (at("/change/project"), one("/patchSet/ref")),
+        (Some("batch-ref-updated"), _) => {
+            let updates = event["refUpdates"].as_array().into_iter().flatten();
+            let names = updates.filter_map(|update| update["refName"].as_str());
+            let project = at("/project").or_else(|| at("/refUpdates/0/project"));
+            (project, names.collect())
         }
-        Payload {
-            ref_updates,
-            project,
-            ..
-        } if !ref_updates.is_empty() => {
-            let own = ref_updates[0].project.clone();
-            let project = own.or_else(|| Some(project?.as_str()?.to_owned()));
-            let project = project.ok_or("the event's refUpdates have no project")?;
-            (
-                project,
-                named(ref_updates.into_iter().map(|update| update.ref_name))?,
-            )
-        }
-        Payload {
-            patch_set: Some(PatchSet { r#ref: Some(name) }),
-            change: Some(Change {
-                project: Some(project),
-            }),
-            r#type,
-            ..
-        } if r#type.as_deref() == Some("patchset-created") => (project, named([name])?),
+        (Some("project-created"), _) => (at("/projectName"), Vec::new()),
         _ => return Ok(None),
     };
-    let project = Project::new(&project)?;
+    let project = Project::new(project.ok_or("the event names no project")?)?;
+    let refs = match &names[..] {
+        [] if at("/type") == Some("project-created") => Refs::all(),
+        [] => return Err("the event names no ref".to_owned()),
+        _ => named(names.into_iter().map(str::to_owned))?,
+    };
     Ok(Some(Event { project, refs }))
 }
 
@@ -173,8 +112,10 @@ mod tests {
         for bad in [
             "",
             "[",
-            r#"{"refUpdate":{"refName":"refs/heads/a b","project":"a"}}"#,
-            r#"{"refUpdate":{"refName":"refs/heads/a","project":"../a"}}"#,
+            r#"{"type":"ref-updated","refUpdate":{"refName":"refs/heads/a b","project":"a"}}"#,
+            r#"{"type":"ref-updated","refUpdate":{"refName":"refs/heads/a","project":"../a"}}"#,
+            r#"{"type":"ref-updated","refUpdate":{"refName":"refs/heads/a"}}"#,
+            r#"{"type":"batch-ref-updated","project":"a","refUpdates":[]}"#,
             r#"{"ref":"--mirror","repository":{"full_name":"a/-b"}}"#,
         ] {
             assert!(parse(bad.as_bytes()).is_err(), "{bad}");

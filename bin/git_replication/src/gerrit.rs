@@ -23,7 +23,7 @@
 //! | T126, T132, T147–T149, T209–T212 | batches of refs | left out: a job is one `git push` |
 //! | T129–T131 | projects | kept: `gr_t129_to_t131_patterns`, `gr_t129_to_t131_exclusion_wins` |
 //! | T135–T139, T213–T220 | files of remotes | kept: `gr_t135_and_t213_to_t220_remotes_in_files_of_their_own`, `gr_t217_a_url_without_name_is_for_one_project` |
-//! | T140–T145 | filters of refs | changed: those of the configuration are refspecs, `refspecs_map_refs`; settings that withhold refs are refused, `settings_that_withhold_are_not_ignored`. Filters of other plugins are left out |
+//! | T140–T145 | filters of refs | changed: those of the configuration are refspecs, `refspecs_map_refs`; settings that withhold refs are refused, `settings_that_withhold_are_not_ignored`; `refs/cache-automerge/*` is skipped. Filters of other plugins are left out |
 //! | T146 | the same ref twice | kept: `gr_t146_sets_merge_and_all_refs_are_one_mark` |
 //! | T150 | the project is gone | kept: `gr_t150_a_project_without_a_repository_is_not_retried` |
 //! | T155–T164 | scheduling of a backlog in memory | left out: a backlog is in the store, and remotes take turns by lanes of `jobs` |
@@ -32,12 +32,12 @@
 //! | T200–T206 | following the configuration | kept: `gr_t200_to_t206_the_configuration_is_followed` |
 //! | T207, T208 | credentials in `secure.config` | left out: git and ssh have their own |
 //! | T221–T234, T238–T244 | versions of the configuration, and changing it over HTTP | left out: files are edited |
-//! | T235–T237 | remotes without URL | changed: they are refused, `bad_files_are_refused_with_line_and_advice` |
+//! | T235–T237 | remotes without URL | changed: they are refused, `bad_files_are_refused_with_advice` |
 //! | T250–T252 | escaping in URLs | kept: `gr_t250_to_t252_names_are_escaped_in_http_urls_only` |
 //! | S01, S02 | the same service by more nodes | kept: `gr_t095_and_s01_threads_count_all_nodes` |
 //! | S03, S04 | nodes share the work | not tested here: nodes claim as many jobs as they have room for |
 //! | S05 | restarts of all nodes | kept: `gr_s05_every_ref_arrives_while_nodes_are_killed` |
-//! | S06 | events of one target | kept, with a shorter delay: `gr_s06_events_of_a_target_meet_in_one_push` |
+//! | S06 | events of one target | kept, from two nodes, with a shorter delay: `gr_s06_events_of_a_target_meet_in_one_push` |
 
 use std::fs;
 use std::path::Path;

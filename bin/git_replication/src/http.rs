@@ -17,6 +17,7 @@ use crate::config::{Config, Target};
 use crate::event;
 use crate::mirrors::{Mirrors, When};
 use crate::show;
+use crate::target::hex;
 
 /// GitHub's largest.
 const BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
@@ -47,46 +48,26 @@ impl Http {
         };
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-        // Both are hashed, so that comparing them takes as long whatever they have in common.
-        if bearer.is_some_and(|token| {
-            mac(secret, token.as_bytes())
-                .verify_slice(&tag(secret, secret.as_bytes()))
-                .is_ok()
-        }) {
+        // Both sides are hashed, so that comparing them takes as long whatever they have in common.
+        let is_same = |a: &str, b: &str| tag(secret, a.as_bytes()) == tag(secret, b.as_bytes());
+        if bearer.is_some_and(|token| is_same(token, secret)) {
             return true;
         }
         let github = header("x-hub-signature-256").and_then(|value| value.strip_prefix("sha256="));
         let signature = github.or_else(|| header("x-gitea-signature"));
-        let (Some(signature), Some(body)) = (signature.and_then(from_hex), body) else {
+        let (Some(signature), Some(body)) = (signature, body) else {
             return false;
         };
-        mac(secret, body).verify_slice(&signature).is_ok()
+        is_same(&signature.to_ascii_lowercase(), &hex(&tag(secret, body)))
     }
 }
 
-fn mac(secret: &str, body: &[u8]) -> Hmac<Sha256> {
+/// What cannot be made of a text without the secret.
+fn tag(secret: &str, text: &[u8]) -> Vec<u8> {
     let mut mac =
         Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key may have any length");
-    mac.update(body);
-    mac
-}
-
-fn tag(secret: &str, body: &[u8]) -> Vec<u8> {
-    mac(secret, body).finalize().into_bytes().to_vec()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text
-        .chars()
-        .map(|c| u8::try_from(c.to_digit(16)?).ok())
-        .collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(
-        digits
-            .chunks(2)
-            .map(|pair| pair[0] << 4 | pair[1])
-            .collect(),
-    )
+    mac.update(text);
+    mac.finalize().into_bytes().to_vec()
 }
 
 async fn queue(State(http): State<Http>, headers: HeaderMap) -> Response {

@@ -1,7 +1,7 @@
-//! Mirrors as jobs: one job for each remote and place.
+//! Mirrors as jobs: one job for each remote, place and project.
 //!
 //! ```text
-//! job "REMOTE PLACE"              data: what is being pushed, and what earlier pushes failed to
+//! job "REMOTE PLACE PROJECT"      data: what is being pushed, and what earlier pushes failed to
 //! ("git", "refs", id)             refs that arrived since
 //!
 //! notify  adds refs to the row, and signals the job: due at the first event's time plus the delay
@@ -23,10 +23,10 @@ use jobs::{
 use serde::{Deserialize, Serialize};
 use store::{Store, Transaction, tuple};
 
-use crate::config::{Config, Remote, Target};
+use crate::config::{Config, Remote, Retry, Target};
 use crate::push::{Class, Outcome};
 use crate::refs::Refs;
-use crate::target::{bounded, fraction};
+use crate::target::{bounded, fraction, lock_of};
 
 /// A node that is silent for so long loses its pushes to others.
 pub(crate) const LOCK_TIMEOUT_SEC: u64 = 30;
@@ -36,6 +36,12 @@ const TARGETS_MAX: usize = 100;
 const IDLE: Duration = Duration::from_hours(24);
 /// Pushes to different targets that became due together start up to this much apart.
 const JITTER_MAX: Duration = Duration::from_secs(1);
+/// While a new configuration reaches one node after the other, events for a new target wait; then it is one that has
+/// been removed.
+const UNKNOWN: Retry = Retry {
+    max: Some(10),
+    delay: Duration::from_mins(1),
+};
 
 /// The data of a job. It has no URL, which may have credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,8 +195,8 @@ impl Mirrors {
                 now_ms + millis(target.remote.delay) + i64::try_from(jitter).unwrap_or(0)
             }
         };
-        let place = LimitName::new(format!("target|{}", bounded(&target.place)))?;
-        let add = Add::new(id(&target.remote.name, &target.place)?, encode(&mirror)?)
+        let place = LimitName::new(format!("target|{}", bounded(lock_of(&target.place))))?;
+        let add = Add::new(id(target)?, encode(&mirror)?)
             .due_ms(due_ms)
             // Remotes take turns, however many targets each has.
             .lane(Lane::of(target.remote.name.as_bytes()))
@@ -254,7 +260,7 @@ impl Mirrors {
         Box::pin(take).await
     }
 
-    /// How a run ends. One that is to be a dead letter is tried again if other refs have arrived meanwhile.
+    /// How a run ends. One that is to be a dead letter runs again if other refs have arrived meanwhile.
     pub(crate) async fn end(
         &self,
         job: &Job,
@@ -268,39 +274,38 @@ impl Mirrors {
                 reason,
                 left,
             } => (class, reason, left),
-            Outcome::Done(note) => {
-                (mirror.refs, mirror.failed) = (Refs::default(), None);
-                let reason = note.map(str::to_owned);
-                return Ok(Finish {
-                    reason,
-                    ..Finish::done().data(encode(&mirror)?)
-                });
-            }
+            Outcome::Done(note) => return done(mirror, note.map(str::to_owned)),
         };
+        let class = remote.map_or(Class::Unknown, |_| class);
         let before = mirror.failed.filter(|(before, _)| *before == class);
         let failures = before.map_or(0, |(_, failures)| failures) + 1;
         (mirror.refs, mirror.failed) = (left, Some((class, failures)));
-        let (retry, retries_max) = match (remote, class) {
-            (Some(remote), Class::Offline) => (remote.retry, remote.retry.max),
-            (Some(remote), Class::Lock) => (remote.lock_retry, remote.lock_retry.max),
-            (Some(remote), _) => (remote.retry, Some(0)),
-            (None, _) => return Ok(Finish::done()),
+        let retry = match (remote, class) {
+            (None, _) | (_, Class::Unknown) => UNKNOWN,
+            (Some(remote), Class::Offline) => remote.retry,
+            (Some(remote), Class::Lock) => remote.lock_retry,
+            (Some(remote), _) => Retry {
+                max: Some(0),
+                ..remote.retry
+            },
         };
-        let data = encode(&mirror)?;
-        let again = Finish {
-            again_ms: Some(self.jobs.clock().now_ms() + millis(retry.delay)),
-            ..Finish::failed(reason.clone()).data(data.clone())
-        };
-        if retries_max.is_none_or(|max| failures <= max) {
-            return Ok(again);
+        let given_up = retry.max.is_some_and(|max| failures > max);
+        if given_up && class == Class::Unknown {
+            return done(mirror, Some(reason));
         }
-        let (op, again, dead) = (&self.jobs.op(), &again, &Finish::dead(reason).data(data));
+        let failed = Finish::failed(reason.clone()).data(encode(&mirror)?);
+        if !given_up {
+            return Ok(Finish {
+                again_ms: Some(self.jobs.clock().now_ms() + millis(retry.delay)),
+                ..failed
+            });
+        }
+        let dead = Finish::dead(reason).data(encode(&mirror)?);
+        let (op, failed, dead) = (&self.jobs.op(), &failed, &dead);
         let end = self.jobs.store().transact("git_end", |tx| async move {
-            let finish = if self.arrived(&tx, &job.id).await?.is_empty() {
-                dead
-            } else {
-                again
-            };
+            // What has arrived has also signalled, so it runs again.
+            let nothing_arrived = self.arrived(&tx, &job.id).await?.is_empty();
+            let finish = if nothing_arrived { dead } else { failed };
             let _ = self.jobs.finish_in(&tx, op, job, finish.clone()).await?;
             Ok::<_, jobs::Error>(finish.clone())
         });
@@ -356,14 +361,27 @@ impl Mirrors {
 
     /// The job of a target.
     pub(crate) async fn info(&self, target: &Target<'_>) -> jobs::Result<Option<JobInfo>> {
-        self.jobs
-            .info(&self.ty, &id(&target.remote.name, &target.place)?)
-            .await
+        self.jobs.info(&self.ty, &id(target)?).await
     }
 }
 
-fn id(remote: &str, place: &str) -> jobs::Result<JobId> {
-    JobId::new(format!("{} {}", bounded(remote), bounded(place)))
+/// Nothing is left to be pushed.
+fn done(mut mirror: Mirror, reason: Option<String>) -> Result<Finish, Failure> {
+    (mirror.refs, mirror.failed) = (Refs::default(), None);
+    Ok(Finish {
+        reason,
+        ..Finish::done().data(encode(&mirror)?)
+    })
+}
+
+/// Several projects may have one place, as with `remoteNameStyle = basenameOnly`.
+fn id(target: &Target<'_>) -> jobs::Result<JobId> {
+    let place = format!("{} {}", target.place, target.project.as_str());
+    JobId::new(format!(
+        "{} {}",
+        bounded(&target.remote.name),
+        bounded(&place)
+    ))
 }
 
 fn pool(remote: &str) -> jobs::Result<LimitName> {
@@ -380,4 +398,43 @@ fn decode(data: &Bytes) -> Option<Mirror> {
 
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use jobs::Holder;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_target_that_no_configuration_has_is_dropped_in_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("replication.config");
+        std::fs::write(&file, "[remote \"a\"]\nurl = /m/${name}\n").unwrap();
+        let config = Config::read(&file).unwrap();
+        let project = crate::project::Project::new("app").unwrap();
+        let targets: Vec<Target> = config.targets(&project).collect();
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let refs = Refs::of(["refs/heads/a"]);
+        mirrors.notify(&targets, &refs, When::Now).await.unwrap();
+        let holder = Holder::new("node").unwrap();
+        let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
+        let accepted = &accepted.jobs[0];
+        let mut mirror = decode(&accepted.data).unwrap();
+        for failures in 1..=11 {
+            mirror.refs = refs.clone();
+            let outcome = Outcome::Failed {
+                class: Class::Unknown,
+                reason: "unknown".to_owned(),
+                left: refs.clone(),
+            };
+            let remote = config.remote("a");
+            let end = mirrors.end(&accepted.job, mirror, outcome, remote).await;
+            let finish = end.unwrap();
+            assert_eq!(finish.again_ms.is_some(), failures <= 10, "{failures}");
+            mirror = decode(&finish.data.unwrap()).unwrap();
+            assert_eq!(mirror.refs.is_empty(), failures > 10);
+        }
+    }
 }

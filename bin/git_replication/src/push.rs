@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Target;
 use crate::process::{Ended, Git};
 use crate::refs::{self, Refs, Refspec};
+use crate::target::redact;
 
 /// The kinds of failures, each with retries of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +25,8 @@ pub(crate) enum Class {
     Rejected,
     /// The repository does not exist at the target, and was not created.
     Missing,
+    /// The configuration of this node does not have the target; that of another node may be newer.
+    Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,16 +49,12 @@ pub(crate) async fn push(
     refs: &Refs,
 ) -> io::Result<Outcome> {
     let specs = if refs.all {
-        target.remote.push.iter().map(Refspec::whole).collect()
+        of_all(git, repository, target).await?
     } else {
         of_names(git, repository, target, &refs.names).await?
     };
-    if refs.all && is_empty(git, repository).await? {
-        // A mirror is not emptied: the repository may just have been made.
-        return Ok(Outcome::Done(Some("the repository has no refs")));
-    }
     if specs.is_empty() {
-        return Ok(Outcome::Done(Some("the remote does not get these refs")));
+        return Ok(Outcome::Done(Some("the remote gets none of these refs")));
     }
     let outcome = once(git, repository, target, refs, &specs).await?;
     let Outcome::Failed {
@@ -117,6 +117,48 @@ fn git_dir(repository: &Path) -> Vec<OsString> {
     vec![option]
 }
 
+/// The names of the refs of a repository that are `wanted`: of all, or of those with the given names.
+async fn list(
+    git: &Git,
+    repository: &Path,
+    names: &BTreeSet<String>,
+    wanted: impl Fn(&str) -> bool,
+) -> io::Result<BTreeSet<String>> {
+    let mut arguments = git_dir(repository);
+    arguments.extend(["for-each-ref", "--format=%(refname)", "--"].map(OsString::from));
+    arguments.extend(names.iter().map(OsString::from));
+    let listed = git.run(&arguments, wanted, None).await?;
+    if !listed.success {
+        return Err(io::Error::other(listed.messages));
+    }
+    Ok(listed.lines.into_iter().collect())
+}
+
+/// The refspecs of a push of all refs; none if the remote gets none of those that exist. Then a mirror is not emptied
+/// either: the repository may just have been made.
+async fn of_all(git: &Git, repository: &Path, target: &Target<'_>) -> io::Result<Vec<String>> {
+    let specs = &target.remote.push;
+    let names: BTreeSet<&str> = specs.iter().filter_map(Refspec::name).collect();
+    let pushed = AtomicBool::new(false);
+    let all = BTreeSet::new();
+    let there = list(git, repository, &all, |name| {
+        if refs::one(specs, name, true).is_some() {
+            pushed.store(true, Ordering::Relaxed);
+        }
+        names.contains(name)
+    });
+    let there = there.await?;
+    if !pushed.into_inner() {
+        return Ok(Vec::new());
+    }
+    // Git refuses the whole push if a ref that is named does not exist.
+    let spec = |spec: &Refspec| match spec.name() {
+        Some(name) if !there.contains(name) => target.remote.mirror.then(|| spec.deletion()),
+        _ => Some(spec.whole()),
+    };
+    Ok(specs.iter().filter_map(spec).collect())
+}
+
 /// The refspecs of single refs: those that exist, and with `mirror` deletions of the others.
 async fn of_names(
     git: &Git,
@@ -124,31 +166,12 @@ async fn of_names(
     target: &Target<'_>,
     names: &BTreeSet<String>,
 ) -> io::Result<Vec<String>> {
-    let mut arguments = git_dir(repository);
-    arguments.extend(["for-each-ref", "--format=%(refname)", "--"].map(OsString::from));
-    arguments.extend(names.iter().map(OsString::from));
-    let listed = git
-        .run(&arguments, |line| names.contains(line), None)
-        .await?;
-    if !listed.success {
-        return Err(io::Error::other(listed.messages));
-    }
-    let there: BTreeSet<&String> = listed.lines.iter().collect();
+    let there = list(git, repository, names, |name| names.contains(name)).await?;
     let spec = |name: &String| match there.contains(name) {
         false if !target.remote.mirror => None,
         exists => refs::one(&target.remote.push, name, exists),
     };
     Ok(names.iter().filter_map(spec).collect())
-}
-
-async fn is_empty(git: &Git, repository: &Path) -> io::Result<bool> {
-    let mut arguments = git_dir(repository);
-    arguments.extend(["for-each-ref", "--count=1"].map(OsString::from));
-    let listed = git.run(&arguments, |_| true, None).await?;
-    if !listed.success {
-        return Err(io::Error::other(listed.messages));
-    }
-    Ok(listed.lines.is_empty())
 }
 
 /// Creates the target's repository, with the branch that `HEAD` names here; the error is why not.
@@ -224,24 +247,19 @@ fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs) -> Outcome {
     if refused.is_empty() {
         let (class, reason) = unreachable(&ended.messages);
         // A URL may have credentials.
-        return failed(
-            class,
-            reason.replace(&target.url, &target.place),
-            refs.clone(),
-        );
+        return failed(class, redact(&reason), refs.clone());
     }
-    let class = if refused.iter().any(Refusal::is_locked) {
-        Class::Lock
-    } else {
-        Class::Rejected
-    };
-    // Deletions by `--prune` have no source.
+    // The class that is retried most decides: refs of the others are rejected again then.
+    let is = |class| refused.iter().find(|refusal| refusal.class() == class);
+    let first = is(Class::Offline)
+        .or_else(|| is(Class::Lock))
+        .unwrap_or(&refused[0]);
+    // Deletions have no source.
     let left = if refused.iter().any(|refusal| refusal.from.is_empty()) {
         refs.clone()
     } else {
         Refs::of(refused.iter().map(|refusal| refusal.from))
     };
-    let first = &refused[0];
     let name = if first.from.is_empty() {
         first.to
     } else {
@@ -251,7 +269,11 @@ fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs) -> Outcome {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    failed(class, format!("{name}: {}{more}", first.reason), left)
+    failed(
+        first.class(),
+        format!("{name}: {}{more}", first.reason),
+        left,
+    )
 }
 
 /// A line of `git push --porcelain` about a ref that was not accepted.
@@ -269,7 +291,9 @@ impl<'a> Refusal<'a> {
         Some(Self { from, to, reason })
     }
 
-    fn is_locked(&self) -> bool {
+    fn class(&self) -> Class {
+        // The server has ended before it answered, or has no room for the objects.
+        const BROKEN: [&str; 2] = ["[remote failure]", "unpacker error"];
         const LOCKED: [&str; 7] = [
             "cannot lock",
             "failed to lock",
@@ -279,7 +303,12 @@ impl<'a> Refusal<'a> {
             "stale info",
             "unable to create",
         ];
-        LOCKED.iter().any(|text| self.reason.contains(text))
+        let tells = |texts: &[&str]| texts.iter().any(|text| self.reason.contains(text));
+        match (tells(&BROKEN), tells(&LOCKED)) {
+            (true, _) => Class::Offline,
+            (_, true) => Class::Lock,
+            _ => Class::Rejected,
+        }
     }
 }
 
@@ -292,7 +321,11 @@ fn unreachable(messages: &str) -> (Class, String) {
         "access denied or repository not exported",
         "does not exist",
     ];
-    const NOT_THERE: [&str; 2] = ["Could not resolve", "command not found"];
+    const NOT_THERE: [&str; 3] = [
+        "Could not resolve",
+        "command not found",
+        "git-receive-pack: ",
+    ];
     let lines = messages
         .lines()
         .map(|line| line.trim_start_matches("remote: ").trim());
@@ -334,6 +367,7 @@ mod tests {
             "ssh: connect to host h port 22: Connection refused\nfatal: Could not read from remote repository.",
             "fatal: unable to access 'https://h/': Could not resolve host: h",
             "bash: git-receive-pack: command not found\nfatal: the remote end hung up unexpectedly",
+            "sh: 1: git-receive-pack: not found\nfatal: the remote end hung up unexpectedly",
             "git@h: Permission denied (publickey).\nfatal: Could not read from remote repository.",
             "",
         ] {
@@ -347,19 +381,26 @@ mod tests {
 
     #[test]
     fn refusals_of_refs_are_told_apart() {
-        let locked = |line: &str| Refusal::parse(line).unwrap().is_locked();
-        assert!(!locked(
-            "!\trefs/heads/a:refs/heads/a\t[rejected] (non-fast-forward)"
-        ));
-        assert!(!locked(
-            "!\trefs/heads/a:refs/heads/a\t[remote rejected] (pre-receive hook declined)"
-        ));
-        assert!(locked(
-            "!\trefs/heads/a:refs/heads/a\t[remote rejected] (failed to update ref)"
-        ));
-        assert!(locked(
-            "!\trefs/heads/a:refs/heads/a\t[remote rejected] (cannot lock ref 'refs/heads/a': …)"
-        ));
+        for (reason, class) in [
+            ("[rejected] (non-fast-forward)", Class::Rejected),
+            (
+                "[remote rejected] (pre-receive hook declined)",
+                Class::Rejected,
+            ),
+            ("[remote rejected] (failed to update ref)", Class::Lock),
+            (
+                "[remote rejected] (cannot lock ref 'refs/heads/a': …)",
+                Class::Lock,
+            ),
+            ("[remote rejected] (unpacker error)", Class::Offline),
+            (
+                "[remote failure] (remote failed to report status)",
+                Class::Offline,
+            ),
+        ] {
+            let line = format!("!\trefs/heads/a:refs/heads/a\t{reason}");
+            assert_eq!(Refusal::parse(&line).unwrap().class(), class, "{reason}");
+        }
         let deleted =
             Refusal::parse("!\t:refs/heads/a\t[remote rejected] (deletion prohibited)").unwrap();
         assert_eq!((deleted.from, deleted.to), ("", "refs/heads/a"));

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 const NAMES_MAX: usize = 256;
 /// Likewise, a set with longer names: it has to fit into a value of the store.
 const BYTES_MAX: usize = 32_768;
-const NAME_BYTES_MAX: usize = 1_024;
 
 /// Refs of a project: some, or all that it has when they are pushed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,8 +73,7 @@ pub(crate) fn is_ref(name: &str) -> bool {
             && Some("lock") != part.rsplit_once('.').map(|(_, end)| end)
     };
     let forbidden = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
-    name.len() <= NAME_BYTES_MAX
-        && name.starts_with("refs/")
+    name.starts_with("refs/")
         && name.split('/').all(component)
         && !name.contains("..")
         && !name.contains("@{")
@@ -128,6 +126,11 @@ impl Refspec {
         }
     }
 
+    /// The one ref that it is about, if it has no `*`.
+    pub(crate) fn name(&self) -> Option<&str> {
+        (!self.negative && !self.from.contains('*')).then_some(&self.from)
+    }
+
     /// The refspec for a push of all refs.
     pub(crate) fn whole(&self) -> String {
         match self {
@@ -135,6 +138,11 @@ impl Refspec {
             Self { force: true, .. } => format!("+{}:{}", self.from, self.to),
             _ => format!("{}:{}", self.from, self.to),
         }
+    }
+
+    /// The refspec that deletes the one ref that it is about from the target.
+    pub(crate) fn deletion(&self) -> String {
+        format!(":{}", self.to)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::mirrors::{Mirror, Mirrors};
 use crate::process::Git;
 use crate::project::Project;
-use crate::push::{Outcome, push};
+use crate::push::{Class, Outcome, push};
 
 /// What a push needs.
 #[derive(Debug)]
@@ -51,9 +51,11 @@ impl Runner {
             .into_iter()
             .flat_map(|remote| remote.targets(&project));
         let Some(target) = targets.find(|target| target.place == mirror.place) else {
-            return Ok(Outcome::Done(Some(
-                "the configuration has this target no more",
-            )));
+            return Ok(Outcome::Failed {
+                class: Class::Unknown,
+                reason: "this node's configuration does not have the target".to_owned(),
+                left: mirror.refs.clone(),
+            });
         };
         let Some(repository) = project.repository(&self.repositories) else {
             if std::fs::read_dir(&self.repositories)?.next().is_none() {

@@ -97,11 +97,9 @@ impl Command {
         tasks.spawn(follow(file, mirrors.clone(), publish, stop.clone()));
         if config.borrow().replicate_on_startup {
             let config = Arc::clone(&config.borrow());
-            tasks.spawn(Box::pin(push_all(
-                repositories.clone(),
-                mirrors.clone(),
-                config,
-            )));
+            let all = push_all(repositories.clone(), mirrors.clone(), config);
+            let stop = stop.clone();
+            tasks.spawn(async move { Box::pin(stop.run_until_cancelled_owned(all)).await });
         }
         let runner = Runner {
             mirrors,

@@ -1,6 +1,5 @@
 //! `davenport-git start`: has all refs of projects pushed.
 
-use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -117,29 +116,25 @@ async fn wait(
     before: Vec<u32>,
 ) -> anyhow::Result<ExitCode> {
     let mut failed = false;
-    let mut waiting: BTreeSet<usize> = (0..targets.len()).collect();
-    while !waiting.is_empty() {
-        let mut ended = Vec::new();
-        for at in &waiting {
-            let target = &targets[*at];
-            let Some(outcome) = outcome(mirrors.info(target).await?, before[*at]) else {
-                continue;
-            };
-            ended.push(*at);
-            failed |= outcome.is_err();
-            println(&match outcome {
-                Ok(()) => format!("{}: pushed", target.place),
-                Err(reason) => format!("{}: failed: {reason}", target.place),
-            });
+    let mut waiting: Vec<(&Target, u32)> = targets.iter().zip(before).collect();
+    loop {
+        let mut still = Vec::new();
+        for (target, before) in waiting {
+            match outcome(mirrors.info(target).await?, before) {
+                None => still.push((target, before)),
+                Some(Ok(())) => println(&format!("{}: pushed", target.place)),
+                Some(Err(reason)) => {
+                    failed = true;
+                    println(&format!("{}: failed: {reason}", target.place));
+                }
+            }
         }
-        for at in ended {
-            waiting.remove(&at);
+        if still.is_empty() {
+            return Ok(ExitCode::from(u8::from(failed)));
         }
-        if !waiting.is_empty() {
-            tokio::time::sleep(LOOK).await;
-        }
+        waiting = still;
+        tokio::time::sleep(LOOK).await;
     }
-    Ok(ExitCode::from(u8::from(failed)))
 }
 
 /// How the requested push ended, if it has. A run that was in progress at the request does not count.
@@ -147,15 +142,17 @@ fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<(), String>> {
     let Some(info) = info else {
         return Some(Err("it was removed".to_owned()));
     };
-    let end = info.last.filter(|_| info.attempts > before)?.end?;
+    let reason = info
+        .last
+        .and_then(|last| last.end?.reason)
+        .unwrap_or_default();
+    // The request made it pending, or made it run again, so a later run has ended it.
     match info.state {
         State::Finished => Some(Ok(())),
-        State::Dead => Some(Err(end.reason.unwrap_or_default())),
-        // Requested again meanwhile, or a retry follows.
-        State::Pending if info.stalls > 0 => Some(Err(format!(
-            "{}; it will be retried",
-            end.reason.unwrap_or_default()
-        ))),
+        State::Dead => Some(Err(reason)),
+        State::Pending if info.stalls > 0 && info.attempts > before => {
+            Some(Err(format!("{reason}; it will be retried")))
+        }
         _ => None,
     }
 }

@@ -160,6 +160,23 @@ fn plain_path(path: &str) -> String {
     plain
 }
 
+/// What keeps pushes to a place apart. Servers find `NAME.git` as `NAME`, too.
+pub(crate) fn lock_of(place: &str) -> &str {
+    place.strip_suffix(".git").unwrap_or(place)
+}
+
+/// Text for people, with URLs that have lost their users and passwords.
+pub(crate) fn redact(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut redacted = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c == '/' || c == '\'' || c == '"' || c.is_whitespace());
+        let host = part[..end.unwrap_or(part.len())].rfind('@');
+        redacted = redacted + "://" + host.map_or(part, |at| &part[at + 1..]);
+    }
+    redacted
+}
+
 /// Text as a part of a job's id or a limit's name: short, and without what separates parts.
 pub(crate) fn bounded(text: &str) -> String {
     let escaped = utf8_percent_encode(text, IN_NAMES).to_string();
@@ -171,12 +188,16 @@ pub(crate) fn bounded(text: &str) -> String {
         .filter(char::is_ascii)
         .take(BOUNDED_BYTES / 2)
         .collect();
-    let mut name = start + "#";
-    for byte in &Sha256::digest(text)[..16] {
+    start + "#" + &hex(&Sha256::digest(text)[..16])
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
         // Writing to a string cannot fail.
-        let _ = write!(name, "{byte:02x}");
+        let _ = write!(text, "{byte:02x}");
     }
-    name
+    text
 }
 
 /// A number below `end` that is always the same for a text.
@@ -214,6 +235,20 @@ mod tests {
                 .unwrap()
                 .contains("secret")
         );
+    }
+
+    #[test]
+    fn users_and_passwords_are_not_shown() {
+        for (text, shown) in [
+            ("https://me:a@b@host/x", "https://host/x"),
+            (
+                "unable to access 'https://me:s3cret@host/': see http://host/a@b",
+                "unable to access 'https://host/': see http://host/a@b",
+            ),
+            ("git@host:x", "git@host:x"),
+        ] {
+            assert_eq!(redact(text), shown);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::{Node, PROGRAM, World, check, git, now, pause, pushes, script, text, try_git};
+use crate::targets::{daemon, free_port, sshd};
 
 /// Nodes are killed this often.
 const KILL: Duration = Duration::from_secs(4);
@@ -120,11 +121,22 @@ fn seconds() -> Duration {
 /// Clients push to all projects, whose hooks notify; of two nodes, one is killed every few seconds.
 #[test]
 fn gr_s05_every_ref_arrives_while_nodes_are_killed() {
-    let world = World::new(
-        "[remote \"a\"]\nurl = $DIR/a1/${name}.git\nurl = $DIR/a2/${name}.git\nthreads = 3\nreplicationDelay = 1\nreplicationRetry = 0\npush = +refs/*:refs/*\n\
-         [remote \"b\"]\nurl = file://$DIR/b/${name}.git\nthreads = 2\nreplicationDelay = 0\nreplicationRetry = 0\npush = +refs/*:refs/*\n\
-         [remote \"c\"]\nurl = $DIR/b/${name}.git\nreplicationDelay = 2\nreplicationRetry = 0\npush = +refs/*:refs/*\n",
-    );
+    let world = World::new("");
+    let port = free_port();
+    let _daemon = daemon(port, &world.path("targets"));
+    let ssh = sshd(&world.path("ssh"));
+    let (b, command) = match &ssh {
+        Some((_, port, command)) => (format!("ssh://127.0.0.1:{port}$DIR/b"), command.as_str()),
+        None => ("file://$DIR/b".to_owned(), "ssh"),
+    };
+    let every = "replicationRetry = 0\npush = +refs/*:refs/*\n";
+    // Two remotes push to `b`, and spell it differently.
+    world.configure(&format!(
+        "[replication]\nupdateRefErrorMaxRetries = 1000\n\
+         [remote \"a\"]\nurl = $DIR/a1/${{name}}.git\nurl = git://127.0.0.1:{port}/a2/${{name}}.git\nthreads = 3\nreplicationDelay = 1\n{every}\
+         [remote \"b\"]\nurl = {b}/${{name}}.git\nthreads = 2\nreplicationDelay = 0\n{every}\
+         [remote \"c\"]\nurl = {b}/${{name}}\nreplicationDelay = 2\n{every}",
+    ));
     let names: Vec<String> = (0..PROJECTS).map(|number| format!("p{number}")).collect();
     let mut targets = Vec::new();
     for name in &names {
@@ -137,7 +149,6 @@ fn gr_s05_every_ref_arrives_while_nodes_are_killed() {
                 "#!/bin/sh\nset --\nwhile read -r old new ref; do set -- \"$@\" \"$ref\"; done\nexec {PROGRAM} notify --store {store} --config {config} {name} \"$@\"\n"
             ),
         );
-        // Two remotes push to `b`: never at a time.
         for remote in ["a1", "a2", "b"] {
             targets.push((
                 name.clone(),
@@ -153,8 +164,11 @@ fn gr_s05_every_ref_arrives_while_nodes_are_killed() {
             let (world, names, stop, events) = (&world, &names, &stop, &events);
             scope.spawn(move || push_until(world, client, names, stop, events));
         }
-        let start =
-            |number: usize| world.node(&["--node", &format!("n{number}"), "--drain-sec", "1"]);
+        let start = |number: usize| {
+            let name = format!("n{number}");
+            let arguments = ["--node", &name, "--drain-sec", "1"];
+            world.node_with(&arguments, &[("GIT_SSH_COMMAND", command)])
+        };
         let mut nodes: Vec<Node> = (0..2).map(start).collect();
         while now().saturating_sub(began) < seconds() {
             pause(KILL);

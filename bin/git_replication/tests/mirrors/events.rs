@@ -1,7 +1,9 @@
 //! Events from all sides.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -50,7 +52,7 @@ fn events_of_a_stream_are_followed() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    writeln!(stdin, "not json").unwrap();
+    stdin.write_all(b"not json \xff\n").unwrap();
     writeln!(stdin, r#"{{"type":"comment-added"}}"#).unwrap();
     writeln!(
         stdin,
@@ -65,6 +67,19 @@ fn events_of_a_stream_are_followed() {
         "{}",
         text(&ended.stderr)
     );
+    world.until_equal("app", "app");
+}
+
+/// Git's names are bytes.
+#[test]
+fn a_name_that_is_no_text_is_pushed_with_all_refs() {
+    let world = World::new(FAST);
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let _node = world.node(&[]);
+    let name = OsStr::from_bytes(b"refs/heads/\xff");
+    let notified = world.command("notify").arg("app").arg(name).output();
+    assert!(notified.unwrap().status.success());
     world.until_equal("app", "app");
 }
 
@@ -160,7 +175,7 @@ fn what_cannot_work_is_refused_at_the_start() {
     world.configure("[remote \"a\"]\nurl = ext::sh -c x ${name}\n");
     let (code, told) = serve(&[]);
     assert!(
-        code == Some(2) && told.contains("replication.config:2: url is"),
+        code == Some(2) && told.contains("replication.config: remote.a.url is"),
         "{told}"
     );
     for bad in [

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::harness::{World, git, refs, text};
+use rustix::process::Signal;
+
+use crate::harness::{World, git, refs, script, text};
 
 const FAST: &str = "[remote \"a\"]\nurl = $DIR/${name}.git\nreplicationDelay = 0\nreplicationRetry = 0\nreplicationMaxRetries = 2\n";
 
@@ -73,6 +75,27 @@ fn rejected_refs_are_given_up_and_others_are_pushed() {
     ]);
     assert!(world.start(&["--all", "--now", "--wait"]).status.success());
     world.until_equal("app", "app");
+}
+
+/// A ref that a target never takes does not put the others off.
+#[test]
+fn what_arrives_while_a_ref_is_rejected_is_pushed() {
+    let world = World::new(&FAST.replace("replicationRetry = 0", "replicationRetry = 60"));
+    world.project("app");
+    let target = world.target("app");
+    let hook = "#!/bin/sh\n[ \"$1\" = refs/heads/bad ] || exit 0\ntouch began\nwhile [ -e wait ]; do sleep 0.1; done\nexit 1\n";
+    script(&target.join("hooks/update"), hook);
+    fs::write(target.join("wait"), "").unwrap();
+    world.commit("app", "refs/heads/bad");
+    let _node = world.node(&[]);
+    world.notify("app", &["refs/heads/bad"]);
+    world.until("the push has begun", || target.join("began").exists());
+    world.commit("app", "refs/heads/good");
+    world.notify("app", &["refs/heads/good"]);
+    fs::remove_file(target.join("wait")).unwrap();
+    world.until("the other ref arrives", || refs(&target).len() == 1);
+    world.until("it is given up", || world.row()["state"] == "dead");
+    assert_eq!(world.row()["refs"], "refs/heads/bad");
 }
 
 #[test]
@@ -181,16 +204,61 @@ fn a_silent_push_is_killed() {
 }
 
 #[test]
-fn targets_of_a_remote_that_is_gone_are_dropped() {
-    let world = World::new(FAST);
+fn events_wait_for_a_node_whose_configuration_is_older() {
+    let world = World::new("[remote \"b\"]\nurl = $DIR/${name}.git\n");
     world.project("app");
     world.commit("app", "refs/heads/trunk");
-    world.notify("app", &[]);
-    world.configure("[remote \"b\"]\nurl = $DIR/${name}.git\n");
-    let _node = world.node(&[]);
-    world.until("it ends", || world.row()["state"] == "idle");
+    let old = world.node(&[]);
+    world.configure(FAST);
+    world.notify("app", &["refs/heads/trunk"]);
+    world.until("it waits", || world.row()["state"] == "retrying");
+    let row = world.row();
     assert_eq!(
-        world.row()["reason"],
-        "the configuration has this target no more"
+        (&row["refs"], &row["reason"]),
+        (
+            &"refs/heads/trunk".into(),
+            &"this node's configuration does not have the target".into()
+        )
+    );
+    old.signal(Signal::HUP);
+    world.until("it is read again", || {
+        world.log().contains("the configuration was read again")
+    });
+    assert!(world.start(&["--all", "--now", "--wait"]).status.success());
+    world.until_equal("app", "app");
+}
+
+/// Neither in the log, nor in the queue, nor in the store.
+#[test]
+fn passwords_of_urls_stay_in_the_configuration() {
+    let world = World::new(&FAST.replace("$DIR", "http://me:s3cret@127.0.0.1:1"));
+    world.project("app");
+    world.commit("app", "refs/heads/trunk");
+    let node = world.node(&[]);
+    world.notify("app", &["refs/heads/trunk"]);
+    let started = world.start(&["--all", "--now", "--wait"]);
+    let told = text(&started.stdout);
+    assert!(
+        told.contains("failed: ") && !told.contains("s3cret"),
+        "{told}"
+    );
+    world.until("it is given up", || world.row()["state"] == "dead");
+    assert!(
+        !world.row().to_string().contains("s3cret"),
+        "{}",
+        world.row()
+    );
+    assert!(node.stop());
+    assert!(!world.log().contains("s3cret"), "{}", world.log());
+    for file in fs::read_dir(world.path("store")).unwrap() {
+        let bytes = fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(6).any(|part| part == b"s3cret"));
+    }
+    world.configure("[remote \"a\"]\nurl = https://me:s3cret@host\n");
+    let refused = world.command("notify").arg("app").output().unwrap();
+    let told = text(&refused.stderr);
+    assert!(
+        told.contains("https://host") && !told.contains("s3cret"),
+        "{told}"
     );
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::harness::{World, check, refs, script, until};
 
 /// A server that ends with the test.
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -17,7 +17,7 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -30,7 +30,7 @@ fn answers(port: u16) -> bool {
 }
 
 /// `git daemon` itself, because killing `git` would leave it running.
-fn daemon(port: u16, directory: &Path) -> Server {
+pub(crate) fn daemon(port: u16, directory: &Path) -> Server {
     let path = crate::harness::git(&["--exec-path"]);
     let child = Command::new(Path::new(&path).join("git-daemon"))
         .args([
@@ -108,7 +108,7 @@ fn a_daemon_without_the_repository_says_so() {
 }
 
 /// A server with keys of its own, and the command that reaches it; `None` where there is no `sshd`.
-fn sshd(directory: &Path) -> Option<(Server, u16, String)> {
+pub(crate) fn sshd(directory: &Path) -> Option<(Server, u16, String)> {
     let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"].map(PathBuf::from);
     let program = program.into_iter().find(|path| path.exists())?;
     fs::create_dir(directory).unwrap();
@@ -122,7 +122,7 @@ fn sshd(directory: &Path) -> Option<(Server, u16, String)> {
     fs::copy(file("user.pub"), file("authorized")).unwrap();
     let port = free_port();
     let config = format!(
-        "ListenAddress 127.0.0.1:{port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n",
+        "ListenAddress 127.0.0.1:{port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nMaxStartups 100\n",
         file("host"),
         file("authorized")
     );
@@ -135,7 +135,7 @@ fn sshd(directory: &Path) -> Option<(Server, u16, String)> {
         .unwrap();
     assert!(until(|| answers(port)));
     let ssh = format!(
-        "ssh -i {} -o BatchMode=yes -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
+        "ssh -i {} -o BatchMode=yes -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
         file("user")
     );
     Some((Server(child), port, ssh))
