@@ -9,6 +9,7 @@
 mod changes;
 mod commands;
 mod fleet;
+mod jobs;
 mod keys;
 mod migration;
 mod options;
