@@ -2,15 +2,15 @@
 
 use http::{HeaderName, Method, StatusCode};
 use jobs::State;
-use queue::{IDS_MAX, NewJob, Numbers, Right, Settings, Type, TypeName};
+use queue::{IDS_MAX, NewJob, Numbers, Settings, Type, TypeName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{body, reading, refused, time};
-use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
+use crate::{Error, access};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const KEY_BYTES_MAX: usize = 256;
@@ -20,7 +20,7 @@ pub(super) async fn list(call: &Call) -> Result<Reply, Error> {
     let (queue, caller) = (&call.shared.queue, call.caller());
     let mut types = Vec::new();
     for ty in queue.types().await? {
-        if caller.is_admin() || ty.settings.roles.allow(Right::Read, &caller.roles) {
+        if access::reads(call, &ty) {
             types.push(shown(&ty, queue.numbers(&ty).await?));
         }
     }
