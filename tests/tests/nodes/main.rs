@@ -15,6 +15,7 @@ mod migration;
 mod options;
 mod pages;
 mod rules;
+mod schedules;
 mod single;
 mod traces;
 mod upstream;
