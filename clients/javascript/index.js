@@ -239,8 +239,7 @@ export class Worker {
   #timeout = 30_000;
 
   constructor(client, type, handler, { concurrency = 1, name, wait_sec = 60, grace_sec = 30, log = console } = {}) {
-    const { env = {}, pid } = globalThis.process ?? {};
-    name ??= `${env.HOSTNAME ?? "javascript"}:${pid ?? uuid()}`;
+    name ??= `javascript:${uuid()}`;
     Object.assign(this, { client, type, handler, concurrency, name, wait_sec, grace_sec, log });
   }
 

@@ -1,9 +1,10 @@
 // The client in Node, where `node:http` needs a third of the time of `fetch`.
 import http from "node:http";
 import https from "node:https";
+import { hostname } from "node:os";
 import { Readable } from "node:stream";
 import { text } from "node:stream/consumers";
-import { Client as AnyClient } from "./index.js";
+import { Client as AnyClient, Worker as AnyWorker } from "./index.js";
 
 export * from "./index.js";
 
@@ -31,5 +32,11 @@ function fetch(url, { method, headers, body, signal }) {
 export class Client extends AnyClient {
   constructor(urls, options) {
     super(urls, { fetch, ...options });
+  }
+}
+
+export class Worker extends AnyWorker {
+  constructor(client, type, handler, options) {
+    super(client, type, handler, { name: `${hostname()}:${process.pid}`, ...options });
   }
 }

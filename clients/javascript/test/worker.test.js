@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { hostname } from "node:os";
 import { after, before, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Again, Client, Failed, Halted, ServiceError, Worker } from "davenport-jobs";
@@ -66,6 +67,7 @@ test("a job may run again", async () => {
     return failures;
   });
   assert.equal(job.result, 0);
+  assert.equal(job.worker, `${hostname()}:${process.pid}`);
 });
 
 test("results that cannot be stored are failures", async () => {

@@ -49,7 +49,7 @@ class AsyncClient(Requests):
         self._tls = tls or (ssl.create_default_context() if is_https else None)
         self._headers, self._timeout_sec = dict(headers or {}), timeout_sec
         self._at = 0
-        self._idle: deque[tuple[SplitResult, Streams]] = deque()
+        self._idle: deque[Streams] = deque()
 
     async def send(self, request: Request[T]) -> T:
         """Makes a request. Raises `ServiceError`, or `ConnectionError` if the service cannot be reached."""
@@ -94,25 +94,21 @@ class AsyncClient(Requests):
     async def close(self) -> None:
         """Closes idle connections."""
         while self._idle:
-            self._idle.pop()[1][1].close()
+            self._idle.pop()[1].close()
 
     async def _exchange(self, request: Request[T], sent: bytes) -> T:
         url = self._urls[self._at]
-        kept = self._idle.pop() if self._idle else None
-        if kept and (kept[0] != url or kept[1][0].at_eof()):
-            kept[1][1].close()
-            kept = None
-        streams = kept[1] if kept else await self._open(url)
+        streams = self._idle.pop() if self._idle else await self._open(url)
         try:
             status, headers = await self._begin(streams, url, request, sent)
             body = b"".join([piece async for piece in _body(streams[0], headers)])
         except BaseException:
             streams[1].close()
             raise
-        if headers.get("connection", "").lower() == "close":
+        if headers.get("connection", "").lower() == "close" or url != self._urls[self._at]:
             streams[1].close()
         else:
-            self._idle.append((url, streams))
+            self._idle.append(streams)
         return _read(request, status, headers, body)
 
     async def _open(self, url: SplitResult) -> Streams:

@@ -21,10 +21,8 @@ from ._requests import Beat, Beaten, Claimed, Ended, Finish
 T = TypeVar("T")
 log = logging.getLogger("davenport_jobs")
 BEATS_MAX = 500
-# Between heartbeats with progress, and between tries to reach the service.
-PROGRESS_SEC, UNREACHABLE_SEC = 1.0, 5.0
-# For runs that did not end in time when the worker stops, to be given back.
-LAST_SEC = 10.0
+# Between heartbeats with progress, between tries to reach the service, and to give back what did not end in time.
+PROGRESS_SEC, UNREACHABLE_SEC, LAST_SEC = 0.5, 5.0, 10.0
 
 
 class Again(Exception):
@@ -49,13 +47,13 @@ class Halted(Exception):
 class Job:
     """A job of a handler. `progress` is what an earlier attempt reported last."""
 
-    def __init__(self, claimed: Claimed, claimed_at: float, timeout_sec: float, changed: Callable[[], object]) -> None:
+    def __init__(self, claimed: Claimed, timeout_sec: float) -> None:
         self.id, self.data = claimed["id"], claimed["data"]
         self.attempt, self.failures, self.progress = claimed["attempt"], claimed["failures"], claimed.get("progress")
         # There is newer data: the job will run again, and this run may end early.
         self.superseded = False
         self.halted = False
-        self._lock, self._held_until, self._changed = claimed["lock"], claimed_at + timeout_sec, changed
+        self._lock, self._held_until = claimed["lock"], time.monotonic() + timeout_sec
         self._reports: list[Any] = []
         self._task: asyncio.Task[Any] | None = None
 
@@ -63,7 +61,6 @@ class Job:
         """Stores progress, any JSON, with the next heartbeat: within about a second. Raises `Halted` if the job is lost."""
         self.check()
         self._reports.append(progress)
-        self._changed()
 
     def check(self) -> None:
         """Raises `Halted` if the job is lost. Handlers that are no coroutines should call it often."""
@@ -92,8 +89,7 @@ class Worker:
         self.type, self.handler, self.concurrency = type, handler, concurrency
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.wait_sec, self.grace_sec = wait_sec, grace_sec
-        call = getattr(handler, "__call__", None)
-        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+        self._is_async = any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[Job] = set()
         self._timeout_sec = 30.0
@@ -111,15 +107,12 @@ class Worker:
 
     async def serve(self, signals: bool = False) -> None:
         """Works until `stop`. Raises `ServiceError` if the service refuses to give jobs."""
-        self._stopping, self._changed = asyncio.Event(), asyncio.Event()
-        self._client, self._loop = self._make(), asyncio.get_running_loop()
+        self._client, self._loop, self._stopping = self._make(), asyncio.get_running_loop(), asyncio.Event()
         if self._stopped:
             self._stopping.set()
+        signals = signals and os.name == "posix" and threading.current_thread() is threading.main_thread()
         for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
-            try:
-                self._loop.add_signal_handler(number, self._drain, number)
-            except (NotImplementedError, RuntimeError, ValueError):
-                log.debug("signal %d cannot be handled here", number)
+            self._loop.add_signal_handler(number, self._drain, number)
         slots = [asyncio.create_task(self._slot()) for _ in range(self.concurrency)]
         others = [asyncio.create_task(self._beats()), asyncio.create_task(self._stopping.wait())]
         try:
@@ -141,7 +134,6 @@ class Worker:
             await self._client.close()
 
     def _drain(self, number: int) -> None:
-        log.info("draining: %d jobs are running", len(self._running))
         self._stopping.set()
         if self._loop:
             # The next signal ends the process.
@@ -182,16 +174,10 @@ class Worker:
             if ended and reply["results"][0]["status"] == "halt":
                 log.warning("%s is no longer this worker's: the end of its run was ignored", ended["id"])
             ended = None
-            if reply["timeout_sec"] != self._timeout_sec:
-                self._timeout_sec = reply["timeout_sec"]
-                self._changed.set()
+            self._timeout_sec = reply["timeout_sec"]
             for claimed in reply["jobs"]:
-                return Job(claimed, time.monotonic(), self._timeout_sec, self._wake)
+                return Job(claimed, self._timeout_sec)
         return None
-
-    def _wake(self) -> None:
-        if self._loop and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed.set)
 
     def _refused(self, ended: Ended, error: Exception) -> Ended | None:
         """How a run ends instead, for example because its result is too large."""
@@ -246,44 +232,39 @@ class Worker:
         def work() -> None:
             try:
                 done.set_result(self.handler(job))
-            except StopIteration as error:
-                done.set_exception(RuntimeError(repr(error)))
             except BaseException as error:
-                done.set_exception(error)
+                done.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
         threading.Thread(target=work, name=f"{self.type}/{job.id}", daemon=True).start()
         return await asyncio.wrap_future(done)
 
     async def _beats(self) -> None:
+        beaten = time.monotonic()
         while True:
-            period = self._timeout_sec / 3
-            try:
-                await asyncio.wait_for(self._changed.wait(), period - min(PROGRESS_SEC, period / 2))
-            except TimeoutError:
-                pass
-            self._changed.clear()
-            jobs = list(self._running)
+            pause = min(PROGRESS_SEC, self._timeout_sec / 6)
+            await asyncio.sleep(pause)
+            is_due = time.monotonic() - beaten >= self._timeout_sec / 3 - pause
+            beaten = time.monotonic() if is_due else beaten
+            jobs = [job for job in self._running if is_due or job._reports]
             for at in range(0, len(jobs), BEATS_MAX):
                 await self._beat(jobs[at : at + BEATS_MAX])
-            await asyncio.sleep(min(PROGRESS_SEC, self._timeout_sec / 6))
 
     async def _beat(self, jobs: Sequence[Job]) -> None:
-        sent, reports = time.monotonic(), [len(job._reports) for job in jobs]
-        beats = [
-            Beat(id=job.id, lock=job._lock, progress=job._reports[-1]) if count else Beat(id=job.id, lock=job._lock)
-            for job, count in zip(jobs, reports)
-        ]
+        sent, reports = time.monotonic(), [job._reports[:] for job in jobs]
+        beats = [Beat(id=job.id, lock=job._lock) for job in jobs]
+        for beat, news in zip(beats, reports):
+            if news:
+                beat["progress"] = news[-1]
         rows: list[Beaten] = []
-        told = True
         try:
             async with asyncio.timeout(self._timeout_sec / 3):
                 rows = (await self._client.beat(self.type, beats))["jobs"]
         except (OSError, ServiceError, TypeError, ValueError) as error:
             log.warning("heartbeats of %d jobs: %r", len(jobs), error)
             # Progress that is refused is not sent again.
-            told = not _is_passing(error)
-        for job, count in zip(jobs, reports) if told else ():
-            del job._reports[:count]
+            reports = [] if _is_passing(error) else reports
+        for job, news in zip(jobs, reports):
+            del job._reports[: len(news)]
         for job, row in zip(jobs, rows):
             if row["status"] == "halt":
                 job._halt(self._is_async)
@@ -297,6 +278,5 @@ class Worker:
 
 def _is_passing(error: Exception) -> bool:
     """Whether the same request may be answered later."""
-    return isinstance(error, OSError) or (
-        isinstance(error, ServiceError) and (error.status >= 500 or error.status in (408, 429))
-    )
+    status = error.status if isinstance(error, ServiceError) else 0
+    return isinstance(error, OSError) or status >= 500 or status in (408, 429)

@@ -146,7 +146,7 @@ impl Service {
         let login = format!("http://admin:{}@", self.password);
         let worker = Worker::start(&self.url.replacen("http://", &login, 1)).await?;
         output::line(&match &worker {
-            Some(_) => format!("jobs     curl -u admin:{} {url}?data=true", self.password),
+            Some(_) => format!("jobs     curl -u admin:{} '{url}?data=true'", self.password),
             None => "jobs     none: their worker needs Python 3.11".to_owned(),
         });
         Ok(worker)
