@@ -113,6 +113,10 @@ impl Listeners {
         self.rules.replications().jobs()
     }
 
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// The type of the jobs, for [`jobs::Maintenance`].
     pub fn job_type(&self) -> &JobType {
         &self.ty
