@@ -18,7 +18,7 @@ use store::Transaction;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Only, Rewind};
+pub use control::{Only, Progress, Rewind};
 
 use super::call::Call;
 use super::databases::Event;
