@@ -73,7 +73,7 @@ pub enum Route {
     Document(String, String),
     /// `/{db}/{docid}/{attachment}`
     Attachment(String, String, String),
-    /// `/{rules}/{docid}/{_trigger|_pause|_resume|_rewind}`
+    /// `/{rules}/{docid}/{_trigger|_pause|_resume|_rewind|_databases}`
     RuleAction(String, String, RuleAction),
 }
 

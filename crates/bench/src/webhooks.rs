@@ -15,7 +15,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs};
-use rules::deliver::{Deliveries, NoTarget, Options, PasswordCell, Server, ServerSetup, Targets};
+use rules::deliver::{Deliveries, NoTarget, Options, Server, ServerSetup, Targets};
 use rules::rule::call::{Call, Retry, Target};
 use store::Store;
 use tokio::net::TcpListener;
@@ -314,7 +314,7 @@ fn node(
         network: Network::new(network, crate::random())?,
         options,
         targets: Arc::new(Stored),
-        passwords: PasswordCell::default(),
+        passwords: scheduler::PasswordCell::default(),
         secrets: scheduler::Secrets::new(),
     };
     let server = Server::new(deliveries.clone(), handle, setup)?;

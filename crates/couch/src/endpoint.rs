@@ -206,6 +206,13 @@ impl Endpoint {
         self.basic.as_ref()
     }
 
+    /// The same endpoint with other Basic credentials.
+    #[must_use]
+    pub fn with_basic(self, basic: Basic) -> Self {
+        let basic = Some(basic);
+        Self { basic, ..self }
+    }
+
     /// How requests are authenticated when not by Basic credentials.
     pub fn auth_method(&self) -> Option<&AuthMethod> {
         self.method.as_ref()

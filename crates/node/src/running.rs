@@ -21,10 +21,10 @@ use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use queue::Queue;
 use replication::engine::Budget;
-use rules::deliver::{Deliveries, EventCalls, PasswordCell};
+use rules::deliver::{Deliveries, EventCalls};
 use rules::rule::{Listeners as RuleListeners, Rules};
 use rules::source::Followers;
-use scheduler::{Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
+use scheduler::{PasswordCell, Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
 use store::Store;
 use store::nodes::{self, Registration};
 use tokio::net::TcpListener;
@@ -106,17 +106,19 @@ impl Node {
         let mut network = network(config)?;
         network.egress.own = addresses::of_store(config).await;
         network.egress.own.extend(listeners.addresses());
-        let (replications, deliveries) = opened(config, keys, store, &network).await?;
+        let file = config.rules.passwords_file.as_deref();
+        let passwords = PasswordCell::new(following::passwords(file)?);
+        let opened = opened(config, keys, store, &network, &passwords).await?;
+        let (replications, deliveries) = opened;
         deliveries.register(&config.webhooks).await?;
         // A node that follows sources adds jobs of these types as soon as it starts.
         let feeds = Followers::register(replications.jobs()).await?;
         let listening = RuleListeners::open(Rules::new(replications.clone())).await?;
-        let passwords = following::passwords(config.rules.passwords_file.as_deref())?;
         let admin_secret = admins::secret(keys)?;
         let mut node = Self {
             replications,
             deliveries,
-            passwords: PasswordCell::new(passwords),
+            passwords,
             service: None,
             admin_secret,
             address: listeners.addresses().next(),
@@ -325,7 +327,7 @@ pub(crate) async fn replications(
     store: Store,
     network: &NetworkOptions,
 ) -> anyhow::Result<Replications> {
-    let (replications, _) = opened(config, keys, store, network).await?;
+    let (replications, _) = opened(config, keys, store, network, &PasswordCell::default()).await?;
     Ok(replications)
 }
 
@@ -335,6 +337,7 @@ async fn opened(
     keys: &KeyRing,
     store: Store,
     network: &NetworkOptions,
+    passwords: &PasswordCell,
 ) -> anyhow::Result<(Replications, Deliveries)> {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
     let deliveries = Deliveries::new(jobs.clone());
@@ -351,6 +354,7 @@ async fn opened(
     let setup = Setup {
         sealer: keys.sealer()?,
         secrets: config.secrets.named().map_err(|what| anyhow!(what))?,
+        passwords: passwords.clone(),
         options: config.replicator.clone(),
         uuid: config.couchdb.uuid.clone(),
         job_timeout: Some(Duration::from_secs(config.couch_jobs.job_timeout_sec)),

@@ -5,6 +5,7 @@
 //!
 //! Start reading at `identity.rs`, `delivery.rs` and `hosts.rs`.
 
+mod credentials;
 mod delivery;
 mod direct;
 mod events;
@@ -13,7 +14,6 @@ mod identity;
 mod listing;
 mod metrics;
 mod options;
-mod passwords;
 mod sender;
 mod server;
 mod sign;
@@ -31,7 +31,6 @@ pub use direct::Calls;
 pub use events::EventCalls;
 pub use listing::{Filter, Listing, Run, Shown};
 pub use options::{EventOptions, Options};
-pub use passwords::{InvalidPasswords, PasswordCell, Passwords};
 pub use server::{Server, ServerSetup};
 pub use targets::{NoTarget, RuleTargets, Targets};
 

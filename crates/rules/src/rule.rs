@@ -18,7 +18,7 @@ mod webhook;
 pub use databases::{Databases, Event};
 pub use document::{Rule, Task};
 pub use fields::Invalid;
-pub use listen::{JOB_TYPE, Listeners, Listening, Only, Refused, Rewind, Sender};
+pub use listen::{JOB_TYPE, Listeners, Listening, Only, Progress, Refused, Rewind, Sender};
 pub use pattern::{BadPattern, Captures, Pattern};
 pub use replicator::{Replicate, SPIEGELS_STATE};
 pub use set::{Compiled, RuleId, Set};

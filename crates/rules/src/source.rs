@@ -13,6 +13,7 @@ mod reactions;
 mod seed;
 mod service;
 mod sweep;
+mod wake;
 
 pub use options::{FeedKind, InvalidSource, Source, SourceOptions, SourcesOptions};
 pub use position::Position;

@@ -50,12 +50,23 @@ pub trait Events: fmt::Debug + Send + Sync {
 }
 
 impl EventKind {
+    pub const ALL: [Self; 3] = [Self::Failed, Self::Lagging, Self::Recovered];
+
     /// Its name outside of the program.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Failed => "replication.failed",
             Self::Lagging => "replication.lagging",
             Self::Recovered => "replication.recovered",
+        }
+    }
+
+    /// For documentation.
+    pub fn summary(self) -> &'static str {
+        match self {
+            Self::Failed => "A replication has begun to fail, or is not retried any more",
+            Self::Lagging => "A replication has not caught up with its source for too long",
+            Self::Recovered => "A replication works again",
         }
     }
 

@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::data::{Behind, JobData};
+use crate::data::{Behind, JobData, Origin};
 use crate::fault::ServiceError;
 use crate::history::{Copied, Counting};
 use crate::idle::{ChangeListener, Sources};
@@ -311,6 +311,12 @@ impl Work<'_> {
                         serde_json::json!({"error": "replication_auth_error", "reason": text});
                     return Ok(Err(End::Crash(info)));
                 }
+            }
+        }
+        if let Origin::Rule { .. } = data.origin {
+            let passwords = replications.0.passwords.get();
+            for endpoint in [&mut replication.source, &mut replication.target] {
+                passwords.complete(endpoint);
             }
         }
         if data.last_error.as_deref() == Some("max_backoff") {

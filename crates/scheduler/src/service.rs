@@ -16,6 +16,7 @@ use crate::fault::ServiceError;
 use crate::keys;
 use crate::keys_in_use::check_keys_in;
 use crate::options::Options;
+use crate::passwords::PasswordCell;
 use crate::seal::Sealer;
 use crate::snapshot::Kept;
 use replication::id::Service;
@@ -37,6 +38,8 @@ pub struct Setup {
     pub sealer: Sealer,
     /// Secrets for `auth.secret_ref`.
     pub secrets: Secrets,
+    /// For the user names in the URLs of rules.
+    pub passwords: PasswordCell,
     /// Called when replications fail, lag and recover.
     pub events: Option<Arc<dyn Events>>,
     /// The section `[replicator]`.
@@ -71,6 +74,7 @@ pub(crate) struct Shared {
     pub(crate) ty: JobType,
     pub(crate) sealer: Sealer,
     pub(crate) secrets: Secrets,
+    pub(crate) passwords: PasswordCell,
     pub(crate) policy: Option<couch::Policy>,
     pub(crate) events: Option<Arc<dyn Events>>,
     pub(crate) service: Service,
@@ -127,6 +131,7 @@ impl Replications {
             ty,
             sealer: setup.sealer,
             secrets: setup.secrets,
+            passwords: setup.passwords,
             policy: setup.policy,
             events: setup.events,
             service: Service {

@@ -48,22 +48,34 @@ async fn list(call: &Call, deliveries: &Deliveries) -> Result<Reply, Error> {
         rule: text("rule").map(str::to_owned),
         state: text("state").map(state).transpose()?,
     };
-    let after = text("after").map(|after| {
+    let (after, limit) = page(call)?;
+    let page = deliveries.list(&filter, after.as_ref(), limit).await;
+    let page = page.map_err(failed)?;
+    let rows: Vec<Value> = page.deliveries.iter().map(row).collect();
+    let mut body = json!({"deliveries": rows});
+    add_after(&mut body, page.cursor.as_ref());
+    Ok(reply::ok(&body))
+}
+
+/// Where a page begins, and its length.
+pub(super) fn page(call: &Call) -> Result<(Option<Cursor>, usize), Error> {
+    let after = call.query.get("after").filter(|text| !text.is_empty());
+    let after = after.map(|after| {
         let bytes = BASE64.decode(after).map(Cursor::from_bytes);
         bytes.map_err(|_| Error::query("`after` must be that of an earlier response"))
     });
     let limit = call.query.number("limit")?.unwrap_or(LIMIT).min(LIMIT_MAX);
-    let limit = usize::try_from(limit).unwrap_or_default();
-    let page = (deliveries
-        .list(&filter, after.transpose()?.as_ref(), limit)
-        .await)
-        .map_err(failed)?;
-    let rows: Vec<Value> = page.deliveries.iter().map(row).collect();
-    let mut body = json!({"deliveries": rows});
-    if let Some(cursor) = page.cursor {
+    Ok((
+        after.transpose()?,
+        usize::try_from(limit).unwrap_or_default(),
+    ))
+}
+
+/// Tells where the next page begins, if there is one.
+pub(super) fn add_after(body: &mut Value, cursor: Option<&Cursor>) {
+    if let Some(cursor) = cursor {
         body["after"] = BASE64.encode(cursor.as_bytes()).into();
     }
-    Ok(reply::ok(&body))
 }
 
 async fn show(call: &Call, deliveries: &Deliveries, id: &str) -> Result<Reply, Error> {
@@ -143,7 +155,7 @@ fn attempt(attempt: &Attempt) -> Value {
     })
 }
 
-fn run(run: &Run) -> Value {
+pub(super) fn run(run: &Run) -> Value {
     json!({
         "number": run.number,
         "node": run.node,
@@ -153,7 +165,7 @@ fn run(run: &Run) -> Value {
     })
 }
 
-fn time(ms: i64) -> String {
+pub(super) fn time(ms: i64) -> String {
     Timestamp::from_millisecond(ms)
         .unwrap_or_default()
         .to_string()

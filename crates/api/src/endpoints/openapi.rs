@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use http::{Method, StatusCode};
 use queue::Right;
+use scheduler::EventKind;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
@@ -94,6 +95,7 @@ const TABLE: &str = "\
 /{rules}/{docid}/_pause               | post                | Pause a rule                                         |
 /{rules}/{docid}/_resume              | post                | Resume a rule                                        |
 /{rules}/{docid}/_rewind              | post                | Let a rule go on from another update sequence        |
+/{rules}/{docid}/_databases           | get                 | How far a rule that calls is in each database        | source database after limit
 /{db}/_local/{docid}                  | get put delete      | A document that is not replicated                    | rev
 /{db}/_design/{docid}                 | get put delete      | A design document; its functions are not run         | DOCUMENT
 /{db}/{docid}                         | get put delete      | A document                                           | DOCUMENT
@@ -141,6 +143,7 @@ fn document() -> Value {
             "license": {"name": "MIT OR Apache-2.0"},
         },
         "paths": paths,
+        "webhooks": events(),
         "components": {
             "schemas": {"Error": {
                 "type": "object",
@@ -155,6 +158,33 @@ fn document() -> Value {
             },
         },
     })
+}
+
+/// The calls about replications.
+fn events() -> Value {
+    let members = [
+        "state", "job", "id", "database", "doc_id", "source", "target", "reason",
+    ];
+    let members = members.map(|name| (name.to_owned(), json!({"type": ["string", "null"]})));
+    let members: Map<_, _> = members.into_iter().collect();
+    let events = EventKind::ALL.map(|kind| {
+        let body = json!({
+            "type": "object",
+            "required": ["type", "timestamp", "data"],
+            "properties": {
+                "type": {"const": kind.as_str()},
+                "timestamp": {"type": "string", "format": "date-time"},
+                "data": {"type": "object", "properties": &members},
+            },
+        });
+        let call = json!({
+            "summary": kind.summary(),
+            "requestBody": {"content": {"application/json": {"schema": body}}},
+            "responses": {"2XX": {"description": "Received"}},
+        });
+        (kind.as_str().to_owned(), json!({"post": call}))
+    });
+    Value::Object(events.into_iter().collect())
 }
 
 fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {

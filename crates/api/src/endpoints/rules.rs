@@ -2,13 +2,14 @@
 
 use docstore::ReadOptions;
 use document::json::Json;
-use rules::rule::{Listeners, Only, Rewind, Rule, RuleId, Task, trial};
+use rules::rule::{Listeners, Only, Progress, Rewind, Rule, RuleId, Task, trial};
 use scheduler::{ServiceError, strip};
 use serde_json::{Value, json};
 
 use crate::Error;
 use crate::access::Opened;
 use crate::call::Call;
+use crate::endpoints::deliveries;
 use crate::reply::{self, Reply};
 use crate::route::RuleAction;
 
@@ -65,7 +66,8 @@ pub(crate) async fn act(
     id: &str,
     action: RuleAction,
 ) -> Result<Reply, Error> {
-    call.allow("POST")?;
+    let reads = action == RuleAction::Databases;
+    call.allow(if reads { "GET,HEAD" } else { "POST" })?;
     let body = stored(call, opened, id).await?;
     let Some(rule) = Rule::parse(&body).ok().flatten() else {
         return Err(Error::bad_request(
@@ -73,6 +75,7 @@ pub(crate) async fn act(
         ));
     };
     let told = match action {
+        RuleAction::Databases => databases(call, opened, id).await?,
         RuleAction::Pause => enable(call, opened, id, false).await?,
         RuleAction::Resume => enable(call, opened, id, true).await?,
         _ if !rule.enabled => {
@@ -83,6 +86,33 @@ pub(crate) async fn act(
         RuleAction::Rewind => rewind(call, opened, id, &rule).await?,
     };
     Ok(reply::ok(&told))
+}
+
+/// How far a rule is in the databases that it has looked at.
+async fn databases(call: &Call, opened: &Opened, id: &str) -> Result<Value, Error> {
+    let text = |name| call.query.get(name).filter(|text| !text.is_empty());
+    let only = Only {
+        source: text("source").map(str::to_owned),
+        database: text("database").map(str::to_owned),
+    };
+    let (after, limit) = deliveries::page(call)?;
+    let (listeners, rule) = (listeners(call)?, rule_id(opened, id));
+    let found = listeners.progress(&rule, &only, after, limit).await;
+    let (found, after) = found.map_err(ServiceError::from)?;
+    let row = |progress: Progress| {
+        json!({
+            "source": progress.source,
+            "database": progress.database,
+            "since": progress.since,
+            "failures": progress.failures,
+            "next_run": progress.next_ms.map(deliveries::time),
+            "last_run": progress.last.map(|run| deliveries::run(&run.into())),
+        })
+    };
+    let rows: Vec<Value> = found.into_iter().map(row).collect();
+    let mut body = json!({"databases": rows});
+    deliveries::add_after(&mut body, after.as_ref());
+    Ok(body)
 }
 
 async fn enable(call: &Call, opened: &Opened, id: &str, enabled: bool) -> Result<Value, Error> {

@@ -9,6 +9,8 @@ pub enum RuleAction {
     Resume,
     /// Go on from another place.
     Rewind,
+    /// How far it is in each database.
+    Databases,
 }
 
 impl RuleAction {
@@ -22,6 +24,7 @@ impl RuleAction {
             "_pause" => Self::Pause,
             "_resume" => Self::Resume,
             "_rewind" => Self::Rewind,
+            "_databases" => Self::Databases,
             _ => return None,
         })
     }

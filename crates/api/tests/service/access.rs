@@ -124,6 +124,7 @@ POST   /_rules/doc/_trigger                    1 1 1 1 1 .
 POST   /_rules/doc/_pause                      1 1 1 1 1 .
 POST   /_rules/doc/_resume                     1 1 1 1 1 .
 POST   /_rules/doc/_rewind                     1 1 1 1 1 .
+GET    /_rules/doc/_databases                  1 1 1 1 1 .
 GET    /spiegel/doc                            1 1 1 1 1 .
 PUT    /spiegel/doc                            1 1 1 1 1 .
 GET    /_users                                 1 1 1 1 1 .

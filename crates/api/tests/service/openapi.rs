@@ -28,6 +28,9 @@ async fn every_operation_is_there_and_no_other() {
         .gives(201);
     let document = anonymous.get("/_openapi.json").await.gives(200);
     assert_eq!(document["openapi"], "3.1.0");
+    let events: Vec<_> = document["webhooks"].as_object().unwrap().keys().collect();
+    let expected = ["failed", "lagging", "recovered"].map(|kind| format!("replication.{kind}"));
+    assert_eq!(events, expected.iter().collect::<Vec<_>>());
     let paths = document["paths"].as_object().unwrap();
     for (path, operations) in paths {
         let example = example(path);

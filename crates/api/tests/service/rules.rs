@@ -285,4 +285,7 @@ async fn actions_on_rules_say_what_to_do() {
             .refuses(404, "not_found", "missing");
     }
     root.get("/_rules/hook/_pause").await.gives(405);
+    let listed = root.get("/_rules/hook/_databases?limit=1").await.gives(200);
+    assert_eq!(listed, json!({"databases": []}));
+    root.post("/_rules/hook/_databases", &none).await.gives(405);
 }

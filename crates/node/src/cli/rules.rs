@@ -157,6 +157,31 @@ impl Rules {
         let known = known.iter().filter(|name| !run[*name].is_null());
         rows.extend(output::members(known.map(|name| (name, &run[name]))));
         output::text(output::table(&["", ""], &rows).trim_start());
+        if rule["type"] == "on_change" {
+            self.show_databases(id).await?;
+        }
+        Ok(())
+    }
+
+    /// The first databases that a rule has looked at.
+    async fn show_databases(&self, id: &str) -> anyhow::Result<()> {
+        let path = format!("/{}/{}/_databases", escaped(&self.db), escaped(id));
+        let mut answer = self.service.send(Method::GET, &path).await?;
+        let more = answer["after"].is_string();
+        let databases = answer["databases"].take();
+        let rows: Vec<_> = (databases.as_array().into_iter().flatten())
+            .map(progress)
+            .collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let head = [
+            "DATABASE", "SOURCE", "SINCE", "FAILURES", "NEXT", "LAST RUN", "REASON",
+        ];
+        output::text(&output::table(&head, &rows));
+        if more {
+            output::text(&format!("more databases: GET {path}\n"));
+        }
         Ok(())
     }
 
@@ -290,6 +315,22 @@ fn masked(name: &str, value: &Value) -> Value {
         Value::String(text) => bare(text).into(),
         other => other.clone(),
     }
+}
+
+/// How far a rule is in a database, in a row.
+fn progress(row: &Value) -> Vec<String> {
+    let last = &row["last_run"];
+    let times = [&last["ended"], &last["started"]];
+    let members = [
+        &row["database"],
+        &row["source"],
+        &row["since"],
+        &row["failures"],
+        &row["next_run"],
+        times[usize::from(times[0].is_null())],
+        &last["reason"],
+    ];
+    members.map(cell).to_vec()
 }
 
 /// What a rule would do for a database, in a row.

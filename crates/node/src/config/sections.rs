@@ -332,8 +332,8 @@ impl fmt::Debug for Admins {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RulesOptions {
-    /// JSON file with the passwords of user names in the URLs of webhooks: `{"HOST": {"USER": "PASSWORD"}}`, as for Spiegel.
-    /// Read again on SIGHUP.
+    /// JSON file with the passwords of user names in the URLs of webhooks and of the replications of rules:
+    /// `{"HOST": {"USER": "PASSWORD"}}`, as for Spiegel. Read again on SIGHUP.
     pub passwords_file: Option<PathBuf>,
 }
 

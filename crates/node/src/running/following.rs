@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use couch::Network;
 use jobs::{Acceptor, Holder};
-use rules::deliver::{Deliveries, PasswordCell, Passwords, RuleTargets, Server, ServerSetup};
+use rules::deliver::{Deliveries, RuleTargets, Server, ServerSetup};
 use rules::rule::{Listeners, Listening, RuleWatcher, Rules};
 use rules::source::{Followers, RuleBook};
-use scheduler::Replications;
+use scheduler::{PasswordCell, Passwords, Replications};
 use tokio::sync::watch;
 
 use super::Tasks;

@@ -55,7 +55,7 @@ pub struct Shown {
     pub last: Option<Attempt>,
 }
 
-/// A run of a delivery's job: a call, or a return to the queue without one.
+/// A run of a job: for a delivery, a call, or a return to the queue without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     pub number: u32,
@@ -90,6 +90,18 @@ impl Shown {
             reason: end.and_then(reason),
             last: delivery.last,
         })
+    }
+}
+
+impl From<jobs::Attempt> for Run {
+    fn from(run: jobs::Attempt) -> Self {
+        Self {
+            number: run.number,
+            node: run.holder.to_string(),
+            started_ms: run.started_ms,
+            ended_ms: run.end.as_ref().map(|end| end.at_ms),
+            reason: run.end.and_then(reason),
+        }
     }
 }
 
@@ -149,13 +161,7 @@ impl Deliveries {
             Err(jobs::Error::NotFound) => return Ok(None),
             history => history?,
         };
-        let runs = history.into_iter().map(|run| Run {
-            number: run.number,
-            node: run.holder.to_string(),
-            started_ms: run.started_ms,
-            ended_ms: run.end.as_ref().map(|end| end.at_ms),
-            reason: run.end.and_then(reason),
-        });
+        let runs = history.into_iter().map(Run::from);
         Ok(Shown::of(info, &data).map(|shown| (shown, runs.collect())))
     }
 

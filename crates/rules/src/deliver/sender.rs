@@ -7,15 +7,16 @@ use couch::{Called, Caller, NoAnswer};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Request};
 use jobs::Clock;
+use scheduler::PasswordCell;
 use serde_json::Value;
 use tokio::time::Instant;
 use url::Url;
 
+use super::credentials::take_credentials;
 use super::delivery::{Attempt, Delivery, Outcome};
 use super::hosts::Health;
 use super::identity;
 use super::options::Options;
-use super::passwords::{PasswordCell, take_credentials};
 use super::sign::{InvalidSecret, Keys};
 use crate::rule::call::{Sign, Target};
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use couch::{Network, Reach};
 use jobs::{Accepted, AcceptorHandle, Finish};
+use scheduler::PasswordCell;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,6 @@ use super::direct::Calls;
 use super::hosts::{Admission, Hosts};
 use super::metrics;
 use super::options::Options;
-use super::passwords::PasswordCell;
 use super::sender::{Sender, Sent, endpoint};
 use super::targets::{NoTarget, Targets};
 

@@ -18,7 +18,7 @@ use store::Transaction;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Only, Rewind};
+pub use control::{Only, Progress, Rewind};
 
 use super::call::Call;
 use super::databases::Event;
@@ -111,6 +111,10 @@ impl Listeners {
 
     fn jobs(&self) -> &Jobs {
         self.rules.replications().jobs()
+    }
+
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// The type of the jobs, for [`jobs::Maintenance`].

@@ -141,15 +141,33 @@ impl Side {
         })
     }
 
-    fn json(&self, url: String) -> Json {
+    fn json(&self, mut url: String) -> Json {
         let Some(members) = &self.object else {
+            add_password(&mut url);
             return Json::String(url);
         };
+        let is_own = |(name, _): &(String, Json)| matches!(&**name, "auth" | "headers");
+        if !members.iter().any(is_own) {
+            add_password(&mut url);
+        }
         let member = |(name, value): &(String, Json)| {
             let url = (name == "url").then(|| Json::String(url.clone()));
             (name.clone(), url.unwrap_or_else(|| value.clone()))
         };
         Json::Object(members.iter().map(member).collect())
+    }
+}
+
+/// Gives a user without a password an empty one, which `passwords_file` may replace. Endpoints ignore users without any.
+fn add_password(url: &mut String) {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let end = url[begin..].find(['/', '?', '#']);
+    let end = end.map_or(url.len(), |at| begin + at);
+    if let Some(at) = url[begin..end].rfind('@')
+        && at > 0
+        && !url[begin..begin + at].contains(':')
+    {
+        url.insert(begin + at, ':');
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Set {
     exact: HashMap<String, Vec<Arc<Compiled>>>,
     /// By what their names start with.
     starting: HashMap<String, Vec<Arc<Compiled>>>,
+    /// The stamp of the rules in the store before they were read.
+    pub(crate) stamp: Option<Vec<u8>>,
 }
 
 impl Set {

@@ -90,7 +90,7 @@ impl Rules {
 
     /// The enabled rules. Those that `known` has in the same revision are not read again.
     pub async fn load(&self, known: &Set) -> Result<Set, ServiceError> {
-        let store = self.0.docs().store();
+        let (store, stamp) = (self.0.docs().store(), self.stamp().await?);
         let (mut rules, mut from) = (Vec::new(), Some(keys::rules()));
         while let Some(range) = from.take() {
             let range = &range;
@@ -105,7 +105,19 @@ impl Rules {
                 store::KeyRange::new(begin, range.end.clone())
             });
         }
-        Ok(Set::new(rules))
+        let mut set = Set::new(rules);
+        set.stamp = stamp;
+        Ok(set)
+    }
+
+    /// Changes with every rule.
+    pub(crate) async fn stamp(&self) -> Result<Option<Vec<u8>>, ServiceError> {
+        let read = |tx: Transaction| async move {
+            let row = tx.snapshot().get(&keys::stamp()).await?;
+            Ok::<_, ServiceError>(row.map(|row| row.to_vec()))
+        };
+        let store = self.0.docs().store();
+        store.transact("look_at_rules", read).await
     }
 
     /// An enabled rule as it is now; `known` may have it compiled.

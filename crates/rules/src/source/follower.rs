@@ -13,14 +13,12 @@ use super::metrics;
 use super::options::{FeedKind, Source};
 use super::position::Position;
 use super::reactions::{Reactions, RuleBook};
-use super::seed::{REACTIONS, seed_forever};
+use super::seed::seed_forever;
 use super::sweep::{NAMES_MAX, Stopped, moved};
 use crate::rule::Event;
 
 /// Jobs that one transaction wakes.
-const WAKES: usize = 400;
-/// A position that woke nothing is saved after this time at the latest.
-const SAVE_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const WAKES: usize = 400;
 /// Before a feed that the server refused is tried again, or one that missed updates.
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 /// After one failure, and the maximum after many.
@@ -53,10 +51,10 @@ pub(super) struct Follower<'a> {
     pub(super) network: &'a Network,
     pub(super) source: &'a Source,
     pub(super) task: &'a Task<Position>,
-    book: &'a RuleBook,
-    reactions: Reactions<'a>,
-    position: Position,
-    saved: Instant,
+    pub(super) book: &'a RuleBook,
+    pub(super) reactions: Reactions<'a>,
+    pub(super) position: Position,
+    pub(super) saved: Instant,
 }
 
 /// This node does not follow the source any more.
@@ -168,7 +166,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn server(&self) -> &str {
+    pub(super) fn server(&self) -> &str {
         self.source.server().url_text()
     }
 
@@ -310,66 +308,6 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// Wakes what sleeps on databases and does what rules ask for, and saves the position with the last of it.
-    async fn wake(&mut self, databases: &BTreeMap<String, Event>) -> Result<(), ServiceError> {
-        let now_ms = self.task.jobs().clock().now_ms();
-        let reactions = self.reactions.for_all(databases, now_ms);
-        let (mut rest, must_save) = (&reactions[..], self.saved.elapsed() >= SAVE_PAUSE);
-        let (book, task, server) = (self.book, self.task, self.server().to_owned());
-        if task.jobs().planted().is(jobs::Bug::CursorSavedFirst) {
-            self.save().await?;
-        }
-        while rest.len() > REACTIONS {
-            let (now, later) = rest.split_at(REACTIONS);
-            let (op, server) = (task.jobs().op(), &server);
-            (task.jobs().store())
-                .transact("follow", |tx| async move {
-                    book.react_in(&tx, &op, server, now).await
-                })
-                .await?;
-            rest = later;
-        }
-        let names: Vec<&str> = databases.keys().map(String::as_str).collect();
-        loop {
-            let (op, before) = (task.jobs().op(), self.position.woken);
-            let (position, names, server) = (&self.position, &names, &server);
-            let woken = (task.jobs().store())
-                .transact("follow", |tx| async move {
-                    let woken = book
-                        .replications
-                        .wake_in(&tx, &op, server, names, WAKES)
-                        .await?;
-                    if woken < WAKES {
-                        book.react_in(&tx, &op, server, rest).await?;
-                    }
-                    if woken < WAKES && (woken > 0 || must_save || !rest.is_empty()) {
-                        let position = Position {
-                            woken: before + woken as u64,
-                            at_ms: op.now_ms,
-                            ..position.clone()
-                        };
-                        let (jobs, job) = (task.jobs(), task.job());
-                        // After a repeated commit there is nothing left to do.
-                        let _repeated = jobs
-                            .update_in(&tx, &op, job, Some(jobs::encode(&position)?))
-                            .await?;
-                    }
-                    Ok::<_, ServiceError>(woken)
-                })
-                .await?;
-            self.position.woken += woken as u64;
-            if woken > 0 {
-                metrics::woken(self.source.name(), woken);
-            }
-            if woken < WAKES {
-                if woken > 0 || must_save || !rest.is_empty() {
-                    self.saved = Instant::now();
-                }
-                return Ok(());
-            }
-        }
-    }
-
     /// From here on the source is followed by this feed.
     async fn followed_by(
         &mut self,
@@ -402,7 +340,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Saves the position, and how the server is followed.
-    async fn save(&mut self) -> Result<(), ServiceError> {
+    pub(super) async fn save(&mut self) -> Result<(), ServiceError> {
         let (replications, op) = (self.replications, self.task.jobs().op());
         self.position.at_ms = op.now_ms;
         let following = self.position.feed.map(|feed| Following {

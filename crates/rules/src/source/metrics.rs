@@ -10,8 +10,8 @@ pub(super) fn counted(source: &str, updates: u64) {
 }
 
 /// Jobs were woken.
-pub(super) fn woken(source: &str, jobs: usize) {
-    counter!("davenport_source_woken_total", "source" => source.to_owned()).increment(jobs as u64);
+pub(super) fn woken(source: &str, jobs: u64) {
+    counter!("davenport_source_woken_total", "source" => source.to_owned()).increment(jobs);
 }
 
 /// Whether this node follows a source, and by which feed.

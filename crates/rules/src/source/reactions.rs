@@ -40,8 +40,14 @@ impl RuleBook {
         }
     }
 
-    pub(super) fn set(&self) -> Arc<Set> {
-        Arc::clone(&self.rules.borrow())
+    /// The rules as they are in the store. What was read of them last may be older than an event: nothing, on a node that
+    /// has just started.
+    pub(super) async fn current(&self) -> Result<Arc<Set>, ServiceError> {
+        let (rules, known) = (self.listeners.rules(), Arc::clone(&self.rules.borrow()));
+        if rules.stamp().await? == known.stamp {
+            return Ok(known);
+        }
+        Ok(Arc::new(rules.load(&known).await?))
     }
 }
 
@@ -86,16 +92,16 @@ impl<'a> Reactions<'a> {
     /// What the rules ask for because of these events.
     pub(super) fn for_all(
         &self,
+        set: &Set,
         databases: &BTreeMap<String, Event>,
         now_ms: i64,
     ) -> Vec<Reaction> {
-        let set = self.book.set();
         if set.is_empty() {
             return Vec::new();
         }
         let mut reactions = Vec::new();
         for (database, event) in databases {
-            reactions.extend(self.for_one(&set, database, *event, None, now_ms));
+            reactions.extend(self.for_one(set, database, *event, None, now_ms));
         }
         reactions
     }

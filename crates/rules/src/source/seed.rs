@@ -57,7 +57,7 @@ pub(super) async fn seed_forever(reactions: Reactions<'_>, connection: &Server) 
 /// Looks for the databases of rules that are new, or for all databases of all rules, as of those created unnoticed.
 async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Result<(), Stopped> {
     let (book, source) = (reactions.book, reactions.source);
-    let set = book.set();
+    let set = book.current().await?;
     let server = source.server().url_text();
     let new = unseeded(book, server, &set).await?;
     let rules: Vec<_> = if all {
@@ -210,7 +210,7 @@ async fn mark(book: &RuleBook, server: &str, rules: &[Arc<Compiled>]) -> Result<
 /// transaction that signals their jobs.
 async fn listen_again(reactions: &Reactions<'_>, connection: &Server) -> Result<u64, Stopped> {
     let (book, source) = (reactions.book, reactions.source);
-    let (server, set) = (source.server().url_text(), book.set());
+    let (server, set) = (source.server().url_text(), book.current().await?);
     let mut found = 0;
     let mut after: Option<Vec<u8>> = None;
     loop {

@@ -7,10 +7,9 @@ use std::time::Duration;
 use couch::{EgressOptions, Network, NetworkOptions};
 use futures::future::BoxFuture;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, State, TypeConfig};
-use rules::deliver::{
-    Deliveries, NoTarget, Options, PasswordCell, Server, ServerSetup, Shown, Targets,
-};
+use rules::deliver::{Deliveries, NoTarget, Options, Server, ServerSetup, Shown, Targets};
 use rules::rule::call::{Call, Retry, Sign, Target};
+use scheduler::PasswordCell;
 use store::Store;
 use testkit::{Backend, Place};
 use tokio::task::JoinSet;

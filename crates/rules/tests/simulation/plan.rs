@@ -15,6 +15,9 @@ use crate::endpoint::Mode;
 /// The delay after the first failure of a call, and the maximum. Twice as much jitter as there is.
 pub(crate) const BACK_OFF: (f64, f64) = (12.0, 60.0);
 
+/// Reads and commits, one after the other, of the follower, of a run that a change is too late for, and of the next run.
+const STEPS: f64 = 200.0;
+
 /// How often all nodes crash at once; so many databases change just before that.
 const CUTS: u32 = 5;
 
@@ -186,13 +189,20 @@ impl Plan {
         }
     }
 
-    /// How long a change may take without faults: the delay and the interval of a trigger, and a sweep.
+    /// How a store delays reads and commits, also without faults.
+    pub(crate) fn slowness(&self) -> (f64, Duration) {
+        (self.faults.delay.max(0.2), self.faults.delay_max)
+    }
+
+    /// How long a change may take without faults: the delay and the interval of a trigger, a sweep, and the store.
     pub(crate) fn latest(&self) -> Duration {
         let waits = self
             .ways
             .iter()
             .any(|way| matches!(way, Way::Triggered(1..) | Way::InOrder(1..)));
-        let wait = Duration::from_secs(if waits { 90 } else { 30 });
+        let (delay, delay_max) = self.slowness();
+        let store = delay_max.mul_f64(0.5 * delay * STEPS);
+        let wait = Duration::from_secs(if waits { 90 } else { 30 }) + store;
         let loses = self.source.sweep < Duration::from_hours(1);
         wait + if loses {
             self.source.sweep * 2

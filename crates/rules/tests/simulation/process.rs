@@ -8,10 +8,10 @@ use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance};
 use rand::RngExt;
 use replication::engine::Budget;
-use rules::deliver::{self, Deliveries, PasswordCell, RuleTargets};
+use rules::deliver::{self, Deliveries, RuleTargets};
 use rules::rule::{Listeners, Listening, RuleWatcher, Rules};
 use rules::source::{Followers, RuleBook};
-use scheduler::{Options, Replications, Server, ServerSetup, ServiceError, Setup};
+use scheduler::{Options, PasswordCell, Replications, Server, ServerSetup, ServiceError, Setup};
 use store::FaultControl;
 use testkit::actor_rng;
 use tokio::sync::watch;
@@ -65,7 +65,7 @@ impl Running {
     /// Starts a node for the nth time.
     pub(crate) fn start(world: &Arc<World>, node: usize, nth: u64, clock: Clock) -> Self {
         let mut rng = actor_rng(world.plan.seed, &[node as u64, nth]);
-        let (faults, delay) = (world.plan.faults.clone(), world.plan.faults.delay.max(0.2));
+        let (faults, (delay, _)) = (world.plan.faults.clone(), world.plan.slowness());
         let faults = match world.phase() {
             Phase::Trouble => faults,
             // Slow, but reliable.

@@ -12,9 +12,9 @@ use replication::engine::Budget;
 use rules::rule::call::Call;
 use rules::rule::{Listeners, Listening, Refused, RuleWatcher, Rules, Sender};
 use rules::source::{Followers, RuleBook, SourceOptions, list};
-use scheduler::{Options, Rank, Replications, Server, ServerSetup, Setup, Writer};
+use scheduler::{Options, PasswordCell, Rank, Replications, Server, ServerSetup, Setup, Writer};
 use serde_json::{Value, json};
-use store::{KeyRange, RangeOptions, Store, Transaction};
+use store::{FaultControl, Faults, KeyRange, RangeOptions, Store, Transaction};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,10 +24,15 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) struct World {
     store: Store,
+    /// The same, as nodes see it.
+    nodes: Store,
+    /// Faults of nodes' writes and reads.
+    pub(crate) faults: FaultControl,
     pub(crate) replications: Replications,
     db: Db,
     rules: Db,
     pub(crate) peer: Peer,
+    pub(crate) passwords: PasswordCell,
     sent: mpsc::UnboundedSender<Call>,
     /// Calls of webhooks.
     pub(crate) calls: mpsc::UnboundedReceiver<Call>,
@@ -56,7 +61,7 @@ pub(crate) struct Node {
     stop_acceptor: CancellationToken,
 }
 
-async fn service(store: &Store) -> Replications {
+async fn service(store: &Store, passwords: &PasswordCell) -> Replications {
     let jobs = Jobs::new(store.clone(), Clock::system(), Entropy::from_os());
     let kinds = ["_replicator", "_rules"].map(str::to_owned).to_vec();
     let options = docstore::Options {
@@ -71,6 +76,7 @@ async fn service(store: &Store) -> Replications {
     };
     let setup = Setup {
         options,
+        passwords: passwords.clone(),
         ..Setup::default()
     };
     Replications::open(jobs, docs, setup).await.unwrap()
@@ -78,20 +84,29 @@ async fn service(store: &Store) -> Replications {
 
 impl World {
     pub(crate) async fn new() -> Self {
+        Self::with(peer::Options::default()).await
+    }
+
+    pub(crate) async fn with(peer: peer::Options) -> Self {
         let store = Store::open("memory:").await.unwrap();
-        let replications = service(&store).await;
+        let (nodes, faults) = store.with_faults(Faults::default());
+        let passwords = PasswordCell::default();
+        let replications = service(&store, &passwords).await;
         let db = replications.create_database("_replicator").await.unwrap();
         let rules = replications.create_database("_rules").await.unwrap();
         let (sent, calls) = mpsc::unbounded_channel();
-        let peer = Peer::start(peer::Options::default()).await.unwrap();
+        let peer = Peer::start(peer).await.unwrap();
         peer.create_database("a").unwrap();
         peer.create_database("b").unwrap();
         Self {
             store,
+            nodes,
+            faults,
             replications,
             db,
             rules,
             peer,
+            passwords,
             sent,
             calls,
         }
@@ -139,7 +154,16 @@ impl World {
 
     /// A node that follows the peer.
     pub(crate) async fn node(&self, options: SourceOptions) -> Node {
-        let replications = service(&self.store).await;
+        self.start(options, true).await
+    }
+
+    /// A node that follows the peer before it has read the rules.
+    pub(crate) async fn early_node(&self, options: SourceOptions) -> Node {
+        self.start(options, false).await
+    }
+
+    async fn start(&self, options: SourceOptions, reads_rules: bool) -> Node {
+        let replications = service(&self.nodes, &self.passwords).await;
         let jobs = replications.jobs().clone();
         let holder = Holder::new("n").unwrap();
         let holder_of = holder.clone();
@@ -149,7 +173,9 @@ impl World {
         };
         let network = Network::new(network, [7; 32]).unwrap();
         let options = SourceOptions {
-            url: self.peer.url(),
+            url: Some(options.url)
+                .filter(|url| !url.is_empty())
+                .unwrap_or_else(|| self.peer.url()),
             ..options
         };
         let source = options.source("peer", |_| None).unwrap();
@@ -179,7 +205,15 @@ impl World {
         let maintenance = maintenance.serve(ty).serve(feeds).serve(listen);
         let (stop, stop_acceptor) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
-        tasks.spawn(watcher.run(stop.clone()));
+        let stopped = stop.clone();
+        tasks.spawn(async move {
+            if reads_rules {
+                watcher.run(stopped).await;
+            } else {
+                stopped.cancelled().await;
+                drop(watcher);
+            }
+        });
         tasks.spawn(listening.run(holder_of, 4, stop.clone()));
         tasks.spawn(server.run(stop.clone()));
         tasks.spawn(followers.run(stop.clone()));
@@ -190,6 +224,21 @@ impl World {
             stop,
             stop_acceptor,
         }
+    }
+
+    /// Whether a text is anywhere in the store.
+    pub(crate) async fn stores(&self, text: &str) -> bool {
+        let look = |tx: Transaction| async move {
+            let rows = tx.get_range(KeyRange::prefix(&[]), RangeOptions::default());
+            rows.collect().await
+        };
+        let rows: store::Result<Vec<_>> = self.store.transact("look", look).await;
+        let holds = |value: &[u8]| {
+            value
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        };
+        rows.unwrap().iter().any(|row| holds(&row.value))
     }
 
     /// Writes a document into `a`, and lets it be copied to `b`.

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use peer::FeedFaults;
 use rules::source::SourceOptions;
+use scheduler::Passwords;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -115,6 +117,92 @@ async fn a_rule_calls_for_each_change() {
     }
     let expected = ["one", "two", "three"].map(|id| format!("http://127.0.0.1:1/{id}"));
     assert_eq!(urls, expected);
+}
+
+/// As Spiegel's documents do, whose users have their passwords in a file.
+#[tokio::test]
+async fn passwords_of_the_file_are_used_and_not_stored() {
+    let world = World::with(peer::Options {
+        admin: Some(("bob".to_owned(), "s3cr3t".to_owned())),
+        require_valid_user: true,
+        ..peer::Options::default()
+    })
+    .await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), r#"{"127.0.0.1": {"bob": "s3cr3t"}}"#).unwrap();
+    world.passwords.set(Passwords::load(file.path()).unwrap());
+    let url = |of: &str| {
+        world
+            .peer
+            .url()
+            .replace("http://", &format!("http://{of}@"))
+    };
+    let node = world
+        .node(SourceOptions {
+            url: url("bob:s3cr3t"),
+            ..quick()
+        })
+        .await;
+    world.change("early");
+    let copy = json!({
+        "type": "replicator", "source": format!("{}/a", url("bob")), "target": {"url": format!("{}/b", url("bob"))},
+    });
+    world.rule("copy", Some(&copy)).await;
+    world.until_copied("early").await;
+    world.change("late");
+    world.until_copied("late").await;
+    let row = world.rule_row("copy").await;
+    assert!(!row.to_string().contains("s3cr3t"), "{row:#}");
+    node.stop().await;
+    assert!(!world.stores("s3cr3t").await);
+}
+
+/// The work of a gathered batch fails, and nothing else changes. Spiegel did not try again until a batch was full.
+#[tokio::test]
+async fn d8_work_that_failed_is_done_again() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let mut world = World::new().await;
+    let without_sweeps = SourceOptions {
+        sweep_sec: 86_400,
+        ..SourceOptions::default()
+    };
+    let rule = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
+    world.rule("x", Some(&rule)).await;
+    let _node = world.node(without_sweeps).await;
+    world.until_seeded(1).await;
+    world.faults.set_full(true);
+    world.change("one");
+    let failed = async || {
+        let shown = recorder.handle().render();
+        let mut lines = shown
+            .lines()
+            .filter(|line| line.contains(r#"transaction="follow""#));
+        lines.any(|line| line.contains(r#"outcome="full""#))
+    };
+    world.until(failed).await;
+    world.faults.set_full(false);
+    let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+    assert_eq!(call.unwrap().unwrap().url, "http://127.0.0.1:1/one");
+}
+
+/// The node that follows a source may have started just now, and not have read the rules yet.
+#[tokio::test]
+async fn a_node_does_not_skip_events_before_it_knows_the_rules() {
+    let mut world = World::new().await;
+    let without_sweeps = || SourceOptions {
+        sweep_sec: 86_400,
+        ..SourceOptions::default()
+    };
+    let rule = json!({"type": "on_change", "url": "http://127.0.0.1:1/${change.id}"});
+    world.rule("x", Some(&rule)).await;
+    let node = world.node(without_sweeps()).await;
+    world.until_seeded(1).await;
+    node.stop().await;
+    let _early = world.early_node(without_sweeps()).await;
+    world.change("one");
+    let call = timeout(Duration::from_mins(1), world.calls.recv()).await;
+    assert_eq!(call.unwrap().unwrap().url, "http://127.0.0.1:1/one");
 }
 
 /// The events of a new database may be lost, until the database changes once more.

@@ -12,7 +12,7 @@ use clap::Args;
 use document::json::Json;
 use percent_encoding::percent_decode_str;
 use reqwest::Method;
-use rules::deliver::Passwords;
+use scheduler::Passwords;
 use serde_json::{Value, json};
 use url::Url;
 

@@ -1,6 +1,6 @@
 //! What operators do to the listening jobs of a rule.
 
-use jobs::{Add, JobId, Listed, Op, Query, Signal};
+use jobs::{Add, Attempt, Cursor, JobId, JobInfo, Listed, Op, Query, Signal, State};
 use store::{Call, Transaction};
 
 use super::{Listeners, Place, SINCE_NOW};
@@ -8,6 +8,8 @@ use crate::rule::set::RuleId;
 
 /// Jobs per page and transaction.
 const PAGE: usize = 100;
+/// Jobs read for one page of a listing.
+const LOOKED_MAX: usize = 2_000;
 
 /// Which databases of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,32 +37,84 @@ impl Rewind {
     }
 }
 
+/// How far a rule is in a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub source: String,
+    pub database: String,
+    /// The sequence of the last change that has been dealt with; `None` before the first run.
+    pub since: Option<String>,
+    /// Calls that failed in a row.
+    pub failures: u32,
+    /// When the next run is due, if there is one; in the past if it is to run as soon as possible.
+    pub next_ms: Option<i64>,
+    /// The current run, else the last one.
+    pub last: Option<Attempt>,
+}
+
+/// Goes through all listening jobs, those of other rules among them.
+#[derive(Default)]
+struct Walk {
+    cursor: Option<Cursor>,
+    is_over: bool,
+}
+
 impl Listeners {
-    /// Looks at the databases of a rule now. Returns how many there are.
+    /// Looks at the databases of a rule now. Returns how many there are. After an error some are looked at and others not.
     pub async fn trigger(&self, rule: &RuleId) -> jobs::Result<u64> {
         let now_ms = self.jobs().clock().now_ms();
-        let signal = |id| Signal {
-            add: Add::new(id, "").due_ms(now_ms),
-            create: false,
-        };
-        let ids = self.jobs_of(rule, &Only::default()).await?;
-        let signals: Vec<_> = ids.into_iter().map(signal).collect();
-        let sent = self.jobs().signal_many(&self.ty, &signals).await?;
-        Ok(sent.len() as u64)
+        let (only, mut walk, mut triggered) = (Only::default(), Walk::default(), 0);
+        while !walk.is_over {
+            let found = self.walk(&mut walk, PAGE, rule, &only).await?;
+            let signal = |(info, _): (JobInfo, _)| Signal {
+                add: Add::new(info.id, "").due_ms(now_ms),
+                create: false,
+            };
+            let signals: Vec<_> = found.into_iter().map(signal).collect();
+            let sent = self.jobs().signal_many(&self.ty, &signals).await?;
+            triggered += sent.len() as u64;
+        }
+        Ok(triggered)
     }
 
     /// Lets a rule go on from another place in databases that it has looked at. Returns how many there are. After an
     /// error some are rewound and others not; call it again.
     pub async fn rewind(&self, rule: &RuleId, only: &Only, to: &Rewind) -> jobs::Result<u64> {
-        let mut rewound = 0;
-        for ids in self.jobs_of(rule, only).await?.chunks(PAGE) {
-            let op = self.jobs().op();
+        let (mut walk, mut rewound) = (Walk::default(), 0);
+        while !walk.is_over {
+            let found = self.walk(&mut walk, PAGE, rule, only).await?;
+            let ids: Vec<_> = found.into_iter().map(|(info, _)| info.id).collect();
+            let (op, ids) = (self.jobs().op(), &ids);
             let rewind =
                 |tx: Transaction| async move { self.rewind_in(&tx, &op, ids, to.since()).await };
             let store = self.jobs().store();
             rewound += store.transact(Call::batch("rewind"), rewind).await?;
         }
         Ok(rewound)
+    }
+
+    /// A page of up to `limit` databases that a rule has looked at, possibly fewer although more follow, and where the next
+    /// page starts; `None` at the end.
+    pub async fn progress(
+        &self,
+        rule: &RuleId,
+        only: &Only,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> jobs::Result<(Vec<Progress>, Option<Cursor>)> {
+        let limit = limit.clamp(1, jobs::PAGE_JOBS_MAX);
+        let mut walk = Walk {
+            cursor: after,
+            is_over: false,
+        };
+        let (mut found, mut looked) = (Vec::new(), 0);
+        while !walk.is_over && found.len() < limit && looked < LOOKED_MAX {
+            let page = limit - found.len();
+            looked += page;
+            let jobs = self.walk(&mut walk, page, rule, only).await?;
+            found.extend(jobs.into_iter().map(Progress::from));
+        }
+        Ok((found, walk.cursor))
     }
 
     async fn rewind_in(
@@ -94,11 +148,22 @@ impl Listeners {
         Ok(rewound)
     }
 
-    async fn jobs_of(&self, rule: &RuleId, only: &Only) -> jobs::Result<Vec<JobId>> {
+    /// The jobs of a rule among the next ones.
+    async fn walk(
+        &self,
+        walk: &mut Walk,
+        limit: usize,
+        rule: &RuleId,
+        only: &Only,
+    ) -> jobs::Result<Vec<(JobInfo, Place)>> {
         let query = Query {
             data: true,
             ..Query::default()
         };
+        let page = (self.jobs())
+            .list(&self.ty, &query, walk.cursor.as_ref(), limit)
+            .await?;
+        (walk.is_over, walk.cursor) = (page.cursor.is_none(), page.cursor);
         let is_one =
             |only: &Option<String>, name: &str| only.as_ref().is_none_or(|only| only == name);
         let of_rule = |listed: Listed| {
@@ -106,18 +171,23 @@ impl Listeners {
             let wanted = place.rule_id().as_ref() == Some(rule)
                 && is_one(&only.source, &place.source)
                 && is_one(&only.database, &place.db);
-            wanted.then_some(listed.info.id)
+            wanted.then_some((listed.info, place))
         };
-        let (mut cursor, mut found) = (None, Vec::new());
-        loop {
-            let page = (self.jobs())
-                .list(&self.ty, &query, cursor.as_ref(), PAGE)
-                .await?;
-            found.extend(page.jobs.into_iter().filter_map(of_rule));
-            cursor = page.cursor;
-            if cursor.is_none() {
-                return Ok(found);
-            }
+        Ok(page.jobs.into_iter().filter_map(of_rule).collect())
+    }
+}
+
+impl From<(JobInfo, Place)> for Progress {
+    fn from((info, place): (JobInfo, Place)) -> Self {
+        let due_ms = (info.state == State::Pending).then_some(info.due_ms);
+        let next_ms = info.next_due_ms.or(info.signal_ms).or(due_ms);
+        Self {
+            source: place.source,
+            database: place.db,
+            since: place.since,
+            failures: place.failures,
+            next_ms: next_ms.map(|ms| ms.max(info.created_ms)),
+            last: info.last,
         }
     }
 }

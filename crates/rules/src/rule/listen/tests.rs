@@ -482,6 +482,24 @@ async fn a_rule_is_triggered_and_rewound() {
     }
     fixture.finished("r").await;
 
+    let only = Only::default();
+    let (shown, after) = listeners.progress(&rule, &only, None, 10).await.unwrap();
+    assert_eq!((shown.len(), after), (1, None));
+    assert_eq!((&*shown[0].source, &*shown[0].database), ("main", "a"));
+    assert_eq!(shown[0].failures, 0);
+    let since = shown[0].since.as_deref();
+    assert!(
+        since.is_some_and(|since| since.starts_with("2-")),
+        "{since:?}"
+    );
+    assert!(shown[0].last.as_ref().is_some_and(|run| run.end.is_some()));
+    let other = Only {
+        database: Some("b".to_owned()),
+        ..Only::default()
+    };
+    let of_other = listeners.progress(&rule, &other, None, 10).await.unwrap();
+    assert_eq!(of_other, (Vec::new(), None));
+
     // The feed has not told yet.
     fixture.put(&["3"]);
     assert_eq!(listeners.trigger(&rule).await.unwrap(), 1);

@@ -6,8 +6,9 @@ use ::jobs::State;
 use axum::http::StatusCode;
 use axum::response::Redirect;
 use couch::NamedSecret;
-use rules::deliver::{Passwords, Shown};
+use rules::deliver::Shown;
 use rules::rule::call::{Call, Hidden, Retry, Sign};
+use scheduler::Passwords;
 use serde_json::json;
 use standardwebhooks::Webhook;
 

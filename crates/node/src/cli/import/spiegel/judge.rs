@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use document::json::Json;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use rules::deliver::Passwords;
 use rules::rule::{Rule, SPIEGELS_STATE};
+use scheduler::Passwords;
 use url::Url;
 
 type Members = Vec<(String, Json)>;
@@ -94,7 +94,7 @@ impl Judge {
         }
     }
 
-    /// Replications do not look into files of passwords, so the passwords go into the documents, where they are sealed.
+    /// The passwords go into the documents, where they are sealed, so that no file is needed.
     fn replication(&mut self, members: &mut Members, changes: &mut Vec<String>) {
         for name in ["continuous", "cancel"] {
             let before = members.len();

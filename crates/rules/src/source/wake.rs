@@ -1,0 +1,180 @@
+//! Does what updates of databases ask for, in as few transactions as possible.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, try_join_all};
+use scheduler::ServiceError;
+use store::{AsStoreError as _, Call, Error, Transaction};
+use tokio::time::Instant;
+
+use super::follower::{Follower, WAKES};
+use super::metrics;
+use super::position::Position;
+use super::reactions::Reaction;
+use super::seed::REACTIONS;
+use crate::rule::Event;
+
+/// A position that woke nothing is saved after this time at the latest.
+const SAVE_PAUSE: Duration = Duration::from_secs(5);
+/// How often work is tried as a whole after conflicts, and into how many parts it is split then.
+const RETRIES: u32 = 1;
+const PARTS: usize = 8;
+
+/// Databases whose sleepers are to be woken, and what rules ask for.
+#[derive(Clone, Copy, Default)]
+struct Work<'a> {
+    names: &'a [&'a str],
+    reactions: &'a [Reaction],
+}
+
+impl<'a> Work<'a> {
+    /// Parts whose order does not matter.
+    fn parts(self) -> impl Iterator<Item = Self> + use<'a> {
+        let size = |all: usize| all.div_ceil(PARTS).max(1);
+        let names = self.names.chunks(size(self.names.len()));
+        let reactions = self.reactions.chunks(size(self.reactions.len()));
+        let names = names.map(|names| Self {
+            names,
+            reactions: &[],
+        });
+        names.chain(reactions.map(|reactions| Self {
+            names: &[],
+            reactions,
+        }))
+    }
+
+    fn is_one(self) -> bool {
+        self.names.len() + self.reactions.len() <= 1
+    }
+
+    fn call(self) -> Call {
+        let call = Call::new("follow");
+        if self.is_one() {
+            call
+        } else {
+            call.contention_max(RETRIES)
+        }
+    }
+}
+
+impl Follower<'_> {
+    /// Wakes what sleeps on databases and does what rules ask for, and saves the position with the last of it.
+    ///
+    /// Holders change their jobs all the time, so that a transaction about many of them may always conflict. It is
+    /// split then: a busy job does not hold up the others.
+    pub(super) async fn wake(
+        &mut self,
+        databases: &BTreeMap<String, Event>,
+    ) -> Result<(), ServiceError> {
+        let set = self.book.current().await?;
+        let now_ms = self.task.jobs().clock().now_ms();
+        let reactions = self.reactions.for_all(&set, databases, now_ms);
+        let must_save = self.saved.elapsed() >= SAVE_PAUSE;
+        if (self.task.jobs().planted()).is(jobs::Bug::CursorSavedFirst) {
+            self.save().await?;
+        }
+        let names: Vec<&str> = databases.keys().map(String::as_str).collect();
+        let last = reactions.len().saturating_sub(1) / REACTIONS * REACTIONS;
+        let (first, last) = reactions.split_at(last);
+        for reactions in first.chunks(REACTIONS) {
+            let work = Work {
+                names: &[],
+                reactions,
+            };
+            self.in_parts_if_contended(work).await?;
+        }
+        let work = Work {
+            names: &names,
+            reactions: last,
+        };
+        let position = self.position.clone();
+        let woken = match self.at_once(work, Some((&position, must_save))).await {
+            Err(error) if is_contended(&error) => {
+                let woken = self.in_parts(work).await?;
+                let position = Position {
+                    woken: position.woken + woken,
+                    ..position
+                };
+                self.at_once(Work::default(), Some((&position, true)))
+                    .await?;
+                woken
+            }
+            woken => woken?,
+        };
+        if woken > 0 || must_save || !last.is_empty() {
+            self.saved = Instant::now();
+        }
+        if woken > 0 {
+            self.position.woken += woken;
+            metrics::woken(self.source.name(), woken);
+        }
+        Ok(())
+    }
+
+    async fn in_parts_if_contended(&self, work: Work<'_>) -> Result<u64, ServiceError> {
+        match self.at_once(work, None).await {
+            Err(error) if is_contended(&error) && !work.is_one() => self.in_parts(work).await,
+            done => done,
+        }
+    }
+
+    fn in_parts<'a>(&'a self, work: Work<'a>) -> BoxFuture<'a, Result<u64, ServiceError>> {
+        Box::pin(async move {
+            let parts = work.parts().map(|part| self.in_parts_if_contended(part));
+            Ok(try_join_all(parts).await?.into_iter().sum())
+        })
+    }
+
+    /// Does some work, and saves a position if it must be or if there was something to do. Returns how many jobs were woken.
+    async fn at_once(
+        &self,
+        work: Work<'_>,
+        position: Option<(&Position, bool)>,
+    ) -> Result<u64, ServiceError> {
+        let (book, task, server) = (self.book, self.task, self.server());
+        let mut before = 0;
+        loop {
+            let op = task.jobs().op();
+            let follow = |tx: Transaction| async move {
+                let tx = &tx;
+                let woken = (book.replications)
+                    .wake_in(tx, &op, server, work.names, WAKES)
+                    .await?;
+                if woken == WAKES {
+                    return Ok(woken);
+                }
+                book.react_in(tx, &op, server, work.reactions).await?;
+                let all = before + woken as u64;
+                if let Some((position, must_save)) = position
+                    && (must_save || all > 0 || !work.reactions.is_empty())
+                {
+                    let position = Position {
+                        woken: position.woken + all,
+                        at_ms: op.now_ms,
+                        ..position.clone()
+                    };
+                    let (jobs, job) = (task.jobs(), task.job());
+                    // After a repeated commit there is nothing left to do.
+                    let _repeated = jobs
+                        .update_in(tx, &op, job, Some(jobs::encode(&position)?))
+                        .await?;
+                }
+                Ok::<_, ServiceError>(woken)
+            };
+            let woken = (task.jobs().store()).transact(work.call(), follow).await?;
+            before += woken as u64;
+            if woken < WAKES {
+                return Ok(before);
+            }
+        }
+    }
+}
+
+/// Whether less at a time may succeed.
+fn is_contended(error: &ServiceError) -> bool {
+    matches!(
+        error.as_store_error(),
+        Some(Error::Conflict | Error::TooOld | Error::MaybeCommitted)
+    )
+}
