@@ -272,7 +272,7 @@ fn spiegels_own_members_mean_nothing() {
         panic!("a replication");
     };
     let expected = json!({
-        "source": "http://u@h:5984/a%2Fb", "target": "http://h/c", "create_target": true, "owner": null,
+        "source": "http://u:@h:5984/a%2Fb", "target": "http://h/c", "create_target": true, "owner": null,
         "trigger": {"delay_sec": 0.2},
     });
     let body = replicate.body("a/b", &NO_CAPTURES).unwrap();

@@ -350,7 +350,8 @@ fn values_change_no_server_and_no_path() {
 #[test]
 fn one_rule_is_about_many_databases() {
     let body = json!({
-        "type": "replicator", "source": "http://app@h:5984/user_${name}", "target": {"url": "http://t/all_${name}"},
+        "type": "replicator", "source": "http://app@h:5984/user_${name}",
+        "target": {"url": "http://app@t/all_${name}", "auth": {"bearer": "x"}},
         "match": {"database": "^user_(?<name>.+)$", "events": ["created"]}, "filter": "a/b",
     });
     let set = set(&[body]);
@@ -369,7 +370,7 @@ fn one_rule_is_about_many_databases() {
     );
     assert_eq!(
         ruled.body.to_string(),
-        r#"{"source":"http://app@h:5984/user_a%2Fb","target":{"url":"http://t/all_a%2Fb"},"filter":"a/b","trigger":"changes"}"#
+        r#"{"source":"http://app:@h:5984/user_a%2Fb","target":{"url":"http://app@t/all_a%2Fb","auth":{"bearer":"x"}},"filter":"a/b","trigger":"changes"}"#
     );
 }
 
