@@ -39,6 +39,7 @@
 //! | `put_with_attachments(&document, &mut attachments)` | the same, multipart, streamed from a [`Revision`] | |
 //! | `local(id)`, `put_local(id, &body)` | `_local/id` | the parsed body, the new revision |
 //! | `ensure_full_commit()` | `_ensure_full_commit` | `instance_start_time` |
+//! | `security()` | `GET db/_security` | the object |
 //! | `document(&id)` | `GET doc` | a [`Document`], design documents for their filters |
 //! | `Server::{dbs_info, db_updates}` | `_dbs_info`, `_db_updates` | |
 //!

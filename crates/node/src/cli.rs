@@ -19,6 +19,7 @@ mod serve;
 mod service;
 mod sources;
 mod store;
+mod verify;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -54,6 +55,8 @@ enum Command {
     Serve(Box<serve::Command>),
     /// Run a single replication without a service
     Replicate(Box<replicate::Command>),
+    /// Compare two databases: leaves, attachments and _security
+    Verify(Box<verify::Command>),
     /// Start a demo service with two in-memory servers, a live replication, and jobs for a worker in Python
     Demo(demo::Command),
     /// List, show, restart or cancel jobs of a service
@@ -181,6 +184,10 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Replicate(command) => {
             log_warnings()?;
             replicate::run(*command).await?;
+        }
+        Command::Verify(command) => {
+            log_warnings()?;
+            return Box::pin(verify::run(*command)).await;
         }
         Command::Store(command) => {
             log_warnings()?;

@@ -19,3 +19,4 @@ mod schedules;
 mod single;
 mod traces;
 mod upstream;
+mod verify;

@@ -147,6 +147,14 @@ impl Database {
             .map_err(|error| reply.not_json(&error))
     }
 
+    /// Its `_security` object; an empty one if the server has none.
+    pub async fn security(&self) -> Result<serde_json::Value, Error> {
+        match found(self.peer.fetch(&Call::get("_security")).await?).await? {
+            Some(reply) => reply.parse(),
+            None => Ok(serde_json::Value::Object(serde_json::Map::new())),
+        }
+    }
+
     /// A local document, `None` if there is none.
     pub async fn local<T: DeserializeOwned>(&self, id: &str) -> Result<Option<T>, Error> {
         let reply = self.peer.fetch(&Call::get(local_path(id))).await?;

@@ -1,12 +1,10 @@
 //! `davenport replicate`: one replication in the foreground, without a service.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use couch::{EgressOptions, Network, NetworkOptions};
 use document::json::Json;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
@@ -49,10 +47,6 @@ const FIELDS: [&str; 24] = [
 ];
 
 #[derive(Debug, Args)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch of the command line"
-)]
 pub(crate) struct Command {
     /// URL of the source database
     source: String,
@@ -84,12 +78,8 @@ pub(crate) struct Command {
     options: Vec<String>,
     #[arg(long, default_value = UUID, help = "Service UUID used in replication ids; set a CouchDB's UUID to reuse its checkpoints")]
     uuid: String,
-    /// PEM file with the certificate authorities to trust, instead of the system's
-    #[arg(long, value_name = "FILE")]
-    cacert: Option<PathBuf>,
-    /// Do not verify certificates
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    trust: one::Trust,
     /// Print progress and result as JSON, one object per line
     #[arg(long)]
     json: bool,
@@ -106,7 +96,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         }
     }
     let document = document(&command)?;
-    let run = one::prepare(&document, &command.uuid, network(&command)?).await?;
+    let run = one::prepare(&document, &command.uuid, command.trust.network()?).await?;
     let target = run.replication.target.url_text().to_owned();
     let (control, handles) = Handles::new(Gate::open());
     let reporter = Reporter::new(command.json);
@@ -174,17 +164,6 @@ fn document(command: &Command) -> anyhow::Result<Json> {
         fields.insert(field.to_owned(), value);
     }
     Ok(Json::parse(&Value::Object(fields).to_string())?)
-}
-
-fn network(command: &Command) -> anyhow::Result<Network> {
-    let options = NetworkOptions {
-        verify_ssl_certificates: !command.insecure,
-        ssl_trusted_certificates_file: command.cacert.clone(),
-        // The user who runs this can reach every address anyway.
-        egress: EgressOptions::open(),
-        ..NetworkOptions::default()
-    };
-    Ok(Network::new(options, crate::random())?)
 }
 
 /// Shows a run: a bar on a terminal, JSON lines with `--json`, otherwise only the result.

@@ -1,0 +1,207 @@
+//! `davenport verify`: compares two databases, without writing to them.
+//!
+//! Exit codes, as of `diff`: 0 means that they are the same, 1 that they differ, 2 that nothing was compared, and 3 that
+//! the comparison stopped before its end.
+
+mod compare;
+
+use std::io::{ErrorKind, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use couch::{Database, Endpoint, RequestOptions};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Unusable, one, output};
+use compare::{Difference, Pair};
+
+const DIFFERENT: u8 = 1;
+const STOPPED: u8 = 3;
+
+#[derive(Debug, Args)]
+pub(crate) struct Command {
+    /// URL of a database
+    source: String,
+    /// URL of the database that should be the same
+    target: String,
+    /// File that keeps how far a run got: the next run with it continues there. Deleted at the end
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Seconds after which a document that differs is compared once more, for databases that are being replicated
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    settle_sec: u64,
+    /// Do not compare attachments, which takes reading all documents
+    #[arg(long)]
+    no_attachments: bool,
+    /// Do not compare `_security`
+    #[arg(long)]
+    no_security: bool,
+    #[command(flatten)]
+    trust: one::Trust,
+    /// Print JSON, one object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How far a comparison got.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    /// Without credentials, as is the target.
+    source: String,
+    target: String,
+    /// Whether the target is read, for what only it has.
+    reversed: bool,
+    /// The last sequence that was compared.
+    since: Option<Value>,
+    documents: u64,
+    differences: u64,
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let pair = open(&command).await.context(Unusable)?;
+    let mut state = State::load(&command, &pair).context(Unusable)?;
+    let compared = tokio::select! {
+        compared = Box::pin(command.verify(&pair, &mut state)) => compared,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    let (documents, differences) = (state.documents, state.differences);
+    let shown = [documents, differences].map(output::number);
+    if let Err(error) = compared {
+        let next = match &command.state {
+            Some(file) => format!("continue with --state {}", file.display()),
+            None => "with --state FILE the next run could continue".to_owned(),
+        };
+        let [documents, differences] = shown;
+        output::error(&format!(
+            "davenport: stopped after {documents} documents, {differences} differences: {error:#}; {next}"
+        ));
+        return Ok(ExitCode::from(STOPPED));
+    }
+    if let Some(file) = &command.state {
+        std::fs::remove_file(file).with_context(|| format!("cannot delete {}", file.display()))?;
+    }
+    output::line(&match (command.json, differences) {
+        (true, _) => json!({"documents": documents, "differences": differences}).to_string(),
+        (_, 0) => format!("No differences in {} documents", shown[0]),
+        _ => format!("{} differences in {} documents", shown[1], shown[0]),
+    });
+    Ok(ExitCode::from(if differences > 0 { DIFFERENT } else { 0 }))
+}
+
+async fn open(command: &Command) -> anyhow::Result<Pair> {
+    let network = command.trust.network()?;
+    let open = async |name: &str, url: &str| -> anyhow::Result<Database> {
+        let endpoint = Endpoint::from_url(url).with_context(|| format!("{name} cannot be used"))?;
+        let shown = format!("cannot read {name} {}", endpoint.url_text());
+        let database = network.database(endpoint, RequestOptions::default()).await;
+        let database = database.with_context(|| shown.clone())?;
+        database.info().await.context(shown)?;
+        Ok(database)
+    };
+    Ok(Pair {
+        sides: [
+            open("SOURCE", &command.source).await?,
+            open("TARGET", &command.target).await?,
+        ],
+        attachments: !command.no_attachments,
+        settle: Duration::from_secs(command.settle_sec),
+    })
+}
+
+impl Command {
+    async fn verify(&self, pair: &Pair, state: &mut State) -> anyhow::Result<()> {
+        let is_shown = !self.json && std::io::stderr().is_terminal();
+        let bar = is_shown.then(ProgressBar::new_spinner);
+        let is_new = !state.reversed && state.since.is_none();
+        if is_new && !self.no_security && !pair.is_security_same().await? {
+            self.tell(state, &Difference::Security);
+        }
+        loop {
+            let since = state.since.clone().unwrap_or_else(|| json!(0));
+            let page = pair.next(state.reversed, &since).await?;
+            if page.documents == 0 {
+                if state.reversed {
+                    break;
+                }
+                (state.reversed, state.since) = (true, None);
+                continue;
+            }
+            for difference in &page.differences {
+                self.tell(state, difference);
+            }
+            if !state.reversed {
+                state.documents += page.documents as u64;
+            }
+            state.since = Some(page.last);
+            if let Some(file) = &self.state {
+                state.save(file)?;
+            }
+            if let Some(bar) = &bar {
+                let documents = output::number(state.documents);
+                bar.set_message(format!("{documents} documents compared"));
+                bar.tick();
+            }
+        }
+        if let Some(bar) = &bar {
+            bar.finish_and_clear();
+        }
+        Ok(())
+    }
+
+    fn tell(&self, state: &mut State, difference: &Difference) {
+        state.differences += 1;
+        let line = if self.json {
+            json!(difference).to_string()
+        } else {
+            difference.to_string()
+        };
+        output::line(&line);
+    }
+}
+
+impl State {
+    fn load(command: &Command, pair: &Pair) -> anyhow::Result<Self> {
+        let [source, target] =
+            (pair.sides.each_ref()).map(|side| side.endpoint().url_text().to_owned());
+        let new = Self {
+            source,
+            target,
+            reversed: false,
+            since: None,
+            documents: 0,
+            differences: 0,
+        };
+        let Some(file) = &command.state else {
+            return Ok(new);
+        };
+        let shown = file.display();
+        let text = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                new.save(file)?;
+                return Ok(new);
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
+        };
+        let state: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{shown} is not a state of davenport verify"))?;
+        if (&state.source, &state.target) != (&new.source, &new.target) {
+            let (source, target) = (&state.source, &state.target);
+            bail!("{shown} is the state for {source} and {target}; give another file");
+        }
+        Ok(state)
+    }
+
+    fn save(&self, file: &Path) -> anyhow::Result<()> {
+        // Renamed, so that a run that is killed leaves a whole file.
+        let new = file.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec(self)?)
+            .and_then(|()| std::fs::rename(&new, file))
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+}
