@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before } from "node:test";
 import { PHONE, click, fill, launch, shows, story } from "./browser.mjs";
+import { serveProxy } from "./proxy.mjs";
 import { PASSWORD, Service } from "./service.mjs";
 
 const HOSTILE = '<img src=x onerror="window.caught=1">&amp;"\'/..';
@@ -169,6 +170,43 @@ dashboard("a user who may read a type sees it, and nothing to press", async (pag
   assert.deepEqual(await buttons(), []);
   await go(page, "#/queue/resize");
   await shows(page, "h1", "Type not found");
+});
+
+dashboard("schedules are run now and removed", async (page) => {
+  const at = (seconds) => new Date(Date.now() + seconds * 1000).toISOString();
+  const schedule = (name, members) => ({ name, type: "mail", job: { data: 1 }, overlap: "skip", catch_up: "one", next: at(3600), skipped: 0, last: null, ...members });
+  let rows = [
+    schedule("report", { cron: "30 7 * * mon-fri", zone: "Europe/Berlin", last: { occurrence: at(-60), id: "to-0", error: null } }),
+    schedule("poll", { every_sec: 90, skipped: 17, last: { occurrence: at(-60), id: null, error: "no <b>type</b>" } }),
+  ];
+  const asked = [];
+  const proxy = await serveProxy(service, (request, response) => {
+    if (!request.url.startsWith("/_schedules")) return false;
+    if (request.method !== "GET") asked.push(`${request.method} ${request.url}`);
+    if (request.method === "DELETE") rows = rows.slice(0, 1);
+    response.writeHead(200, { "content-type": "application/json" });
+    response.end(JSON.stringify(request.method === "GET" ? { schedules: rows } : { ok: true, id: "poll@now" }));
+    return true;
+  });
+  try {
+    await page.goto(`${proxy.url}_dashboard/#/queue`);
+    await fill(page, "[name=name]", "root");
+    await fill(page, "[name=password]", PASSWORD);
+    await page.keyboard.press("Enter");
+    await click(page, "[data-schedules]");
+    await shows(page, ".schedules tbody tr:nth-child(1)", /^report\s*mail\s+30 7 \* \* mon-fri\s+Europe\/Berlin\s+in \d+ min\s+0\s+1 min ago to-0/);
+    await shows(page, ".schedules tbody tr:nth-child(2)", /every 90 s[^]*17[^]*no <b>type<\/b>/);
+    await click(page, ".schedules tbody tr:nth-child(2) button");
+    await shows(page, "#toasts", "Added the job poll@now.");
+    await page.$eval("#toasts", (toasts) => toasts.replaceChildren());
+    await click(page, ".schedules tbody tr:nth-child(2) .danger");
+    await shows(page, "dialog[open]", /Remove schedule poll\?[^]*Jobs that it has added stay/);
+    await click(page, "#confirm-yes");
+    await page.waitForFunction(() => document.querySelectorAll(".schedules tbody tr").length === 1);
+    assert.deepEqual(asked, ["POST /_schedules/poll/_run", "DELETE /_schedules/poll"]);
+  } finally {
+    proxy.stop();
+  }
 });
 
 for (const [where, hash] of [["types", "#/queue"], ["a type", "#/queue/mail"], ["a job", "#/queue/resize/runs"]]) {

@@ -16,6 +16,7 @@ import { queueJob } from "./views/queue_job.js";
 import { queueType } from "./views/queue_type.js";
 import { queueTypes } from "./views/queue_types.js";
 import { rules } from "./views/rules.js";
+import { schedules } from "./views/schedules.js";
 
 const LIST = { tab: "replications", make: ({ parameters }) => replications(parameters) };
 const queue = ({ parts: [type, id], parameters }) =>
@@ -30,6 +31,7 @@ const VIEWS = {
   doc: { tab: "replications", make: ({ parts }) => replicationOfDocument(...parts) },
   rules: { tab: "rules", make: ({ parameters }) => rules(parameters) },
   queue: { tab: "queue", make: queue },
+  schedules: { tab: "queue", make: () => schedules() },
   nodes: { tab: "nodes", make: () => nodes() },
   new: { tab: "new", make: () => create() },
 };

@@ -13,6 +13,7 @@ export const OWN_PAGES = {
   rep_jobs: ["Replications", "#/replications", (id) => `#/job/${path(id)}`],
   webhooks: ["Deliveries", "#/rules"],
   listen: ["Rules", "#/rules"],
+  schedules: ["Schedules", "#/schedules"],
 };
 
 export const typeAddress = (type) => `#/queue/${path(type)}`;

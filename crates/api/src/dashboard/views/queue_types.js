@@ -7,6 +7,7 @@ import { poll } from "../lib/live.js";
 import { pager } from "../lib/pager.js";
 import { age, rates, typeAddress } from "../lib/queue.js";
 import { badge } from "../lib/replications.js";
+import { isAdmin } from "../lib/session.js";
 
 const PAGE_ROWS = 50;
 const POLL_MS = 4000;
@@ -23,6 +24,7 @@ export function queueTypes(parameters) {
     put(view.total, next || pages.cursor() ? "" : count(types.length, "type"));
     pages.show(next);
   }, (error) => say(view, `Cannot list types. ${explain(error)}`));
+  view.schedules.hidden = !isAdmin();
   view.search.value = q;
   let typing;
   view.search.addEventListener("input", () => {

@@ -46,6 +46,7 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
         JS "views/replication.js",
         JS "views/replications.js",
         JS "views/rules.js",
+        JS "views/schedules.js",
         CSS "css/base.css",
         CSS "css/controls.css",
         CSS "css/bar.css",
