@@ -23,6 +23,10 @@ simulate-changes seeds="1000" first="1":
 kill-changes seconds="600":
     CHANGES_SECONDS={{seconds}} cargo test -p e2e --test nodes -- --nocapture changes::
 
+# Kill one of two nodes that push git mirrors every 4 s, for the given seconds
+kill-git seconds="600":
+    GIT_SECONDS={{seconds}} cargo test -p davenport-git --test mirrors -- --nocapture gr_s05
+
 # Run the simulation of whole fleets that replicate between two servers
 simulate-fleet seeds="300" first="1":
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p scheduler --lib -- --nocapture simulation::replications

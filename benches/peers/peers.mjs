@@ -4,6 +4,7 @@
 //
 //   node peers.mjs PEER JOBS PRODUCERS WORKERS
 
+import { setMaxListeners } from "node:events";
 import net from "node:net";
 
 const [peer, jobs, producers, workers] = [process.argv[2], ...process.argv.slice(3).map(Number)];
@@ -209,5 +210,45 @@ async function graphile() {
   await utils.release();
 }
 
-await { postgres, bullmq, redis, beanstalkd, graphile }[peer]();
+/** Davenport over HTTP, with the client that users have; its workers end a job and claim the next in one request. */
+async function davenport() {
+  const { Client } = await import("../../clients/javascript/node.js");
+  const client = new Client(process.env.DAVENPORT_URL);
+  const cases = { one_by_one: 1, batched: batch };
+  for (const [kase, size] of Object.entries(cases)) {
+    const type = `bench-${kase.replaceAll("_", "-")}`;
+    await client.putType(type, { retention_sec: 0 });
+    const next = tickets(size);
+    const { reached, done } = finishLine();
+    const over = new AbortController();
+    setMaxListeners(workers, over.signal);
+    await timed(kase, async () => {
+      const adding = all(producers, async () => {
+        for (let count = next(); count; count = next()) {
+          if (size === 1) await client.enqueue(type, payload);
+          else await client.enqueueMany(type, Array.from({ length: count }, () => ({ data: payload })));
+        }
+      });
+      const taking = all(workers, async (n) => {
+        const claim = { claim: size, worker: `w${n}`, wait_sec: 30 };
+        const { signal } = over;
+        while (!signal.aborted) {
+          const { jobs } = await client.claim(type, claim.worker, { count: size, wait_sec: 30, signal }).catch(() => ({ jobs: [] }));
+          let ended = jobs.map(({ id, lock }) => ({ id, lock, outcome: "done" }));
+          while (ended.length > 0) {
+            // Without a wait, so that the end of a job is acknowledged at once.
+            const reply = await client.finish(type, ended, { ...claim, wait_sec: 0 });
+            done(ended.length);
+            ended = reply.jobs.map(({ id, lock }) => ({ id, lock, outcome: "done" }));
+          }
+        }
+      });
+      await reached;
+      over.abort();
+      await Promise.all([adding, taking]);
+    });
+  }
+}
+
+await { postgres, bullmq, redis, beanstalkd, graphile, davenport }[peer]();
 process.exit(0);

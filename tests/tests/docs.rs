@@ -222,7 +222,9 @@ fn every_message_of_the_code_is_on_the_troubleshooting_page() {
     let known: Vec<Vec<String>> = rows.flat_map(messages).map(pieces).collect();
     let known: Vec<&Vec<String>> = known.iter().filter(|pieces| !pieces.is_empty()).collect();
     let mut texts = Vec::new();
-    product(&root().join("crates"), &mut texts);
+    for directory in ["crates", "bin"] {
+        product(&root().join(directory), &mut texts);
+    }
     let mut missing = Vec::new();
     let mut looked_for = 0;
     for text in &texts {

@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
         "davenport",
         "davenport-api-frontend",
         "davenport-replication",
+        "git_replication",
         "e2e",
     ],
 ];

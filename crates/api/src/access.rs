@@ -3,12 +3,12 @@
 use docstore::Db;
 use document::json::Json;
 use http::Method;
-use queue::{Right, TypeName};
+use queue::{Right, Scope, Type, TypeName};
 
 use crate::Error;
 use crate::auth::{ADMIN_ROLE, Identity};
 use crate::call::Call;
-use crate::route::{Access, Route};
+use crate::route::{Access, QueueRoute, Route};
 use crate::state::Shared;
 
 const NO_SERVER_ADMIN: &str = "You are not a server admin.";
@@ -47,6 +47,9 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
     if access != Access::Public && call.options().require_valid_user && caller.name.is_none() {
         return Err(Error::unauthorized("Authentication required."));
     }
+    if let Some(scope) = &call.proven.scope {
+        return by_token(call, access, scope).map(|()| None);
+    }
     match access {
         Access::Public | Access::Everyone => Ok(None),
         Access::Authenticated if caller.name.is_some() || caller.is_admin() => Ok(None),
@@ -64,6 +67,35 @@ pub(crate) async fn admit(call: &Call) -> Result<Option<Opened>, Error> {
             Ok(Some(opened))
         }
     }
+}
+
+/// Checks the scope of an API token.
+fn by_token(call: &Call, access: Access, scope: &Scope) -> Result<(), Error> {
+    match (access, &call.route) {
+        (Access::Public, _) | (_, Route::Queue(QueueRoute::Types)) => Ok(()),
+        (Access::Type(right), Route::Queue(route)) => {
+            let name = TypeName::new(route.type_name().unwrap_or_default())?;
+            if scope.allows(right, &name) {
+                return Ok(());
+            }
+            let right = right.name();
+            Err(Error::forbidden(format!(
+                "This API token does not have the right `{right}` to the job type `{name}`."
+            )))
+        }
+        _ => Err(Error::forbidden(
+            "API tokens are for the jobs of users only; log in with name and password.",
+        )),
+    }
+}
+
+/// Whether the caller may read a type of jobs.
+pub(crate) fn reads(call: &Call, ty: &Type) -> bool {
+    if let Some(scope) = &call.proven.scope {
+        return scope.allows(Right::Read, &ty.name);
+    }
+    let caller = call.caller();
+    caller.is_admin() || ty.settings.roles.allow(Right::Read, &caller.roles)
 }
 
 /// Checks the caller's right to the job type in the path.

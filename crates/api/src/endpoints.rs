@@ -82,6 +82,11 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             _,
         ) => replication::answer(call).await,
         (Route::Queue(route), _) => jobs::answer(call, &route).await,
+        (Route::Schedules, _) => jobs::schedules::all(call).await,
+        (Route::Schedule(name), _) => jobs::schedules::one(call, &name).await,
+        (Route::ScheduleRun(name), _) => jobs::schedules::run(call, &name).await,
+        (Route::Tokens, _) => jobs::tokens::all(call).await,
+        (Route::Token(name), _) => jobs::tokens::one(call, &name).await,
         (
             Route::Deliveries
             | Route::DeliveryReplays

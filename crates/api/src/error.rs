@@ -305,7 +305,7 @@ impl From<queue::Error> for Error {
         match error {
             Failed::Invalid(_) => Self::bad_request(reason),
             Failed::TooLarge(_) => Self::too_large(reason),
-            Failed::NoType(_) | Failed::NoJob => Self::not_found(reason),
+            Failed::NoType(_) | Failed::NoJob | Failed::NotFound(_) => Self::not_found(reason),
             Failed::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", reason),
             Failed::Full { .. } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;

@@ -41,6 +41,15 @@ pub enum Route {
     History,
     /// `/_jobs` and all below it
     Queue(QueueRoute),
+    Schedules,
+    /// `/_schedules/{name}`
+    Schedule(String),
+    /// `/_schedules/{name}/_run`
+    ScheduleRun(String),
+    /// API tokens
+    Tokens,
+    /// `/_tokens/{name}`
+    Token(String),
     Deliveries,
     /// `/_deliveries/_replay`: many
     DeliveryReplays,
@@ -183,6 +192,11 @@ impl Route {
             | Self::Causes
             | Self::Nodes
             | Self::History
+            | Self::Schedules
+            | Self::Schedule(_)
+            | Self::ScheduleRun(_)
+            | Self::Tokens
+            | Self::Token(_)
             | Self::Deliveries
             | Self::DeliveryReplays
             | Self::Delivery(_)
@@ -281,6 +295,11 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
         ("_active_tasks", []) => Route::ActiveTasks,
         ("_sources", []) => Route::Sources,
         ("_jobs", rest) => Route::Queue(QueueRoute::parse(rest)?),
+        ("_schedules", []) => Route::Schedules,
+        ("_schedules", [name]) => Route::Schedule((*name).to_owned()),
+        ("_schedules", [name, "_run"]) => Route::ScheduleRun((*name).to_owned()),
+        ("_tokens", []) => Route::Tokens,
+        ("_tokens", [name]) => Route::Token((*name).to_owned()),
         ("_deliveries", []) => Route::Deliveries,
         ("_deliveries", ["_replay"]) => Route::DeliveryReplays,
         ("_deliveries", [id]) => Route::Delivery((*id).to_owned()),

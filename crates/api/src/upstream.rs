@@ -182,8 +182,9 @@ pub(crate) fn is_answered_here(path: &str) -> bool {
         return false;
     };
     match &*first {
-        "_replicate" | "_scheduler" | "_active_tasks" | "_deliveries" | "_jobs" | "_sources"
-        | "_all_dbs" | "_dbs_info" | "_dashboard" | "_metrics" | "_openapi.json" | "_up" => true,
+        "_replicate" | "_scheduler" | "_active_tasks" | "_deliveries" | "_jobs" | "_schedules"
+        | "_tokens" | "_sources" | "_all_dbs" | "_dbs_info" | "_dashboard" | "_metrics"
+        | "_openapi.json" | "_up" => true,
         name if is_ours(name) => true,
         name => {
             !name.starts_with('_')
@@ -214,6 +215,8 @@ mod tests {
             "/a%2f_replicator/doc",
             "/_up",
             "/_jobs/mail",
+            "/_schedules",
+            "/_tokens/ci",
             "/_all_dbs",
             "/_dashboard/app.js",
         ] {

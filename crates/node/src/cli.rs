@@ -14,6 +14,7 @@ mod output;
 mod password;
 mod replicate;
 mod rules;
+mod schedules;
 mod serve;
 mod service;
 mod sources;
@@ -53,10 +54,12 @@ enum Command {
     Serve(Box<serve::Command>),
     /// Run a single replication without a service
     Replicate(Box<replicate::Command>),
-    /// Start a demo service with two in-memory servers and a live replication
+    /// Start a demo service with two in-memory servers, a live replication, and jobs for a worker in Python
     Demo(demo::Command),
     /// List, show, restart or cancel jobs of a service
     Jobs(jobs::Command),
+    /// List, make, run or remove schedules of a service
+    Schedules(schedules::Command),
     /// List, show, try, pause or resume rules of a service
     Rules(rules::Command),
     /// List, show or replay calls of webhooks of a service
@@ -167,6 +170,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             Box::pin(import::run(command)).await?;
         }
         Command::Jobs(command) => jobs::run(command).await?,
+        Command::Schedules(command) => schedules::run(command).await?,
         Command::Rules(command) => rules::run(command).await?,
         Command::Deliveries(command) => deliveries::run(command).await?,
         Command::Sources(command) => sources::run(command).await?,

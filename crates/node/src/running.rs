@@ -147,6 +147,7 @@ impl Node {
             .serve(feeds)
             .serve(listening.job_type().clone())
             .serve(node.deliveries.job_type().clone())
+            .serve(queue::schedules_type())
             .serve_prefix(queue::PREFIX);
         node.inner
             .start("activity monitor", |stop| maintenance.run(stop));

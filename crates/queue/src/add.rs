@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jobs::{Add, JobId, LimitName, Op, Signal, Tenant};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use store::Transaction;
 use tokio::time::Instant;
@@ -20,23 +20,28 @@ const BATCH_BYTES_MAX: usize = 1_000_000;
 const COUNTED: Duration = Duration::from_millis(500);
 
 /// A job, as a client sends it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewJob {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     pub data: Raw,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_sec: Option<Seconds>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub due: Option<String>,
     #[serde(default)]
     pub class: Class,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(default)]
     pub on_exists: OnExists,
 }
 
 /// How soon a due job is claimed, compared with others.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     Urgent,
@@ -56,7 +61,7 @@ impl From<Class> for jobs::Class {
 }
 
 /// What becomes of a job with the same id.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExists {
     /// It gets the new data and time; if it runs or has ended, it runs again.
@@ -70,8 +75,8 @@ pub enum OnExists {
 
 /// A job that may be added.
 #[derive(Debug)]
-struct Ready {
-    add: Add,
+pub(crate) struct Ready {
+    pub(crate) add: Add,
     on_exists: OnExists,
 }
 
@@ -128,7 +133,13 @@ impl Queue {
         Ok(answers)
     }
 
-    async fn add_in(&self, tx: &Transaction, op: &Op, ty: &Type, batch: &[Ready]) -> Result<()> {
+    pub(crate) async fn add_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &Type,
+        batch: &[Ready],
+    ) -> Result<()> {
         let mut nth = 0;
         for alike in batch.chunk_by(|a, b| a.on_exists == b.on_exists) {
             let op = &Op {
@@ -217,7 +228,7 @@ fn fitting(jobs: &[Ready]) -> usize {
     fitting.count()
 }
 
-fn check(
+pub(crate) fn check(
     ty: &Type,
     new: NewJob,
     now_ms: i64,

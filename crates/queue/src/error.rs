@@ -20,6 +20,8 @@ pub enum Error {
     NoType(TypeName),
     #[error("there is no such job; it was removed, has expired, or never existed")]
     NoJob,
+    #[error("{0}")]
+    NotFound(String),
     /// Not in this state.
     #[error("{0}")]
     Conflict(String),

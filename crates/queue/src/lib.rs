@@ -4,6 +4,7 @@
 //! Knows no HTTP: `api` parses requests and writes responses. Start reading at `types.rs`, `envelope.rs` and `work.rs`.
 
 mod add;
+mod cron;
 mod envelope;
 mod error;
 mod keys;
@@ -13,8 +14,11 @@ mod manage;
 mod name;
 mod queue;
 mod read;
+mod row;
+mod schedules;
 mod seconds;
 mod settings;
+mod tokens;
 mod types;
 mod work;
 
@@ -25,8 +29,10 @@ pub use manage::Retried;
 pub use name::TypeName;
 pub use queue::{PREFIX, Queue};
 pub use read::{Failure, Failures, Following, Listing, Numbers, Run, Shown};
+pub use schedules::{CatchUp, Fired, Overlap, Schedule, Scheduled, schedules_type};
 pub use seconds::Seconds;
 pub use settings::{DATA_BYTES_MAX, LimitSetting, RetryPolicy, Right, Roles, Settings};
+pub use tokens::{NewToken, Scope, Token};
 pub use types::Type;
 pub use work::{
     Beat, BeatStatus, Beaten, Claim, Claimed, Ended, EndedStatus, Given, Outcome, WAIT_MAX,

@@ -54,6 +54,23 @@ impl TypeName {
     }
 }
 
+/// Checks the name of something else.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
+    const MAX: usize = 64;
+    let has =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    if name.len() <= MAX
+        && name.bytes().all(has)
+        && !name.starts_with(['_', '-'])
+        && !name.is_empty()
+    {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{what} is named with a-z, 0-9, _ and -, begins with a letter or digit, and has at most {MAX} characters"
+    )))
+}
+
 impl fmt::Display for TypeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

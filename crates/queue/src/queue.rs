@@ -40,9 +40,10 @@ impl Queue {
         }))
     }
 
-    /// Stops the background work when the token is cancelled, and waits for it.
+    /// Handles schedules until the token is cancelled. Then stops the background work, and waits for it.
     pub async fn run(self, token: CancellationToken) {
-        token.cancelled().await;
+        let scheduling = Box::pin(self.run_schedules(token.child_token()));
+        tokio::join!(token.cancelled(), scheduling);
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;

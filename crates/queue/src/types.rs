@@ -7,15 +7,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use jobs::JobType;
 use serde::{Deserialize, Serialize};
 use store::{RangeOptions, Transaction};
 use tokio::time::Instant;
 
-use crate::{Error, Queue, Result, Settings, TypeName, keys};
+use crate::{Error, Queue, Result, Settings, TypeName, keys, row};
 
-const FORMAT: u8 = 1;
 const TYPES_MAX: usize = 1_000;
 /// How long a type is cached.
 pub(crate) const KNOWN: Duration = Duration::from_secs(1);
@@ -201,7 +199,7 @@ impl Queue {
     }
 }
 
-async fn read(tx: &Transaction, name: &TypeName) -> Result<Option<Type>> {
+pub(crate) async fn read(tx: &Transaction, name: &TypeName) -> Result<Option<Type>> {
     let row = tx.get(&keys::type_row(name)).await?;
     row.map(|row| decode(name, &row)).transpose()
 }
@@ -211,8 +209,7 @@ fn write(tx: &Transaction, name: &TypeName, settings: &Settings, paused: bool) -
         settings: settings.clone(),
         paused,
     };
-    let mut value = vec![FORMAT];
-    serde_json::to_writer(&mut value, &row).map_err(Error::corrupt)?;
+    let value = row::encode(&row)?;
     if value.len() > store::limits::VALUE_BYTES_MAX {
         return Err(Error::Invalid(
             "the settings of a job type may have at most 100 kB: use shorter or fewer names of limits and roles".into(),
@@ -222,13 +219,8 @@ fn write(tx: &Transaction, name: &TypeName, settings: &Settings, paused: bool) -
     Ok(())
 }
 
-fn decode(name: &TypeName, value: &Bytes) -> Result<Type> {
-    let row = value
-        .strip_prefix(&[FORMAT])
-        .map(serde_json::from_slice::<Row>);
-    let row =
-        row.ok_or_else(|| Error::corrupt(format!("the job type {name} is in an unknown format")))?;
-    let row = row.map_err(|error| Error::corrupt(format!("the job type {name}: {error}")))?;
+fn decode(name: &TypeName, value: &[u8]) -> Result<Type> {
+    let row: Row = row::decode(value, format_args!("the job type {name}"))?;
     Ok(Type {
         name: name.clone(),
         settings: row.settings,

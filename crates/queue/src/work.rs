@@ -13,7 +13,7 @@ use crate::lines::InLine;
 use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, lock};
 
 /// The longest that a claim waits.
-pub const WAIT_MAX: Seconds = Seconds::new(300);
+pub const WAIT_MAX: Seconds = Seconds::new(60);
 /// Runs that one transaction ends, and bytes of their data.
 const ENDED_MAX: usize = 250;
 const ENDED_BYTES_MAX: usize = 1_000_000;

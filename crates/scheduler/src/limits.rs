@@ -9,6 +9,7 @@ use couch::Endpoint;
 use jobs::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName, Limits};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use url::Url;
 
 use crate::data::{Shown, hash};
 use crate::fault::ServiceError;
@@ -90,7 +91,7 @@ impl Options {
             self.max_runs_per_server > 0 || self.server_limits.contains_key(server)
         };
         Limits {
-            key: target.map(|target| name(TARGETS, target)),
+            key: target.map(|target| name(TARGETS, &canonical(target))),
             pool: server.filter(limited).map(|server| name(SERVERS, &server)),
         }
     }
@@ -166,6 +167,11 @@ fn name(group: &str, of: &str) -> LimitName {
     LimitName::new(name).expect("long names are hashed")
 }
 
+/// However users spell the URL of a database, it has one lock.
+fn canonical(target: &str) -> String {
+    Url::parse(target).map_or_else(|_| target.to_owned(), String::from)
+}
+
 /// `HOST:PORT` of a URL.
 fn server_of(url: &str) -> Option<String> {
     let endpoint = Endpoint::from_url(url).ok()?;
@@ -174,7 +180,7 @@ fn server_of(url: &str) -> Option<String> {
         _ => 80,
     };
     let port = endpoint.port().unwrap_or(default);
-    Some(format!("{}:{port}", endpoint.host()))
+    Some(format!("{}:{port}", endpoint.host().to_ascii_lowercase()))
 }
 
 #[cfg(test)]
@@ -214,6 +220,8 @@ mod tests {
         assert_eq!(limit("target"), Limit::at_once(1));
         assert_eq!(limit("server"), Limit::at_once(3));
         assert_eq!(limit("server|a:80"), Limit::at_once(7));
+        let spelled = Options::default().limits_of(&shown("http://a/x/", "HTTP://B:80/y/"));
+        assert_eq!(text(spelled.key), "target|http://b/y/");
         let long = format!("http://a/{}/", "x".repeat(LIMIT_BYTES_MAX));
         let key = Options::default().limits_of(&shown("http://b/", &long)).key;
         assert_eq!(text(key).len(), "target|".len() + 32);

@@ -9,11 +9,13 @@
 mod changes;
 mod commands;
 mod fleet;
+mod jobs;
 mod keys;
 mod migration;
 mod options;
 mod pages;
 mod rules;
+mod schedules;
 mod single;
 mod traces;
 mod upstream;

@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderValue};
+use queue::Scope;
 use serde_json::Value;
 
 use super::cookie::Sessions;
@@ -73,6 +74,8 @@ pub enum Method {
     Cookie,
     Token,
     Proxy,
+    /// An API token, which is for `/_jobs` only.
+    ApiToken,
 }
 
 impl Method {
@@ -84,6 +87,7 @@ impl Method {
             Self::Cookie => Some("cookie"),
             Self::Token => Some("jwt"),
             Self::Proxy => Some("proxy"),
+            Self::ApiToken => Some("token"),
         }
     }
 }
@@ -93,6 +97,8 @@ impl Method {
 pub struct Proven {
     pub identity: Identity,
     pub method: Method,
+    /// What an API token allows.
+    pub scope: Option<Scope>,
     /// A renewed `AuthSession` cookie.
     pub cookie: Option<String>,
     /// Cookies set by the cluster that authenticated the caller.
@@ -104,12 +110,13 @@ impl Proven {
         Self {
             identity: Identity::default(),
             method: Method::None,
+            scope: None,
             cookie: None,
             set_cookies: Vec::new(),
         }
     }
 
-    fn by(method: Method, identity: Identity) -> Self {
+    pub(crate) fn by(method: Method, identity: Identity) -> Self {
         Self {
             identity,
             method,
@@ -321,7 +328,7 @@ fn basic(headers: &HeaderMap) -> Result<Option<(String, String)>, AuthError> {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme(headers, "bearer")
 }
 

@@ -3,6 +3,8 @@
 mod claimed;
 mod feed;
 mod reading;
+pub(super) mod schedules;
+pub(super) mod tokens;
 mod types;
 mod working;
 

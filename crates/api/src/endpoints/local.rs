@@ -51,7 +51,8 @@ fn rights(call: &Call) -> (Map<String, Value>, bool) {
     let text = |value: &http::HeaderValue| value.to_str().ok().map(str::to_owned);
     let given = call.header(&AUTHORIZATION).unwrap_or_default();
     let (rights, expires) = match call.proven.method {
-        Method::None => (json!({}), false),
+        // Tokens have no access to replications.
+        Method::None | Method::ApiToken => (json!({}), false),
         Method::Password => (json!({"headers": {"Authorization": given}}), false),
         Method::Token => {
             let token = given.split_once(' ').map_or("", |(_, token)| token.trim());

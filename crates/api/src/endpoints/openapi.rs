@@ -64,6 +64,11 @@ const TABLE: &str = "\
 /_jobs/{type}/{id}                    | get delete          | One job                                              |
 /_jobs/{type}/{id}/_wait              | get                 | One job, once it is finished or dead                 | timeout_sec
 /_jobs/{type}/{id}/_retry             | post                | Retry a dead job                                     |
+/_schedules                           | get                 | Schedules                                            |
+/_schedules/{schedule}                | get put delete      | A schedule, which adds jobs at times                 |
+/_schedules/{schedule}/_run           | post                | Add a job of a schedule now                          |
+/_tokens                              | get post            | API tokens; a new token                              |
+/_tokens/{token}                      | delete              | Revoke a token                                       |
 /_deliveries                          | get                 | Calls of webhooks                                    | rule state after limit
 /_deliveries/_replay                  | post                | Make many calls of webhooks again                    |
 /_deliveries/{id}                     | get                 | One call of a webhook, its response and its runs     |
@@ -147,6 +152,7 @@ fn document() -> Value {
                 "basic": {"type": "http", "scheme": "basic"},
                 "cookie": {"type": "apiKey", "in": "cookie", "name": "AuthSession"},
                 "jwt": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "API token, for /_jobs only"},
             },
         },
     })
@@ -183,7 +189,12 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
         },
     });
     if !matches!(access, Access::Public | Access::Everyone) {
-        operation["security"] = json!([{"basic": []}, {"cookie": []}, {"jwt": []}]);
+        let mut security = vec!["basic", "cookie", "jwt"];
+        if matches!(access, Access::Type(_)) || path == "/_jobs" {
+            security.push("token");
+        }
+        let security = security.iter().map(|name| json!({*name: []}));
+        operation["security"] = security.collect();
     }
     if matches!(method, "post" | "put") {
         let json = json!({"schema": schemas::body(path, method)});

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use docstore::ReadOptions;
 use http::header::{CONTENT_ENCODING, LOCATION, SET_COOKIE};
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
+use queue::Token;
 use serde_json::json;
 
 use crate::access::USER_PREFIX;
-use crate::auth::WRONG;
-use crate::auth::authenticator::{Proven, User, Users};
+use crate::auth::authenticator::{Method, Proven, User, Users, bearer};
 use crate::auth::password::PasswordHash;
+use crate::auth::{Identity, WRONG};
 use crate::call::Call;
 use crate::client::Client;
 use crate::endpoints::users;
@@ -75,6 +76,9 @@ pub(crate) async fn prove(
     let address = shared.proxies.client(headers, client.address.ip());
     let users = UserDocuments(shared);
     let auth = &shared.authenticator;
+    if let Some(text) = bearer(headers).filter(|text| Token::is_meant(text)) {
+        return prove_token(shared, text).await;
+    }
     let Some(upstream) = &shared.upstream else {
         return auth
             .authenticate(headers, address, shared.now_s(), &users)
@@ -87,16 +91,33 @@ pub(crate) async fn prove(
     }
 }
 
+async fn prove_token(shared: &Shared, text: &str) -> Result<Proven, Error> {
+    let Some(token) = shared.queue.token(text).await? else {
+        return Err(Error::unauthorized(
+            "The API token is not valid: it was revoked, has expired or is incomplete. Ask an administrator for another.",
+        ));
+    };
+    let identity = Identity {
+        name: Some(format!("token:{}", token.name)),
+        roles: Vec::new(),
+    };
+    Ok(Proven {
+        scope: Some(token.scope),
+        ..Proven::by(Method::ApiToken, identity)
+    })
+}
+
 /// Whether a request is a login, here or at the cluster.
 pub(crate) fn is_login(parts: &Parts) -> bool {
-    parts.method == Method::POST && matches!(Route::parse(parts.uri.path()), Ok(Route::Session))
+    parts.method == http::Method::POST
+        && matches!(Route::parse(parts.uri.path()), Ok(Route::Session))
 }
 
 pub(crate) async fn session(call: &mut Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST,DELETE")?;
     match call.method {
-        Method::POST => log_in(call).await,
-        Method::DELETE => {
+        http::Method::POST => log_in(call).await,
+        http::Method::DELETE => {
             let mut reply = reply::ok(&json!({"ok": true}));
             set_cookie(call, &mut reply, "");
             Ok(reply)

@@ -145,6 +145,7 @@ impl Upstream {
                 roles: session.user.roles,
             },
             method,
+            scope: None,
             cookie: None,
             set_cookies: parts.headers.get_all(SET_COOKIE).iter().cloned().collect(),
         })

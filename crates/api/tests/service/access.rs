@@ -47,6 +47,14 @@ POST   /_scheduler/jobs/x/_restart             1 1 1 1 1 .
 POST   /_scheduler/jobs/x/_pause               1 1 1 1 1 .
 POST   /_scheduler/jobs/x/_resume              1 1 1 1 1 .
 GET    /_scheduler/jobs/x/failures             1 1 1 1 1 .
+GET    /_schedules                             1 1 1 1 1 .
+GET    /_schedules/x                           1 1 1 1 1 .
+PUT    /_schedules/x                           1 1 1 1 1 .
+DELETE /_schedules/x                           1 1 1 1 1 .
+POST   /_schedules/x/_run                      1 1 1 1 1 .
+GET    /_tokens                                1 1 1 1 1 .
+POST   /_tokens                                1 1 1 1 1 .
+DELETE /_tokens/x                              1 1 1 1 1 .
 GET    /_deliveries                            1 1 1 1 1 .
 POST   /_deliveries/_replay                    1 1 1 1 1 .
 GET    /_deliveries/x                          1 1 1 1 1 .

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Fixture, Setting, User};
 
 /// A service with a type `mail`, and roles for it.
-async fn fixture() -> Fixture {
+pub(crate) async fn fixture() -> Fixture {
     fixture_with(json!({})).await
 }
 
@@ -23,14 +23,14 @@ async fn fixture_with(settings: Value) -> Fixture {
     fixture
 }
 
-async fn claim(user: &User<'_>, count: usize, wait_sec: u32) -> Vec<Value> {
+pub(crate) async fn claim(user: &User<'_>, count: usize, wait_sec: u32) -> Vec<Value> {
     let body = json!({"worker": "w", "count": count, "wait_sec": wait_sec});
     let claimed = user.post("/_jobs/mail/_claim", &body).await.gives(200);
     claimed["jobs"].as_array().unwrap().clone()
 }
 
 /// One run's end; returns its status and the whole answer.
-async fn finish(user: &User<'_>, job: &Value, end: Value) -> (String, Value) {
+pub(crate) async fn finish(user: &User<'_>, job: &Value, end: Value) -> (String, Value) {
     let mut row = json!({"id": job["id"], "lock": job["lock"]});
     for (name, value) in end.as_object().unwrap() {
         row[name] = value.clone();
@@ -317,8 +317,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ),
     (
         "/_jobs/mail/_claim",
-        r#"{"worker":"w","wait_sec":301}"#,
-        "at most 300",
+        r#"{"worker":"w","wait_sec":61}"#,
+        "at most 60",
     ),
     (
         "/_jobs/mail/_finish",
@@ -401,6 +401,12 @@ async fn repeated_requests_add_nothing_twice() {
         .await
         .gives(201);
     assert_eq!(claim(&fixture.root(), 5, 0).await.len(), 2);
+    let long = "k".repeat(257);
+    for key in ["schl\u{fc}ssel", &long] {
+        let with_key = fixture.root().with("idempotency-key", key);
+        let refused = with_key.post("/_jobs/mail", &many).await.gives(400);
+        assert!(refused["reason"].to_string().contains("256 ASCII"));
+    }
 }
 
 #[tokio::test]
@@ -731,7 +737,7 @@ async fn administrators_read_own_jobs_without_their_data() {
 }
 
 /// A request, and the statuses that enqueuer, worker, reader, an unrelated user and an anonymous caller get.
-const TABLE: &str = "
+pub(crate) const TABLE: &str = "
 GET    /_jobs                  200 200 200 200 401
 PUT    /_jobs/mail             401 401 401 401 401
 POST   /_jobs/mail             400 403 403 403 401

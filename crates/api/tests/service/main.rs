@@ -28,6 +28,7 @@ mod session;
 mod sweep;
 mod table;
 mod tls;
+mod tokens;
 mod upstream;
 mod upstream_wire;
 mod users;

@@ -1,6 +1,7 @@
 //! Deliberate races: for conflicting reads that the simulation seldom exercises, or that only affect
 //! what a caller writes besides the queue.
 
+mod dead;
 mod limits;
 
 use std::time::Duration;
@@ -508,6 +509,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.retake().await)
             .or(World::new(rng, mistake).await.quit().await)
             .or(World::new(rng, mistake).await.clear().await)
+            .or(Box::pin(World::new(rng, mistake).await.retry_twice()).await)
     })
 }
 
@@ -574,6 +576,7 @@ mistake::weakened! {
     recall_all: recall Job All,
     remove_later: remove Job Later,
     resubmit_later: resubmit Job Later,
+    retry: retry Job All,
     rewrite_first: rewrite Job First,
     rewrite_later: rewrite Job Later,
     stall_first: stall Job First,

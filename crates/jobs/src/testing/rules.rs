@@ -85,6 +85,18 @@ pub(crate) struct Ended {
     pub(crate) dead: bool,
     pub(crate) again_ms: Option<i64>,
     pub(crate) data: Option<Token>,
+    /// The work did not begin.
+    pub(crate) unused: bool,
+}
+
+impl Ended {
+    /// The end of a run that no worker got: failures before it still count.
+    pub(crate) fn unused() -> Self {
+        Self {
+            unused: true,
+            ..Self::default()
+        }
+    }
 }
 
 impl From<&Finish> for Ended {
@@ -94,6 +106,7 @@ impl From<&Finish> for Ended {
             dead: finish.dead,
             again_ms: finish.again_ms,
             data: finish.data.as_ref().and_then(token_of),
+            unused: finish.unused,
         }
     }
 }
@@ -241,7 +254,11 @@ impl Job {
     /// The holder ends its run; true when another follows.
     pub(crate) fn finish(&mut self, end: &Ended) -> bool {
         let back_off = end.failed && end.again_ms.is_some();
-        self.stalls = if back_off { self.stalls + 1 } else { 0 };
+        if back_off {
+            self.stalls += 1;
+        } else if !end.unused {
+            self.stalls = 0;
+        }
         if end.again_ms.is_some() {
             self.run_again(end.again_ms, None);
         }

@@ -1,5 +1,7 @@
 //! `davenport demo`: the whole service on a store in memory, two CouchDB-compatible servers in memory,
-//! and a live replication between them that the service runs.
+//! a live replication between them that the service runs, and jobs for a worker in Python.
+
+mod worker;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::worker::Worker;
 use super::{output, random_hex};
 use crate::config::{Admins, Config};
 use crate::keys::KeyRing;
@@ -57,8 +60,10 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     };
     service.introduce(&source, &target);
     service.replicate(&source, &target, !command.once).await?;
+    let worker = service.start_worker().await?;
     let orders = (!command.once).then_some(command.documents);
-    let watched = service.watch(&source, orders).await;
+    let watched = service.watch(&source, orders, worker.is_some()).await;
+    drop(worker);
     node.stop().await;
     watched?;
     if command.once {
@@ -131,6 +136,41 @@ impl Service {
         Ok(())
     }
 
+    /// Makes the type of the receipts, and starts their worker if there is a Python for it.
+    async fn start_worker(&self) -> anyhow::Result<Option<Worker>> {
+        let (client, password) = (&self.client, Some(&self.password));
+        let url = format!("{}/_jobs/receipts", self.url);
+        let request = client.put(&url).basic_auth("admin", password);
+        let made = request.json(&json!({})).send().await?;
+        made.error_for_status()?;
+        let login = format!("http://admin:{}@", self.password);
+        let worker = Worker::start(&self.url.replacen("http://", &login, 1)).await?;
+        output::line(&match &worker {
+            Some(_) => format!("jobs     curl -u admin:{} {url}?data=true", self.password),
+            None => "jobs     none: their worker needs Python 3.11".to_owned(),
+        });
+        Ok(worker)
+    }
+
+    /// Adds the job that writes the receipt of an order, and waits for it if asked to.
+    async fn receipt(&self, n: u32, wait: bool) -> anyhow::Result<()> {
+        let (client, password) = (&self.client, Some(&self.password));
+        let order: Value = serde_json::from_str(&order(n))?;
+        let job = json!({"id": &order["_id"], "data": &order});
+        let url = format!("{}/_jobs/receipts", self.url);
+        let request = client.post(&url).basic_auth("admin", password);
+        request.json(&job).send().await?.error_for_status()?;
+        if wait {
+            let id = order["_id"].as_str().unwrap_or_default();
+            let request = client.get(format!("{url}/{id}/_wait?timeout_sec=60"));
+            let response = request.basic_auth("admin", password).send().await?;
+            let job: Value = response.error_for_status()?.json().await?;
+            let result = job["result"].as_str().unwrap_or("the worker is slow");
+            output::line(&format!("receipt  {result}"));
+        }
+        Ok(())
+    }
+
     async fn row(&self) -> anyhow::Result<Value> {
         let url = format!("{}/_scheduler/docs/_replicator/demo", self.url);
         let request = self.client.get(url);
@@ -138,8 +178,14 @@ impl Service {
         Ok(response.await?.error_for_status()?.json().await?)
     }
 
-    /// Prints progress until the replication ends or Ctrl-C; writes one order per second, numbered from this number.
-    async fn watch(&self, source: &Peer, mut orders: Option<u32>) -> anyhow::Result<()> {
+    /// Prints progress until the replication ends or Ctrl-C; writes one order per second, numbered from this number,
+    /// each with a receipt if there is a worker for it.
+    async fn watch(
+        &self,
+        source: &Peer,
+        mut orders: Option<u32>,
+        receipts: bool,
+    ) -> anyhow::Result<()> {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -153,6 +199,9 @@ impl Service {
             match state {
                 "completed" => {
                     output::line(&format!("copied   {written} documents"));
+                    if receipts {
+                        self.receipt(0, true).await?;
+                    }
                     return Ok(());
                 }
                 "failed" | "crashing" => bail!("the replication is {state}: {info}"),
@@ -164,6 +213,9 @@ impl Service {
             ));
             if let Some(next) = &mut orders {
                 source.put(DATABASE, &order(*next))?;
+                if receipts {
+                    self.receipt(*next, false).await?;
+                }
                 *next += 1;
             }
         }

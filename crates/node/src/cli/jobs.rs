@@ -1,5 +1,6 @@
 //! `davenport jobs`: lists and controls jobs of a service, over HTTP.
 
+mod of_type;
 mod requests;
 
 use anyhow::bail;
@@ -15,19 +16,24 @@ use requests::path;
 pub(crate) struct Command {
     #[command(flatten)]
     service: ServiceFlags,
+    /// Jobs of this type of users, instead of replications
+    #[arg(long = "type", global = true, value_name = "TYPE")]
+    ty: Option<String>,
     #[command(subcommand)]
     action: Action,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// List types of jobs with their numbers
+    Types,
     /// List jobs; finished ones only by --states
     List {
         #[arg(
             long,
             value_name = "STATE,STATE",
             value_delimiter = ',',
-            help = "Only jobs in these states: pending, running, idle, unreachable, crashing, completed, failed"
+            help = "Only jobs in these states: pending, running, idle, unreachable, crashing, completed, failed; with --type: pending, running, finished, dead"
         )]
         states: Vec<State>,
         /// Only jobs of documents of this database
@@ -47,7 +53,7 @@ enum Action {
     },
     /// Run a job now and clear its errors; or all jobs that failed for a reason
     Restart(Restart),
-    /// Cancel a replication started with `_replicate`
+    /// Cancel a replication started with `_replicate`; with --type, remove a job
     Cancel {
         /// Job id or replication id
         id: String,
@@ -62,7 +68,9 @@ enum State {
     Idle,
     Unreachable,
     Crashing,
+    #[value(alias = "finished")]
     Completed,
+    #[value(alias = "dead")]
     Failed,
 }
 
@@ -128,7 +136,11 @@ impl Restart {
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let service = Service::new(&command.service)?;
+    if let Some(ty) = &command.ty {
+        return of_type::run(&service, ty, &command.action).await;
+    }
     match &command.action {
+        Action::Types => of_type::types(&service).await,
         Action::List {
             states,
             database,

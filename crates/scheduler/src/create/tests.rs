@@ -324,9 +324,10 @@ async fn counters_agree_with_listings() {
     let me = jobs::Holder::new("me").unwrap();
     let ids = ["a", "b", "c", "d", "e", "f"];
     for id in ids {
-        write(&replications, &db, joe(), &body(id, id))
-            .await
-            .unwrap();
+        let mut body = body(id, id);
+        // A target has one run at a time.
+        body["target"] = format!("http://t/{id}").into();
+        write(&replications, &db, joe(), &body).await.unwrap();
     }
     let held = queue.accept(ty, &me, 6).await.unwrap().jobs;
     let states = [

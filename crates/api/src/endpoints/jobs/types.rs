@@ -3,15 +3,15 @@
 use futures::future::try_join_all;
 use http::{HeaderName, Method, StatusCode};
 use jobs::State;
-use queue::{IDS_MAX, NewJob, Numbers, Right, Settings, Type, TypeName};
+use queue::{IDS_MAX, NewJob, Numbers, Settings, Type, TypeName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{body, reading, refused, time};
-use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
+use crate::{Error, access};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const KEY_BYTES_MAX: usize = 256;
@@ -35,9 +35,7 @@ pub(super) async fn list(call: &Call) -> Result<Reply, Error> {
     let limit = usize::try_from(limit).map_or(TYPES_MAX, |limit| limit.clamp(1, TYPES_MAX));
     let part = text("q").unwrap_or_default();
     let is_named = |ty: &Type| ty.name.as_str().contains(part);
-    let wanted = |ty: &Type| {
-        is_named(ty) && (caller.is_admin() || ty.settings.roles.allow(Right::Read, &caller.roles))
-    };
+    let wanted = |ty: &Type| is_named(ty) && access::reads(call, ty);
     let (mut types, more) = queue.types(after.as_ref(), limit, wanted).await?;
     let last = types.last().filter(|_| more);
     let next = last.map(|last| last.name.as_str().to_owned());
@@ -89,13 +87,15 @@ fn parse_settings(text: &str) -> Result<Settings, Error> {
 /// One job, or many as `{"jobs": [...]}`.
 async fn add(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     call.check_json()?;
-    let repeat = call.header(&IDEMPOTENCY_KEY).map(str::to_owned);
+    // One that is not ASCII is refused like one that is empty.
+    let repeat =
+        (call.headers.get(&IDEMPOTENCY_KEY)).map(|key| key.to_str().unwrap_or_default().to_owned());
     if repeat
         .as_ref()
         .is_some_and(|key| !(1..=KEY_BYTES_MAX).contains(&key.len()))
     {
         return Err(Error::bad_request(format!(
-            "`Idempotency-Key` must have from 1 to {KEY_BYTES_MAX} characters"
+            "`Idempotency-Key` must have from 1 to {KEY_BYTES_MAX} ASCII characters"
         )));
     }
     // Another caller's key is another key.

@@ -25,7 +25,10 @@ pub(super) fn parameter(name: &str) -> Value {
             json!({"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,59}$", "examples": ["mail"]})
         }
         "job_state" => json!({"enum": ["pending", "running", "finished", "dead"]}),
-        "timeout_sec" => json!({"type": "number", "minimum": 0, "maximum": 300}),
+        "schedule" | "token" => {
+            json!({"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$", "examples": ["nightly"]})
+        }
+        "timeout_sec" => json!({"type": "number", "minimum": 0, "maximum": 60}),
         "feed" => json!({"enum": ["normal", "longpoll", "continuous", "eventsource"]}),
         "filter" => json!({"enum": ["_doc_ids", "_selector", "_design"]}),
         "style" => json!({"enum": ["main_only", "all_docs"]}),
@@ -44,8 +47,10 @@ const REPLICATOR: &str = "^([a-z][a-z0-9_$()+-]*/)?_replicator$";
 const RULES: &str = "^(spiegel|([a-z][a-z0-9_$()+-]*/)?_rules)$";
 const DATABASE: &str = "^(_users|spiegel|([a-z][a-z0-9_$()+-]*/)?(_replicator|_rules))$";
 
+const OF_JOBS: [&str; 3] = ["/_jobs/", "/_schedules/", "/_tokens"];
+
 pub(super) fn body(path: &str, method: &str) -> Value {
-    if path.starts_with("/_jobs/") {
+    if OF_JOBS.iter().any(|of| path.starts_with(of)) {
         return jobs::body(path, method);
     }
     let object = || json!({"type": "object"});

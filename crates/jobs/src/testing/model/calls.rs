@@ -152,6 +152,7 @@ impl Call {
                         dead: end.dead,
                         again_ms: end.again.map(|when| when.ms(now_ms)),
                         data: end.data,
+                        unused: false,
                     };
                     Some((run(*number)?, ended))
                 });

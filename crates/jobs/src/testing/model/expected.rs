@@ -140,7 +140,8 @@ impl Expected {
             }
         };
         // A repeated call is answered by the job's state after the whole transaction.
-        let stands = how.again && how.together;
+        let batch = matches!(call, Call::Finish(ends) if ends.len() > 1);
+        let stands = how.again && (how.together || batch);
         if *reply == should || stands && reply.ignoring_again() == should.ignoring_again() {
             Ok(())
         } else {

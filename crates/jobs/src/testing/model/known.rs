@@ -2,7 +2,7 @@
 
 use store::CommitFate;
 
-use super::script::{Act, Kept, Request, Script, Step, When};
+use super::script::{Act, End, Kept, Request, Rules, Script, Step, When, Word};
 use crate::testing::rules::Token;
 
 pub(super) fn scripts() -> Vec<Script> {
@@ -10,6 +10,8 @@ pub(super) fn scripts() -> Vec<Script> {
         resubmitted_without_an_answer(),
         long_batch_without_an_answer(),
         unchanged_first_without_an_answer(),
+        two_runs_of_a_job_without_an_answer(),
+        accepted_without_a_type(),
     ]
 }
 
@@ -30,17 +32,21 @@ fn add(data: &[Token]) -> Act {
     }
 }
 
-/// A holder that requests another run learns that it had requested one before.
-fn resubmitted_without_an_answer() -> Script {
+fn accept() -> Step {
     let accept = Act::Accept {
         ty: 0,
         holder: 0,
         count: 1,
         horizon: None,
     };
+    Step::Do(accept, CommitFate::Normal)
+}
+
+/// A holder that requests another run learns that it had requested one before.
+fn resubmitted_without_an_answer() -> Script {
     Script(vec![
         Step::Do(add(&[0]), CommitFate::Normal),
-        Step::Do(accept, CommitFate::Normal),
+        accept(),
         lost(Act::RunAgain(0, When::Soon, None)),
     ])
 }
@@ -55,5 +61,46 @@ fn unchanged_first_without_an_answer() -> Script {
     Script(vec![
         Step::Do(add(&[1]), CommitFate::Normal),
         lost(add(&[1, 2])),
+    ])
+}
+
+/// A repeated batch that ends two runs of one job is answered by the job's state after both.
+fn two_runs_of_a_job_without_an_answer() -> Script {
+    let done = End {
+        again: None,
+        failed: false,
+        dead: false,
+        data: None,
+    };
+    let again = End {
+        again: Some(When::Soon),
+        ..done
+    };
+    Script(vec![
+        Step::Do(add(&[0]), CommitFate::Normal),
+        accept(),
+        Step::Do(Act::Finish(vec![(0, again)]), CommitFate::Normal),
+        accept(),
+        lost(Act::Finish(vec![(1, done), (0, done)])),
+    ])
+}
+
+/// A holder without a type has a longer timeout than the type gets later.
+fn accepted_without_a_type() -> Script {
+    let rules = Rules {
+        retention_ms: None,
+        stalls_max: None,
+        backoff_ms: 0,
+        healthy_ms: 0,
+    };
+    Script(vec![
+        Step::Do(add(&[0]), CommitFate::Normal),
+        Step::ClearType(0),
+        accept(),
+        Step::SetType(0, rules),
+        Step::Maintain {
+            silent: vec![0],
+            verdict: Word::Policy,
+        },
     ])
 }

@@ -71,7 +71,6 @@ mistake::weakened! {
     finish_later: finish Job Later,
     remove_first: remove Job First,
     resubmit_first: resubmit Job First,
-    retry: retry Job All,
     run_again: run_again Job All,
     signal_first: signal Job First,
     signal_later: signal Job Later,

@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// would let the monitor turn 60,000 times first.
 const TURNS_MAX: u64 = 500;
 const PAUSE_MAX: Duration = Duration::from_millis(16);
+/// The timeout of the types.
+const TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Every nth step compares everything; the others compare less.
 const LONG_LOOKS: usize = 4;
@@ -325,7 +327,8 @@ impl Play {
         // The hook knows a run by its number, which a job that was removed and added again counts from 1.
         runs.retain(|(at, job)| {
             let held = self.expected.jobs.get(at);
-            held.is_some_and(|held| held.job.is_held_by(job.lock))
+            // A holder that was promised more than the type's timeout is not waited for.
+            held.is_some_and(|held| held.job.is_held_by(job.lock)) && job.timeout() <= TIMEOUT
         });
         let data_of = |data: Option<_>| data.map(data_of);
         let verdict = match *word {

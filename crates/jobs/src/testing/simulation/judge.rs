@@ -292,7 +292,7 @@ impl<'a> Judge<'a> {
                     }
                     let due_ms = model.due_ms;
                     model.run_again(due_ms, None);
-                    model.finish(&Ended::default());
+                    model.finish(&Ended::unused());
                 }
                 Some(State::Finished) if seen.state.is_none() && model.kept_ms.is_some() => {
                     model.remove();

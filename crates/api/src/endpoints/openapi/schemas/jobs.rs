@@ -12,6 +12,24 @@ pub(super) fn body(path: &str, method: &str) -> Value {
             );
             json!({"anyOf": [job(), many]})
         }
+        "{schedule}" => {
+            let fields = json!({
+                "type": {"type": "string", "pattern": TYPE}, "job": job(), "cron": {"type": "string", "examples": ["30 4 * * mon-fri"]},
+                "every_sec": {"type": "number", "minimum": 1, "maximum": 1e9},
+                "zone": {"type": "string", "examples": ["Europe/Berlin"]},
+                "overlap": {"enum": ["skip", "queue"]}, "catch_up": {"enum": ["one", "all", "none"]},
+            });
+            closed(&fields, &["type", "job"])
+        }
+        "_tokens" => {
+            let fields = json!({
+                "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
+                "types": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": TYPE}},
+                "rights": {"type": "array", "minItems": 1, "items": {"enum": ["enqueue", "work", "read"]}},
+                "expires_sec": seconds(),
+            });
+            closed(&fields, &["name", "rights"])
+        }
         "_claim" => {
             let fields = json!({"worker": worker(), "count": count(), "wait_sec": wait()});
             closed(&fields, &["worker"])
@@ -31,6 +49,8 @@ pub(super) fn body(path: &str, method: &str) -> Value {
         _ => json!({}),
     }
 }
+
+const TYPE: &str = "^[a-z][a-z0-9_-]{0,59}$";
 
 fn job() -> Value {
     let text = || json!({"type": "string", "minLength": 1});
@@ -98,7 +118,7 @@ fn count() -> Value {
 }
 
 fn wait() -> Value {
-    json!({"type": "number", "minimum": 0, "maximum": 300, "examples": [0]})
+    json!({"type": "number", "minimum": 0, "maximum": 60, "examples": [0]})
 }
 
 fn seconds() -> Value {

@@ -1,0 +1,264 @@
+//! The command `davenport-git`.
+//!
+//! Exit codes: 0 is success or an orderly stop; 1 is a failure; 2 means that nothing was started, because the command
+//! line, the configuration, or something they name cannot be used.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, Refused, Target};
+use crate::event;
+use crate::mirrors::{Mirrors, When};
+use crate::project::Project;
+use crate::refs::Refs;
+use crate::{guard, serve, show, start};
+
+const USAGE: u8 = 2;
+/// How long leftover background work may delay the exit.
+const END_MAX: Duration = Duration::from_secs(1);
+
+/// Push git repositories to remotes, from any number of nodes
+#[derive(Debug, Parser)]
+#[command(name = "davenport-git", version, arg_required_else_help = true)]
+struct Cli {
+    /// Level of logs, as in info or debug
+    #[arg(
+        long,
+        global = true,
+        env = "DAVENPORT_LOG_LEVEL",
+        default_value = "info",
+        value_name = "LEVEL"
+    )]
+    log_level: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a node, which pushes what is due
+    Serve(Box<serve::Command>),
+    /// Have refs of a project pushed, for example from its post-receive hook
+    Notify(Notify),
+    /// Have refs pushed as events on standard input tell, a JSON object a line: ssh HOST gerrit stream-events | davenport-git events …
+    Events(Shared),
+    /// Have all refs of projects pushed
+    Start(start::Command),
+    /// List what is running, waiting, or has failed
+    Queue(Queue),
+    /// Run a program that ends with the node: used by the node itself
+    #[command(hide = true)]
+    Guard(Guard),
+}
+
+/// What all nodes share.
+#[derive(Debug, Args)]
+pub(crate) struct Shared {
+    /// Store of the queue: lmdb:DIRECTORY, or `fdb:CLUSTER_FILE` for several hosts
+    #[arg(long, env = "DAVENPORT_STORE_URL", value_name = "URL")]
+    pub(crate) store: String,
+    /// Gerrit's replication.config
+    #[arg(long, env = "DAVENPORT_GIT_CONFIG", value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Notify {
+    #[command(flatten)]
+    shared: Shared,
+    /// Name of the project, with or without .git
+    project: String,
+    /// Refs that have changed, by their whole names; without any, all
+    #[arg(value_name = "REF")]
+    refs: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct Queue {
+    /// Store of the queue
+    #[arg(long, env = "DAVENPORT_STORE_URL", value_name = "URL")]
+    store: String,
+    /// List idle mirrors, too
+    #[arg(long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Guard {
+    #[arg(long)]
+    silence_ms: u64,
+    #[arg(last = true)]
+    program: Vec<OsString>,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Command::Guard(Guard {
+        silence_ms,
+        program,
+    }) = cli.command
+    {
+        return guard::run(Duration::from_millis(silence_ms), &program);
+    }
+    let level = EnvFilter::try_new(&cli.log_level);
+    let Ok(level) = level else {
+        eprintln!(
+            "davenport-git: --log-level is {:?}; give a level like info or debug",
+            cli.log_level
+        );
+        return ExitCode::from(USAGE);
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(level)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let ended = runtime.context("cannot start").and_then(|runtime| {
+        let ended = runtime.block_on(run(cli.command));
+        runtime.shutdown_timeout(END_MAX);
+        ended
+    });
+    store::shutdown();
+    ended.unwrap_or_else(|error| {
+        eprintln!("davenport-git: {error:#}");
+        ExitCode::from(if error.is::<Refused>() { USAGE } else { 1 })
+    })
+}
+
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(command) => Box::pin(command.run()).await?,
+        Command::Notify(Notify {
+            shared,
+            project,
+            refs,
+        }) => {
+            let project = usable(Project::new(&project))?;
+            // Git's names are bytes. One that is no text cannot be stored, but goes with all.
+            let refs: Option<Vec<String>> = refs
+                .into_iter()
+                .map(|name| name.into_string().ok())
+                .collect();
+            let refs = match refs {
+                Some(refs) if !refs.is_empty() => usable(event::named(refs))?,
+                _ => Refs::all(),
+            };
+            let (mirrors, config) = shared.open().await?;
+            notify(&mirrors, &config, &project, &refs).await?;
+        }
+        Command::Events(shared) => events(&shared).await?,
+        Command::Start(command) => return command.run().await,
+        Command::Queue(queue) => queue.run().await?,
+        Command::Guard(_) => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn usable<T>(checked: Result<T, String>) -> Result<T, Refused> {
+    checked.map_err(|reason| Refused {
+        file: PathBuf::from("command line"),
+        reason,
+    })
+}
+
+impl Shared {
+    pub(crate) async fn open(&self) -> anyhow::Result<(Mirrors, Config)> {
+        let config = Config::read(&self.config)?;
+        let mirrors = Mirrors::open(&self.store).await?;
+        mirrors.register(None).await?;
+        Ok((mirrors, config))
+    }
+}
+
+async fn notify(
+    mirrors: &Mirrors,
+    config: &Config,
+    project: &Project,
+    refs: &Refs,
+) -> anyhow::Result<()> {
+    let targets: Vec<Target> = config.targets(project).collect();
+    if targets.is_empty() {
+        tracing::info!(project = project.as_str(), "no remote has this project");
+    }
+    mirrors
+        .notify(&targets, refs, When::Delayed)
+        .await
+        .context("cannot write to the store")
+}
+
+/// Reads events until the end. What is not an event about refs is skipped.
+async fn events(shared: &Shared) -> anyhow::Result<()> {
+    let (mirrors, mut config) = shared.open().await?;
+    let mut read = crate::config::contents(&shared.config);
+    let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
+    while let Some(line) = lines
+        .next_segment()
+        .await
+        .context("cannot read standard input")?
+    {
+        reload(&shared.config, &mut read, &mut config);
+        match event::parse(&line) {
+            Ok(Some(event)) => notify(&mirrors, &config, &event.project, &event.refs).await?,
+            Ok(None) => {}
+            Err(reason) => tracing::warn!(reason, "skipped an event"),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a configuration again that has changed, and keeps the old one if the new one cannot be used. False if nothing
+/// has changed.
+pub(crate) fn reload(
+    path: &Path,
+    read: &mut Vec<(PathBuf, Option<Vec<u8>>)>,
+    config: &mut Config,
+) -> bool {
+    let contents = crate::config::contents(path);
+    if !config.auto_reload || contents == *read {
+        return false;
+    }
+    *read = contents;
+    match Config::read(path) {
+        Ok(new) => {
+            *config = new;
+            tracing::info!("the configuration was read again");
+            true
+        }
+        Err(error) => {
+            tracing::error!(%error, "the new configuration cannot be used, so the old one stays");
+            false
+        }
+    }
+}
+
+impl Queue {
+    async fn run(self) -> anyhow::Result<()> {
+        let mirrors = Mirrors::open(&self.store).await?;
+        let rows = show::rows(&mirrors, self.all)
+            .await
+            .context("cannot read the store")?;
+        let text = if self.json {
+            serde_json::to_string_pretty(&serde_json::json!({"queue": rows}))? + "\n"
+        } else {
+            show::table(&rows, mirrors.jobs().clock().now_ms())
+        };
+        // The reader may have closed its end.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        Ok(())
+    }
+}

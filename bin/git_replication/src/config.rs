@@ -1,0 +1,354 @@
+//! Gerrit's `replication.config`, or one with remotes in files of their own beside it.
+//!
+//! Units are Gerrit's: delays and time-outs are seconds, `replicationRetry` is minutes.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::project::{Pattern, Project};
+use crate::refs::Refspec;
+use crate::target::{NameStyle, Template, place, redact};
+use file::{Entry, File};
+
+pub(crate) use file::Refused;
+
+/// What is done about failed pushes of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retry {
+    /// `None` for no limit.
+    pub(crate) max: Option<u32>,
+    pub(crate) delay: Duration,
+}
+
+/// A section `remote`.
+#[derive(Debug, Clone)]
+pub(crate) struct Remote {
+    pub(crate) name: String,
+    pub(crate) urls: Vec<Template>,
+    pub(crate) push: Vec<Refspec>,
+    projects: Vec<Pattern>,
+    exclude: Vec<Pattern>,
+    /// Maximum pushes at a time, of all nodes.
+    pub(crate) threads: u32,
+    pub(crate) delay: Duration,
+    /// The least delay of what arrives during a push to the same place.
+    pub(crate) reschedule_delay: Duration,
+    pub(crate) retry: Retry,
+    /// For refs that are locked at the target.
+    pub(crate) lock_retry: Retry,
+    /// The longest silence of a push.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) mirror: bool,
+    pub(crate) create_missing: bool,
+    style: NameStyle,
+}
+
+/// Where a project is pushed to.
+#[derive(Debug, Clone)]
+pub(crate) struct Target<'a> {
+    pub(crate) remote: &'a Remote,
+    pub(crate) project: &'a Project,
+    /// With credentials, if the configuration has them.
+    pub(crate) url: String,
+    /// See [`place`].
+    pub(crate) place: String,
+}
+
+impl Target<'_> {
+    /// Whether this is the target of a URL.
+    pub(crate) fn is_of(&self, url: &Template) -> bool {
+        url.expand(self.project, self.remote.style) == self.url
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Config {
+    pub(crate) remotes: Vec<Remote>,
+    /// Settings without effect here.
+    pub(crate) ignored: BTreeSet<String>,
+    pub(crate) replicate_on_startup: bool,
+    pub(crate) auto_reload: bool,
+}
+
+/// Settings of Gerrit for all remotes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Defaults {
+    max_retries: u32,
+    lock_retries: Option<u32>,
+    force: bool,
+}
+
+impl Config {
+    /// Reads a file, and the remotes in the directory beside it, if that has any: then those in the file do not count.
+    pub(crate) fn read(path: &Path) -> Result<Self, Refused> {
+        let main = File::read(path)?;
+        let (mut config, mut defaults) = (Self::default(), Defaults::default());
+        let shared = |entry: &&Entry| entry.section != "remote";
+        for entry in main.entries.iter().filter(shared) {
+            config.set(&main, entry, &mut defaults)?;
+        }
+        let single = single_files(path);
+        if single.is_empty() {
+            let mut names: Vec<&str> = Vec::new();
+            let remotes = |entry: &&Entry| entry.section == "remote";
+            for entry in main.entries.iter().filter(remotes) {
+                let Some(name) = entry.subsection.as_deref() else {
+                    return Err(main.refuse_value(entry, "name the section, as in [remote \"eu\"]"));
+                };
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            for name in names {
+                let read = Remote::read(&main, Some(name), name, defaults, &mut config.ignored);
+                config.remotes.push(read?);
+            }
+        }
+        for path in single {
+            let file = File::read(&path)?;
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let read = Remote::read(&file, None, &name, defaults, &mut config.ignored);
+            config.remotes.push(read?);
+        }
+        if config.remotes.is_empty() {
+            let reason = "it has no remote; add [remote \"NAME\"] with a url";
+            return Err(main.refuse(reason.to_owned()));
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, file: &File, entry: &Entry, defaults: &mut Defaults) -> Result<(), Refused> {
+        match (entry.section.as_str(), entry.key.as_str()) {
+            ("gerrit", "replicateonstartup") => self.replicate_on_startup = boolean(file, entry)?,
+            ("gerrit", "autoreload") => self.auto_reload = boolean(file, entry)?,
+            ("gerrit", "defaultforceupdate") => defaults.force = boolean(file, entry)?,
+            ("replication", "maxretries") => defaults.max_retries = number(file, entry)?,
+            ("replication", "lockerrormaxretries" | "updatereferrormaxretries") => {
+                defaults.lock_retries = Some(number(file, entry)?);
+            }
+            (section, key) => {
+                self.ignored.insert(format!("{section}.{key}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remote(&self, name: &str) -> Option<&Remote> {
+        self.remotes.iter().find(|remote| remote.name == name)
+    }
+
+    /// Where a project is pushed to.
+    pub(crate) fn targets<'a>(&'a self, project: &'a Project) -> impl Iterator<Item = Target<'a>> {
+        self.remotes
+            .iter()
+            .flat_map(|remote| remote.targets(project))
+    }
+}
+
+impl Remote {
+    fn read(
+        file: &File,
+        section: Option<&str>,
+        name: &str,
+        defaults: Defaults,
+        ignored: &mut BTreeSet<String>,
+    ) -> Result<Self, Refused> {
+        let minute = Duration::from_mins(1);
+        let mut remote = Self {
+            name: name.to_owned(),
+            urls: Vec::new(),
+            push: Vec::new(),
+            projects: Vec::new(),
+            exclude: Vec::new(),
+            threads: 1,
+            delay: Duration::from_secs(15),
+            reschedule_delay: Duration::from_secs(3),
+            retry: Retry {
+                max: unlimited(defaults.max_retries),
+                delay: minute,
+            },
+            lock_retry: Retry {
+                max: Some(defaults.lock_retries.unwrap_or(3)),
+                delay: minute,
+            },
+            timeout: None,
+            mirror: false,
+            create_missing: true,
+            style: NameStyle::Slash,
+        };
+        let own =
+            |entry: &&Entry| entry.section == "remote" && entry.subsection.as_deref() == section;
+        for entry in file.entries.iter().filter(own) {
+            if !remote.set(file, entry)? {
+                ignored.insert(format!("remote.{name}.{}", entry.key));
+            }
+        }
+        remote.check(file, defaults)?;
+        Ok(remote)
+    }
+
+    /// Applies a value. False if it has no effect here.
+    fn set(&mut self, file: &File, entry: &Entry) -> Result<bool, Refused> {
+        let text = entry.value.as_deref().unwrap_or_default();
+        let refuse = |reason: &str| file.refuse_value(entry, reason);
+        match entry.key.as_str() {
+            "url" => self.urls.push(Template::parse(text).map_err(refuse)?),
+            "push" => self.push.push(Refspec::parse(text).map_err(refuse)?),
+            "projects" => self
+                .projects
+                .push(Pattern::parse(text).map_err(|error| refuse(&error))?),
+            "excludeprojects" => {
+                self.exclude
+                    .push(Pattern::parse(text).map_err(|error| refuse(&error))?);
+            }
+            "threads" => {
+                self.threads = number(file, entry)?;
+                if !(1..=jobs::LIMIT_SLOTS_MAX).contains(&self.threads) {
+                    return Err(refuse("give a number from 1 to 10000"));
+                }
+            }
+            "replicationdelay" => self.delay = seconds(file, entry)?,
+            "rescheduledelay" => self.reschedule_delay = seconds(file, entry)?,
+            "replicationretry" => {
+                let delay = seconds(file, entry)? * 60;
+                (self.retry.delay, self.lock_retry.delay) = (delay, delay);
+            }
+            "replicationmaxretries" => self.retry.max = unlimited(number(file, entry)?),
+            "timeout" => {
+                self.timeout = Some(seconds(file, entry)?).filter(|timeout| !timeout.is_zero());
+            }
+            "mirror" => self.mirror = boolean(file, entry)?,
+            "createmissingrepositories" => self.create_missing = boolean(file, entry)?,
+            "remotenamestyle" => {
+                self.style = match text.to_ascii_lowercase().as_str() {
+                    "slash" => NameStyle::Slash,
+                    "dash" => NameStyle::Dash,
+                    "underscore" => NameStyle::Underscore,
+                    "basenameonly" => NameStyle::BasenameOnly,
+                    _ => return Err(refuse("give slash, dash, underscore or basenameOnly")),
+                };
+            }
+            // Without these, refs would be published that Gerrit keeps back.
+            "authgroup" => {
+                return Err(refuse(
+                    "accounts of Gerrit are unknown here; remove it, and choose what is pushed with projects and push",
+                ));
+            }
+            "excludedrefspattern" => {
+                return Err(refuse(
+                    "give a refspec instead, as in `push = ^refs/changes/*`",
+                ));
+            }
+            "replicatepermissions" if !boolean(file, entry)? => {
+                return Err(refuse("give `push = ^refs/meta/config` instead"));
+            }
+            "replicatenotedbmetarefs" if !boolean(file, entry)? => {
+                return Err(refuse(
+                    "give `push = ^refs/changes/*/meta` and the like instead",
+                ));
+            }
+            "replicatepermissions" | "replicatenotedbmetarefs" => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn check(&mut self, file: &File, defaults: Defaults) -> Result<(), Refused> {
+        if self.urls.is_empty() {
+            return Err(file.refuse(format!("remote {:?} has no url", self.name)));
+        }
+        let one = matches!(&self.projects[..], [Pattern::Exact(_)]);
+        if let Some(url) = self.urls.iter().find(|url| !url.has_name() && !one) {
+            return Err(file.refuse(format!(
+                "the url of remote {:?} has no `${{name}}`, so all projects would go to {}; add it, or name one project",
+                self.name,
+                redact(url.as_str())
+            )));
+        }
+        if self.push.iter().all(|spec| spec.negative) {
+            let all = if defaults.force {
+                "+refs/*:refs/*"
+            } else {
+                "refs/*:refs/*"
+            };
+            self.push.extend(Refspec::parse(all));
+        }
+        // Gerrit makes them for itself, and does not replicate them either.
+        self.push.extend(Refspec::parse("^refs/cache-automerge/*"));
+        Ok(())
+    }
+
+    /// Where a project is pushed to; nowhere if it is not this remote's.
+    pub(crate) fn targets<'a>(&'a self, project: &'a Project) -> impl Iterator<Item = Target<'a>> {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(project));
+        let wanted = (self.projects.is_empty() || any(&self.projects)) && !any(&self.exclude);
+        self.urls
+            .iter()
+            .filter(move |_| wanted)
+            .filter_map(move |template| {
+                let url = template.expand(project, self.style);
+                let place = place(&url).ok()?;
+                Some(Target {
+                    remote: self,
+                    project,
+                    url,
+                    place,
+                })
+            })
+    }
+}
+
+/// The files with one remote each, in the directory of the main file's name.
+fn single_files(path: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(path.with_extension("")) else {
+        return Vec::new();
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<PathBuf> = paths
+        .filter(|path| path.is_file() && path.extension().is_some_and(|end| end == "config"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// The bytes of all files that make up a configuration; when they change, it is read again.
+pub(crate) fn contents(path: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let files = [path.to_owned()].into_iter().chain(single_files(path));
+    files
+        .map(|file| {
+            let bytes = std::fs::read(&file).ok();
+            (file, bytes)
+        })
+        .collect()
+}
+
+/// Gerrit's 0 is no limit.
+fn unlimited(max: u32) -> Option<u32> {
+    (max > 0).then_some(max)
+}
+
+fn boolean(file: &File, entry: &Entry) -> Result<bool, Refused> {
+    let text = entry.value.as_deref().unwrap_or("true");
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" | "" => Ok(false),
+        _ => Err(file.refuse_value(entry, "give true or false")),
+    }
+}
+
+fn number(file: &File, entry: &Entry) -> Result<u32, Refused> {
+    let parsed = entry
+        .value
+        .as_deref()
+        .and_then(|text| text.trim().parse().ok());
+    parsed.ok_or_else(|| file.refuse_value(entry, "give a number"))
+}
+
+fn seconds(file: &File, entry: &Entry) -> Result<Duration, Refused> {
+    Ok(Duration::from_secs(number(file, entry)?.into()))
+}

@@ -1,0 +1,440 @@
+//! Mirrors as jobs: one job for each remote, place and project.
+//!
+//! ```text
+//! job "REMOTE PLACE PROJECT"      data: what is being pushed, and what earlier pushes failed to
+//! ("git", "refs", id)             refs that arrived since
+//!
+//! notify  adds refs to the row, and signals the job: due at the first event's time plus the delay
+//! take    moves the row into the job's data, when a push begins
+//! end     of a push: drops the data, or keeps what is left
+//! ```
+//!
+//! So an event never changes what is being pushed, a push that fails or dies leaves its refs to the next one, and refs
+//! that arrive during a push make the job run again. Each line is one transaction.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use jobs::{
+    Add, Added, Clock, Entropy, Failure, Finish, Job, JobId, JobInfo, JobType, Jobs, Lane, Limit,
+    LimitName, Query, Signal, State, Task, TypeConfig, encode,
+};
+use serde::{Deserialize, Serialize};
+use store::{Store, Transaction, tuple};
+
+use crate::config::{Config, Remote, Retry, Target};
+use crate::push::{Class, Outcome};
+use crate::refs::Refs;
+use crate::target::{bounded, fraction, lock_of};
+
+/// A node that is silent for so long loses its pushes to others.
+pub(crate) const LOCK_TIMEOUT_SEC: u64 = 30;
+/// Targets that one transaction notifies.
+const TARGETS_MAX: usize = 100;
+/// How long the job of an idle mirror stays, for people to see how its last push ended.
+const IDLE: Duration = Duration::from_hours(24);
+/// Pushes to different targets that became due together start up to this much apart.
+const JITTER_MAX: Duration = Duration::from_secs(1);
+/// While a new configuration reaches one node after the other, events for a new target wait; then it is one that has
+/// been removed.
+const UNKNOWN: Retry = Retry {
+    max: Some(10),
+    delay: Duration::from_mins(1),
+};
+
+/// The data of a job. It has no URL, which may have credentials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mirror {
+    pub(crate) remote: String,
+    pub(crate) project: String,
+    pub(crate) place: String,
+    /// What the push in progress is about, or what failed pushes have left.
+    #[serde(default, skip_serializing_if = "Refs::is_empty")]
+    pub(crate) refs: Refs,
+    /// Pushes in a row that failed with this class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failed: Option<(Class, u32)>,
+}
+
+/// When a notified mirror is pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// After the remote's delay, counted from the first event that no push covers.
+    Delayed,
+    /// Now, whatever it waits for.
+    Now,
+}
+
+/// A mirror in a listing.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) mirror: Mirror,
+    pub(crate) info: JobInfo,
+    /// What has arrived since the last push began.
+    pub(crate) arrived: Refs,
+}
+
+/// The mirrors in a store.
+#[derive(Debug, Clone)]
+pub(crate) struct Mirrors {
+    jobs: Jobs,
+    ty: JobType,
+}
+
+impl Mirrors {
+    pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
+        let store = Store::open(url).await;
+        let store = store.with_context(|| format!("cannot open the store {url}; check --store"))?;
+        Ok(Self::new(Jobs::new(
+            store,
+            Clock::system(),
+            Entropy::from_os(),
+        )))
+    }
+
+    pub(crate) fn new(jobs: Jobs) -> Self {
+        let ty = JobType::new("git").expect("the name is short");
+        Self { jobs, ty }
+    }
+
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    pub(crate) fn ty(&self) -> &JobType {
+        &self.ty
+    }
+
+    /// Makes the type known: with another timeout, or with any if it is new.
+    pub(crate) async fn register(&self, timeout: Option<Duration>) -> jobs::Result<()> {
+        let known = self.jobs.type_config(&self.ty).await?;
+        let default = Duration::from_secs(LOCK_TIMEOUT_SEC);
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let config = TypeConfig {
+            retention_ms: Some(ms(IDLE)),
+            ..TypeConfig::new(ms(timeout.unwrap_or(default)))
+        };
+        match known {
+            Some(known) if timeout.is_none() || known == config => Ok(()),
+            _ => self.jobs.set_type(&self.ty, config).await,
+        }
+    }
+
+    /// Limits the pushes to each remote, over all nodes.
+    pub(crate) async fn limit(&self, config: &Config) -> jobs::Result<()> {
+        for remote in &config.remotes {
+            let limit = Limit::at_once(remote.threads);
+            self.jobs
+                .set_limit(&self.ty, &pool(&remote.name)?, Some(limit))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Has refs pushed to targets. If that fails, some targets may have been notified; repeating it does no harm.
+    pub(crate) async fn notify(
+        &self,
+        targets: &[Target<'_>],
+        refs: &Refs,
+        when: When,
+    ) -> jobs::Result<()> {
+        for targets in targets.chunks(TARGETS_MAX) {
+            let op = self.jobs.op();
+            let signals = targets
+                .iter()
+                .map(|target| Self::signal(target, op.now_ms, when));
+            let signals = &signals.collect::<jobs::Result<Vec<_>>>()?;
+            // Each job that a signal leaves alone takes another request, with an id of its own.
+            let ops: &Vec<_> = &targets.iter().map(|_| self.jobs.op()).collect();
+            let send = self.jobs.store().transact("git_notify", |tx| async move {
+                let mut signals = signals.clone();
+                for (signal, target) in signals.iter_mut().zip(targets) {
+                    self.add_refs(&tx, &signal.add.id, refs).await?;
+                    if when == When::Delayed {
+                        let earliest_ms = self
+                            .reschedule_ms(&tx, target, &signal.add.id, op.now_ms)
+                            .await?;
+                        signal.add.due_ms = signal.add.due_ms.max(earliest_ms);
+                    }
+                }
+                let sent = self
+                    .jobs
+                    .signal_many_in(&tx, &op, &self.ty, &signals)
+                    .await?;
+                for ((signal, added), op) in signals.iter().zip(sent).zip(ops) {
+                    let (id, due) = (&signal.add.id, signal.add.due_ms);
+                    // A dead letter is pushed again with the next event.
+                    if added == Added::Ignored || (when == When::Now && added != Added::Created) {
+                        self.jobs
+                            .resubmit_in(&tx, op, &self.ty, id, Some(due), None)
+                            .await?;
+                    }
+                }
+                Ok::<_, jobs::Error>(())
+            });
+            Box::pin(send).await?;
+        }
+        Ok(())
+    }
+
+    fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> {
+        let mirror = Mirror {
+            remote: target.remote.name.clone(),
+            project: target.project.as_str().to_owned(),
+            place: target.place.clone(),
+            refs: Refs::default(),
+            failed: None,
+        };
+        let due_ms = match when {
+            When::Now => 0,
+            When::Delayed => {
+                // The same for all events of a target, so that a later one does not make it shorter.
+                let jitter = JITTER_MAX.min(target.remote.delay / 10);
+                let jitter = fraction(&target.place, jitter.as_millis().try_into().unwrap_or(0));
+                now_ms + millis(target.remote.delay) + i64::try_from(jitter).unwrap_or(0)
+            }
+        };
+        let place = LimitName::new(format!("target|{}", bounded(lock_of(&target.place))))?;
+        let add = Add::new(id(target)?, encode(&mirror)?)
+            .due_ms(due_ms)
+            // Remotes take turns, however many targets each has.
+            .lane(Lane::of(target.remote.name.as_bytes()))
+            .key(place)
+            .pool(pool(&target.remote.name)?);
+        Ok(Signal::from(add))
+    }
+
+    /// When a mirror that is being pushed now may be pushed again.
+    async fn reschedule_ms(
+        &self,
+        tx: &Transaction,
+        target: &Target<'_>,
+        id: &JobId,
+        now_ms: i64,
+    ) -> jobs::Result<i64> {
+        let delay = target.remote.reschedule_delay;
+        if delay <= target.remote.delay {
+            return Ok(0);
+        }
+        let info = self.jobs.info_in(tx, &self.ty, id).await?;
+        let runs = info.is_some_and(|info| info.state == State::Running);
+        Ok(if runs { now_ms + millis(delay) } else { 0 })
+    }
+
+    async fn add_refs(&self, tx: &Transaction, id: &JobId, refs: &Refs) -> jobs::Result<()> {
+        let mut arrived = self.arrived(tx, id).await?;
+        if arrived.merge(refs) {
+            tx.set(&arrived_key(id), &encode(&arrived)?);
+        }
+        Ok(())
+    }
+
+    async fn arrived(&self, tx: &Transaction, id: &JobId) -> jobs::Result<Refs> {
+        let row = tx.get(&arrived_key(id)).await?;
+        // Only a later version could have written something else; then all refs are safe.
+        Ok(row.map_or_else(Refs::default, |row| {
+            serde_json::from_slice(&row).unwrap_or_else(|_| Refs::all())
+        }))
+    }
+
+    /// What a run is to push: all that has arrived until now, and what earlier ones left.
+    pub(crate) async fn take(&self, task: &Task<Mirror>) -> jobs::Result<Mirror> {
+        let (op, job) = (self.jobs.op(), task.job());
+        let take = self.jobs.store().transact("git_take", |tx| async move {
+            // As stored: an earlier try of this transaction may have been committed.
+            let (_, data) =
+                (self.jobs.get_in(&tx, &self.ty, &job.id).await?).ok_or(jobs::Error::Halt)?;
+            let mut mirror = decode(&data).unwrap_or_else(|| task.data.clone());
+            let arrived = self.arrived(&tx, &job.id).await?;
+            if !arrived.is_empty() {
+                mirror.refs.merge(&arrived);
+                tx.clear(&arrived_key(&job.id));
+                let _ = self
+                    .jobs
+                    .update_in(&tx, &op, job, Some(encode(&mirror)?))
+                    .await?;
+            }
+            Ok(mirror)
+        });
+        Box::pin(take).await
+    }
+
+    /// How a run ends. One that is to be a dead letter runs again if other refs have arrived meanwhile.
+    pub(crate) async fn end(
+        &self,
+        job: &Job,
+        mut mirror: Mirror,
+        outcome: Outcome,
+        remote: Option<&Remote>,
+    ) -> Result<Finish, Failure> {
+        let (class, reason, left) = match outcome {
+            Outcome::Failed {
+                class,
+                reason,
+                left,
+            } => (class, reason, left),
+            Outcome::Done(note) => return done(mirror, note.map(str::to_owned)),
+        };
+        let class = remote.map_or(Class::Unknown, |_| class);
+        let before = mirror.failed.filter(|(before, _)| *before == class);
+        let failures = before.map_or(0, |(_, failures)| failures) + 1;
+        (mirror.refs, mirror.failed) = (left, Some((class, failures)));
+        let retry = match (remote, class) {
+            (None, _) | (_, Class::Unknown) => UNKNOWN,
+            (Some(remote), Class::Offline) => remote.retry,
+            (Some(remote), Class::Lock) => remote.lock_retry,
+            (Some(remote), _) => Retry {
+                max: Some(0),
+                ..remote.retry
+            },
+        };
+        let given_up = retry.max.is_some_and(|max| failures > max);
+        if given_up && class == Class::Unknown {
+            return done(mirror, Some(reason));
+        }
+        let failed = Finish::failed(reason.clone()).data(encode(&mirror)?);
+        if !given_up {
+            return Ok(Finish {
+                again_ms: Some(self.jobs.clock().now_ms() + millis(retry.delay)),
+                ..failed
+            });
+        }
+        let dead = Finish::dead(reason).data(encode(&mirror)?);
+        let (op, failed, dead) = (&self.jobs.op(), &failed, &dead);
+        let end = self.jobs.store().transact("git_end", |tx| async move {
+            // What has arrived has also signalled, so it runs again.
+            let nothing_arrived = self.arrived(&tx, &job.id).await?.is_empty();
+            let finish = if nothing_arrived { dead } else { failed };
+            let _ = self.jobs.finish_in(&tx, op, job, finish.clone()).await?;
+            Ok::<_, jobs::Error>(finish.clone())
+        });
+        Ok(Box::pin(end).await?)
+    }
+
+    /// All mirrors, each once, whatever happens meanwhile; idle ones only if asked for. One that cannot be read is left out.
+    pub(crate) async fn list(&self, idle: bool) -> jobs::Result<Vec<Listed>> {
+        // By id: a job that changes its state between two listings by state would be missing, or listed twice.
+        let query = Query {
+            data: true,
+            ..Query::default()
+        };
+        let (mut found, mut cursor) = (Vec::new(), None);
+        loop {
+            let limit = jobs::PAGE_JOBS_MAX;
+            let page = (self.jobs).list(&self.ty, &query, cursor.as_ref(), limit);
+            let page = page.await?;
+            for job in page.jobs {
+                let (info, mirror) = (job.info, job.data.as_ref().and_then(decode));
+                let is_idle = info.state == State::Finished;
+                let Some(mirror) = mirror.filter(|_| idle || !is_idle) else {
+                    continue;
+                };
+                // For an idle one, nothing has arrived.
+                let arrived = if is_idle {
+                    Refs::default()
+                } else {
+                    self.arrived_now(&info.id).await?
+                };
+                found.push(Listed {
+                    mirror,
+                    info,
+                    arrived,
+                });
+            }
+            cursor = page.cursor;
+            if cursor.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn arrived_now(&self, id: &JobId) -> jobs::Result<Refs> {
+        let jobs = &self.jobs;
+        (jobs.store())
+            .transact(
+                "git_arrived",
+                |tx| async move { self.arrived(&tx, id).await },
+            )
+            .await
+    }
+
+    /// The job of a target.
+    pub(crate) async fn info(&self, target: &Target<'_>) -> jobs::Result<Option<JobInfo>> {
+        self.jobs.info(&self.ty, &id(target)?).await
+    }
+}
+
+/// Nothing is left to be pushed.
+fn done(mut mirror: Mirror, reason: Option<String>) -> Result<Finish, Failure> {
+    (mirror.refs, mirror.failed) = (Refs::default(), None);
+    Ok(Finish {
+        reason,
+        ..Finish::done().data(encode(&mirror)?)
+    })
+}
+
+/// Several projects may have one place, as with `remoteNameStyle = basenameOnly`.
+fn id(target: &Target<'_>) -> jobs::Result<JobId> {
+    let place = format!("{} {}", target.place, target.project.as_str());
+    JobId::new(format!(
+        "{} {}",
+        bounded(&target.remote.name),
+        bounded(&place)
+    ))
+}
+
+fn pool(remote: &str) -> jobs::Result<LimitName> {
+    LimitName::new(format!("remote|{}", bounded(remote)))
+}
+
+fn arrived_key(id: &JobId) -> Vec<u8> {
+    tuple::pack(&("git", "refs", id.as_bytes()))
+}
+
+fn decode(data: &Bytes) -> Option<Mirror> {
+    serde_json::from_slice(data).ok()
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use jobs::Holder;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_target_that_no_configuration_has_is_dropped_in_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("replication.config");
+        std::fs::write(&file, "[remote \"a\"]\nurl = /m/${name}\n").unwrap();
+        let config = Config::read(&file).unwrap();
+        let project = crate::project::Project::new("app").unwrap();
+        let targets: Vec<Target> = config.targets(&project).collect();
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let refs = Refs::of(["refs/heads/a"]);
+        mirrors.notify(&targets, &refs, When::Now).await.unwrap();
+        let holder = Holder::new("node").unwrap();
+        let accepted = mirrors.jobs.accept(&mirrors.ty, &holder, 1).await.unwrap();
+        let accepted = &accepted.jobs[0];
+        let mut mirror = decode(&accepted.data).unwrap();
+        for failures in 1..=11 {
+            mirror.refs = refs.clone();
+            let outcome = Outcome::Failed {
+                class: Class::Unknown,
+                reason: "unknown".to_owned(),
+                left: refs.clone(),
+            };
+            let remote = config.remote("a");
+            let end = mirrors.end(&accepted.job, mirror, outcome, remote).await;
+            let finish = end.unwrap();
+            assert_eq!(finish.again_ms.is_some(), failures <= 10, "{failures}");
+            mirror = decode(&finish.data.unwrap()).unwrap();
+            assert_eq!(mirror.refs.is_empty(), failures > 10);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Runs git below a [guard](crate::guard).
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// How long the outputs may stay open after git has ended: a program in the background may hold them.
+const OUTPUT_AFTER: Duration = Duration::from_secs(1);
+/// How long a push may take to end when it is dropped.
+const GRACE_MAX: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
+/// Messages are kept up to this size, from the end.
+const MESSAGES_BYTES: usize = 16 * 1024;
+
+/// What git would take for the repository to work on, for example in a hook.
+const OF_A_REPOSITORY: [&str; 12] = [
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_PUSH_OPTION_COUNT",
+    "GIT_QUARANTINE_PATH",
+    "GIT_WORK_TREE",
+];
+
+/// Calls `remove` for each variable of the environment that names a repository.
+pub(crate) fn without_repository(remove: impl FnMut(&'static str)) {
+    OF_A_REPOSITORY.into_iter().for_each(remove);
+}
+
+/// Starts git.
+#[derive(Debug, Clone)]
+pub(crate) struct Git {
+    /// This program, whose command `guard` is the parent of git.
+    pub(crate) guard: PathBuf,
+    /// How long a node may hang before the guard ends its pushes.
+    pub(crate) silence: Duration,
+}
+
+/// How git ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) success: bool,
+    /// Killed, because it had written nothing for too long.
+    pub(crate) silent: bool,
+    /// The lines of standard output that were `wanted`.
+    pub(crate) lines: Vec<String>,
+    /// The end of standard error, without progress.
+    pub(crate) messages: String,
+}
+
+/// A process group. Dropping it ends all processes in it, in a time that is short against that of a lock.
+#[derive(Debug)]
+struct Group {
+    child: Child,
+    id: Option<Pid>,
+    grace: Duration,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(id) = self.id else {
+            return;
+        };
+        // A git that is killed leaves locks of refs behind. The guard stays until the rest has ended.
+        let _ = kill_process_group(id, Signal::TERM);
+        let until = Instant::now() + self.grace;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::park_timeout(LOOK);
+        }
+        // Its processes may have ended.
+        let _ = kill_process_group(id, Signal::KILL);
+    }
+}
+
+impl Git {
+    /// Runs git, and kills it after `idle` without output. If this future is dropped, git and all that it started
+    /// have ended when that returns.
+    pub(crate) async fn run(
+        &self,
+        arguments: &[OsString],
+        wanted: impl Fn(&str) -> bool,
+        idle: Option<Duration>,
+    ) -> io::Result<Ended> {
+        let mut group = self.spawn(arguments)?;
+        let child = &mut group.child;
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(io::Error::other("a pipe is missing"));
+        };
+        let (touch, touched) = watch::channel(Instant::now());
+        let (mut lines, mut messages) = (Vec::new(), Vec::new());
+        let mut outputs = Box::pin(async {
+            tokio::join!(
+                read_lines(stdout, &mut lines, &wanted, &touch),
+                read_messages(stderr, &mut messages, &touch)
+            );
+        });
+        let ended = tokio::select! {
+            ended = async {
+                tokio::select! {
+                    () = &mut outputs => child.wait().await,
+                    status = child.wait() => {
+                        let _ = timeout(OUTPUT_AFTER, &mut outputs).await;
+                        status
+                    }
+                }
+            } => Some(ended?),
+            () = idle_for(idle, touched) => None,
+            () = beat(stdin, self.silence / 4) => None,
+        };
+        drop(outputs);
+        // A guard that was killed could not kill git.
+        if ended.is_some_and(|status| status.code().is_some()) {
+            group.id = None;
+        }
+        Ok(Ended {
+            success: ended.is_some_and(|status| status.success()),
+            silent: ended.is_none(),
+            lines,
+            messages: String::from_utf8_lossy(&messages).trim().to_owned(),
+        })
+    }
+
+    fn spawn(&self, arguments: &[OsString]) -> io::Result<Group> {
+        let mut command = Command::new(&self.guard);
+        without_repository(|variable| {
+            command.env_remove(variable);
+        });
+        if std::env::var_os("GIT_SSH_COMMAND").is_none() && std::env::var_os("GIT_SSH").is_none() {
+            command.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes");
+        }
+        let child = (command
+            .args(["guard", "--silence-ms"])
+            .arg(self.silence.as_millis().to_string()))
+        .args(["--", "git"])
+        .args(arguments)
+        // Helpers such as `ext` run any command.
+        .env("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()?;
+        let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let grace = GRACE_MAX.min(self.silence / 2);
+        Ok(Group { child, id, grace })
+    }
+}
+
+/// Tells the guard that this node lives.
+async fn beat(mut stdin: ChildStdin, every: Duration) {
+    while stdin.write_all(b".").await.is_ok() {
+        sleep(every).await;
+    }
+    // The guard has ended; `wait` tells how.
+    std::future::pending::<()>().await;
+}
+
+async fn idle_for(idle: Option<Duration>, mut touched: watch::Receiver<Instant>) {
+    let Some(idle) = idle else {
+        return std::future::pending().await;
+    };
+    loop {
+        let until = *touched.borrow_and_update() + idle;
+        sleep_until(until).await;
+        if *touched.borrow() + idle <= Instant::now() {
+            return;
+        }
+    }
+}
+
+async fn read_lines(
+    from: impl AsyncRead + Unpin,
+    lines: &mut Vec<String>,
+    wanted: impl Fn(&str) -> bool,
+    touch: &watch::Sender<Instant>,
+) {
+    let mut from = BufReader::new(from).split(b'\n');
+    while let Ok(Some(line)) = from.next_segment().await {
+        touch.send_replace(Instant::now());
+        let line = String::from_utf8_lossy(&line);
+        if wanted(&line) {
+            lines.push(line.into_owned());
+        }
+    }
+}
+
+/// Keeps the last messages. Lines of progress end with a carriage return, and are overwritten.
+async fn read_messages(
+    mut from: impl AsyncRead + Unpin,
+    kept: &mut Vec<u8>,
+    touch: &watch::Sender<Instant>,
+) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        touch.send_replace(Instant::now());
+        for byte in &bytes[..count] {
+            if *byte == b'\r' {
+                let line = kept
+                    .iter()
+                    .rposition(|byte| *byte == b'\n')
+                    .map_or(0, |at| at + 1);
+                kept.truncate(line);
+            } else {
+                kept.push(*byte);
+            }
+        }
+        let surplus = kept.len().saturating_sub(MESSAGES_BYTES);
+        kept.drain(..surplus);
+    }
+}

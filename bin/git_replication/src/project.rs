@@ -1,0 +1,193 @@
+//! Projects: their names, and their repositories below one directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fancy_regex::Regex;
+
+const NAME_BYTES_MAX: usize = 512;
+/// Directories below each other that are searched for repositories.
+const DEPTH_MAX: usize = 16;
+
+/// The name of a project: what is safe as a part of a path, of a URL and of a command line.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Project(String);
+
+impl Project {
+    /// A name as events have it: with or without `.git` at its end.
+    pub(crate) fn new(name: &str) -> Result<Self, String> {
+        let name = name.strip_suffix(".git").unwrap_or(name);
+        let component = |part: &str| {
+            !matches!(part, "" | "." | "..")
+                && !part.starts_with('-')
+                // Or a name could lead into another repository.
+                && Path::new(part).extension().is_none_or(|end| !end.eq_ignore_ascii_case("git"))
+        };
+        let forbidden = |c: char| c.is_control() || c == '\\';
+        if name.len() > NAME_BYTES_MAX
+            || name.contains(forbidden)
+            || !name.split('/').all(component)
+        {
+            return Err(format!(
+                "{name:?} is not the name of a project; give its path below the repositories, without .git, as in team/app"
+            ));
+        }
+        Ok(Self(name.to_owned()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its repository, if it has one: `NAME.git`, or `NAME` itself.
+    pub(crate) fn repository(&self, root: &Path) -> Option<PathBuf> {
+        let names = [format!("{}.git", self.0), self.0.clone()];
+        let found = names
+            .iter()
+            .map(|name| root.join(name))
+            .find(|path| is_repository(path))?;
+        // Links do not lead elsewhere.
+        let real = found.canonicalize().ok()?;
+        real.starts_with(root.canonicalize().ok()?).then_some(found)
+    }
+}
+
+fn is_repository(path: &Path) -> bool {
+    path.join("HEAD").is_file() && path.join("objects").is_dir()
+}
+
+/// All projects that have a repository below a directory.
+pub(crate) fn all(root: &Path) -> std::io::Result<Vec<Project>> {
+    let mut found = Vec::new();
+    let mut directories = vec![(root.to_owned(), 0)];
+    while let Some((directory, depth)) = directories.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            let path = entry.path();
+            if !entry.file_type()?.is_dir() {
+                continue;
+            }
+            if is_repository(&path) {
+                let name = path.strip_prefix(root).ok().and_then(Path::to_str);
+                match name.map(Project::new) {
+                    Some(Ok(project)) => found.push(project),
+                    _ => {
+                        tracing::warn!(path = %path.display(), "this repository's name cannot be that of a project");
+                    }
+                }
+            } else if depth < DEPTH_MAX {
+                directories.push((path, depth + 1));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Which projects are meant: `^regex`, matching the whole name, `prefix*`, or a name.
+#[derive(Debug, Clone)]
+pub(crate) enum Pattern {
+    Regex(Box<Regex>),
+    Prefix(String),
+    Exact(String),
+}
+
+impl Pattern {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with('^') {
+            let regex = Regex::new(&format!("^(?:{text})$"));
+            return regex
+                .map(|regex| Self::Regex(Box::new(regex)))
+                .map_err(|error| error.to_string());
+        }
+        Ok(match text.strip_suffix('*') {
+            Some(prefix) => Self::Prefix(prefix.to_owned()),
+            None => Self::Exact(text.to_owned()),
+        })
+    }
+
+    pub(crate) fn matches(&self, project: &Project) -> bool {
+        match self {
+            Self::Regex(regex) => regex.is_match(&project.0).unwrap_or(false),
+            Self::Prefix(prefix) => project.0.starts_with(prefix),
+            Self::Exact(name) => project.0 == *name,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_escape_or_be_options() {
+        for good in ["a", "team/app", "a.b/c-d", "with space", "ä"] {
+            assert_eq!(Project::new(good).unwrap().as_str(), good);
+        }
+        assert_eq!(Project::new("team/app.git").unwrap().as_str(), "team/app");
+        for bad in [
+            "",
+            "/etc",
+            "../x",
+            "a/../b",
+            "a//b",
+            "a/",
+            "./a",
+            "-a",
+            "a/--upload-pack=x",
+            "a.git/hooks",
+            "a\nb",
+            "a\\b",
+            ".git",
+        ] {
+            assert!(Project::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn gr_t129_to_t131_patterns() {
+        let matches = |pattern: &str, name: &str| {
+            Pattern::parse(pattern)
+                .unwrap()
+                .matches(&Project::new(name).unwrap())
+        };
+        assert!(matches("^foo/(bar|baz)", "foo/bar") && !matches("^foo/(bar|baz)", "foo/bar2"));
+        assert!(
+            matches("^(?:(?!secret).)*$", "open") && !matches("^(?:(?!secret).)*$", "a/secret")
+        );
+        assert!(
+            matches("foo/b*", "foo/bar")
+                && matches("foo/b*", "foo/b")
+                && !matches("foo/b*", "bar/foo/baz")
+        );
+        assert!(matches("foo/bar", "foo/bar") && !matches("foo/bar", "foo/barn"));
+        assert!(matches("*", "anything"));
+        assert!(Pattern::parse("^(").is_err());
+    }
+
+    #[test]
+    fn repositories_are_found_below_the_directory_only() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.join("objects")).unwrap();
+            fs::write(path.join("HEAD"), "").unwrap();
+        };
+        make("dir/team/app.git");
+        make("dir/plain");
+        make("outside.git");
+        let dir = root.path().join("dir");
+        std::os::unix::fs::symlink(root.path().join("outside.git"), dir.join("link.git")).unwrap();
+        let names: Vec<_> = all(&dir)
+            .unwrap()
+            .into_iter()
+            .map(|project| project.0)
+            .collect();
+        assert_eq!(names, ["plain", "team/app"]);
+        let repository = |name: &str| Project::new(name).unwrap().repository(&dir);
+        assert_eq!(repository("team/app").unwrap(), dir.join("team/app.git"));
+        assert!(repository("plain").is_some());
+        assert_eq!(repository("link"), None);
+        assert_eq!(repository("absent"), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! Runs jobs: a push for each.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jobs::{Failure, Finish, Task};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::mirrors::{Mirror, Mirrors};
+use crate::process::Git;
+use crate::project::Project;
+use crate::push::{Class, Outcome, push};
+
+/// What a push needs.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    pub(crate) mirrors: Mirrors,
+    pub(crate) config: watch::Receiver<Arc<Config>>,
+    pub(crate) repositories: PathBuf,
+    pub(crate) git: Git,
+}
+
+impl Runner {
+    /// Pushes what is due. If the job is lost, or the node stops, this is dropped, which kills git.
+    pub(crate) async fn run(&self, task: Task<Mirror>) -> Result<Finish, Failure> {
+        let config = Arc::clone(&self.config.borrow());
+        let mirror = self.mirrors.take(&task).await?;
+        let began = Instant::now();
+        let outcome = self.push(&config, &mirror).await?;
+        let (remote, target, took) = (&mirror.remote, &mirror.place, began.elapsed());
+        let refs = mirror.refs.shown();
+        match &outcome {
+            Outcome::Done(None) => tracing::info!(remote, target, refs, ?took, "pushed"),
+            Outcome::Done(Some(why)) => {
+                tracing::info!(remote, target, refs, why, "nothing to push");
+            }
+            Outcome::Failed { class, reason, .. } => {
+                tracing::warn!(remote, target, refs, ?class, reason, ?took, "cannot push");
+            }
+        }
+        let remote = config.remote(&mirror.remote);
+        self.mirrors.end(task.job(), mirror, outcome, remote).await
+    }
+
+    async fn push(&self, config: &Config, mirror: &Mirror) -> Result<Outcome, Failure> {
+        let project = Project::new(&mirror.project).map_err(Failure::Dead)?;
+        let mut targets = config
+            .remote(&mirror.remote)
+            .into_iter()
+            .flat_map(|remote| remote.targets(&project));
+        let Some(target) = targets.find(|target| target.place == mirror.place) else {
+            return Ok(Outcome::Failed {
+                class: Class::Unknown,
+                reason: "this node's configuration does not have the target".to_owned(),
+                left: mirror.refs.clone(),
+            });
+        };
+        let Some(repository) = project.repository(&self.repositories) else {
+            if std::fs::read_dir(&self.repositories)?.next().is_none() {
+                let directory = self.repositories.display();
+                return Err(Failure::Retry(format!(
+                    "{directory} is empty; is it mounted?"
+                )));
+            }
+            return Ok(Outcome::Done(Some("the project has no repository here")));
+        };
+        if mirror.refs.is_empty() {
+            return Ok(Outcome::Done(None));
+        }
+        Ok(push(&self.git, &repository, &target, &mirror.refs).await?)
+    }
+}

@@ -1,0 +1,263 @@
+//! A node: pushes what is due, and takes events over HTTP.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cli::{Shared, reload};
+use crate::config::{Config, Target, contents};
+use crate::http::Http;
+use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
+use crate::process::Git;
+use crate::project;
+use crate::refs::Refs;
+use crate::runner::Runner;
+
+/// A guard ends pushes after this part of the lock's time-out without a sign from its node. A node stops its pushes 3/4 of
+/// the time-out after its last heartbeat, and the last sign of one that hangs is not later than that.
+const SILENCE: u32 = 5;
+/// How often the configuration is looked at for changes.
+const RELOAD: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    shared: Shared,
+    /// Directory of the repositories, which all nodes see
+    #[arg(long, env = "DAVENPORT_GIT_REPOSITORIES", value_name = "DIR")]
+    repositories: PathBuf,
+    /// Address for events and the queue; others than loopback need --secret-file
+    #[arg(long, default_value = "127.0.0.1:5987", value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// File with the secret that signs events
+    #[arg(long, env = "DAVENPORT_GIT_SECRET_FILE", value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Name of this node; by default its host and process
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Maximum pushes of this node at a time
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pushes: u16,
+    /// Seconds that pushes may take to end when the node stops
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    drain_sec: u64,
+    /// Seconds without a heartbeat after which another node pushes; the same on all nodes
+    #[arg(long, default_value_t = LOCK_TIMEOUT_SEC, value_parser = clap::value_parser!(u64).range(3..=3600), value_name = "SECONDS")]
+    lock_timeout_sec: u64,
+}
+
+impl Command {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let config = Config::read(&self.shared.config)?;
+        let secret = self.secret()?;
+        let repositories = self.repositories.canonicalize().with_context(|| {
+            format!(
+                "cannot read {}; check --repositories",
+                self.repositories.display()
+            )
+        })?;
+        tell_ignored(&config);
+        let listener = TcpListener::bind(self.listen).await;
+        let listener = listener
+            .with_context(|| format!("cannot listen on {}; check --listen", self.listen))?;
+        let address = listener.local_addr().context("cannot listen")?;
+        let mirrors = Mirrors::open(&self.shared.store).await?;
+        let timeout = Duration::from_secs(self.lock_timeout_sec);
+        mirrors
+            .register(Some(timeout))
+            .await
+            .context("cannot write to the store")?;
+        mirrors
+            .limit(&config)
+            .await
+            .context("cannot write to the store")?;
+        let holder = Holder::new(&self.node_name()).context("--node is too long")?;
+        let (publish, config) = watch::channel(Arc::new(config));
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let http = Http {
+            mirrors: mirrors.clone(),
+            config: config.clone(),
+            secret,
+        };
+        tasks.spawn(listen(listener, http, stop.clone()));
+        let maintenance = Maintenance::new(mirrors.jobs().clone(), self.maintenance());
+        tasks.spawn(maintenance.serve(mirrors.ty().clone()).run(stop.clone()));
+        let file = self.shared.config.clone();
+        tasks.spawn(follow(file, mirrors.clone(), publish, stop.clone()));
+        if config.borrow().replicate_on_startup {
+            let config = Arc::clone(&config.borrow());
+            let all = push_all(repositories.clone(), mirrors.clone(), config);
+            let stop = stop.clone();
+            tasks.spawn(async move { Box::pin(stop.run_until_cancelled_owned(all)).await });
+        }
+        let runner = Runner {
+            mirrors,
+            config,
+            repositories,
+            git: Git {
+                // The running program, also after an upgrade has replaced its file.
+                guard: PathBuf::from("/proc/self/exe"),
+                silence: timeout / SILENCE,
+            },
+        };
+        tasks.spawn(Box::pin(work(runner, holder, self.options(), stop.clone())));
+        // Where the port is 0, this is how to find it.
+        let _ = writeln!(
+            std::io::stdout(),
+            "davenport-git listens on http://{address}"
+        );
+        terminated().await.context("cannot wait for signals")?;
+        tracing::info!("stopping; pushes may take {} s to end", self.drain_sec);
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        Ok(())
+    }
+
+    fn secret(&self) -> anyhow::Result<Option<Arc<str>>> {
+        let Some(file) = &self.secret_file else {
+            if !self.listen.ip().is_loopback() {
+                bail!(
+                    "anyone could send events to {}; give --secret-file",
+                    self.listen
+                );
+            }
+            return Ok(None);
+        };
+        let secret = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        let secret = secret.trim();
+        if secret.len() < 16 {
+            bail!(
+                "the secret in {} is shorter than 16 bytes; make one with `openssl rand -hex 32`",
+                file.display()
+            );
+        }
+        Ok(Some(secret.into()))
+    }
+
+    fn node_name(&self) -> String {
+        self.node.clone().unwrap_or_else(|| {
+            let host = rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned();
+            format!("{host}:{}", std::process::id())
+        })
+    }
+
+    fn maintenance(&self) -> Options {
+        Options {
+            activity_monitor_max_jitter_msec: self.lock_timeout_sec * 1_000 / 6,
+            ..Options::default()
+        }
+    }
+
+    fn options(&self) -> WorkerOptions {
+        WorkerOptions {
+            concurrency: self.pushes.into(),
+            // For failures of this node; those of pushes have retries of their own.
+            retry: Retry {
+                retries_max: None,
+                delay_max: Duration::from_mins(1),
+                ..Retry::default()
+            },
+            drain: Duration::from_secs(self.drain_sec),
+        }
+    }
+}
+
+fn tell_ignored(config: &Config) {
+    if !config.ignored.is_empty() {
+        let settings: Vec<&str> = config.ignored.iter().map(String::as_str).collect();
+        let settings = settings.join(", ");
+        tracing::warn!(settings, "these settings have no effect here");
+    }
+}
+
+async fn listen(listener: TcpListener, http: Http, stop: CancellationToken) {
+    let serving =
+        axum::serve(listener, http.router()).with_graceful_shutdown(stop.cancelled_owned());
+    if let Err(error) = serving.await {
+        tracing::error!(%error, "cannot serve HTTP any more");
+    }
+}
+
+async fn work(runner: Runner, holder: Holder, options: WorkerOptions, stop: CancellationToken) {
+    let (jobs, ty) = (runner.mirrors.jobs().clone(), runner.mirrors.ty().clone());
+    let runner = Arc::new(runner);
+    let handler = move |task| {
+        let runner = Arc::clone(&runner);
+        async move { runner.run(task).await }
+    };
+    Box::pin(Worker::new(jobs, ty, holder, options).run(stop, handler)).await;
+}
+
+/// Follows the configuration: on SIGHUP, and with `autoReload` when it changes.
+async fn follow(
+    path: PathBuf,
+    mirrors: Mirrors,
+    publish: watch::Sender<Arc<Config>>,
+    stop: CancellationToken,
+) {
+    let mut read = contents(&path);
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+        return;
+    };
+    loop {
+        let mut config = Config::clone(&publish.borrow());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RELOAD) => {}
+            _ = hangup.recv() => {
+                config.auto_reload = true;
+                read.clear();
+            }
+        }
+        if !reload(&path, &mut read, &mut config) {
+            continue;
+        }
+        if let Err(error) = mirrors.limit(&config).await {
+            tracing::error!(%error, "cannot store the threads of the remotes");
+        }
+        publish.send_replace(Arc::new(config));
+    }
+}
+
+async fn push_all(repositories: PathBuf, mirrors: Mirrors, config: Arc<Config>) {
+    let listed = tokio::task::spawn_blocking(move || project::all(&repositories)).await;
+    let projects = match listed {
+        Ok(Ok(projects)) => projects,
+        Ok(Err(error)) => return tracing::error!(%error, "cannot list the repositories"),
+        Err(error) => return tracing::error!(%error, "cannot list the repositories"),
+    };
+    for project in &projects {
+        let targets: Vec<Target> = config.targets(project).collect();
+        if let Err(error) = mirrors.notify(&targets, &Refs::all(), When::Delayed).await {
+            return tracing::error!(%error, "cannot start the pushes of all projects");
+        }
+    }
+}
+
+async fn terminated() -> std::io::Result<()> {
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! What waits, runs or has failed, on which node and why.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use jobs::State;
+use serde::Serialize;
+
+use crate::mirrors::{Listed, Mirrors};
+
+/// A mirror as `queue` shows it. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Row {
+    pub(crate) remote: String,
+    pub(crate) project: String,
+    pub(crate) target: String,
+    /// `running`, `delayed`, `waiting`, `retrying`, `dead` or `idle`.
+    pub(crate) state: &'static str,
+    /// What a push in progress is about, or failed pushes have left.
+    pub(crate) refs: String,
+    /// What has arrived since the last push began.
+    pub(crate) arrived: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
+    /// When the push began, or will begin at the earliest.
+    pub(crate) at_ms: i64,
+    /// Why it does not run, or how the last push failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    pub(crate) failures: u32,
+}
+
+/// The queue: running first, then what waits, by time, then dead letters; idle mirrors only if asked for.
+pub(crate) async fn rows(mirrors: &Mirrors, idle: bool) -> jobs::Result<Vec<Row>> {
+    let mut rows: Vec<Row> = mirrors.list(idle).await?.into_iter().map(row).collect();
+    let order = |row: &Row| match row.state {
+        "running" => 0,
+        "dead" => 2,
+        "idle" => 3,
+        _ => 1,
+    };
+    rows.sort_by(|a, b| (order(a), a.at_ms, &a.target).cmp(&(order(b), b.at_ms, &b.target)));
+    Ok(rows)
+}
+
+fn row(listed: Listed) -> Row {
+    let Listed {
+        mirror,
+        info,
+        arrived,
+    } = listed;
+    let last = info.last.as_ref();
+    let failed = last.and_then(|last| last.end.as_ref()?.reason.clone());
+    let state = match info.state {
+        State::Running => "running",
+        State::Dead => "dead",
+        State::Finished => "idle",
+        State::Pending if info.waits_for.is_some() => "waiting",
+        State::Pending if info.stalls > 0 => "retrying",
+        State::Pending => "delayed",
+    };
+    let waits = info
+        .waits_for
+        .as_ref()
+        .map(|limit| match limit.to_string().split_once('|') {
+            Some(("remote", name)) => format!("all threads of remote {name} are in use"),
+            _ => "another push to this target is running".to_owned(),
+        });
+    Row {
+        target: mirror.place,
+        project: mirror.project,
+        state,
+        refs: mirror.refs.shown(),
+        arrived: arrived.shown(),
+        node: last
+            .filter(|_| info.state == State::Running)
+            .map(|last| last.holder.to_string()),
+        at_ms: match (info.state, last, info.finished_ms) {
+            (State::Running, Some(last), _) => last.started_ms,
+            (_, _, Some(ended)) => ended,
+            _ => info.due_ms,
+        },
+        reason: waits.or_else(|| failed.filter(|_| info.state != State::Running)),
+        failures: mirror.failed.map_or(0, |(_, failures)| failures),
+        remote: mirror.remote,
+    }
+}
+
+/// Rows for people.
+pub(crate) fn table(rows: &[Row], now_ms: i64) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let away = |ms: i64| Duration::from_millis(ms.unsigned_abs()).as_secs();
+        let when = match row.state {
+            "running" => format!(
+                "for {} s on {}",
+                away(now_ms - row.at_ms),
+                row.node.as_deref().unwrap_or("a node")
+            ),
+            "dead" | "idle" => format!("since {} s", away(now_ms - row.at_ms)),
+            _ if row.at_ms > now_ms => format!("for {} s", away(row.at_ms - now_ms)),
+            _ => String::new(),
+        };
+        let about = [row.refs.as_str(), row.arrived.as_str()]
+            .into_iter()
+            .filter(|refs| !refs.is_empty());
+        let about = about.collect::<Vec<_>>().join(" + ");
+        let line = format!(
+            "{:<9}{:<12}{}  {}  {}",
+            row.state, row.remote, row.target, about, when
+        );
+        text += line.trim_end();
+        if let Some(reason) = &row.reason {
+            let _ = write!(text, "\n         {reason}");
+            // Writing to a string cannot fail.
+            if row.failures > 1 {
+                let _ = write!(text, " ({} times)", row.failures);
+            }
+        }
+        text.push('\n');
+    }
+    text
+}

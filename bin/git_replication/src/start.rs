@@ -1,0 +1,163 @@
+//! `davenport-git start`: has all refs of projects pushed.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use jobs::{JobInfo, State};
+
+use crate::cli::Shared;
+use crate::config::{Config, Target};
+use crate::mirrors::{Mirrors, When};
+use crate::project::{self, Pattern, Project};
+use crate::refs::Refs;
+
+/// How often a job that is waited for is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Args)]
+pub(crate) struct Command {
+    #[command(flatten)]
+    shared: Shared,
+    /// Directory of the repositories
+    #[arg(long, env = "DAVENPORT_GIT_REPOSITORIES", value_name = "DIR")]
+    repositories: PathBuf,
+    /// All projects
+    #[arg(long, conflicts_with = "project")]
+    all: bool,
+    /// A project, prefix* or ^regex; can be repeated
+    #[arg(long, value_name = "PROJECT")]
+    project: Vec<String>,
+    /// Only to this remote; can be repeated
+    #[arg(long, value_name = "NAME")]
+    remote: Vec<String>,
+    /// Only to URLs with this text, before or after `${name}` is replaced
+    #[arg(long, value_name = "TEXT")]
+    url: Option<String>,
+    /// Without the remote's delay, and whatever a failed push waits for
+    #[arg(long)]
+    now: bool,
+    /// Wait until all have been pushed or have failed
+    #[arg(long)]
+    wait: bool,
+}
+
+impl Command {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        if !self.all && self.project.is_empty() && self.url.is_none() && self.remote.is_empty() {
+            bail!("nothing is chosen; give --all, --project, --remote or --url");
+        }
+        let (mirrors, config) = self.shared.open().await?;
+        let projects = self.projects()?;
+        let targets = self.targets(&config, &projects);
+        if targets.is_empty() {
+            println("nothing to push: no project and remote fit");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut before = Vec::new();
+        for target in targets.iter().filter(|_| self.wait) {
+            before.push(mirrors.info(target).await?.map_or(0, |info| info.attempts));
+        }
+        let when = if self.now { When::Now } else { When::Delayed };
+        mirrors
+            .notify(&targets, &Refs::all(), when)
+            .await
+            .context("cannot write to the store")?;
+        println(&format!("{} pushes were requested", targets.len()));
+        if !self.wait {
+            return Ok(ExitCode::SUCCESS);
+        }
+        wait(&mirrors, &targets, before).await
+    }
+
+    fn projects(&self) -> anyhow::Result<Vec<Project>> {
+        let all = project::all(&self.repositories).with_context(|| {
+            format!(
+                "cannot list {}; check --repositories",
+                self.repositories.display()
+            )
+        })?;
+        let patterns: Result<Vec<Pattern>, String> = self
+            .project
+            .iter()
+            .map(|text| Pattern::parse(text))
+            .collect();
+        let patterns = patterns.map_err(anyhow::Error::msg)?;
+        let chosen = |project: &Project| {
+            self.project.is_empty() || patterns.iter().any(|pattern| pattern.matches(project))
+        };
+        Ok(all.into_iter().filter(chosen).collect())
+    }
+
+    fn targets<'a>(&self, config: &'a Config, projects: &'a [Project]) -> Vec<Target<'a>> {
+        let remote =
+            |target: &Target| self.remote.is_empty() || self.remote.contains(&target.remote.name);
+        let url = |target: &Target| {
+            let Some(text) = &self.url else {
+                return true;
+            };
+            let mut templates = target.remote.urls.iter().filter(|url| target.is_of(url));
+            target.url.contains(text) || templates.any(|url| url.as_str().contains(text))
+        };
+        let targets = projects.iter().flat_map(|project| config.targets(project));
+        targets
+            .filter(|target| remote(target) && url(target))
+            .collect()
+    }
+}
+
+/// Waits for a push of each target that began after the request; fails if one failed.
+async fn wait(
+    mirrors: &Mirrors,
+    targets: &[Target<'_>],
+    before: Vec<u32>,
+) -> anyhow::Result<ExitCode> {
+    let mut failed = false;
+    let mut waiting: Vec<(&Target, u32)> = targets.iter().zip(before).collect();
+    loop {
+        let mut still = Vec::new();
+        for (target, before) in waiting {
+            match outcome(mirrors.info(target).await?, before) {
+                None => still.push((target, before)),
+                Some(Ok(())) => println(&format!("{}: pushed", target.place)),
+                Some(Err(reason)) => {
+                    failed = true;
+                    println(&format!("{}: failed: {reason}", target.place));
+                }
+            }
+        }
+        if still.is_empty() {
+            return Ok(ExitCode::from(u8::from(failed)));
+        }
+        waiting = still;
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// How the requested push ended, if it has. A run that was in progress at the request does not count.
+fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<(), String>> {
+    let Some(info) = info else {
+        return Some(Err("it was removed".to_owned()));
+    };
+    let reason = info
+        .last
+        .and_then(|last| last.end?.reason)
+        .unwrap_or_default();
+    // The request made it pending, or made it run again, so a later run has ended it.
+    match info.state {
+        State::Finished => Some(Ok(())),
+        State::Dead => Some(Err(reason)),
+        State::Pending if info.stalls > 0 && info.attempts > before => {
+            Some(Err(format!("{reason}; it will be retried")))
+        }
+        _ => None,
+    }
+}
+
+fn println(line: &str) {
+    // The reader may have closed its end.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

@@ -1,0 +1,326 @@
+//! Targets: URLs of remotes, and the place that a URL names, whatever its spelling.
+
+use std::fmt::Write as _;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use sha2::{Digest as _, Sha256};
+
+use crate::project::Project;
+
+/// What Gerrit escapes in a project's name within an HTTP URL: everything that may not stand in a segment.
+const SEGMENT: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+/// What would end a part of a name in the store.
+const IN_NAMES: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|');
+/// Longer names are cut, and end with a hash.
+const BOUNDED_BYTES: usize = 120;
+const SCHEMES: [&str; 5] = ["file", "ssh", "git", "http", "https"];
+const NAME: &str = "${name}";
+
+/// How a project's name stands in a target's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum NameStyle {
+    #[default]
+    Slash,
+    Dash,
+    Underscore,
+    BasenameOnly,
+}
+
+/// One value of `remote.NAME.url`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Template(String);
+
+impl Template {
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        place(text)?;
+        if text.chars().any(char::is_control) {
+            return Err("a URL has no control characters");
+        }
+        // A project's name is never a part of the host, the user or the scheme.
+        let path = path_start(text);
+        if text.find(NAME).is_some_and(|at| at < path) {
+            return Err("`${name}` stands in the path of a URL");
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    pub(crate) fn has_name(&self) -> bool {
+        self.0.contains(NAME)
+    }
+
+    /// The URL of a project's target.
+    pub(crate) fn expand(&self, project: &Project, style: NameStyle) -> String {
+        let name = project.as_str();
+        let styled = match style {
+            NameStyle::Slash => name.to_owned(),
+            NameStyle::Dash => name.replace('/', "-"),
+            NameStyle::Underscore => name.replace('/', "_"),
+            NameStyle::BasenameOnly => name.rsplit('/').next().unwrap_or(name).to_owned(),
+        };
+        let is_http = ["http://", "https://"]
+            .iter()
+            .any(|scheme| self.0.starts_with(scheme));
+        let name = if is_http {
+            utf8_percent_encode(&styled, SEGMENT).to_string()
+        } else {
+            styled
+        };
+        self.0.replacen(NAME, &name, 1)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Where the path of a URL starts.
+fn path_start(url: &str) -> usize {
+    if let Some((scheme, rest)) = url.split_once("://") {
+        return scheme.len() + 3 + rest.find('/').unwrap_or(rest.len());
+    }
+    if url.starts_with('/') {
+        return 0;
+    }
+    url.find(':').map_or(url.len(), |colon| colon + 1)
+}
+
+/// The place that a URL names: the same for all spellings of it, and without credentials, which do not belong in a
+/// store. Pushes to one place never overlap.
+pub(crate) fn place(url: &str) -> Result<String, &'static str> {
+    const HELP: &str =
+        "give a URL of file, ssh, git, http or https, HOST:PATH, or an absolute path";
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
+        None if url.starts_with('/') => ("file".to_owned(), url),
+        // `ext::…` runs commands, and a relative path depends on the node.
+        None => match url.split_once(':') {
+            Some((host, path))
+                if !host.is_empty()
+                    && !host.contains('/')
+                    && !path.is_empty()
+                    && !path.starts_with(':') =>
+            {
+                let root = if path.starts_with('/') { "" } else { "/~/" };
+                let (host, path) = (plain_host(host, "ssh").ok_or(HELP)?, plain_path(path));
+                return Ok(format!("ssh://{host}{root}{path}"));
+            }
+            _ => return Err(HELP),
+        },
+    };
+    if !SCHEMES.contains(&scheme.as_str()) {
+        return Err(HELP);
+    }
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if scheme == "file" && host.is_empty() && path.len() > 1 {
+        return Ok(format!("file://{}", plain_path(path)));
+    }
+    let host = plain_host(host, &scheme).ok_or(HELP)?;
+    if scheme == "file" || path.len() <= 1 {
+        return Err(HELP);
+    }
+    Ok(format!("{scheme}://{host}{}", plain_path(path)))
+}
+
+fn plain_host(host: &str, scheme: &str) -> Option<String> {
+    let host = host.rsplit('@').next().unwrap_or(host).to_ascii_lowercase();
+    let port = match scheme {
+        "ssh" => ":22",
+        "git" => ":9418",
+        "http" => ":80",
+        _ => ":443",
+    };
+    let host = host.strip_suffix(port).unwrap_or(&host);
+    let is_host = !host.is_empty() && !host.starts_with('-') && !host.contains(char::is_whitespace);
+    is_host.then(|| host.to_owned())
+}
+
+fn plain_path(path: &str) -> String {
+    let mut plain = String::with_capacity(path.len());
+    for c in path.chars() {
+        if c != '/' || !plain.ends_with('/') {
+            plain.push(c);
+        }
+    }
+    plain.truncate(plain.trim_end_matches('/').len());
+    plain
+}
+
+/// What keeps pushes to a place apart. Servers find `NAME.git` as `NAME`, too.
+pub(crate) fn lock_of(place: &str) -> &str {
+    place.strip_suffix(".git").unwrap_or(place)
+}
+
+/// Text for people, with URLs that have lost their users and passwords.
+pub(crate) fn redact(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut redacted = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c == '/' || c == '\'' || c == '"' || c.is_whitespace());
+        let host = part[..end.unwrap_or(part.len())].rfind('@');
+        redacted = redacted + "://" + host.map_or(part, |at| &part[at + 1..]);
+    }
+    redacted
+}
+
+/// Text as a part of a job's id or a limit's name: short, and without what separates parts.
+pub(crate) fn bounded(text: &str) -> String {
+    let escaped = utf8_percent_encode(text, IN_NAMES).to_string();
+    if escaped.len() <= BOUNDED_BYTES && escaped.is_ascii() {
+        return escaped;
+    }
+    let start: String = escaped
+        .chars()
+        .filter(char::is_ascii)
+        .take(BOUNDED_BYTES / 2)
+        .collect();
+    start + "#" + &hex(&Sha256::digest(text)[..16])
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// A number below `end` that is always the same for a text.
+pub(crate) fn fraction(text: &str, end: u64) -> u64 {
+    let digest = Sha256::digest(text);
+    let (first, _) = digest.split_first_chunk().expect("a digest has 32 bytes");
+    u64::from_be_bytes(*first) % end.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_place_has_one_name() {
+        let same = [
+            ["/a/b.git", "file:///a//b.git/"],
+            [
+                "git@Host:team/app.git",
+                "ssh://other@host:22/~/team/app.git",
+            ],
+            ["host:/a.git", "ssh://HOST/a.git/"],
+            ["https://user:secret@host:443/a", "HTTPS://host/a/"],
+            ["git://host:9418/a", "git://host/a"],
+        ];
+        for [a, b] in same {
+            assert_eq!(place(a).unwrap(), place(b).unwrap(), "{a} {b}");
+        }
+        assert_ne!(
+            place("https://host/a").unwrap(),
+            place("http://host/a").unwrap()
+        );
+        assert!(
+            !place("https://user:secret@host/a")
+                .unwrap()
+                .contains("secret")
+        );
+    }
+
+    #[test]
+    fn users_and_passwords_are_not_shown() {
+        for (text, shown) in [
+            ("https://me:a@b@host/x", "https://host/x"),
+            (
+                "unable to access 'https://me:s3cret@host/': see http://host/a@b",
+                "unable to access 'https://host/': see http://host/a@b",
+            ),
+            ("git@host:x", "git@host:x"),
+        ] {
+            assert_eq!(redact(text), shown);
+        }
+    }
+
+    #[test]
+    fn urls_that_run_commands_or_depend_on_the_node_are_refused() {
+        for bad in [
+            "ext::sh -c x",
+            "fd::17",
+            "a/b.git",
+            "../b.git",
+            "--upload-pack=x",
+            "-x:y",
+            "ssh://-oProxyCommand=x/y",
+            "ftp://host/a",
+            "ssh://host",
+            "file://",
+            "host:",
+            ":x",
+            "https://",
+            "",
+            "file://host/a",
+        ] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+        for bad in [
+            "https://${name}/x",
+            "${name}:x",
+            "https://${name}@host/x",
+            "ext::${name}",
+        ] {
+            assert!(Template::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn gr_t250_to_t252_names_are_escaped_in_http_urls_only() {
+        let expand = |template: &str, name: &str| {
+            Template::parse(template)
+                .unwrap()
+                .expand(&Project::new(name).unwrap(), NameStyle::Slash)
+        };
+        assert_eq!(
+            expand("https://host/a/${name}.git", "a b/ü+%?c"),
+            "https://host/a/a%20b/%C3%BC+%25%3Fc.git"
+        );
+        assert_eq!(
+            expand("ssh://host/a/${name}.git", "a b/c"),
+            "ssh://host/a/a b/c.git"
+        );
+        assert_eq!(expand("host:${name}.git", "a b"), "host:a b.git");
+        assert_eq!(expand("/srv/${name}.git", "a%20b"), "/srv/a%20b.git");
+        // What stands in a name is not expanded again.
+        assert_eq!(expand("/srv/${name}.git", "${name}"), "/srv/${name}.git");
+    }
+
+    #[test]
+    fn name_styles() {
+        let expand = |style| {
+            Template::parse("/s/${name}")
+                .unwrap()
+                .expand(&Project::new("a/b/c").unwrap(), style)
+        };
+        assert_eq!(expand(NameStyle::Slash), "/s/a/b/c");
+        assert_eq!(expand(NameStyle::Dash), "/s/a-b-c");
+        assert_eq!(expand(NameStyle::Underscore), "/s/a_b_c");
+        assert_eq!(expand(NameStyle::BasenameOnly), "/s/c");
+    }
+
+    #[test]
+    fn gr_t010_names_in_the_store_are_short_and_distinct() {
+        assert_eq!(bounded("ssh://host/a b|c%"), "ssh://host/a%20b%7Cc%25");
+        let long = |end: &str| bounded(&format!("https://host/{}{end}", "ü/".repeat(300)));
+        assert!(long("a").len() <= BOUNDED_BYTES && long("a") != long("b"));
+        assert_eq!(long("a"), long("a"));
+    }
+}

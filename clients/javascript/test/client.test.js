@@ -1,0 +1,141 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, test } from "node:test";
+import { Client, ServiceError, UnreachableError } from "davenport-jobs";
+import { Client as BrowserClient } from "../index.js";
+import { Service } from "../support/service.js";
+
+let service, client, type;
+let made = 0;
+before(async () => {
+  service = await Service.begin();
+  client = new Client(service.url);
+});
+after(() => service.end());
+beforeEach(() => client.putType((type = `t${(made += 1)}`), { timeout_sec: 1, retry: { limit: 0 } }));
+
+const refused = (status) => (error) => error instanceof ServiceError && error.status === status;
+
+test("jobs are added, read and removed", async () => {
+  assert.equal(await client.enqueue(type, { n: 1.5 }, { id: "a b/ü?", class: "urgent", tenant: "acme", key: "k" }), "a b/ü?");
+  const unnamed = await client.enqueue(type, null, { delay_sec: 3600 });
+  await client.enqueue(type, [], { id: "later", due: "2099-01-31T08:00:00+01:00" });
+  await client.enqueue(type, 2, { id: "later", on_exists: "keep" });
+  const job = await client.get(type, "later");
+  assert.deepEqual([job.state, job.due, job.data], ["pending", "2099-01-31T07:00:00.000Z", []]);
+  assert.deepEqual((await client.get(type, "a b/ü?")).data, { n: 1.5 });
+  const first = await client.list(type, { state: "pending", limit: 2, data: true });
+  const second = await client.list(type, { state: "pending", limit: 2, after: first.next });
+  assert.deepEqual([...first.jobs, ...second.jobs].map((job) => job.id).sort(), [unnamed, "a b/ü?", "later"].sort());
+  assert.ok("data" in first.jobs[0] && second.next === null);
+  await client.remove(type, "later");
+  await assert.rejects(client.get(type, "later"), refused(404));
+  assert.equal((await client.typeInfo(type)).counts.pending, 2);
+  assert.ok((await client.types()).some((one) => one.type === type));
+});
+
+test("many jobs have an answer each", async () => {
+  const rows = await client.enqueueMany(type, [{ data: 1, id: "one" }, { data: 2, id: "_bad" }, { data: 3 }]);
+  assert.deepEqual(rows.map((row) => row.ok ?? row.error), [true, "bad_request", true]);
+});
+
+test("a repeated request adds nothing twice", async () => {
+  for (const _ of [1, 2]) await client.enqueue(type, 1, { idempotency_key: "order-1" });
+  await client.enqueue(type, 1);
+  assert.equal((await client.typeInfo(type)).counts.pending, 2);
+});
+
+test("a full queue says when to come again", async () => {
+  await client.putType(type, { max_pending: 1 });
+  await client.enqueue(type, 1);
+  await assert.rejects(client.enqueue(type, 2), (error) => error.status === 429 && error.retryAfter > 0);
+});
+
+test("a worker can be written by hand", async () => {
+  await client.enqueueMany(type, [0, 1, 2].map((data) => ({ data })));
+  const { jobs: [{ id, lock, attempt }], timeout_sec } = await client.claim(type, "by-hand", { wait_sec: 30 });
+  assert.deepEqual([attempt, timeout_sec], [1, 1]);
+  assert.equal((await client.beat(type, [{ id, lock, progress: 50 }])).jobs[0].status, "held");
+  assert.equal((await client.get(type, id)).progress, 50);
+  const done = { id, lock, outcome: "done", result: { n: 1 } };
+  const reply = await client.finish(type, [done], { claim: 5, worker: "by-hand" });
+  assert.deepEqual([reply.results[0].status, reply.jobs.length], ["ok", 2]);
+  assert.equal((await client.finish(type, [done])).results[0].status, "repeated");
+  assert.equal((await client.beat(type, [{ id, lock }])).jobs[0].status, "halt");
+  const { state, result } = await client.wait(type, id);
+  assert.deepEqual([state, result], ["finished", { n: 1 }]);
+});
+
+test("dead jobs are retried", async () => {
+  await client.enqueueMany(type, ["a", "b", "c"].map((id) => ({ id, data: 0 })));
+  const { jobs } = await client.claim(type, "w", { count: 3, wait_sec: 30 });
+  const errors = { a: "one", b: "one", c: "two" };
+  await client.finish(type, jobs.map(({ id, lock }) => ({ id, lock, outcome: "failed", error: errors[id] })));
+  assert.equal((await client.wait(type, "a")).state, "dead");
+  assert.equal(await client.retryDead(type, "one"), 2);
+  await client.retry(type, "c");
+  await client.pause(type);
+  const { counts, paused } = await client.typeInfo(type);
+  assert.deepEqual([counts.pending, counts.dead, paused], [3, 0, true]);
+  await client.resume(type);
+});
+
+test("changes are followed", async () => {
+  const seen = client.follow(type, [await client.enqueue(type, 0), await client.enqueue(type, 0)]);
+  assert.equal((await seen.next()).value.state, "pending");
+  const { jobs } = await client.claim(type, "w", { count: 2, wait_sec: 30 });
+  await client.finish(type, jobs.map(({ id, lock }) => ({ id, lock, outcome: "done", result: "ok" })));
+  let last;
+  for await (const change of seen) last = change;
+  assert.deepEqual([last.state, last.result], ["finished", "ok"]);
+  await assert.rejects(client.follow(type, ["none"]).next(), refused(404));
+});
+
+test("an aborted claim takes no job", async () => {
+  const aborts = new AbortController();
+  const claims = [1, 2, 3].map(() => client.claim(type, "gone", { wait_sec: 60, signal: aborts.signal }));
+  // They wait by then, as requests are handled in order of their arrival.
+  await client.typeInfo(type);
+  aborts.abort();
+  for (const claim of await Promise.allSettled(claims)) assert.equal(claim.status, "rejected");
+  await client.enqueue(type, 1, { id: "a" });
+  const { jobs: [job] } = await client.claim(type, "w", { wait_sec: 60 });
+  assert.deepEqual([job.id, job.failures], ["a", 0]);
+});
+
+test("schedules add jobs", async () => {
+  const next = await client.putSchedule(`every-${type}`, { type, job: { data: 7 }, every_sec: 3600 });
+  assert.ok(new Date(next) > new Date());
+  const id = await client.runSchedule(`every-${type}`);
+  assert.equal((await client.get(type, id)).data, 7);
+  await client.removeSchedule(`every-${type}`);
+  await assert.rejects(client.runSchedule(`every-${type}`), refused(404));
+});
+
+test("any request can be made", async () => {
+  assert.equal((await client.send("GET", "/_session")).userCtx.name, "root");
+});
+
+test("addresses are checked, and the next is used when one fails", async () => {
+  for (const url of ["localhost:5985", "ftp://localhost"]) assert.throws(() => new Client(url));
+  await assert.rejects(new Client("http://127.0.0.1:1").types(), UnreachableError);
+  await assert.rejects(new Client(service.base).types(), refused(401));
+  assert.equal(await new Client(["http://127.0.0.1:1", service.url]).enqueue(type, 1, { id: "a" }), "a");
+});
+
+test("headers and fetch can be replaced, as in a browser with a cookie", async () => {
+  const login = await fetch(`${service.base}/_session`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ name: "root", password: "s3cret" }),
+  });
+  const cookie = login.headers.get("set-cookie").split(";")[0];
+  let requests = 0;
+  const browser = new BrowserClient(service.base, { headers: { Cookie: cookie }, fetch: (...args) => ((requests += 1), fetch(...args)) });
+  assert.equal((await browser.typeInfo(type)).type, type);
+  assert.equal(requests, 1);
+  for await (const { state } of browser.follow(type, [await browser.enqueue(type, 1)])) {
+    assert.equal(state, "pending");
+    break;
+  }
+  await assert.rejects(browser.get(type, "none"), refused(404));
+});

@@ -1,0 +1,183 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Again, Client, Failed, Halted, ServiceError, Worker } from "davenport-jobs";
+import { Service, program, until } from "../support/service.js";
+
+const PROGRAM = `
+import { Client, Worker } from "davenport-jobs";
+const [url, type, name] = process.argv.slice(1);
+const handle = async ({ data, attempt }) => {
+  await new Promise((resolve) => setTimeout(resolve, data * 1000));
+  return attempt;
+};
+await new Worker(new Client(url), type, handle, { concurrency: 2, name }).run();
+`;
+const log = { warn() {}, error() {} };
+
+let service, client, type;
+let made = 0;
+before(async () => {
+  service = await Service.begin();
+  client = new Client(service.url);
+});
+after(() => service.end());
+beforeEach(() => client.putType((type = `t${(made += 1)}`), { timeout_sec: 1, retry: { limit: 2, delay_sec: 0 } }));
+
+/** Runs a worker while `body` runs. */
+async function working(handler, body, options) {
+  const worker = new Worker(client, type, handler, { log, ...options });
+  const ran = worker.run({ signals: false });
+  try {
+    return await body();
+  } finally {
+    worker.stop();
+    await ran;
+  }
+}
+const end = (id) => client.wait(type, id, { timeout_sec: 60 });
+const run = async (handler, options) => working(handler, async () => end(await client.enqueue(type, 1)), options);
+const state = (id) => client.get(type, id).then((job) => job.state);
+
+test("what a handler returns is the result", async () => {
+  const ids = (await client.enqueueMany(type, [1, 2, 3, 4, 5].map((data) => ({ data })))).map((row) => row.id);
+  const ends = await working(({ data }) => data * data, () => Promise.all(ids.map(end)), { concurrency: 2 });
+  assert.deepEqual(ends.map(({ result }) => result), [1, 4, 9, 16, 25]);
+});
+
+test("handlers run concurrently", async () => {
+  let [here, all] = [0, undefined];
+  const together = new Promise((resolve) => (all = resolve));
+  const handle = async () => (++here === 3 && all(), together);
+  const ids = (await client.enqueueMany(type, [1, 2, 3].map((data) => ({ data })))).map((row) => row.id);
+  await working(handle, () => Promise.all(ids.map(end)), { concurrency: 3 });
+});
+
+test("failures are retried until the job is dead", async () => {
+  const errors = [undefined, new RangeError("first"), new Failed({ message: "second" }, 0), "third"];
+  const job = await run(({ attempt }) => Promise.reject(errors[attempt]));
+  assert.deepEqual([job.state, job.error], ["dead", { message: "third", type: "string" }]);
+  assert.deepEqual(job.attempts.map(({ reason }) => reason).slice(0, 2), ["first", "second"]);
+});
+
+test("a job may run again", async () => {
+  const job = await run(({ attempt, failures }) => {
+    if (attempt === 1) throw new Again();
+    return failures;
+  });
+  assert.equal(job.result, 0);
+});
+
+test("results that cannot be stored are failures", async () => {
+  await client.putType(type, { max_data_bytes: 1_000, retry: { limit: 0 } });
+  const large = await run(() => "x".repeat(1_001));
+  assert.equal(large.state, "dead");
+  assert.match(large.error, /max_data_bytes/);
+  assert.equal((await run(() => 1n)).state, "dead");
+});
+
+test("heartbeats keep a job and store progress", async () => {
+  let release;
+  const released = new Promise((resolve) => (release = resolve));
+  const handle = async (job) => (job.report({ percent: 50 }), released);
+  await working(handle, async () => {
+    const id = await client.enqueue(type, 1);
+    for await (const { progress } of client.follow(type, [id])) if (progress?.percent === 50) break;
+    // Three times as long as a silent worker has.
+    await sleep(3_000);
+    assert.equal(await state(id), "running");
+    release(1);
+    assert.equal((await end(id)).attempts.length, 1);
+  });
+});
+
+test("the next attempt knows the progress", async () => {
+  const job = await run(async (job) => {
+    if (job.attempt > 1) return job.progress;
+    job.report(7);
+    await until(async () => (await client.get(type, job.id)).progress);
+    throw new Error("later");
+  });
+  assert.equal(job.result, 7);
+});
+
+test("a removed job is halted", async () => {
+  let halted;
+  const ended = new Promise((resolve) => (halted = resolve));
+  const handle = ({ signal }) => new Promise((resolve) => signal.addEventListener("abort", () => resolve(halted(signal.reason))));
+  await working(handle, async () => {
+    const id = await client.enqueue(type, 1);
+    await until(async () => (await state(id)) === "running");
+    await client.remove(type, id);
+    assert.ok((await ended) instanceof Halted);
+  });
+});
+
+test("newer data supersedes a run", async () => {
+  const handle = async (job) => {
+    if (job.data === "old") {
+      await client.enqueue(type, "new", { id: job.id });
+      await until(() => job.superseded);
+    }
+    return job.data;
+  };
+  await working(handle, async () => {
+    await client.enqueue(type, "old", { id: "a" });
+    await until(async () => (await client.get(type, "a")).result === "new");
+  });
+});
+
+test("a stopped worker gives back what it cannot end", async () => {
+  const id = await client.enqueue(type, 1);
+  await working(() => new Promise(() => {}), () => until(async () => (await state(id)) === "running"), { grace_sec: 0.1 });
+  const job = await client.get(type, id);
+  assert.deepEqual([job.state, job.failures, job.attempts.at(-1).outcome], ["pending", 0, "again"]);
+});
+
+test("a refused worker ends", async () => {
+  const worker = new Worker(client, "none", () => {}, { log, concurrency: 2 });
+  await assert.rejects(worker.run(), ServiceError);
+});
+
+test("a signal drains", async () => {
+  const [id, later] = [await client.enqueue(type, 1.5), await client.enqueue(type, 0, { delay_sec: 1 })];
+  const worker = program(PROGRAM, service.url, type, "drained");
+  await until(async () => (await state(id)) === "running");
+  assert.equal(await worker.end("SIGTERM"), 0);
+  assert.equal((await client.get(type, id)).result, 1);
+  assert.deepEqual((await client.get(type, later)).attempts, []);
+});
+
+test("the jobs of a killed worker run elsewhere", async () => {
+  const id = await client.enqueue(type, 2);
+  const killed = program(PROGRAM, service.url, type, "killed");
+  await until(async () => (await state(id)) === "running");
+  await killed.end("SIGKILL");
+  const job = await working(({ attempt }) => attempt, () => end(id), { name: "other" });
+  assert.deepEqual(job.attempts.map(({ worker, outcome }) => [worker, outcome]), [["killed", "silent"], ["other", "done"]]);
+  assert.equal(job.result, 2);
+});
+
+test("a killed service and killed workers lose no job", async () => {
+  const fragile = await Service.begin();
+  const adder = new Client(fragile.url);
+  await adder.putType("t", { timeout_sec: 1, retry: { delay_sec: 0, limit: null } });
+  const start = (name) => program(PROGRAM, fragile.url, "t", name);
+  const workers = [start("w0"), start("w1")];
+  const ids = [];
+  try {
+    for (const kill of [0, 1, 2]) {
+      const rows = await adder.enqueueMany("t", Array.from({ length: 40 }, () => ({ data: 0.01 })));
+      ids.push(...rows.map((row) => row.id));
+      await fragile.kill();
+      await workers[kill % 2].end("SIGKILL");
+      await fragile.start();
+      workers[kill % 2] = start(`after${kill}`);
+    }
+    for (const id of ids) assert.equal((await adder.wait("t", id, { timeout_sec: 60 })).state, "finished");
+    assert.deepEqual((await adder.typeInfo("t")).counts, { pending: 0, running: 0, finished: 120, dead: 0 });
+  } finally {
+    for (const worker of workers) await worker.end("SIGKILL");
+    await fragile.end();
+  }
+});

@@ -1,0 +1,212 @@
+"""The clients. They differ in how they wait; the requests are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import json
+import os
+import random
+import ssl
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from ._requests import Change, Request, Requests, path
+
+T = TypeVar("T")
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+# Before each further try. All requests can be repeated: jobs are added with an `Idempotency-Key`.
+PAUSES = (0.0, 0.1, 0.5, 2.0)
+UNAVAILABLE = (502, 503, 504)
+
+
+class ServiceError(Exception):
+    """The service refused a request. `retry_after` is in seconds, and given if the queue is full."""
+
+    def __init__(self, status: int, error: str, reason: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{status} {error}: {reason}")
+        self.status, self.error, self.reason, self.retry_after = status, error, reason, retry_after
+
+
+class AsyncClient(Requests):
+    """A client for one event loop. With several URLs, the next is used when one fails.
+
+    Cancelling a call closes its connection, so that jobs that it claims go back."""
+
+    def __init__(
+        self, url: str | Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_sec: float = 30,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
+        self._urls = [urlsplit(one) for one in ([url] if isinstance(url, str) else url)]
+        if not self._urls or any(one.scheme not in ("http", "https") or not one.hostname for one in self._urls):
+            raise ValueError("the URL of the service must begin with http:// or https://")
+        self._make = lambda: self
+        is_https = any(one.scheme == "https" for one in self._urls)
+        self._tls = tls or (ssl.create_default_context() if is_https else None)
+        self._headers, self._timeout_sec = dict(headers or {}), timeout_sec
+        self._at = 0
+        self._idle: deque[tuple[SplitResult, Streams]] = deque()
+
+    async def send(self, request: Request[T]) -> T:
+        """Makes a request. Raises `ServiceError`, or `ConnectionError` if the service cannot be reached."""
+        body = b"" if request.body is None else json.dumps(request.body, allow_nan=False).encode()
+        if any(not (value.isascii() and value.isprintable()) for value in request.headers.values()):
+            raise ValueError("headers have printable ASCII characters only")
+        for pause in (*PAUSES, None):
+            try:
+                async with asyncio.timeout(self._timeout_sec + request.wait_sec):
+                    return await self._exchange(request, body)
+            except ServiceError as error:
+                if error.status not in UNAVAILABLE or pause is None:
+                    raise
+            except (OSError, EOFError, ValueError) as error:
+                if pause is None:
+                    url = self._urls[self._at]
+                    raise ConnectionError(f"cannot reach {url.hostname}:{url.port}: {error!r}") from error
+            await self.close()
+            self._at = (self._at + 1) % len(self._urls)
+            await asyncio.sleep(pause * random.uniform(0.5, 1))
+        raise AssertionError("the last try returns or raises")
+
+    async def follow(self, type: str, ids: Sequence[str]) -> AsyncIterator[Change]:
+        """The present states of jobs, then each change, until all are finished, dead or removed."""
+        request: Request[Change] = Request("GET", path(type, "_feed", ids=ids))
+        streams = await self._open(self._urls[self._at])
+        try:
+            status, headers = await self._begin(streams, self._urls[self._at], request)
+            text = b""
+            async for piece in _body(streams[0], headers):
+                *lines, text = (text + piece).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"data:"):
+                        yield json.loads(line[5:])
+            if status != 200:
+                _read(request, status, headers, text)
+        except EOFError as error:
+            raise ConnectionError("the service closed the connection") from error
+        finally:
+            streams[1].close()
+
+    async def close(self) -> None:
+        """Closes idle connections."""
+        while self._idle:
+            self._idle.pop()[1][1].close()
+
+    async def _exchange(self, request: Request[T], sent: bytes) -> T:
+        url = self._urls[self._at]
+        kept = self._idle.pop() if self._idle else None
+        if kept and (kept[0] != url or kept[1][0].at_eof()):
+            kept[1][1].close()
+            kept = None
+        streams = kept[1] if kept else await self._open(url)
+        try:
+            status, headers = await self._begin(streams, url, request, sent)
+            body = b"".join([piece async for piece in _body(streams[0], headers)])
+        except BaseException:
+            streams[1].close()
+            raise
+        if headers.get("connection", "").lower() == "close":
+            streams[1].close()
+        else:
+            self._idle.append((url, streams))
+        return _read(request, status, headers, body)
+
+    async def _open(self, url: SplitResult) -> Streams:
+        tls = self._tls if url.scheme == "https" else None
+        return await asyncio.open_connection(url.hostname, url.port or (443 if tls else 80), ssl=tls)
+
+    async def _begin(
+        self, streams: Streams, url: SplitResult, request: Request[Any], body: bytes = b""
+    ) -> tuple[int, dict[str, str]]:
+        """Sends a request and reads the head of the response."""
+        reader, writer = streams
+        headers = {"Host": url.netloc.rpartition("@")[2], "Content-Type": "application/json"}
+        if url.username is not None:
+            login = f"{unquote(url.username)}:{unquote(url.password or '')}"
+            headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+        headers |= {"Content-Length": str(len(body)), **self._headers, **request.headers}
+        lines = [f"{request.method} {url.path.rstrip('/')}{request.path} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await writer.drain()
+        status, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+        pairs = (line.partition(":") for line in fields)
+        return int(status.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+            yield await reader.readexactly(size)
+            await reader.readexactly(2)
+        while await reader.readuntil(b"\r\n") != b"\r\n":
+            pass
+    elif "content-length" in headers:
+        yield await reader.readexactly(int(headers["content-length"]))
+    else:
+        headers["connection"] = "close"
+        yield await reader.read()
+
+
+def _read(request: Request[T], status: int, headers: dict[str, str], body: bytes) -> T:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        # From a proxy.
+        status, text = max(status, 400), body[:200].decode("utf-8", "replace")
+        answer = {"error": "unexpected_response", "reason": text}
+    if status < 400:
+        return None if request.member == "" else answer[request.member] if request.member else answer  # type: ignore
+    after = headers.get("retry-after", "")
+    seconds = float(after) if after.isdigit() else None
+    raise ServiceError(status, str(answer.get("error")), str(answer.get("reason")), seconds)
+
+
+class Client(Requests):
+    """A client for any number of threads. Its connections are in an event loop of a thread of its own."""
+
+    def __init__(
+        self, url: str | Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_sec: float = 30,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
+        self._make = functools.partial(AsyncClient, url, headers=headers, timeout_sec=timeout_sec, tls=tls)
+        self._make()
+        self._lock, self._process = threading.Lock(), 0
+
+    def send(self, request: Request[T]) -> T:
+        """Makes a request. Raises `ServiceError`, or `ConnectionError` if the service cannot be reached."""
+        return self._run(self._started().send(request))
+
+    def follow(self, type: str, ids: Sequence[str]) -> Iterator[Change]:
+        """The present states of jobs, then each change, until all are finished, dead or removed."""
+        changes = self._started().follow(type, ids)
+
+        async def following() -> Change | None:
+            return await anext(changes, None)
+
+        while change := self._run(following()):
+            yield change
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            self._run(self._client.close())
+
+    def _started(self) -> AsyncClient:
+        with self._lock:
+            # A fork has no threads.
+            if self._process != os.getpid():
+                self._process, self._client, self._loop = os.getpid(), self._make(), asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="davenport-jobs", daemon=True).start()
+        return self._client
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        running = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from davenport_jobs import Again, AsyncClient, Client, Failed, Halted, Job, ServiceError, Worker
+from service import Program, Service, ServiceCase, until
+
+PROGRAM = """
+import sys, time
+from davenport_jobs import Client, Worker
+def handle(job):
+    time.sleep(job.data)
+    return job.attempt
+Worker(Client(sys.argv[1]), sys.argv[2], handle, concurrency=2, name=sys.argv[3]).run()
+"""
+
+
+@contextlib.contextmanager
+def working(worker: Worker) -> Iterator[None]:
+    """A worker in a thread, until the end of the block."""
+    thread = threading.Thread(target=lambda: asyncio.run(worker.serve()))
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
+
+
+class TestWorker(ServiceCase):
+    def setUp(self) -> None:
+        super().setUp()
+        logging.disable(logging.ERROR)
+        self.addCleanup(logging.disable, logging.NOTSET)
+
+    def end(self, id: str) -> Any:
+        return self.client.wait(self.type, id, 60)
+
+    def test_results_of_threads_and_coroutines(self) -> None:
+        async def square(job: Job) -> int:
+            return job.data * job.data  # type: ignore[no-any-return]
+
+        for handler in (lambda job: job.data * job.data, square):
+            ids = [self.client.enqueue(self.type, n) for n in range(20)]
+            with working(Worker(self.client, self.type, handler, concurrency=4)):
+                self.assertEqual([self.end(id)["result"] for id in ids], [n * n for n in range(20)])
+
+    def test_concurrent_handlers(self) -> None:
+        together = threading.Barrier(3)
+        ids = [self.client.enqueue(self.type, n) for n in range(3)]
+        with working(Worker(self.client, self.type, lambda job: together.wait(60), concurrency=3)):
+            self.assertEqual(sorted(self.end(id)["result"] for id in ids), [0, 1, 2])
+
+    def test_failures_are_retried_until_the_job_is_dead(self) -> None:
+        def handle(job: Job) -> None:
+            raise {1: ValueError("first"), 2: Failed({"code": 7, "message": "second"}, 0), 3: StopIteration()}[job.attempt]
+
+        id = self.client.enqueue(self.type, 1)
+        with working(Worker(self.client, self.type, handler=handle)):
+            job = self.end(id)
+        self.assertEqual((job["state"], job["error"]["type"]), ("dead", "RuntimeError"))
+        self.assertEqual([run["reason"] for run in job["attempts"]][:2], ["first", "second"])
+
+    def test_a_job_may_run_again(self) -> None:
+        def handle(job: Job) -> int:
+            if job.attempt == 1:
+                raise Again()
+            return job.failures
+
+        id = self.client.enqueue(self.type, 1)
+        with working(Worker(self.client, self.type, handle)):
+            self.assertEqual(self.end(id)["result"], 0)
+
+    def test_results_that_cannot_be_stored_are_failures(self) -> None:
+        self.client.put_type(self.type, max_data_bytes=1_000, retry={"limit": 0})
+        ids = [self.client.enqueue(self.type, kind) for kind in ("large", "no json", "not a number")]
+        results = {"large": "x" * 1_001, "no json": object(), "not a number": float("nan")}
+        with working(Worker(self.client, self.type, lambda job: results[job.data])):
+            ends = [self.end(id) for id in ids]
+        self.assertEqual([end["state"] for end in ends], ["dead"] * 3)
+        self.assertIn("max_data_bytes", ends[0]["error"])
+
+    def test_heartbeats_keep_a_job_and_store_progress(self) -> None:
+        may_end = threading.Event()
+
+        def handle(job: Job) -> Any:
+            job.report({"percent": 50})
+            may_end.wait(60)
+            return job.progress
+
+        with working(Worker(self.client, self.type, handle)):
+            seen = self.client.follow(self.type, [self.client.enqueue(self.type, 1, id="long")])
+            next(change for change in seen if change.get("progress") == {"percent": 50})
+            # Three times as long as a silent worker has.
+            time.sleep(3)
+            self.assertEqual(self.client.get(self.type, "long")["state"], "running")
+            may_end.set()
+            self.assertEqual(len(self.end("long")["attempts"]), 1)
+
+    def test_the_next_attempt_knows_the_progress(self) -> None:
+        def handle(job: Job) -> Any:
+            if job.attempt > 1:
+                return job.progress
+            job.report(7)
+            until(lambda: self.client.get(self.type, job.id)["progress"])
+            raise ValueError("later")
+
+        with working(Worker(self.client, self.type, handle)):
+            self.assertEqual(self.end(self.client.enqueue(self.type, 1))["result"], 7)
+
+    def test_a_removed_job_is_halted(self) -> None:
+        begun, halted = threading.Event(), threading.Event()
+
+        def in_thread(job: Job) -> None:
+            begun.set()
+            try:
+                while True:
+                    job.check()
+                    time.sleep(0.01)
+            except Halted:
+                halted.set()
+                raise
+
+        async def in_task(job: Job) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                halted.set()
+                raise
+
+        for handler in (in_thread, in_task):
+            with working(Worker(self.client, self.type, handler)):
+                id = self.client.enqueue(self.type, 1)
+                self.assertTrue(begun.wait(60))
+                self.client.remove(self.type, id)
+                self.assertTrue(halted.wait(60))
+            begun.clear()
+            halted.clear()
+
+    def test_newer_data_supersedes_a_run(self) -> None:
+        def handle(job: Job) -> Any:
+            if job.data == "old":
+                self.client.enqueue(self.type, "new", id=job.id)
+                until(lambda: job.superseded)
+            return job.data
+
+        with working(Worker(self.client, self.type, handle)):
+            self.client.enqueue(self.type, "old", id="a")
+            until(lambda: self.client.get(self.type, "a")["result"] == "new")
+
+    def test_a_stopped_worker_gives_back_what_it_cannot_end(self) -> None:
+        begun = threading.Event()
+
+        async def handle(job: Job) -> None:
+            begun.set()
+            await asyncio.sleep(600)
+
+        id = self.client.enqueue(self.type, 1)
+        with working(Worker(self.client, self.type, handle, grace_sec=0.1)):
+            begun.wait(60)
+        job = self.client.get(self.type, id)
+        self.assertEqual((job["state"], job["failures"]), ("pending", 0))
+        self.assertEqual(job["attempts"][-1]["outcome"], "again")
+
+    def test_a_refused_worker_ends(self) -> None:
+        with self.assertRaises(ServiceError):
+            Worker(self.client, "none", print).run()
+        with self.assertRaises(ServiceError):
+            Worker(AsyncClient(f"http://127.0.0.1:{self.service.port}"), self.type, print).run()
+
+    def test_a_signal_drains(self) -> None:
+        id, later = self.client.enqueue(self.type, 1.5), self.client.enqueue(self.type, 0, delay_sec=1)
+        worker = Program(PROGRAM, self.service.url, self.type, "drained")
+        self.addCleanup(worker.kill)
+        until(lambda: self.client.get(self.type, id)["state"] == "running")
+        self.assertEqual(worker.signal(signal.SIGTERM), 0)
+        self.assertEqual(self.client.get(self.type, id)["result"], 1)
+        self.assertEqual(self.client.get(self.type, later)["attempts"], [])
+
+    def test_the_jobs_of_a_killed_worker_run_elsewhere(self) -> None:
+        id = self.client.enqueue(self.type, 2)
+        killed = Program(PROGRAM, self.service.url, self.type, "killed")
+        until(lambda: self.client.get(self.type, id)["state"] == "running")
+        killed.kill()
+        with working(Worker(self.client, self.type, lambda job: job.attempt, name="other")):
+            job = self.end(id)
+        runs = [(run["worker"], run["outcome"]) for run in job["attempts"]]
+        self.assertEqual((runs, job["result"]), ([("killed", "silent"), ("other", "done")], 2))
+
+
+class TestKills(unittest.TestCase):
+    def test_a_killed_service_and_killed_workers_lose_no_job(self) -> None:
+        service = Service()
+        self.addCleanup(service.close)
+        logging.disable(logging.ERROR)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        adder = Client(service.url)
+        adder.put_type("t", timeout_sec=1, retry={"delay_sec": 0, "limit": None})
+        workers = [Program(PROGRAM, service.url, "t", f"w{n}") for n in range(2)]
+        self.addCleanup(lambda: [worker.kill() for worker in workers])  # type: ignore[func-returns-value]
+        ids: list[str] = []
+        for kill in range(3):
+            ids += [row["id"] or "" for row in adder.enqueue_many("t", [{"data": 0.01}] * 40)]
+            service.kill()
+            workers[kill % 2].kill()
+            service.start()
+            workers[kill % 2] = Program(PROGRAM, service.url, "t", f"after{kill}")
+        for id in ids:
+            self.assertEqual(adder.wait("t", id, 60)["state"], "finished")
+        counts = adder.type_info("t")["counts"]
+        self.assertEqual(counts, {"pending": 0, "running": 0, "finished": 120, "dead": 0})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,393 @@
+//! Schedules: jobs that are added at times, by a cron expression or an interval.
+//!
+//! A schedule is a row, and a job of a type of the service that is due at the next occurrence. A node that claims this job adds
+//! the jobs of the occurrences that are due, moves the row on, and ends its run so that it is due again, in one
+//! transaction. Its lock fences it: whatever crashes, and whatever clocks say, an occurrence is handled once. The row
+//! decides what the next occurrence is; a clock decides only when it is due.
+
+use std::time::Duration;
+
+use jobs::{Acceptor, Add, Finish, Holder, Job, JobType, Op, Retention, State, TypeConfig};
+use serde::{Deserialize, Serialize};
+use store::{RangeOptions, Transaction};
+use tokio_util::sync::CancellationToken;
+
+use crate::add::{check, job_id};
+use crate::cron::Timing;
+use crate::name::check_name;
+use crate::{Error, NewJob, Queue, Result, Seconds, TypeName, keys, row, types};
+
+const SCHEDULES_MAX: usize = 1_000;
+/// A node that does not finish its turn in time is gone.
+const TIMEOUT_MS: u64 = 10_000;
+/// An occurrence that is later than this was missed.
+const LATE_MS: i64 = 60_000;
+/// Occurrences in one transaction.
+const OCCURRENCES_MAX: usize = 100;
+const SCHEDULES_AT_ONCE: usize = 16;
+const WAIT: Duration = Duration::from_mins(5);
+
+/// A schedule, as clients write it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    #[serde(rename = "type")]
+    pub ty: String,
+    pub job: NewJob,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_sec: Option<Seconds>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    #[serde(default)]
+    pub overlap: Overlap,
+    #[serde(default)]
+    pub catch_up: CatchUp,
+}
+
+/// What becomes of an occurrence while the job of the last one is pending or running.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overlap {
+    /// No job is added.
+    #[default]
+    Skip,
+    /// Its job is added, too.
+    Queue,
+}
+
+/// What becomes of occurrences that were missed because no node was running.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CatchUp {
+    /// The last of them is made up for.
+    #[default]
+    One,
+    All,
+    None,
+}
+
+/// A schedule and its state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scheduled {
+    #[serde(skip)]
+    pub name: String,
+    pub schedule: Schedule,
+    /// What intervals count from.
+    anchor_ms: i64,
+    pub next_ms: i64,
+    pub last: Option<Fired>,
+    /// Occurrences without a job because of an overlap.
+    pub skipped: u64,
+}
+
+/// The last occurrence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fired {
+    /// The id of the last job.
+    pub id: Option<String>,
+    pub occurrence_ms: i64,
+    /// Why no job was added.
+    pub error: Option<String>,
+}
+
+impl Schedule {
+    fn timing(&self, from_ms: i64) -> Result<Timing> {
+        match (&self.cron, self.every_sec, &self.zone) {
+            (Some(cron), None, zone) => Timing::cron(cron, zone.as_deref()),
+            (None, Some(every), None) => Timing::every(every, from_ms),
+            (None, Some(_), Some(_)) => Err(Error::Invalid(
+                "`zone` is for `cron`; an interval has none".into(),
+            )),
+            _ => Err(Error::Invalid("give either `cron` or `every_sec`".into())),
+        }
+    }
+
+    fn occurs_like(&self, other: &Self) -> bool {
+        (&self.cron, self.every_sec, &self.zone) == (&other.cron, other.every_sec, &other.zone)
+    }
+}
+
+impl Scheduled {
+    fn timing(&self) -> Result<Timing> {
+        self.schedule.timing(self.anchor_ms)
+    }
+
+    /// The occurrences to be handled now, and the next one.
+    fn due(&self, now_ms: i64) -> Result<(Vec<i64>, i64)> {
+        let timing = self.timing()?;
+        let after = |ms| timing.after(ms).unwrap_or(i64::MAX);
+        let (mut due, mut next_ms) = (Vec::new(), self.next_ms);
+        match self.schedule.catch_up {
+            CatchUp::One if next_ms <= now_ms => next_ms = timing.last(next_ms, now_ms),
+            CatchUp::None if next_ms < now_ms - LATE_MS => next_ms = after(now_ms - LATE_MS),
+            _ => {}
+        }
+        while next_ms <= now_ms && due.len() < OCCURRENCES_MAX {
+            due.push(next_ms);
+            next_ms = after(next_ms);
+        }
+        Ok((due, next_ms))
+    }
+}
+
+/// The type of the jobs that are schedules. Its maintenance recovers those of nodes that are gone.
+pub fn schedules_type() -> JobType {
+    JobType::new("schedules").expect("a short name")
+}
+
+fn time(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| at.to_string())
+}
+
+impl Queue {
+    /// Makes a schedule or replaces it; true if it was made, and its next occurrence. One that occurs like before keeps its next
+    /// occurrence.
+    pub async fn put_schedule(&self, name: &str, schedule: &Schedule) -> Result<(bool, i64)> {
+        check_name("a schedule", name)?;
+        let ty = self.find(&TypeName::new(&schedule.ty)?).await?;
+        if schedule.job.due.is_some() {
+            return Err(Error::Invalid(
+                "the `job` of a schedule has no `due`: each occurrence has its time, and `delay_sec` counts from it".into(),
+            ));
+        }
+        let (op, own) = (&self.jobs().op(), &schedules_type());
+        check(&ty, schedule.job.clone(), op.now_ms, || 0)?;
+        let first = schedule
+            .timing(op.now_ms)?
+            .after(op.now_ms)
+            .unwrap_or(i64::MAX);
+        (self.jobs().store())
+            .transact("put_schedule", |tx| async move {
+                let old = read(&tx, name).await?;
+                if old.is_none() {
+                    let all = tx
+                        .snapshot()
+                        .get_range(keys::schedules(), RangeOptions::limit(SCHEDULES_MAX));
+                    if all.collect().await?.len() >= SCHEDULES_MAX {
+                        return Err(Error::Invalid(format!(
+                            "there are {SCHEDULES_MAX} schedules, which is the maximum"
+                        )));
+                    }
+                }
+                let made = old.is_none();
+                let new = Scheduled {
+                    name: name.to_owned(),
+                    schedule: schedule.clone(),
+                    anchor_ms: op.now_ms,
+                    next_ms: first,
+                    last: None,
+                    skipped: 0,
+                };
+                let new = match old {
+                    Some(old) if old.schedule.occurs_like(schedule) => Scheduled {
+                        schedule: schedule.clone(),
+                        ..old
+                    },
+                    Some(old) => Scheduled {
+                        last: old.last,
+                        skipped: old.skipped,
+                        ..new
+                    },
+                    None => new,
+                };
+                write(&tx, name, &new)?;
+                let config = TypeConfig::new(TIMEOUT_MS);
+                self.jobs().set_type_in(&tx, own, config).await?;
+                let job = Add::new(job_id(name)?, "").due_ms(new.next_ms);
+                let job = job.retention(Retention::Forever);
+                self.jobs().add_in(&tx, op, own, job).await?;
+                Ok((made, new.next_ms))
+            })
+            .await
+    }
+
+    /// A schedule.
+    pub async fn schedule(&self, name: &str) -> Result<Scheduled> {
+        let found = (self.jobs().store())
+            .transact("schedule", |tx| async move { read(&tx, name).await })
+            .await?;
+        found.ok_or_else(|| missing(name))
+    }
+
+    /// All schedules, by name.
+    pub async fn schedules(&self) -> Result<Vec<Scheduled>> {
+        let rows = (self.jobs().store())
+            .transact("schedules", |tx| async move {
+                let rows = tx
+                    .snapshot()
+                    .get_range(keys::schedules(), RangeOptions::default());
+                Ok::<_, Error>(rows.collect().await?)
+            })
+            .await?;
+        rows.iter()
+            .map(|found| decode(keys::name(&found.key)?, &found.value))
+            .collect()
+    }
+
+    /// Removes a schedule. Jobs that it has added stay.
+    pub async fn remove_schedule(&self, name: &str) -> Result<()> {
+        let (op, own, id) = (&self.jobs().op(), &schedules_type(), &job_id(name)?);
+        (self.jobs().store())
+            .transact("remove_schedule", |tx| async move {
+                if read(&tx, name).await?.is_none() {
+                    return if tx.maybe_committed() {
+                        Ok(())
+                    } else {
+                        Err(missing(name))
+                    };
+                }
+                tx.clear(&keys::schedule(name));
+                match self.jobs().remove_in(&tx, op, own, id).await {
+                    Ok(()) | Err(jobs::Error::NotFound) => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            })
+            .await
+    }
+
+    /// Adds a job of a schedule now, besides its occurrences; returns its id.
+    pub async fn run_schedule(&self, name: &str) -> Result<String> {
+        let op = &self.jobs().op();
+        let found = self.schedule(name).await?;
+        let ty = self.find(&TypeName::new(&found.schedule.ty)?).await?;
+        let (ty, found) = (&*ty, &found);
+        let (id, ready) = check(ty, found.job_of(op.now_ms, "now-"), op.now_ms, || 0)?;
+        let ready = &[ready];
+        (self.jobs().store())
+            .transact("run_schedule", |tx| async move {
+                self.add_in(&tx, op, ty, ready).await
+            })
+            .await?;
+        Ok(id)
+    }
+
+    /// Handles schedules that are due, until the token is cancelled.
+    pub(crate) async fn run_schedules(&self, token: CancellationToken) {
+        let Ok(holder) = Holder::new("scheduler") else {
+            return;
+        };
+        let (acceptor, handle) = Acceptor::new(self.jobs().clone(), schedules_type(), holder);
+        let work = async {
+            while let Ok(due) = handle.accept(SCHEDULES_AT_ONCE, WAIT).await {
+                for accepted in due {
+                    if let Err(error) = self.fire(&accepted.job).await {
+                        // Another node does it when this run has timed out.
+                        let name = String::from_utf8_lossy(accepted.job.id.as_bytes()).into_owned();
+                        tracing::warn!(schedule = %name, %error, "cannot add the jobs of a schedule");
+                    }
+                }
+            }
+        };
+        tokio::join!(acceptor.run(token), work);
+    }
+
+    /// Handles the occurrences of a schedule that are due.
+    pub(crate) async fn fire(&self, job: &Job) -> Result<()> {
+        let op = &self.jobs().op();
+        let name = &*String::from_utf8_lossy(job.id.as_bytes());
+        (self.jobs().store())
+            .transact("fire_schedule", |tx| async move {
+                let Some(mut found) = read(&tx, name).await? else {
+                    let _ = self.jobs().finish_in(&tx, op, job, Finish::done()).await?;
+                    return Ok(());
+                };
+                let (due, next_ms) = found.due(op.now_ms)?;
+                let end = Finish::again(next_ms);
+                if self.jobs().finish_in(&tx, op, job, end).await?.repeated {
+                    // By a try whose outcome was unknown, with all below.
+                    return Ok(());
+                }
+                found.next_ms = next_ms;
+                for (nth, occurrence_ms) in (1..).zip(due) {
+                    let bits = op.bits.wrapping_add(nth);
+                    let op = &Op { bits, ..*op };
+                    self.occur(&tx, op, &mut found, occurrence_ms).await?;
+                }
+                write(&tx, name, &found)
+            })
+            .await
+    }
+
+    /// Adds the job of an occurrence.
+    async fn occur(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        found: &mut Scheduled,
+        at_ms: i64,
+    ) -> Result<()> {
+        let last = found.last.as_ref().and_then(|last| last.id.clone());
+        let mut fired = Fired {
+            id: last.clone(),
+            occurrence_ms: at_ms,
+            error: None,
+        };
+        let name = TypeName::new(&found.schedule.ty)?;
+        match types::read(tx, &name).await? {
+            None => fired.error = Some(Error::NoType(name).to_string()),
+            Some(ty) => {
+                let is_open = match last {
+                    Some(id) if found.schedule.overlap == Overlap::Skip => {
+                        let info = self.jobs().info_in(tx, &ty.ty, &job_id(&id)?).await?;
+                        info.is_some_and(|i| matches!(i.state, State::Pending | State::Running))
+                    }
+                    _ => false,
+                };
+                if is_open {
+                    found.skipped += 1;
+                    fired.error = Some("the job of an earlier occurrence is not finished".into());
+                } else {
+                    match check(&ty, found.job_of(at_ms, ""), at_ms, || 0) {
+                        Ok((id, ready)) => {
+                            self.add_in(tx, op, &ty, &[ready]).await?;
+                            fired.id = Some(id);
+                        }
+                        Err(error) => fired.error = Some(error.to_string()),
+                    }
+                }
+            }
+        }
+        found.last = Some(fired);
+        Ok(())
+    }
+}
+
+impl Scheduled {
+    /// The job of an occurrence, whose id names it.
+    fn job_of(&self, at_ms: i64, prefix: &str) -> NewJob {
+        let mut job = self.schedule.job.clone();
+        let id = || format!("{}@{prefix}{}", self.name, time(at_ms));
+        job.id = Some(job.id.unwrap_or_else(id));
+        job
+    }
+}
+
+fn missing(name: &str) -> Error {
+    Error::NotFound(format!("there is no schedule `{name}`"))
+}
+
+async fn read(tx: &Transaction, name: &str) -> Result<Option<Scheduled>> {
+    let row = tx.get(&keys::schedule(name)).await?;
+    row.map(|row| decode(name.to_owned(), &row)).transpose()
+}
+
+fn decode(name: String, value: &[u8]) -> Result<Scheduled> {
+    let row: Scheduled = row::decode(value, format_args!("the schedule {name}"))?;
+    Ok(Scheduled { name, ..row })
+}
+
+fn write(tx: &Transaction, name: &str, row: &Scheduled) -> Result<()> {
+    let value = row::encode(row)?;
+    if value.len() > store::limits::VALUE_BYTES_MAX {
+        return Err(Error::TooLarge(
+            "a schedule, with the data of its job, may have at most 100 kB; store large data elsewhere, and its address here".into(),
+        ));
+    }
+    tx.set(&keys::schedule(name), &value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
