@@ -201,7 +201,7 @@ dashboard("an outage is shown until the service responds again", async (page) =>
   await shows(page, "#live", "Live");
 });
 
-for (const [where, hash] of [["overview", "#/"], ["list", "#/replications"], ["nodes", "#/nodes"], ["rules", "#/rules"], ["form", "#/new"]]) {
+for (const [where, hash] of [["overview", "#/"], ["list", "#/replications"], ["nodes", "#/nodes"], ["rules", "#/rules"], ["jobs", "#/queue/rep_jobs"], ["form", "#/new"]]) {
   dashboard(`a phone shows the ${where} without scrolling sideways`, async (page) => {
     await enter(page, hash);
     await page.waitForSelector(".view");
@@ -221,7 +221,7 @@ test("every control has a name, in light and in dark", async () => {
     for (const scheme of ["light", "dark"]) {
       await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
       if (scheme === "light") await enter(page);
-      for (const hash of ["#/", "#/replications", "#/rules", "#/nodes", "#/new"]) {
+      for (const hash of ["#/", "#/replications", "#/rules", "#/queue", "#/queue/rep_jobs", "#/nodes", "#/new"]) {
         await go(page, hash);
         await page.waitForNetworkIdle({ idleTime: 300 });
         const unnamed = [];

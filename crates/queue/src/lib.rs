@@ -28,7 +28,7 @@ pub use error::{Error, Result};
 pub use manage::Retried;
 pub use name::TypeName;
 pub use queue::{PREFIX, Queue};
-pub use read::{Following, Listing, Numbers, Run, Shown};
+pub use read::{Failure, Failures, Following, Listing, Numbers, Run, Shown};
 pub use schedules::{CatchUp, Fired, Overlap, Schedule, Scheduled, schedules_type};
 pub use seconds::Seconds;
 pub use settings::{DATA_BYTES_MAX, LimitSetting, RetryPolicy, Right, Roles, Settings};

@@ -39,6 +39,11 @@ impl TypeName {
             .map(|name| Self(name.into()))
     }
 
+    /// The name of a type of the service itself.
+    pub(crate) fn own(ty: &JobType) -> Self {
+        Self(ty.as_str().into())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

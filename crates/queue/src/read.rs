@@ -1,27 +1,29 @@
 //! What readers see of jobs.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{
-    Attempt, Backlog, Counts, Cursor, JobInfo, JobType, Notice, Query, RETURNED, State,
-    Subscription,
+    Attempt, Backlog, Counts, Cursor, JobId, JobInfo, Notice, PAGE_JOBS_MAX, Query, RETURNED,
+    State, Subscription,
 };
 use tokio::time::Instant;
 
 use crate::add::job_id;
 use crate::lines::InLine;
-use crate::name::PREFIX;
 use crate::{Envelope, Error, Queue, Result, Type};
 
-/// Due jobs that are looked at to find the oldest.
-const BACKLOG: usize = 1_000;
+/// Pages of jobs that are read to group failures.
+const FAILURES_PAGES: usize = 5;
 
 /// A job with its history.
 #[derive(Debug, Clone)]
 pub struct Shown {
     pub info: Arc<JobInfo>,
-    pub envelope: Envelope,
+    /// Not of the service's own jobs, which keep secrets there.
+    pub envelope: Option<Envelope>,
     pub runs: Vec<Run>,
 }
 
@@ -49,6 +51,29 @@ pub struct Listing {
 pub struct Numbers {
     pub counts: Counts,
     pub backlog: Backlog,
+}
+
+/// Jobs whose last run failed, by error.
+#[derive(Debug)]
+pub struct Failures {
+    /// The most frequent first.
+    pub groups: Vec<Failure>,
+    /// Jobs that were read.
+    pub jobs: u64,
+    /// Whether these were all.
+    pub complete: bool,
+}
+
+/// Jobs whose last runs ended alike.
+#[derive(Debug)]
+pub struct Failure {
+    /// See [`Run::outcome`] and [`Run::reason`].
+    pub outcome: &'static str,
+    pub reason: Option<String>,
+    pub count: u64,
+    /// The job that failed last.
+    pub example: JobId,
+    pub last_ms: i64,
 }
 
 /// Follows one job.
@@ -85,12 +110,18 @@ impl Queue {
         let id = &job_id(id)?;
         (self.jobs().store())
             .transact("show_job", |tx| async move {
-                let found = self.jobs().get_in(&tx, &ty.ty, id).await?;
-                let (info, data) = found.ok_or(Error::NoJob)?;
+                let (info, envelope) = if ty.is_own() {
+                    let info = self.jobs().info_in(&tx, &ty.ty, id).await?;
+                    (info.ok_or(Error::NoJob)?, None)
+                } else {
+                    let found = self.jobs().get_in(&tx, &ty.ty, id).await?;
+                    let (info, data) = found.ok_or(Error::NoJob)?;
+                    (info, Some(Envelope::decode(data)?))
+                };
                 let runs = self.jobs().history_in(&tx, &ty.ty, id).await?;
                 Ok(Shown {
                     info: Arc::new(info),
-                    envelope: Envelope::decode(data)?,
+                    envelope,
                     runs: runs.iter().map(Run::of).collect(),
                 })
             })
@@ -108,7 +139,7 @@ impl Queue {
     ) -> Result<Listing> {
         let query = Query {
             state,
-            data: with_data,
+            data: with_data && !ty.is_own(),
             ..Query::default()
         };
         let page = self.jobs().list(&ty.ty, &query, after, limit).await?;
@@ -122,28 +153,52 @@ impl Queue {
         })
     }
 
-    /// How many jobs a type has.
-    pub async fn numbers(&self, ty: &Type) -> Result<Numbers> {
-        self.numbers_of(&ty.ty).await
-    }
-
-    async fn numbers_of(&self, ty: &JobType) -> Result<Numbers> {
+    /// How many jobs a type has. Due jobs are counted up to about `due_max`.
+    pub async fn numbers(&self, ty: &Type, due_max: usize) -> Result<Numbers> {
         let now_ms = self.jobs().clock().now_ms();
         Ok(Numbers {
-            counts: self.jobs().counts(ty).await?,
-            backlog: self.jobs().backlog(ty, now_ms, BACKLOG).await?,
+            counts: self.jobs().counts(&ty.ty).await?,
+            backlog: self.jobs().backlog(&ty.ty, now_ms, due_max).await?,
         })
     }
 
-    /// The service's own types.
-    pub async fn own_types(&self) -> Result<Vec<(String, Numbers)>> {
-        let mut own = Vec::new();
-        for ty in self.jobs().types().await?.into_keys() {
-            if !ty.as_str().starts_with(PREFIX) {
-                own.push((ty.as_str().to_owned(), self.numbers_of(&ty).await?));
+    /// The first jobs in a state whose last run failed, by error.
+    pub async fn failures(&self, ty: &Type, state: State) -> Result<Failures> {
+        let (mut groups, mut jobs, mut cursor) = (HashMap::new(), 0, None);
+        for _ in 0..FAILURES_PAGES {
+            let page = (self.list(ty, Some(state), false, cursor.as_ref(), PAGE_JOBS_MAX)).await?;
+            jobs += page.jobs.len() as u64;
+            for (info, _) in page.jobs {
+                let run = info.last.as_ref().map(Run::of);
+                let failed = run.and_then(|run| Some((run.outcome?, run.reason, run.end_ms?)));
+                let Some((outcome @ ("failed" | "silent"), reason, end_ms)) = failed else {
+                    continue;
+                };
+                let group = groups.entry((outcome, reason.clone()));
+                let group: &mut Failure = group.or_insert_with(|| Failure {
+                    outcome,
+                    reason,
+                    count: 0,
+                    example: info.id.clone(),
+                    last_ms: end_ms,
+                });
+                group.count += 1;
+                if end_ms > group.last_ms {
+                    (group.example, group.last_ms) = (info.id, end_ms);
+                }
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
             }
         }
-        Ok(own)
+        let mut groups: Vec<Failure> = groups.into_values().collect();
+        groups.sort_by_key(|group| (Reverse(group.count), Reverse(group.last_ms)));
+        Ok(Failures {
+            groups,
+            jobs,
+            complete: cursor.is_none(),
+        })
     }
 
     /// Follows a job, from its present state on.

@@ -27,6 +27,13 @@ pub struct Type {
     pub(crate) ty: JobType,
 }
 
+impl Type {
+    /// Whether it is one of the service itself, whose jobs users can only read.
+    pub fn is_own(&self) -> bool {
+        TypeName::of(&self.ty).is_none()
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Row {
     settings: Settings,
@@ -127,21 +134,50 @@ impl Queue {
         Ok(found)
     }
 
-    /// All types, by name.
-    pub async fn types(&self) -> Result<Vec<Type>> {
-        let rows = (self.jobs().store())
+    /// A page of types that are `wanted`, by name; and whether there may be more.
+    pub async fn types(
+        &self,
+        after: Option<&TypeName>,
+        limit: usize,
+        wanted: impl Fn(&Type) -> bool + Sync,
+    ) -> Result<(Vec<Type>, bool)> {
+        let wanted = &wanted;
+        (self.jobs().store())
             .transact("job_types", |tx| async move {
-                let rows = tx
-                    .snapshot()
-                    .get_range(keys::types(), RangeOptions::default());
-                Ok::<_, Error>(rows.collect().await?)
+                let mut range = keys::types();
+                if let Some(after) = after {
+                    range.begin = [&keys::type_row(after)[..], &[0]].concat().into();
+                }
+                let mut rows = (tx.snapshot()).get_range(range, RangeOptions::default());
+                let mut types = Vec::new();
+                while let Some(row) = rows.next().await? {
+                    let Some(name) = keys::type_name(&row.key) else {
+                        continue;
+                    };
+                    let ty = decode(&name, &row.value)?;
+                    if !wanted(&ty) {
+                        continue;
+                    }
+                    if types.len() == limit {
+                        return Ok((types, true));
+                    }
+                    types.push(ty);
+                }
+                Ok((types, false))
             })
-            .await?;
-        let types = rows.into_iter().filter_map(|row| {
-            let name = keys::type_name(&row.key)?;
-            Some(decode(&name, &row.value))
+            .await
+    }
+
+    /// The service's own types. Their jobs can be read only.
+    pub async fn own_types(&self) -> Result<Vec<Type>> {
+        let all = self.jobs().types().await?.into_keys();
+        let own = all.filter(|ty| TypeName::of(ty).is_none()).map(|ty| Type {
+            name: TypeName::own(&ty),
+            settings: Settings::default(),
+            paused: false,
+            ty,
         });
-        types.collect()
+        Ok(own.collect())
     }
 
     /// Stops or resumes giving jobs of a type to workers.

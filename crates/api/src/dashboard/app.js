@@ -5,16 +5,22 @@ import { $, put } from "./lib/dom.js";
 import { listenForKeys } from "./lib/keys.js";
 import { togglePaused } from "./lib/live.js";
 import { parse, show } from "./lib/router.js";
-import { logout, startSession, user } from "./lib/session.js";
+import { isAdmin, logout, startSession, user } from "./lib/session.js";
 import { create } from "./views/create.js";
 import { loginForm } from "./views/login.js";
 import { nodes } from "./views/nodes.js";
 import { overview } from "./views/overview.js";
 import { replicationOfDocument, replicationOfJob } from "./views/replication.js";
 import { replications } from "./views/replications.js";
+import { queueJob } from "./views/queue_job.js";
+import { queueType } from "./views/queue_type.js";
+import { queueTypes } from "./views/queue_types.js";
 import { rules } from "./views/rules.js";
+import { schedules } from "./views/schedules.js";
 
 const LIST = { tab: "replications", make: ({ parameters }) => replications(parameters) };
+const queue = ({ parts: [type, id], parameters }) =>
+  type ? id ? queueJob(type, id) : queueType(type, parameters) : queueTypes(parameters);
 const VIEWS = {
   "": { tab: "overview", make: () => overview() },
   replications: LIST,
@@ -24,6 +30,8 @@ const VIEWS = {
   job: { tab: "replications", make: ({ parts }) => replicationOfJob(...parts) },
   doc: { tab: "replications", make: ({ parts }) => replicationOfDocument(...parts) },
   rules: { tab: "rules", make: ({ parameters }) => rules(parameters) },
+  queue: { tab: "queue", make: queue },
+  schedules: { tab: "queue", make: () => schedules() },
   nodes: { tab: "nodes", make: () => nodes() },
   new: { tab: "new", make: () => create() },
 };
@@ -35,11 +43,15 @@ function showLogin(message) {
 
 function showView(navigated) {
   if (!user()) return;
-  const route = parse(location.hash);
-  const { tab, make } = Object.hasOwn(VIEWS, route.name) ? VIEWS[route.name] : VIEWS[""];
+  const asked = parse(location.hash);
+  // Other views are of administrators.
+  const allowed = isAdmin() ? Object.hasOwn(VIEWS, asked.name) : asked.name === "queue";
+  const route = allowed ? asked : parse(isAdmin() ? "" : "queue");
+  const { tab, make } = VIEWS[route.name];
   put($("user"), user());
   $("bar").hidden = false;
   for (const link of document.querySelectorAll("[data-view]")) {
+    link.hidden = !isAdmin() && link.dataset.view !== "queue";
     if (link.dataset.view === tab) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }

@@ -10,6 +10,7 @@ mod working;
 
 use std::sync::Arc;
 
+use http::Method;
 use jiff::Timestamp;
 use queue::{Raw, Type, TypeName};
 use serde::de::DeserializeOwned;
@@ -23,11 +24,18 @@ use crate::route::{JobPart, QueueRoute, TypePart};
 pub(crate) async fn answer(call: &mut Call, route: &QueueRoute) -> Result<Reply, Error> {
     match route {
         QueueRoute::Types => types::list(call).await,
+        QueueRoute::Type(ty) if matches!(call.method, Method::GET | Method::HEAD) => {
+            reading::list(call, &*find_any(call, ty).await?).await
+        }
         QueueRoute::Type(ty) => types::of_type(call, &name(ty)?).await,
         QueueRoute::Part(ty, part) => {
-            let ty = find(call, ty).await?;
+            let ty = match part {
+                TypePart::Info | TypePart::Failures => find_any(call, ty).await?,
+                _ => find(call, ty).await?,
+            };
             match part {
                 TypePart::Info => types::info(call, &ty).await,
+                TypePart::Failures => reading::failures(call, &ty).await,
                 TypePart::Claim => working::claim(call, &ty).await,
                 TypePart::Beat => working::beat(call, &ty).await,
                 TypePart::Finish => working::finish(call, &ty).await,
@@ -37,7 +45,10 @@ pub(crate) async fn answer(call: &mut Call, route: &QueueRoute) -> Result<Reply,
                 TypePart::Feed => feed::feed(call, &ty).await,
             }
         }
-        QueueRoute::Job(ty, id) => reading::job(call, &*find(call, ty).await?, id).await,
+        QueueRoute::Job(ty, id) if call.method == Method::DELETE => {
+            reading::remove(call, &*find(call, ty).await?, id).await
+        }
+        QueueRoute::Job(ty, id) => reading::job(call, &*find_any(call, ty).await?, id).await,
         QueueRoute::JobPart(ty, id, JobPart::Wait) => {
             reading::wait(call, &*find(call, ty).await?, id).await
         }
@@ -55,6 +66,17 @@ fn name(ty: &str) -> Result<TypeName, Error> {
 
 async fn find(call: &Call, ty: &str) -> Result<Arc<Type>, Error> {
     Ok(call.shared.queue.find(&name(ty)?).await?)
+}
+
+/// Also one of the service itself, whose jobs administrators may read.
+async fn find_any(call: &Call, ty: &str) -> Result<Arc<Type>, Error> {
+    let missing = match find(call, ty).await {
+        Err(error) if call.caller().is_admin() => error,
+        found => return found,
+    };
+    let own = call.shared.queue.own_types().await?;
+    let found = own.into_iter().find(|own| own.name.as_str() == ty);
+    found.map(Arc::new).ok_or(missing)
 }
 
 /// Reads the JSON of the body; what is unknown in it is named.

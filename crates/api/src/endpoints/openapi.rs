@@ -51,7 +51,7 @@ const TABLE: &str = "\
 /_scheduler/docs                      | get                 | Replication documents and their states               | DOCS
 /_scheduler/docs/{replicator}         | get                 | Replication documents of a database and their states | DOCS
 /_scheduler/docs/{replicator}/{docid} | get                 | State of a replication document                      |
-/_jobs                                | get                 | Types of jobs, with their settings and numbers       |
+/_jobs                                | get                 | Types of jobs, with their settings and numbers       | q limit after
 /_jobs/{type}                         | get put post        | Jobs of a type; its settings; new jobs               | state limit after data
 /_jobs/{type}/_type                   | get                 | One type of jobs                                     |
 /_jobs/{type}/_claim                  | post                | Claim jobs                                           |
@@ -61,6 +61,7 @@ const TABLE: &str = "\
 /_jobs/{type}/_pause                  | post                | Stop giving jobs to workers                          |
 /_jobs/{type}/_resume                 | post                | Give jobs to workers again                           |
 /_jobs/{type}/_feed                   | get                 | Changes of jobs, as server-sent events               | ids
+/_jobs/{type}/_failures               | get                 | Failed jobs of a type, grouped by error              | state
 /_jobs/{type}/{id}                    | get delete          | One job                                              |
 /_jobs/{type}/{id}/_wait              | get                 | One job, once it is finished or dead                 | timeout_sec
 /_jobs/{type}/{id}/_retry             | post                | Retry a dead job                                     |

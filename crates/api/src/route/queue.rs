@@ -31,6 +31,8 @@ pub enum TypePart {
     Pause,
     Resume,
     Feed,
+    /// Failed jobs by error.
+    Failures,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +55,7 @@ impl QueueRoute {
             [ty, "_pause"] => part(ty, TypePart::Pause),
             [ty, "_resume"] => part(ty, TypePart::Resume),
             [ty, "_feed"] => part(ty, TypePart::Feed),
+            [ty, "_failures"] => part(ty, TypePart::Failures),
             [_, id] if id.starts_with('_') => return Err(Error::not_found("missing")),
             [ty, id] => Self::Job(ty.to_owned(), id.to_owned()),
             [ty, id, "_wait"] => Self::JobPart(ty.to_owned(), id.to_owned(), JobPart::Wait),
@@ -95,7 +98,7 @@ impl QueueRoute {
             | Self::JobPart(_, _, JobPart::Retry) => Access::Admin,
             Self::Type(_)
             | Self::Job(..)
-            | Self::Part(_, TypePart::Info | TypePart::Feed)
+            | Self::Part(_, TypePart::Info | TypePart::Feed | TypePart::Failures)
             | Self::JobPart(_, _, JobPart::Wait) => Access::Type(Right::Read),
         }
     }

@@ -22,8 +22,8 @@ export function query(parameters) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-// `login` is a name and a password for this request alone, in place of the session.
-export async function request(url, { method = "GET", json, signal, login } = {}) {
+// `parse` reads the text of the response. `login` is a name and a password for this request alone, in place of the session.
+export async function request(url, { method = "GET", json, signal, login, parse = JSON.parse } = {}) {
   const headers = { accept: "application/json" };
   if (login) headers.authorization = `Basic ${btoa(String.fromCharCode(...new TextEncoder().encode(login.join(":"))))}`;
   if (json !== undefined) headers["content-type"] = "application/json";
@@ -37,7 +37,7 @@ export async function request(url, { method = "GET", json, signal, login } = {})
     if (signal?.aborted) throw error;
     throw new ApiError(0, "unreachable", `No response from ${API.host}`);
   }
-  const answer = await response.json().catch(() => null);
+  const answer = await response.text().then((text) => parse(text)).catch(() => null);
   if (response.ok) return answer;
   // A 401 of _session itself means a wrong password.
   if (response.status === 401 && url !== "_session" && !login) onUnauthorized();

@@ -98,7 +98,7 @@ function startOf({ started_from: from, start_seq: seq }) {
   return from === "none" ? "the beginning" : `${from ?? "sequence"} ${JSON.stringify(seq)}`;
 }
 
-function pair([label]) {
+export function pair([label]) {
   const value = el("dd");
   return { node: el("div", {}, el("dt", {}, label), value), update: ([, text]) => put(value, text) };
 }

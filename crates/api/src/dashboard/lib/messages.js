@@ -35,7 +35,7 @@ export function confirmed(title, text, yes, no = "Cancel") {
   put($("confirm-text"), text);
   put($("confirm-yes"), yes);
   put($("confirm-no"), no);
-  $("confirm-yes").classList.toggle("danger", /^(Delete|Cancel)/.test(yes));
+  $("confirm-yes").classList.toggle("danger", /^(Delete|Cancel|Remove)/.test(yes));
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {

@@ -6,6 +6,7 @@ import { el, keyed, put, use } from "../lib/dom.js";
 import { count, number } from "../lib/format.js";
 import { poll } from "../lib/live.js";
 import { act, confirmed, toast } from "../lib/messages.js";
+import { pager } from "../lib/pager.js";
 import { actOn, consequence, stateOf, STATES } from "../lib/replications.js";
 import { COLUMNS, replicationRow } from "../lib/row.js";
 
@@ -30,11 +31,12 @@ export function replications(parameters) {
     q: text("q"), database: text("database"), cause: text("cause"), states: text("states").split(",").filter(Boolean),
     sort: text("sort") || "state", descending: text("descending") === "true",
   };
-  const parts = { view, filter, pages: [undefined], chosen: new Map(), everything: false, page: null };
+  const parts = { view, filter, chosen: new Map(), everything: false, page: null };
 
+  parts.pager = pager(view, () => parts.rows.now());
   parts.rows = poll(POLL_MS, async (signal) => {
     const parameters = { ...asked(filter), sort: filter.sort, descending: filter.descending || "" };
-    const url = `_scheduler/replications${query({ ...parameters, limit: PAGE_ROWS, bookmark: parts.pages.at(-1) })}`;
+    const url = `_scheduler/replications${query({ ...parameters, limit: PAGE_ROWS, bookmark: parts.pager.cursor() })}`;
     parts.page = await request(url, { signal });
     showPage(parts);
   }, (error) => say(view, `Cannot list replications. ${explain(error)}`));
@@ -42,22 +44,14 @@ export function replications(parameters) {
   makeHead(parts);
   makeFilters(parts);
   makeBulk(parts);
-  view.next.addEventListener("click", () => turn(parts, () => parts.page?.bookmark && parts.pages.push(parts.page.bookmark)));
-  view.previous.addEventListener("click", () => turn(parts, () => parts.pages.length > 1 && parts.pages.pop()));
   return { title: "Replications", root: view.root };
 }
 
 const asked = ({ q, database, cause, states }) => ({ q, database, cause, states: states.join(",") });
 
-function turn({ rows }, pageChange) {
-  pageChange();
-  rows.now();
-  scrollTo({ top: 0 });
-}
-
 function changed(parts) {
-  const { filter, pages, rows, chosen } = parts;
-  pages.length = 1;
+  const { filter, rows, chosen } = parts;
+  parts.pager.first();
   chosen.clear();
   parts.everything = false;
   const order = filter.sort === "state" && !filter.descending ? {} : { sort: filter.sort, descending: filter.descending || "" };
@@ -74,7 +68,7 @@ function say(view, text) {
 }
 
 function showPage(parts) {
-  const { view, page, pages, filter } = parts;
+  const { view, page, filter } = parts;
   const { total_rows: total, matching, replications: items } = page;
   put(view.total, matching === total ? number(total) : `${number(matching)} of ${number(total)}`);
   view.incomplete.hidden = page.complete;
@@ -87,10 +81,7 @@ function showPage(parts) {
     chip.hidden = !page.states[chip.dataset.state] && !filter.states.includes(chip.dataset.state);
   }
   fillDatabases(view.database, filter.database, page.databases);
-  view.previous.disabled = pages.length === 1;
-  view.next.disabled = !page.bookmark;
-  view.pager.hidden = pages.length === 1 && !page.bookmark;
-  put(view.page, `Page ${pages.length}`);
+  parts.pager.show(page.bookmark);
   showChosen(parts);
 }
 

@@ -11,8 +11,6 @@ const POLL_MS = 4000;
 const RULES_MAX = 200;
 const CALLS_MAX = 50;
 const TYPES = ["replicator", "on_change"];
-// The colour of a delivery's state is that of a replication's.
-const COLOURS = { delivered: "completed", dead: "failed" };
 
 export function rules(parameters) {
   const view = use("t-rules");
@@ -62,7 +60,7 @@ function bare(side) {
 const cell = (label, ...children) => el("td", { "data-label": label }, ...children);
 
 function badgeOf(node, state) {
-  node.className = `badge ${COLOURS[state] ?? state}`;
+  node.className = `badge ${state}`;
   put(node, state);
 }
 

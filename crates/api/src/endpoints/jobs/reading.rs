@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
-use http::Method;
 use jobs::{Cursor, JobInfo, State};
-use queue::{Envelope, Raw, Run, Shown, Type, WAIT_MAX};
+use queue::{Envelope, Failures, Raw, Run, Shown, Type, WAIT_MAX};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{or_null, time};
 use crate::Error;
@@ -17,6 +16,8 @@ use crate::reply::{self, Reply};
 
 const LIMIT: u64 = 100;
 const LIMIT_MAX: u64 = 1_000;
+/// Errors that are told apart.
+const FAILURES_MAX: usize = 100;
 /// How long `_wait` waits unless told.
 const WAIT_SEC: u64 = 30;
 const STATES: [(&str, State); 4] = [
@@ -32,6 +33,7 @@ struct Row<'a> {
     id: String,
     #[serde(rename = "type")]
     ty: &'a str,
+    internal: bool,
     state: &'static str,
     due: String,
     created: String,
@@ -103,6 +105,7 @@ impl<'a> Row<'a> {
         Self {
             id: text(info),
             ty: ty.name.as_str(),
+            internal: ty.is_own(),
             state: state_name(info.state),
             // 0 is as soon as possible.
             due: time(if info.due_ms <= 0 {
@@ -149,11 +152,39 @@ pub(super) fn state(name: &str) -> Result<State, Error> {
 
 pub(super) async fn job(call: &Call, ty: &Type, id: &str) -> Result<Reply, Error> {
     call.allow("DELETE,GET,HEAD")?;
-    if call.method == Method::DELETE {
-        call.shared.queue.remove(ty, id).await?;
-        return Ok(reply::ok(&json!({"ok": true})));
-    }
     show(call, ty, id).await
+}
+
+pub(super) async fn remove(call: &Call, ty: &Type, id: &str) -> Result<Reply, Error> {
+    call.shared.queue.remove(ty, id).await?;
+    Ok(reply::ok(&json!({"ok": true})))
+}
+
+/// Jobs whose last run failed, by error.
+pub(super) async fn failures(call: &Call, ty: &Type) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let of = (call.query.get("state")).filter(|text| !text.is_empty());
+    let of = of.map_or(Ok(State::Dead), state)?;
+    let Failures {
+        mut groups,
+        jobs,
+        complete,
+    } = call.shared.queue.failures(ty, of).await?;
+    let others = groups.len().saturating_sub(FAILURES_MAX);
+    groups.truncate(FAILURES_MAX);
+    let rows = groups.into_iter().map(|group| {
+        json!({
+            "error": group.reason,
+            "outcome": group.outcome,
+            "count": group.count,
+            "last": time(group.last_ms),
+            "example": String::from_utf8_lossy(group.example.as_bytes()),
+        })
+    });
+    let rows: Vec<Value> = rows.collect();
+    Ok(reply::ok(&json!({
+        "failures": rows, "other_errors": others, "jobs_read": jobs, "complete": complete,
+    })))
 }
 
 async fn show(call: &Call, ty: &Type, id: &str) -> Result<Reply, Error> {
@@ -171,7 +202,7 @@ async fn show(call: &Call, ty: &Type, id: &str) -> Result<Reply, Error> {
     });
     Ok(reply::ok(&Row {
         attempts: Some(attempts.collect()),
-        ..Row::new(ty, &info, Some(envelope))
+        ..Row::new(ty, &info, envelope)
     }))
 }
 

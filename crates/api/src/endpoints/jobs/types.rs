@@ -1,5 +1,6 @@
 //! Types: their settings, their numbers, adding jobs, and what operators do to all jobs of a type.
 
+use futures::future::try_join_all;
 use http::{HeaderName, Method, StatusCode};
 use jobs::State;
 use queue::{IDS_MAX, NewJob, Numbers, Settings, Type, TypeName};
@@ -14,37 +15,54 @@ use crate::{Error, access};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const KEY_BYTES_MAX: usize = 256;
+/// Types per page.
+const TYPES_MAX: usize = 1_000;
+/// Due jobs that are counted.
+const DUE_MAX: usize = 1_000;
+/// Due jobs that are counted for each of many types.
+const LISTED_DUE_MAX: usize = 100;
+/// Types whose numbers are read at the same time.
+const READERS: usize = 8;
 
+/// Types that the caller may read, by name; for administrators the service's own on the last page.
 pub(super) async fn list(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let (queue, caller) = (&call.shared.queue, call.caller());
-    let mut types = Vec::new();
-    for ty in queue.types().await? {
-        if access::reads(call, &ty) {
-            types.push(shown(&ty, queue.numbers(&ty).await?));
-        }
+    let text = |name| call.query.get(name).filter(|text| !text.is_empty());
+    let after = text("after").map(TypeName::new).transpose();
+    let after = after.map_err(|_| Error::query("`after` must be `next` of an earlier response"))?;
+    let limit = (call.query.number("limit")?).unwrap_or(TYPES_MAX as u64);
+    let limit = usize::try_from(limit).map_or(TYPES_MAX, |limit| limit.clamp(1, TYPES_MAX));
+    let part = text("q").unwrap_or_default();
+    let is_named = |ty: &Type| ty.name.as_str().contains(part);
+    let wanted = |ty: &Type| is_named(ty) && access::reads(call, ty);
+    let (mut types, more) = queue.types(after.as_ref(), limit, wanted).await?;
+    let last = types.last().filter(|_| more);
+    let next = last.map(|last| last.name.as_str().to_owned());
+    if caller.is_admin() && !more {
+        types.extend(queue.own_types().await?.into_iter().filter(is_named));
     }
-    if caller.is_admin() {
-        for (name, numbers) in queue.own_types().await? {
-            let mut row = json!({"type": name, "internal": true});
-            add_numbers(&mut row, numbers);
-            types.push(row);
-        }
+    let mut rows: Vec<Value> = Vec::new();
+    for some in types.chunks(READERS) {
+        let numbers = some.iter().map(|ty| queue.numbers(ty, LISTED_DUE_MAX));
+        let numbers = try_join_all(numbers).await?;
+        rows.extend(
+            some.iter()
+                .zip(numbers)
+                .map(|(ty, numbers)| shown(ty, numbers)),
+        );
     }
-    Ok(reply::ok(&json!({"types": types})))
+    Ok(reply::ok(&json!({"types": rows, "next": next})))
 }
 
-/// `/_jobs/{type}`
+/// `/_jobs/{type}`, besides its listing.
 pub(super) async fn of_type(call: &mut Call, name: &TypeName) -> Result<Reply, Error> {
     call.allow("GET,HEAD,POST,PUT")?;
     if call.method == Method::PUT {
         return put(call, name).await;
     }
     let ty = call.shared.queue.find(name).await?;
-    match call.method {
-        Method::POST => add(call, &ty).await,
-        _ => reading::list(call, &ty).await,
-    }
+    add(call, &ty).await
 }
 
 async fn put(call: &mut Call, name: &TypeName) -> Result<Reply, Error> {
@@ -143,22 +161,16 @@ fn parse_jobs(text: &str) -> Result<(New, bool), Error> {
 
 pub(super) async fn info(call: &Call, ty: &Type) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
-    let numbers = call.shared.queue.numbers(ty).await?;
+    let numbers = call.shared.queue.numbers(ty, DUE_MAX).await?;
     Ok(reply::ok(&shown(ty, numbers)))
 }
 
 fn shown(ty: &Type, numbers: Numbers) -> Value {
-    let mut row = json!({
-        "type": ty.name.as_str(),
-        "internal": false,
-        "settings": ty.settings,
-        "paused": ty.paused,
-    });
-    add_numbers(&mut row, numbers);
-    row
-}
-
-fn add_numbers(row: &mut Value, numbers: Numbers) {
+    let mut row = json!({"type": ty.name.as_str(), "internal": ty.is_own()});
+    if !ty.is_own() {
+        row["settings"] = json!(ty.settings);
+        row["paused"] = ty.paused.into();
+    }
     let Numbers { counts, backlog } = numbers;
     row["counts"] = json!({
         "pending": counts.pending, "running": counts.running, "finished": counts.finished, "dead": counts.dead,
@@ -171,6 +183,7 @@ fn add_numbers(row: &mut Value, numbers: Numbers) {
     row["due"] = backlog.due.into();
     row["waiting_for_limits"] = backlog.held.into();
     row["oldest_due"] = backlog.oldest_due_ms.map(time).into();
+    row
 }
 
 #[derive(Deserialize)]
