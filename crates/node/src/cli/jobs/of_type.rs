@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_job_is_described_with_its_attempts() {
         let job = json!({
-            "id": "a", "data": {"b": 1},
+            "data": {"b": 1}, "id": "a",
             "attempts": [
                 {"worker": "w", "start": "T", "outcome": "failed", "reason": "no route"},
                 {"worker": "v", "start": "U", "outcome": null, "reason": null},
