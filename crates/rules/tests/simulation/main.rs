@@ -109,8 +109,8 @@ mod planted {
 
     use super::campaign;
 
-    /// How many seeds a bug may survive.
-    const SEEDS: u64 = 60;
+    /// How many seeds a bug may survive: one of the first 30 usually finds it, but runs of a seed are not quite equal.
+    const SEEDS: u64 = 300;
 
     macro_rules! planted {
         ($($test:ident: $bug:ident,)*) => {
