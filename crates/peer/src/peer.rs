@@ -266,6 +266,16 @@ impl Peer {
         Ok(())
     }
 
+    /// A database's security object.
+    ///
+    /// # Errors
+    /// The database does not exist.
+    pub fn security(&self, database: &str) -> Result<Value, Error> {
+        let state = self.server.database(database)?;
+        let json = &state.read().security.json;
+        Ok(serde_json::from_str(json).unwrap_or_default())
+    }
+
     /// Sets how many revisions of a branch are kept.
     ///
     /// # Errors
