@@ -14,8 +14,8 @@ use clap::{Args, Parser, Subcommand};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, Refused, Target};
-use crate::event;
+use crate::config::{Config, Contents, Refused, Target};
+use crate::event::{self, Event};
 use crate::mirrors::{Mirrors, When};
 use crate::project::Project;
 use crate::refs::Refs;
@@ -105,23 +105,16 @@ struct Guard {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Command::Guard(Guard {
-        silence_ms,
-        program,
-    }) = cli.command
-    {
-        return guard::run(Duration::from_millis(silence_ms), &program);
+    if let Command::Guard(guard) = cli.command {
+        return guard::run(Duration::from_millis(guard.silence_ms), &guard.program);
     }
-    let level = EnvFilter::try_new(&cli.log_level);
-    let Ok(level) = level else {
-        eprintln!(
-            "davenport-git: --log-level is {:?}; give a level like info or debug",
-            cli.log_level
-        );
+    let level = &cli.log_level;
+    let Ok(filter) = EnvFilter::try_new(level) else {
+        eprintln!("davenport-git: --log-level is {level:?}; give a level like info or debug");
         return ExitCode::from(USAGE);
     };
     tracing_subscriber::fmt()
-        .with_env_filter(level)
+        .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
@@ -150,16 +143,13 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }) => {
             let project = usable(Project::new(&project))?;
             // Git's names are bytes. One that is no text cannot be stored, but goes with all.
-            let refs: Option<Vec<String>> = refs
-                .into_iter()
-                .map(|name| name.into_string().ok())
-                .collect();
-            let refs = match refs {
+            let refs = refs.into_iter().map(|name| name.into_string().ok());
+            let refs = match refs.collect::<Option<Vec<_>>>() {
                 Some(refs) if !refs.is_empty() => usable(event::named(refs))?,
                 _ => Refs::all(),
             };
             let (mirrors, config) = shared.open().await?;
-            notify(&mirrors, &config, &project, &refs).await?;
+            notify(&mirrors, &config, &Event { project, refs }).await?;
         }
         Command::Events(shared) => events(&shared).await?,
         Command::Start(command) => return command.run().await,
@@ -185,20 +175,14 @@ impl Shared {
     }
 }
 
-async fn notify(
-    mirrors: &Mirrors,
-    config: &Config,
-    project: &Project,
-    refs: &Refs,
-) -> anyhow::Result<()> {
-    let targets: Vec<Target> = config.targets(project).collect();
+async fn notify(mirrors: &Mirrors, config: &Config, event: &Event) -> anyhow::Result<()> {
+    let targets: Vec<Target> = config.targets(&event.project).collect();
     if targets.is_empty() {
-        tracing::info!(project = project.as_str(), "no remote has this project");
+        let project = event.project.as_str();
+        tracing::info!(project, "no remote has this project");
     }
-    mirrors
-        .notify(&targets, refs, When::Delayed)
-        .await
-        .context("cannot write to the store")
+    let notified = mirrors.notify(&targets, &event.refs, When::Delayed).await;
+    notified.context("cannot write to the store")
 }
 
 /// Reads events until the end. What is not an event about refs is skipped.
@@ -206,28 +190,23 @@ async fn events(shared: &Shared) -> anyhow::Result<()> {
     let (mirrors, mut config) = shared.open().await?;
     let mut read = crate::config::contents(&shared.config);
     let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
-    while let Some(line) = lines
-        .next_segment()
-        .await
-        .context("cannot read standard input")?
-    {
+    loop {
+        let line = lines.next_segment().await;
+        let Some(line) = line.context("cannot read standard input")? else {
+            return Ok(());
+        };
         reload(&shared.config, &mut read, &mut config);
         match event::parse(&line) {
-            Ok(Some(event)) => notify(&mirrors, &config, &event.project, &event.refs).await?,
+            Ok(Some(event)) => notify(&mirrors, &config, &event).await?,
             Ok(None) => {}
             Err(reason) => tracing::warn!(reason, "skipped an event"),
         }
     }
-    Ok(())
 }
 
 /// Reads a configuration again that has changed, and keeps the old one if the new one cannot be used. False if nothing
 /// has changed.
-pub(crate) fn reload(
-    path: &Path,
-    read: &mut Vec<(PathBuf, Option<Vec<u8>>)>,
-    config: &mut Config,
-) -> bool {
+pub(crate) fn reload(path: &Path, read: &mut Contents, config: &mut Config) -> bool {
     let contents = crate::config::contents(path);
     if !config.auto_reload || contents == *read {
         return false;
@@ -249,16 +228,19 @@ pub(crate) fn reload(
 impl Queue {
     async fn run(self) -> anyhow::Result<()> {
         let mirrors = Mirrors::open(&self.store).await?;
-        let rows = show::rows(&mirrors, self.all)
-            .await
-            .context("cannot read the store")?;
+        let rows = show::rows(&mirrors, self.all).await;
+        let rows = rows.context("cannot read the store")?;
         let text = if self.json {
-            serde_json::to_string_pretty(&serde_json::json!({"queue": rows}))? + "\n"
+            serde_json::to_string_pretty(&serde_json::json!({"queue": rows}))?
         } else {
             show::table(&rows, mirrors.jobs().clock().now_ms())
         };
-        // The reader may have closed its end.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        text.lines().for_each(println);
         Ok(())
     }
+}
+
+pub(crate) fn println(text: &str) {
+    // The reader may have closed its end.
+    let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -75,6 +75,26 @@ pub(crate) struct Config {
     pub(crate) auto_reload: bool,
 }
 
+/// Settings that keep refs from being published, and what to do instead. Without them, all would be.
+const WITHHOLDS: [(&str, &str); 4] = [
+    (
+        "authgroup",
+        "accounts of Gerrit are unknown here; remove it, and choose what is pushed with projects and push",
+    ),
+    (
+        "excludedrefspattern",
+        "give a refspec instead, as in `push = ^refs/changes/*`",
+    ),
+    (
+        "replicatepermissions",
+        "give `push = ^refs/meta/config` instead",
+    ),
+    (
+        "replicatenotedbmetarefs",
+        "give `push = ^refs/changes/*/meta` and the like instead",
+    ),
+];
+
 /// Settings of Gerrit for all remotes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Defaults {
@@ -97,9 +117,9 @@ impl Config {
             let mut names: Vec<&str> = Vec::new();
             let remotes = |entry: &&Entry| entry.section == "remote";
             for entry in main.entries.iter().filter(remotes) {
-                let Some(name) = entry.subsection.as_deref() else {
-                    return Err(main.refuse_value(entry, "name the section, as in [remote \"eu\"]"));
-                };
+                let help = "name the section, as in [remote \"eu\"]";
+                let name = entry.subsection.as_deref();
+                let name = name.ok_or_else(|| main.refuse_value(entry, help))?;
                 if !names.contains(&name) {
                     names.push(name);
                 }
@@ -144,9 +164,8 @@ impl Config {
 
     /// Where a project is pushed to.
     pub(crate) fn targets<'a>(&'a self, project: &'a Project) -> impl Iterator<Item = Target<'a>> {
-        self.remotes
-            .iter()
-            .flat_map(|remote| remote.targets(project))
+        let remotes = self.remotes.iter();
+        remotes.flat_map(|remote| remote.targets(project))
     }
 }
 
@@ -196,16 +215,12 @@ impl Remote {
     fn set(&mut self, file: &File, entry: &Entry) -> Result<bool, Refused> {
         let text = entry.value.as_deref().unwrap_or_default();
         let refuse = |reason: &str| file.refuse_value(entry, reason);
+        let pattern = || Pattern::parse(text).map_err(|error| refuse(&error));
         match entry.key.as_str() {
             "url" => self.urls.push(Template::parse(text).map_err(refuse)?),
             "push" => self.push.push(Refspec::parse(text).map_err(refuse)?),
-            "projects" => self
-                .projects
-                .push(Pattern::parse(text).map_err(|error| refuse(&error))?),
-            "excludeprojects" => {
-                self.exclude
-                    .push(Pattern::parse(text).map_err(|error| refuse(&error))?);
-            }
+            "projects" => self.projects.push(pattern()?),
+            "excludeprojects" => self.exclude.push(pattern()?),
             "threads" => {
                 self.threads = number(file, entry)?;
                 if !(1..=jobs::LIMIT_SLOTS_MAX).contains(&self.threads) {
@@ -233,27 +248,12 @@ impl Remote {
                     _ => return Err(refuse("give slash, dash, underscore or basenameOnly")),
                 };
             }
-            // Without these, refs would be published that Gerrit keeps back.
-            "authgroup" => {
-                return Err(refuse(
-                    "accounts of Gerrit are unknown here; remove it, and choose what is pushed with projects and push",
-                ));
-            }
-            "excludedrefspattern" => {
-                return Err(refuse(
-                    "give a refspec instead, as in `push = ^refs/changes/*`",
-                ));
-            }
-            "replicatepermissions" if !boolean(file, entry)? => {
-                return Err(refuse("give `push = ^refs/meta/config` instead"));
-            }
-            "replicatenotedbmetarefs" if !boolean(file, entry)? => {
-                return Err(refuse(
-                    "give `push = ^refs/changes/*/meta` and the like instead",
-                ));
-            }
-            "replicatepermissions" | "replicatenotedbmetarefs" => {}
-            _ => return Ok(false),
+            key => match WITHHOLDS.iter().find(|(withholds, _)| *withholds == key) {
+                None => return Ok(false),
+                // These two do it when they are false.
+                Some(_) if key.starts_with("replicate") && boolean(file, entry)? => {}
+                Some((_, instead)) => return Err(refuse(instead)),
+            },
         }
         Ok(true)
     }
@@ -271,12 +271,9 @@ impl Remote {
             )));
         }
         if self.push.iter().all(|spec| spec.negative) {
-            let all = if defaults.force {
-                "+refs/*:refs/*"
-            } else {
-                "refs/*:refs/*"
-            };
-            self.push.extend(Refspec::parse(all));
+            let force = if defaults.force { "+" } else { "" };
+            self.push
+                .extend(Refspec::parse(&format!("{force}refs/*:refs/*")));
         }
         // Gerrit makes them for itself, and does not replicate them either.
         self.push.extend(Refspec::parse("^refs/cache-automerge/*"));
@@ -287,19 +284,16 @@ impl Remote {
     pub(crate) fn targets<'a>(&'a self, project: &'a Project) -> impl Iterator<Item = Target<'a>> {
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(project));
         let wanted = (self.projects.is_empty() || any(&self.projects)) && !any(&self.exclude);
-        self.urls
-            .iter()
-            .filter(move |_| wanted)
-            .filter_map(move |template| {
-                let url = template.expand(project, self.style);
-                let place = place(&url).ok()?;
-                Some(Target {
-                    remote: self,
-                    project,
-                    url,
-                    place,
-                })
+        let urls = self.urls.iter().filter(move |_| wanted);
+        urls.filter_map(move |template| {
+            let url = template.expand(project, self.style);
+            Some(Target {
+                remote: self,
+                project,
+                place: place(&url).ok()?,
+                url,
             })
+        })
     }
 }
 
@@ -316,15 +310,13 @@ fn single_files(path: &Path) -> Vec<PathBuf> {
     files
 }
 
+pub(crate) type Contents = Vec<(Option<Vec<u8>>, PathBuf)>;
+
 /// The bytes of all files that make up a configuration; when they change, it is read again.
-pub(crate) fn contents(path: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+pub(crate) fn contents(path: &Path) -> Contents {
     let files = [path.to_owned()].into_iter().chain(single_files(path));
-    files
-        .map(|file| {
-            let bytes = std::fs::read(&file).ok();
-            (file, bytes)
-        })
-        .collect()
+    let read = |file: PathBuf| (std::fs::read(&file).ok(), file);
+    files.map(read).collect()
 }
 
 /// Gerrit's 0 is no limit.
@@ -342,11 +334,9 @@ fn boolean(file: &File, entry: &Entry) -> Result<bool, Refused> {
 }
 
 fn number(file: &File, entry: &Entry) -> Result<u32, Refused> {
-    let parsed = entry
-        .value
-        .as_deref()
-        .and_then(|text| text.trim().parse().ok());
-    parsed.ok_or_else(|| file.refuse_value(entry, "give a number"))
+    let text = entry.value.as_deref().unwrap_or_default();
+    let parsed = text.trim().parse();
+    parsed.map_err(|_| file.refuse_value(entry, "give a number"))
 }
 
 fn seconds(file: &File, entry: &Entry) -> Result<Duration, Refused> {

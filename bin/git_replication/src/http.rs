@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::Sha256;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Target};
 use crate::event;
@@ -34,11 +36,19 @@ pub(crate) struct Http {
 impl Http {
     pub(crate) fn router(self) -> Router {
         Router::new()
-            .route("/_up", get(async || axum::Json(json!({"status": "ok"}))))
+            .route("/_up", get(async || Json(json!({"status": "ok"}))))
             .route("/_git/queue", get(queue))
             .route("/_git/events", post(events))
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
             .with_state(self)
+    }
+
+    pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
+        let serving = axum::serve(listener, self.router());
+        let serving = serving.with_graceful_shutdown(stop.cancelled_owned());
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "cannot serve HTTP any more");
+        }
     }
 
     /// The secret itself, or for a body also a signature made with it.
@@ -64,68 +74,61 @@ impl Http {
 
 /// What cannot be made of a text without the secret.
 fn tag(secret: &str, text: &[u8]) -> Vec<u8> {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key may have any length");
-    mac.update(text);
+    let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes());
+    let mac = mac.expect("a key may have any length").chain_update(text);
     mac.finalize().into_bytes().to_vec()
 }
 
-async fn queue(State(http): State<Http>, headers: HeaderMap) -> Response {
-    if !http.is_allowed(&headers, None) {
-        return refuse(
-            StatusCode::UNAUTHORIZED,
-            "unauthorized",
-            "send Authorization: Bearer with the secret",
-        );
-    }
-    match show::rows(&http.mirrors, false).await {
-        Ok(rows) => axum::Json(json!({"queue": rows})).into_response(),
-        Err(error) => unavailable(&error),
+/// Status, error and reason.
+struct Refusal(StatusCode, &'static str, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Self(status, error, reason) = self;
+        (status, Json(json!({"error": error, "reason": reason}))).into_response()
     }
 }
 
-async fn events(State(http): State<Http>, headers: HeaderMap, body: Bytes) -> Response {
-    if !http.is_allowed(&headers, Some(&body)) {
-        return refuse(
-            StatusCode::UNAUTHORIZED,
-            "unauthorized",
-            "sign the body with the secret (X-Hub-Signature-256), or send Authorization: Bearer with it",
-        );
+impl From<jobs::Error> for Refusal {
+    fn from(error: jobs::Error) -> Self {
+        tracing::error!(%error, "cannot answer a request");
+        let reason = "the store cannot be reached; repeat the request".to_owned();
+        Self(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
     }
-    let event = match event::parse(&body) {
-        Ok(Some(event)) => event,
-        Ok(None) => return axum::Json(json!({"ok": true, "targets": 0})).into_response(),
-        Err(reason) => return refuse(StatusCode::BAD_REQUEST, "bad_request", &reason),
+}
+
+fn unauthorized(reason: &str) -> Refusal {
+    Refusal(StatusCode::UNAUTHORIZED, "unauthorized", reason.to_owned())
+}
+
+async fn queue(State(http): State<Http>, headers: HeaderMap) -> Result<Json<Value>, Refusal> {
+    if !http.is_allowed(&headers, None) {
+        return Err(unauthorized("send Authorization: Bearer with the secret"));
+    }
+    Ok(Json(
+        json!({"queue": show::rows(&http.mirrors, false).await?}),
+    ))
+}
+
+async fn events(
+    State(http): State<Http>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Value>), Refusal> {
+    if !http.is_allowed(&headers, Some(&body)) {
+        return Err(unauthorized(
+            "sign the body with the secret (X-Hub-Signature-256), or send Authorization: Bearer with it",
+        ));
+    }
+    let event = event::parse(&body);
+    let event = event.map_err(|reason| Refusal(StatusCode::BAD_REQUEST, "bad_request", reason))?;
+    let Some(event) = event else {
+        return Ok((StatusCode::OK, Json(json!({"ok": true, "targets": 0}))));
     };
     let config = Arc::clone(&http.config.borrow());
     let targets: Vec<Target> = config.targets(&event.project).collect();
-    match http
-        .mirrors
-        .notify(&targets, &event.refs, When::Delayed)
-        .await
-    {
-        Ok(()) => (
-            StatusCode::ACCEPTED,
-            axum::Json(json!({"ok": true, "targets": targets.len()})),
-        )
-            .into_response(),
-        Err(error) => unavailable(&error),
-    }
-}
-
-fn refuse(status: StatusCode, error: &str, reason: &str) -> Response {
-    (
-        status,
-        axum::Json(json!({"error": error, "reason": reason})),
-    )
-        .into_response()
-}
-
-fn unavailable(error: &jobs::Error) -> Response {
-    tracing::error!(error = %error, "cannot answer a request");
-    refuse(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "unavailable",
-        "the store cannot be reached; repeat the request",
-    )
+    let notified = http.mirrors.notify(&targets, &event.refs, When::Delayed);
+    notified.await?;
+    let answer = json!({"ok": true, "targets": targets.len()});
+    Ok((StatusCode::ACCEPTED, Json(answer)))
 }

@@ -33,14 +33,18 @@ pub(crate) const LOCK_TIMEOUT_SEC: u64 = 30;
 /// Targets that one transaction notifies.
 const TARGETS_MAX: usize = 100;
 /// How long the job of an idle mirror stays, for people to see how its last push ended.
-const IDLE: Duration = Duration::from_hours(24);
+const IDLE_MS: u64 = 24 * 3_600 * 1_000;
 /// Pushes to different targets that became due together start up to this much apart.
-const JITTER_MAX: Duration = Duration::from_secs(1);
+const JITTER_MAX_MS: i64 = 1_000;
 /// While a new configuration reaches one node after the other, events for a new target wait; then it is one that has
 /// been removed.
 const UNKNOWN: Retry = Retry {
     max: Some(10),
     delay: Duration::from_mins(1),
+};
+const NEVER: Retry = Retry {
+    max: Some(0),
+    delay: Duration::ZERO,
 };
 
 /// The data of a job. It has no URL, which may have credentials.
@@ -86,16 +90,9 @@ impl Mirrors {
     pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
         let store = Store::open(url).await;
         let store = store.with_context(|| format!("cannot open the store {url}; check --store"))?;
-        Ok(Self::new(Jobs::new(
-            store,
-            Clock::system(),
-            Entropy::from_os(),
-        )))
-    }
-
-    pub(crate) fn new(jobs: Jobs) -> Self {
-        let ty = JobType::new("git").expect("the name is short");
-        Self { jobs, ty }
+        let jobs = Jobs::new(store, Clock::system(), Entropy::from_os());
+        let ty = JobType::new("git")?;
+        Ok(Self { jobs, ty })
     }
 
     pub(crate) fn jobs(&self) -> &Jobs {
@@ -107,16 +104,14 @@ impl Mirrors {
     }
 
     /// Makes the type known: with another timeout, or with any if it is new.
-    pub(crate) async fn register(&self, timeout: Option<Duration>) -> jobs::Result<()> {
+    pub(crate) async fn register(&self, timeout_sec: Option<u64>) -> jobs::Result<()> {
         let known = self.jobs.type_config(&self.ty).await?;
-        let default = Duration::from_secs(LOCK_TIMEOUT_SEC);
-        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let config = TypeConfig {
-            retention_ms: Some(ms(IDLE)),
-            ..TypeConfig::new(ms(timeout.unwrap_or(default)))
+            retention_ms: Some(IDLE_MS),
+            ..TypeConfig::new(1_000 * timeout_sec.unwrap_or(LOCK_TIMEOUT_SEC))
         };
         match known {
-            Some(known) if timeout.is_none() || known == config => Ok(()),
+            Some(known) if timeout_sec.is_none() || known == config => Ok(()),
             _ => self.jobs.set_type(&self.ty, config).await,
         }
     }
@@ -124,10 +119,8 @@ impl Mirrors {
     /// Limits the pushes to each remote, over all nodes.
     pub(crate) async fn limit(&self, config: &Config) -> jobs::Result<()> {
         for remote in &config.remotes {
-            let limit = Limit::at_once(remote.threads);
-            self.jobs
-                .set_limit(&self.ty, &pool(&remote.name)?, Some(limit))
-                .await?;
+            let (pool, limit) = (pool(&remote.name)?, Limit::at_once(remote.threads));
+            self.jobs.set_limit(&self.ty, &pool, Some(limit)).await?;
         }
         Ok(())
     }
@@ -141,34 +134,29 @@ impl Mirrors {
     ) -> jobs::Result<()> {
         for targets in targets.chunks(TARGETS_MAX) {
             let op = self.jobs.op();
-            let signals = targets
-                .iter()
-                .map(|target| Self::signal(target, op.now_ms, when));
+            let signals = targets.iter().map(|target| signal(target, op.now_ms, when));
             let signals = &signals.collect::<jobs::Result<Vec<_>>>()?;
             // Each job that a signal leaves alone takes another request, with an id of its own.
             let ops: &Vec<_> = &targets.iter().map(|_| self.jobs.op()).collect();
             let send = self.jobs.store().transact("git_notify", |tx| async move {
                 let mut signals = signals.clone();
-                for (signal, target) in signals.iter_mut().zip(targets) {
-                    self.add_refs(&tx, &signal.add.id, refs).await?;
-                    if when == When::Delayed {
-                        let earliest_ms = self
-                            .reschedule_ms(&tx, target, &signal.add.id, op.now_ms)
-                            .await?;
-                        signal.add.due_ms = signal.add.due_ms.max(earliest_ms);
+                for (Signal { add, .. }, target) in signals.iter_mut().zip(targets) {
+                    let mut arrived = arrived(&tx, &add.id).await?;
+                    if arrived.merge(refs) {
+                        tx.set(&arrived_key(&add.id), &encode(&arrived)?);
+                    }
+                    if when == When::Delayed && self.is_running(&tx, &add.id).await? {
+                        let earliest_ms = op.now_ms + millis(target.remote.reschedule_delay);
+                        add.due_ms = add.due_ms.max(earliest_ms);
                     }
                 }
-                let sent = self
-                    .jobs
-                    .signal_many_in(&tx, &op, &self.ty, &signals)
-                    .await?;
-                for ((signal, added), op) in signals.iter().zip(sent).zip(ops) {
-                    let (id, due) = (&signal.add.id, signal.add.due_ms);
+                let sent = self.jobs.signal_many_in(&tx, &op, &self.ty, &signals);
+                for ((Signal { add, .. }, sent), op) in signals.iter().zip(sent.await?).zip(ops) {
                     // A dead letter is pushed again with the next event.
-                    if added == Added::Ignored || (when == When::Now && added != Added::Created) {
-                        self.jobs
-                            .resubmit_in(&tx, op, &self.ty, id, Some(due), None)
-                            .await?;
+                    if sent == Added::Ignored || (when == When::Now && sent != Added::Created) {
+                        let (due_ms, jobs) = (Some(add.due_ms), &self.jobs);
+                        let asked = jobs.resubmit_in(&tx, op, &self.ty, &add.id, due_ms, None);
+                        asked.await?;
                     }
                 }
                 Ok::<_, jobs::Error>(())
@@ -178,64 +166,9 @@ impl Mirrors {
         Ok(())
     }
 
-    fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> {
-        let mirror = Mirror {
-            remote: target.remote.name.clone(),
-            project: target.project.as_str().to_owned(),
-            place: target.place.clone(),
-            refs: Refs::default(),
-            failed: None,
-        };
-        let due_ms = match when {
-            When::Now => 0,
-            When::Delayed => {
-                // The same for all events of a target, so that a later one does not make it shorter.
-                let jitter = JITTER_MAX.min(target.remote.delay / 10);
-                let jitter = fraction(&target.place, jitter.as_millis().try_into().unwrap_or(0));
-                now_ms + millis(target.remote.delay) + i64::try_from(jitter).unwrap_or(0)
-            }
-        };
-        let place = LimitName::new(format!("target|{}", bounded(lock_of(&target.place))))?;
-        let add = Add::new(id(target)?, encode(&mirror)?)
-            .due_ms(due_ms)
-            // Remotes take turns, however many targets each has.
-            .lane(Lane::of(target.remote.name.as_bytes()))
-            .key(place)
-            .pool(pool(&target.remote.name)?);
-        Ok(Signal::from(add))
-    }
-
-    /// When a mirror that is being pushed now may be pushed again.
-    async fn reschedule_ms(
-        &self,
-        tx: &Transaction,
-        target: &Target<'_>,
-        id: &JobId,
-        now_ms: i64,
-    ) -> jobs::Result<i64> {
-        let delay = target.remote.reschedule_delay;
-        if delay <= target.remote.delay {
-            return Ok(0);
-        }
+    async fn is_running(&self, tx: &Transaction, id: &JobId) -> jobs::Result<bool> {
         let info = self.jobs.info_in(tx, &self.ty, id).await?;
-        let runs = info.is_some_and(|info| info.state == State::Running);
-        Ok(if runs { now_ms + millis(delay) } else { 0 })
-    }
-
-    async fn add_refs(&self, tx: &Transaction, id: &JobId, refs: &Refs) -> jobs::Result<()> {
-        let mut arrived = self.arrived(tx, id).await?;
-        if arrived.merge(refs) {
-            tx.set(&arrived_key(id), &encode(&arrived)?);
-        }
-        Ok(())
-    }
-
-    async fn arrived(&self, tx: &Transaction, id: &JobId) -> jobs::Result<Refs> {
-        let row = tx.get(&arrived_key(id)).await?;
-        // Only a later version could have written something else; then all refs are safe.
-        Ok(row.map_or_else(Refs::default, |row| {
-            serde_json::from_slice(&row).unwrap_or_else(|_| Refs::all())
-        }))
+        Ok(info.is_some_and(|info| info.state == State::Running))
     }
 
     /// What a run is to push: all that has arrived until now, and what earlier ones left.
@@ -243,17 +176,15 @@ impl Mirrors {
         let (op, job) = (self.jobs.op(), task.job());
         let take = self.jobs.store().transact("git_take", |tx| async move {
             // As stored: an earlier try of this transaction may have been committed.
-            let (_, data) =
-                (self.jobs.get_in(&tx, &self.ty, &job.id).await?).ok_or(jobs::Error::Halt)?;
+            let stored = self.jobs.get_in(&tx, &self.ty, &job.id).await?;
+            let (_, data) = stored.ok_or(jobs::Error::Halt)?;
             let mut mirror = decode(&data).unwrap_or_else(|| task.data.clone());
-            let arrived = self.arrived(&tx, &job.id).await?;
+            let arrived = arrived(&tx, &job.id).await?;
             if !arrived.is_empty() {
                 mirror.refs.merge(&arrived);
                 tx.clear(&arrived_key(&job.id));
-                let _ = self
-                    .jobs
-                    .update_in(&tx, &op, job, Some(encode(&mirror)?))
-                    .await?;
+                let data = Some(encode(&mirror)?);
+                let _ = self.jobs.update_in(&tx, &op, job, data).await?;
             }
             Ok(mirror)
         });
@@ -284,10 +215,7 @@ impl Mirrors {
             (None, _) | (_, Class::Unknown) => UNKNOWN,
             (Some(remote), Class::Offline) => remote.retry,
             (Some(remote), Class::Lock) => remote.lock_retry,
-            (Some(remote), _) => Retry {
-                max: Some(0),
-                ..remote.retry
-            },
+            (Some(_), _) => NEVER,
         };
         let given_up = retry.max.is_some_and(|max| failures > max);
         if given_up && class == Class::Unknown {
@@ -304,7 +232,7 @@ impl Mirrors {
         let (op, failed, dead) = (&self.jobs.op(), &failed, &dead);
         let end = self.jobs.store().transact("git_end", |tx| async move {
             // What has arrived has also signalled, so it runs again.
-            let nothing_arrived = self.arrived(&tx, &job.id).await?.is_empty();
+            let nothing_arrived = arrived(&tx, &job.id).await?.is_empty();
             let finish = if nothing_arrived { dead } else { failed };
             let _ = self.jobs.finish_in(&tx, op, job, finish.clone()).await?;
             Ok::<_, jobs::Error>(finish.clone())
@@ -321,21 +249,17 @@ impl Mirrors {
         };
         let (mut found, mut cursor) = (Vec::new(), None);
         loop {
-            let limit = jobs::PAGE_JOBS_MAX;
-            let page = (self.jobs).list(&self.ty, &query, cursor.as_ref(), limit);
+            let page = (self.jobs).list(&self.ty, &query, cursor.as_ref(), jobs::PAGE_JOBS_MAX);
             let page = page.await?;
             for job in page.jobs {
                 let (info, mirror) = (job.info, job.data.as_ref().and_then(decode));
-                let is_idle = info.state == State::Finished;
-                let Some(mirror) = mirror.filter(|_| idle || !is_idle) else {
+                let Some(mirror) = mirror.filter(|_| idle || info.state != State::Finished) else {
                     continue;
                 };
-                // For an idle one, nothing has arrived.
-                let arrived = if is_idle {
-                    Refs::default()
-                } else {
-                    self.arrived_now(&info.id).await?
-                };
+                let (store, id) = (self.jobs.store(), &info.id);
+                let arrived =
+                    store.transact("git_arrived", |tx| async move { arrived(&tx, id).await });
+                let arrived = arrived.await?;
                 found.push(Listed {
                     mirror,
                     info,
@@ -347,16 +271,6 @@ impl Mirrors {
                 return Ok(found);
             }
         }
-    }
-
-    async fn arrived_now(&self, id: &JobId) -> jobs::Result<Refs> {
-        let jobs = &self.jobs;
-        (jobs.store())
-            .transact(
-                "git_arrived",
-                |tx| async move { self.arrived(&tx, id).await },
-            )
-            .await
     }
 
     /// The job of a target.
@@ -374,14 +288,35 @@ fn done(mut mirror: Mirror, reason: Option<String>) -> Result<Finish, Failure> {
     })
 }
 
+fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> {
+    let mirror = Mirror {
+        remote: target.remote.name.clone(),
+        project: target.project.as_str().to_owned(),
+        place: target.place.clone(),
+        refs: Refs::default(),
+        failed: None,
+    };
+    let delay_ms = millis(target.remote.delay);
+    // The same for all events of a target, so that a later one does not make it shorter.
+    let jitter_ms = fraction(&target.place, JITTER_MAX_MS.min(delay_ms / 10));
+    let place = LimitName::new(format!("target|{}", bounded(lock_of(&target.place))))?;
+    let add = Add::new(id(target)?, encode(&mirror)?)
+        .due_ms(match when {
+            When::Now => 0,
+            When::Delayed => now_ms + delay_ms + jitter_ms,
+        })
+        // Remotes take turns, however many targets each has.
+        .lane(Lane::of(target.remote.name.as_bytes()))
+        .key(place)
+        .pool(pool(&target.remote.name)?);
+    Ok(Signal::from(add))
+}
+
 /// Several projects may have one place, as with `remoteNameStyle = basenameOnly`.
 fn id(target: &Target<'_>) -> jobs::Result<JobId> {
     let place = format!("{} {}", target.place, target.project.as_str());
-    JobId::new(format!(
-        "{} {}",
-        bounded(&target.remote.name),
-        bounded(&place)
-    ))
+    let (remote, place) = (bounded(&target.remote.name), bounded(&place));
+    JobId::new(format!("{remote} {place}"))
 }
 
 fn pool(remote: &str) -> jobs::Result<LimitName> {
@@ -390,6 +325,14 @@ fn pool(remote: &str) -> jobs::Result<LimitName> {
 
 fn arrived_key(id: &JobId) -> Vec<u8> {
     tuple::pack(&("git", "refs", id.as_bytes()))
+}
+
+/// The refs that have arrived since a job's last push began.
+async fn arrived(tx: &Transaction, id: &JobId) -> jobs::Result<Refs> {
+    let row = tx.get(&arrived_key(id)).await?;
+    // Only a later version could have written something else; then all refs are safe.
+    let read = |row: Bytes| serde_json::from_slice(&row).unwrap_or_else(|_| Refs::all());
+    Ok(row.map_or_else(Refs::default, read))
 }
 
 fn decode(data: &Bytes) -> Option<Mirror> {
@@ -424,11 +367,7 @@ mod tests {
         let mut mirror = decode(&accepted.data).unwrap();
         for failures in 1..=11 {
             mirror.refs = refs.clone();
-            let outcome = Outcome::Failed {
-                class: Class::Unknown,
-                reason: "unknown".to_owned(),
-                left: refs.clone(),
-            };
+            let outcome = Outcome::failed(Class::Unknown, "unknown", &refs);
             let remote = config.remote("a");
             let end = mirrors.end(&accepted.job, mirror, outcome, remote).await;
             let finish = end.unwrap();

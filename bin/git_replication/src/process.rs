@@ -1,8 +1,8 @@
 //! Runs git below a [guard](crate::guard).
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -38,9 +38,13 @@ const OF_A_REPOSITORY: [&str; 12] = [
     "GIT_WORK_TREE",
 ];
 
-/// Calls `remove` for each variable of the environment that names a repository.
-pub(crate) fn without_repository(remove: impl FnMut(&'static str)) {
-    OF_A_REPOSITORY.into_iter().for_each(remove);
+/// A command that takes no repository from the environment.
+pub(crate) fn without_repository(program: impl AsRef<OsStr>) -> std::process::Command {
+    let mut command = std::process::Command::new(program);
+    for variable in OF_A_REPOSITORY {
+        command.env_remove(variable);
+    }
+    command
 }
 
 /// Starts git.
@@ -74,9 +78,7 @@ struct Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let Some(id) = self.id else {
-            return;
-        };
+        let Some(id) = self.id else { return };
         // A git that is killed leaves locks of refs behind. The guard stays until the rest has ended.
         let _ = kill_process_group(id, Signal::TERM);
         let until = Instant::now() + self.grace;
@@ -93,11 +95,12 @@ impl Git {
     /// have ended when that returns.
     pub(crate) async fn run(
         &self,
-        arguments: &[OsString],
+        repository: Option<&Path>,
+        arguments: &[&str],
         wanted: impl Fn(&str) -> bool,
         idle: Option<Duration>,
     ) -> io::Result<Ended> {
-        let mut group = self.spawn(arguments)?;
+        let mut group = self.spawn(repository, arguments)?;
         let child = &mut group.child;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -112,16 +115,17 @@ impl Git {
                 read_messages(stderr, &mut messages, &touch)
             );
         });
-        let ended = tokio::select! {
-            ended = async {
-                tokio::select! {
-                    () = &mut outputs => child.wait().await,
-                    status = child.wait() => {
-                        let _ = timeout(OUTPUT_AFTER, &mut outputs).await;
-                        status
-                    }
+        let exit = async {
+            tokio::select! {
+                () = &mut outputs => child.wait().await,
+                status = child.wait() => {
+                    let _ = timeout(OUTPUT_AFTER, &mut outputs).await;
+                    status
                 }
-            } => Some(ended?),
+            }
+        };
+        let ended = tokio::select! {
+            ended = exit => Some(ended?),
             () = idle_for(idle, touched) => None,
             () = beat(stdin, self.silence / 4) => None,
         };
@@ -138,29 +142,21 @@ impl Git {
         })
     }
 
-    fn spawn(&self, arguments: &[OsString]) -> io::Result<Group> {
-        let mut command = Command::new(&self.guard);
-        without_repository(|variable| {
-            command.env_remove(variable);
-        });
+    fn spawn(&self, repository: Option<&Path>, arguments: &[&str]) -> io::Result<Group> {
+        let mut command = Command::from(without_repository(&self.guard));
+        command.args(["guard", "--silence-ms"]);
+        command.arg(self.silence.as_millis().to_string());
+        command.args(["--", "git"]).args(arguments);
+        command.envs(repository.map(|repository| ("GIT_DIR", repository)));
         if std::env::var_os("GIT_SSH_COMMAND").is_none() && std::env::var_os("GIT_SSH").is_none() {
             command.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes");
         }
-        let child = (command
-            .args(["guard", "--silence-ms"])
-            .arg(self.silence.as_millis().to_string()))
-        .args(["--", "git"])
-        .args(arguments)
         // Helpers such as `ext` run any command.
-        .env("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .env("LC_ALL", "C")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()?;
+        command.env("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh");
+        command.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).kill_on_drop(true);
+        let child = command.process_group(0).spawn()?;
         let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let grace = GRACE_MAX.min(self.silence / 2);
         Ok(Group { child, id, grace })
@@ -216,11 +212,8 @@ async fn read_messages(
         touch.send_replace(Instant::now());
         for byte in &bytes[..count] {
             if *byte == b'\r' {
-                let line = kept
-                    .iter()
-                    .rposition(|byte| *byte == b'\n')
-                    .map_or(0, |at| at + 1);
-                kept.truncate(line);
+                let end = kept.iter().rposition(|byte| *byte == b'\n');
+                kept.truncate(end.map_or(0, |at| at + 1));
             } else {
                 kept.push(*byte);
             }

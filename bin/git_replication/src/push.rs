@@ -1,7 +1,6 @@
 //! One push: what git is asked, and what its answers mean.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,184 +40,152 @@ pub(crate) enum Outcome {
     },
 }
 
-/// Pushes refs of a repository to a target. An error is one of starting git.
-pub(crate) async fn push(
-    git: &Git,
-    repository: &Path,
-    target: &Target<'_>,
-    refs: &Refs,
-) -> io::Result<Outcome> {
-    let specs = if refs.all {
-        of_all(git, repository, target).await?
-    } else {
-        of_names(git, repository, target, &refs.names).await?
-    };
-    if specs.is_empty() {
-        return Ok(Outcome::Done(Some("the remote gets none of these refs")));
-    }
-    let outcome = once(git, repository, target, refs, &specs).await?;
-    let Outcome::Failed {
-        class: Class::Missing,
-        reason,
-        left,
-    } = outcome
-    else {
-        return Ok(outcome);
-    };
-    let missing = |reason| Outcome::Failed {
-        class: Class::Missing,
-        reason,
-        left,
-    };
-    if !target.remote.create_missing {
-        return Ok(missing(reason));
-    }
-    match create(git, repository, target).await? {
-        Ok(()) => {
-            tracing::info!(
-                remote = target.remote.name,
-                project = target.project.as_str(),
-                "created a repository"
-            );
-            once(git, repository, target, refs, &specs).await
+impl Outcome {
+    pub(crate) fn failed(class: Class, reason: impl Into<String>, left: &Refs) -> Self {
+        let (reason, left) = (reason.into(), left.clone());
+        Self::Failed {
+            class,
+            reason,
+            left,
         }
-        Err(why) => Ok(missing(format!("{reason}; cannot create it: {why}"))),
     }
 }
 
-async fn once(
-    git: &Git,
-    repository: &Path,
-    target: &Target<'_>,
-    refs: &Refs,
-    specs: &[String],
-) -> io::Result<Outcome> {
-    let mut arguments = git_dir(repository);
-    arguments.extend(["push", "--porcelain", "--progress", "--no-verify"].map(OsString::from));
-    arguments.extend(["--no-follow-tags", "--recurse-submodules=no"].map(OsString::from));
-    if refs.all && target.remote.mirror {
-        arguments.push("--prune".into());
-    }
-    arguments.extend(["--".into(), OsString::from(&target.url)]);
-    arguments.extend(specs.iter().map(OsString::from));
-    let ended = git
-        .run(
-            &arguments,
-            |line| line.starts_with('!'),
-            target.remote.timeout,
-        )
-        .await?;
-    Ok(judge(&ended, target, refs))
+/// Refs of a repository that go to a target.
+pub(crate) struct Push<'a> {
+    pub(crate) git: &'a Git,
+    pub(crate) repository: &'a Path,
+    pub(crate) target: &'a Target<'a>,
+    pub(crate) refs: &'a Refs,
 }
 
-fn git_dir(repository: &Path) -> Vec<OsString> {
-    let mut option = OsString::from("--git-dir=");
-    option.push(repository);
-    vec![option]
-}
-
-/// The names of the refs of a repository that are `wanted`: of all, or of those with the given names.
-async fn list(
-    git: &Git,
-    repository: &Path,
-    names: &BTreeSet<String>,
-    wanted: impl Fn(&str) -> bool,
-) -> io::Result<BTreeSet<String>> {
-    let mut arguments = git_dir(repository);
-    arguments.extend(["for-each-ref", "--format=%(refname)", "--"].map(OsString::from));
-    arguments.extend(names.iter().map(OsString::from));
-    let listed = git.run(&arguments, wanted, None).await?;
-    if !listed.success {
-        return Err(io::Error::other(listed.messages));
-    }
-    Ok(listed.lines.into_iter().collect())
-}
-
-/// The refspecs of a push of all refs; none if the remote gets none of those that exist. Then a mirror is not emptied
-/// either: the repository may just have been made.
-async fn of_all(git: &Git, repository: &Path, target: &Target<'_>) -> io::Result<Vec<String>> {
-    let specs = &target.remote.push;
-    let names: BTreeSet<&str> = specs.iter().filter_map(Refspec::name).collect();
-    let pushed = AtomicBool::new(false);
-    let all = BTreeSet::new();
-    let there = list(git, repository, &all, |name| {
-        if refs::one(specs, name, true).is_some() {
-            pushed.store(true, Ordering::Relaxed);
-        }
-        names.contains(name)
-    });
-    let there = there.await?;
-    if !pushed.into_inner() {
-        return Ok(Vec::new());
-    }
-    // Git refuses the whole push if a ref that is named does not exist.
-    let spec = |spec: &Refspec| match spec.name() {
-        Some(name) if !there.contains(name) => target.remote.mirror.then(|| spec.deletion()),
-        _ => Some(spec.whole()),
-    };
-    Ok(specs.iter().filter_map(spec).collect())
-}
-
-/// The refspecs of single refs: those that exist, and with `mirror` deletions of the others.
-async fn of_names(
-    git: &Git,
-    repository: &Path,
-    target: &Target<'_>,
-    names: &BTreeSet<String>,
-) -> io::Result<Vec<String>> {
-    let there = list(git, repository, names, |name| names.contains(name)).await?;
-    let spec = |name: &String| match there.contains(name) {
-        false if !target.remote.mirror => None,
-        exists => refs::one(&target.remote.push, name, exists),
-    };
-    Ok(names.iter().filter_map(spec).collect())
-}
-
-/// Creates the target's repository, with the branch that `HEAD` names here; the error is why not.
-async fn create(
-    git: &Git,
-    repository: &Path,
-    target: &Target<'_>,
-) -> io::Result<Result<(), String>> {
-    let mut arguments = git_dir(repository);
-    arguments.extend(["symbolic-ref", "--quiet", "--short", "HEAD"].map(OsString::from));
-    let head = git.run(&arguments, |_| true, None).await?;
-    // It is also a word for the shell of an ssh server.
-    let plain = |name: &&String| {
-        !name.starts_with('-')
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "._/-".contains(c))
-    };
-    let branch = head.lines.first().filter(plain);
-    let branch = branch.map(|name| format!("--initial-branch={name}"));
-    let mut init: Vec<String> = ["init", "--quiet", "--bare"].map(str::to_owned).into();
-    init.extend(branch);
-    if let Some(path) = target.place.strip_prefix("file://") {
-        let arguments = init.iter().map(String::as_str).chain(["--", path]);
-        let ended = git
-            .run(
-                &arguments.map(OsString::from).collect::<Vec<_>>(),
-                |_| false,
-                None,
-            )
-            .await?;
-        return Ok(if ended.success {
-            Ok(())
+impl Push<'_> {
+    /// An error is one of starting git.
+    pub(crate) async fn run(&self) -> io::Result<Outcome> {
+        let specs = if self.refs.all {
+            self.of_all().await?
         } else {
-            Err(ended.messages)
-        });
+            self.of_names(&self.refs.names).await?
+        };
+        if specs.is_empty() {
+            return Ok(Outcome::Done(Some("the remote gets none of these refs")));
+        }
+        let mut outcome = self.once(&specs).await?;
+        if let Outcome::Failed { class, reason, .. } = &mut outcome
+            && *class == Class::Missing
+            && self.target.remote.create_missing
+        {
+            match self.create().await? {
+                None => {
+                    let (remote, project) = (&self.target.remote.name, self.target.project);
+                    tracing::info!(remote, project = project.as_str(), "created a repository");
+                    return self.once(&specs).await;
+                }
+                Some(why) => *reason = format!("{reason}; cannot create it: {why}"),
+            }
+        }
+        Ok(outcome)
     }
-    if !target.place.starts_with("ssh://") {
-        return Ok(Err("only file and ssh targets can be created".to_owned()));
+
+    async fn once(&self, specs: &[String]) -> io::Result<Outcome> {
+        let mut words = vec!["push", "--porcelain", "--progress", "--no-verify"];
+        words.extend(["--no-follow-tags", "--recurse-submodules=no"]);
+        words.extend((self.refs.all && self.target.remote.mirror).then_some("--prune"));
+        words.extend(["--", &self.target.url]);
+        words.extend(specs.iter().map(String::as_str));
+        let (is_refused, timeout) = (
+            |line: &str| line.starts_with('!'),
+            self.target.remote.timeout,
+        );
+        let ended = self
+            .git
+            .run(Some(self.repository), &words, is_refused, timeout);
+        Ok(judge(&ended.await?, self.target, self.refs))
     }
-    // Git calls ssh, as it does for a push, and quotes the path. The server runs this command instead of serving a
-    // fetch, so that git itself always reports an error; the next push tells whether the repository is there.
-    let command = format!("--upload-pack=git {}", init.join(" "));
-    let arguments = ["ls-remote", command.as_str(), "--", target.url.as_str()].map(OsString::from);
-    git.run(&arguments, |_| false, target.remote.timeout)
-        .await?;
-    Ok(Ok(()))
+
+    /// The names of the refs of the repository that are `wanted`: of all, or of those with the given names.
+    async fn list(
+        &self,
+        names: &BTreeSet<String>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> io::Result<BTreeSet<String>> {
+        let mut words = vec!["for-each-ref", "--format=%(refname)", "--"];
+        words.extend(names.iter().map(String::as_str));
+        let listed = self
+            .git
+            .run(Some(self.repository), &words, wanted, None)
+            .await?;
+        if !listed.success {
+            return Err(io::Error::other(listed.messages));
+        }
+        Ok(listed.lines.into_iter().collect())
+    }
+
+    /// The refspecs of a push of all refs; none if the remote gets none of those that exist. Then a mirror is not emptied
+    /// either: the repository may just have been made.
+    async fn of_all(&self) -> io::Result<Vec<String>> {
+        let specs = &self.target.remote.push;
+        let names: BTreeSet<&str> = specs.iter().filter_map(Refspec::name).collect();
+        let pushed = AtomicBool::new(false);
+        let wanted = |name: &str| {
+            pushed.fetch_or(refs::one(specs, name, true).is_some(), Ordering::Relaxed);
+            names.contains(name)
+        };
+        let there = self.list(&BTreeSet::new(), wanted).await?;
+        if !pushed.into_inner() {
+            return Ok(Vec::new());
+        }
+        // Git refuses the whole push if a ref that is named does not exist.
+        let spec = |spec: &Refspec| match spec.name() {
+            Some(name) if !there.contains(name) => {
+                self.target.remote.mirror.then(|| spec.deletion())
+            }
+            _ => Some(spec.whole()),
+        };
+        Ok(specs.iter().filter_map(spec).collect())
+    }
+
+    /// The refspecs of single refs: those that exist, and with `mirror` deletions of the others.
+    async fn of_names(&self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
+        let there = self.list(names, |name| names.contains(name)).await?;
+        let remote = self.target.remote;
+        let spec = |name: &String| match there.contains(name) {
+            false if !remote.mirror => None,
+            exists => refs::one(&remote.push, name, exists),
+        };
+        Ok(names.iter().filter_map(spec).collect())
+    }
+
+    /// Creates the target's repository, with the branch that `HEAD` names here; or tells why not.
+    async fn create(&self) -> io::Result<Option<String>> {
+        let (git, target) = (self.git, self.target);
+        let head = ["symbolic-ref", "--quiet", "--short", "HEAD"];
+        let head = git
+            .run(Some(self.repository), &head, |_| true, None)
+            .await?;
+        // It is also a word for the shell of an ssh server.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+        let branch = head.lines.first();
+        let branch = branch.filter(|name| !name.starts_with('-') && name.chars().all(is_plain));
+        let branch = branch.map(|name| format!("--initial-branch={name}"));
+        let mut init = vec!["init", "--quiet", "--bare"];
+        init.extend(branch.as_deref());
+        if let Some(path) = target.place.strip_prefix("file://") {
+            init.extend(["--", path]);
+            let ended = git.run(None, &init, |_| false, None).await?;
+            return Ok((!ended.success).then_some(ended.messages));
+        }
+        if !target.place.starts_with("ssh://") {
+            return Ok(Some("only file and ssh targets can be created".to_owned()));
+        }
+        // Git calls ssh, as it does for a push, and quotes the path. The server runs this command instead of serving a
+        // fetch, so that git itself always reports an error; the next push tells whether the repository is there.
+        let command = format!("--upload-pack=git {}", init.join(" "));
+        let words = ["ls-remote", &command, "--", &target.url];
+        git.run(None, &words, |_| false, target.remote.timeout)
+            .await?;
+        Ok(None)
+    }
 }
 
 /// What the answer to a push means.
@@ -226,54 +193,35 @@ fn judge(ended: &Ended, target: &Target<'_>, refs: &Refs) -> Outcome {
     if ended.success {
         return Outcome::Done(None);
     }
-    let failed = |class, reason, left| Outcome::Failed {
-        class,
-        reason,
-        left,
-    };
     if ended.silent {
         let timeout = target.remote.timeout.unwrap_or_default().as_secs();
-        return failed(
-            Class::Offline,
-            format!("git push was silent for {timeout} s"),
-            refs.clone(),
-        );
+        let reason = format!("git push was silent for {timeout} s");
+        return Outcome::failed(Class::Offline, reason, refs);
     }
-    let refused: Vec<Refusal> = ended
-        .lines
-        .iter()
-        .filter_map(|line| Refusal::parse(line))
-        .collect();
+    let refused = ended.lines.iter().filter_map(|line| Refusal::parse(line));
+    let refused: Vec<Refusal> = refused.collect();
     if refused.is_empty() {
         let (class, reason) = unreachable(&ended.messages);
         // A URL may have credentials.
-        return failed(class, redact(&reason), refs.clone());
+        return Outcome::failed(class, redact(&reason), refs);
     }
     // The class that is retried most decides: refs of the others are rejected again then.
     let is = |class| refused.iter().find(|refusal| refusal.class() == class);
-    let first = is(Class::Offline)
-        .or_else(|| is(Class::Lock))
-        .unwrap_or(&refused[0]);
+    let first = is(Class::Offline).or_else(|| is(Class::Lock));
+    let first = first.unwrap_or(&refused[0]);
     // Deletions have no source.
-    let left = if refused.iter().any(|refusal| refusal.from.is_empty()) {
-        refs.clone()
-    } else {
-        Refs::of(refused.iter().map(|refusal| refusal.from))
+    let has_deletion = refused.iter().any(|refusal| refusal.from.is_empty());
+    let names = Refs::of(refused.iter().map(|refusal| refusal.from));
+    let left = if has_deletion { refs } else { &names };
+    let name = [first.from, first.to]
+        .into_iter()
+        .find(|name| !name.is_empty());
+    let (name, more) = (name.unwrap_or_default(), refused.len() - 1);
+    let reason = match more {
+        0 => format!("{name}: {}", first.reason),
+        more => format!("{name}: {}, and {more} more", first.reason),
     };
-    let name = if first.from.is_empty() {
-        first.to
-    } else {
-        first.from
-    };
-    let more = match refused.len() - 1 {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
-    failed(
-        first.class(),
-        format!("{name}: {}{more}", first.reason),
-        left,
-    )
+    Outcome::failed(first.class(), reason, left)
 }
 
 /// A line of `git push --porcelain` about a ref that was not accepted.
@@ -303,11 +251,12 @@ impl<'a> Refusal<'a> {
             "stale info",
             "unable to create",
         ];
-        let tells = |texts: &[&str]| texts.iter().any(|text| self.reason.contains(text));
-        match (tells(&BROKEN), tells(&LOCKED)) {
-            (true, _) => Class::Offline,
-            (_, true) => Class::Lock,
-            _ => Class::Rejected,
+        if has_any(self.reason, &BROKEN) {
+            Class::Offline
+        } else if has_any(self.reason, &LOCKED) {
+            Class::Lock
+        } else {
+            Class::Rejected
         }
     }
 }
@@ -326,27 +275,21 @@ fn unreachable(messages: &str) -> (Class, String) {
         "command not found",
         "git-receive-pack: ",
     ];
-    let lines = messages
-        .lines()
-        .map(|line| line.trim_start_matches("remote: ").trim());
+    let lines = messages.lines();
+    let lines = lines.map(|line| line.trim_start_matches("remote: ").trim());
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    let tells = |texts: &[&str]| {
-        lines
-            .iter()
-            .find(|line| texts.iter().any(|text| line.contains(text)))
-    };
-    let missing = tells(&MISSING).filter(|line| !NOT_THERE.iter().any(|text| line.contains(text)));
-    if let Some(line) = missing {
-        return (Class::Missing, (*line).to_owned());
-    }
-    let told = tells(&["fatal: ", "error: ", "ERROR"]).or(lines.last());
-    (
-        Class::Offline,
-        told.map_or_else(
-            || "git push failed without a message".to_owned(),
-            |line| (*line).to_owned(),
-        ),
-    )
+    let tells = |texts: &[&str]| lines.iter().find(|line| has_any(line, texts));
+    let missing = tells(&MISSING).filter(|line| !has_any(line, &NOT_THERE));
+    let class = missing.map_or(Class::Offline, |_| Class::Missing);
+    let told = missing.or_else(|| tells(&["fatal: ", "error: ", "ERROR"]));
+    let told = told
+        .or(lines.last())
+        .unwrap_or(&"git push failed without a message");
+    (class, (*told).to_owned())
+}
+
+fn has_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::mirrors::{Mirror, Mirrors};
 use crate::process::Git;
 use crate::project::Project;
-use crate::push::{Class, Outcome, push};
+use crate::push::{Class, Outcome, Push};
 
 /// What a push needs.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Runner {
 
 impl Runner {
     /// Pushes what is due. If the job is lost, or the node stops, this is dropped, which kills git.
-    pub(crate) async fn run(&self, task: Task<Mirror>) -> Result<Finish, Failure> {
+    pub(crate) async fn run(self: Arc<Self>, task: Task<Mirror>) -> Result<Finish, Failure> {
         let config = Arc::clone(&self.config.borrow());
         let mirror = self.mirrors.take(&task).await?;
         let began = Instant::now();
@@ -33,9 +33,7 @@ impl Runner {
         let refs = mirror.refs.shown();
         match &outcome {
             Outcome::Done(None) => tracing::info!(remote, target, refs, ?took, "pushed"),
-            Outcome::Done(Some(why)) => {
-                tracing::info!(remote, target, refs, why, "nothing to push");
-            }
+            Outcome::Done(why) => tracing::info!(remote, target, refs, why, "nothing to push"),
             Outcome::Failed { class, reason, .. } => {
                 tracing::warn!(remote, target, refs, ?class, reason, ?took, "cannot push");
             }
@@ -46,29 +44,29 @@ impl Runner {
 
     async fn push(&self, config: &Config, mirror: &Mirror) -> Result<Outcome, Failure> {
         let project = Project::new(&mirror.project).map_err(Failure::Dead)?;
-        let mut targets = config
-            .remote(&mirror.remote)
-            .into_iter()
-            .flat_map(|remote| remote.targets(&project));
+        let remote = config.remote(&mirror.remote).into_iter();
+        let mut targets = remote.flat_map(|remote| remote.targets(&project));
         let Some(target) = targets.find(|target| target.place == mirror.place) else {
-            return Ok(Outcome::Failed {
-                class: Class::Unknown,
-                reason: "this node's configuration does not have the target".to_owned(),
-                left: mirror.refs.clone(),
-            });
+            let reason = "this node's configuration does not have the target";
+            return Ok(Outcome::failed(Class::Unknown, reason, &mirror.refs));
         };
         let Some(repository) = project.repository(&self.repositories) else {
             if std::fs::read_dir(&self.repositories)?.next().is_none() {
                 let directory = self.repositories.display();
-                return Err(Failure::Retry(format!(
-                    "{directory} is empty; is it mounted?"
-                )));
+                let reason = format!("{directory} is empty; is it mounted?");
+                return Err(Failure::Retry(reason));
             }
             return Ok(Outcome::Done(Some("the project has no repository here")));
         };
         if mirror.refs.is_empty() {
             return Ok(Outcome::Done(None));
         }
-        Ok(push(&self.git, &repository, &target, &mirror.refs).await?)
+        let push = Push {
+            git: &self.git,
+            repository: &repository,
+            target: &target,
+            refs: &mirror.refs,
+        };
+        Ok(push.run().await?)
     }
 }

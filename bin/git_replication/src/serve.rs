@@ -1,6 +1,5 @@
 //! A node: pushes what is due, and takes events over HTTP.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,12 +9,13 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use jobs::{Holder, Maintenance, Options, Retry, Worker, WorkerOptions};
 use tokio::net::TcpListener;
+use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cli::{Shared, reload};
+use crate::cli::{Shared, println, reload};
 use crate::config::{Config, Target, contents};
 use crate::http::Http;
 use crate::mirrors::{LOCK_TIMEOUT_SEC, Mirrors, When};
@@ -61,27 +61,23 @@ impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let config = Config::read(&self.shared.config)?;
         let secret = self.secret()?;
-        let repositories = self.repositories.canonicalize().with_context(|| {
-            format!(
-                "cannot read {}; check --repositories",
-                self.repositories.display()
-            )
-        })?;
-        tell_ignored(&config);
+        let repositories = self.repositories.canonicalize();
+        let unreadable = || format!("cannot read {}", self.repositories.display());
+        let repositories = repositories.with_context(|| unreadable() + "; check --repositories")?;
+        if !config.ignored.is_empty() {
+            let settings = Vec::from_iter(config.ignored.clone()).join(", ");
+            tracing::warn!(settings, "these settings have no effect here");
+        }
         let listener = TcpListener::bind(self.listen).await;
         let listener = listener
             .with_context(|| format!("cannot listen on {}; check --listen", self.listen))?;
         let address = listener.local_addr().context("cannot listen")?;
         let mirrors = Mirrors::open(&self.shared.store).await?;
-        let timeout = Duration::from_secs(self.lock_timeout_sec);
-        mirrors
-            .register(Some(timeout))
-            .await
-            .context("cannot write to the store")?;
-        mirrors
-            .limit(&config)
-            .await
-            .context("cannot write to the store")?;
+        let prepared = async {
+            mirrors.register(Some(self.lock_timeout_sec)).await?;
+            mirrors.limit(&config).await
+        };
+        prepared.await.context("cannot write to the store")?;
         let holder = Holder::new(&self.node_name()).context("--node is too long")?;
         let (publish, config) = watch::channel(Arc::new(config));
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
@@ -90,9 +86,11 @@ impl Command {
             config: config.clone(),
             secret,
         };
-        tasks.spawn(listen(listener, http, stop.clone()));
-        let maintenance = Maintenance::new(mirrors.jobs().clone(), self.maintenance());
-        tasks.spawn(maintenance.serve(mirrors.ty().clone()).run(stop.clone()));
+        tasks.spawn(http.serve(listener, stop.clone()));
+        let (jobs, ty) = (mirrors.jobs(), mirrors.ty());
+        let maintenance = Maintenance::new(jobs.clone(), Options::default());
+        tasks.spawn(maintenance.serve(ty.clone()).run(stop.clone()));
+        let worker = Worker::new(jobs.clone(), ty.clone(), holder, self.options());
         let file = self.shared.config.clone();
         tasks.spawn(follow(file, mirrors.clone(), publish, stop.clone()));
         if config.borrow().replicate_on_startup {
@@ -101,23 +99,26 @@ impl Command {
             let stop = stop.clone();
             tasks.spawn(async move { Box::pin(stop.run_until_cancelled_owned(all)).await });
         }
-        let runner = Runner {
+        let runner = Arc::new(Runner {
             mirrors,
             config,
             repositories,
             git: Git {
                 // The running program, also after an upgrade has replaced its file.
                 guard: PathBuf::from("/proc/self/exe"),
-                silence: timeout / SILENCE,
+                silence: Duration::from_secs(self.lock_timeout_sec) / SILENCE,
             },
-        };
-        tasks.spawn(Box::pin(work(runner, holder, self.options(), stop.clone())));
+        });
+        let push = move |task| Arc::clone(&runner).run(task);
+        tasks.spawn(Box::pin(worker.run(stop.clone(), push)));
         // Where the port is 0, this is how to find it.
-        let _ = writeln!(
-            std::io::stdout(),
-            "davenport-git listens on http://{address}"
-        );
-        terminated().await.context("cannot wait for signals")?;
+        println(&format!("davenport-git listens on http://{address}"));
+        let terminate = signal(SignalKind::terminate());
+        let mut terminate = terminate.context("cannot wait for signals")?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            interrupted = ctrl_c() => interrupted.context("cannot wait for signals")?,
+        }
         tracing::info!("stopping; pushes may take {} s to end", self.drain_sec);
         stop.cancel();
         tasks.close();
@@ -128,15 +129,13 @@ impl Command {
     fn secret(&self) -> anyhow::Result<Option<Arc<str>>> {
         let Some(file) = &self.secret_file else {
             if !self.listen.ip().is_loopback() {
-                bail!(
-                    "anyone could send events to {}; give --secret-file",
-                    self.listen
-                );
+                let listen = self.listen;
+                bail!("anyone could send events to {listen}; give --secret-file");
             }
             return Ok(None);
         };
-        let secret = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
+        let secret = std::fs::read_to_string(file);
+        let secret = secret.with_context(|| format!("cannot read {}", file.display()))?;
         let secret = secret.trim();
         if secret.len() < 16 {
             bail!(
@@ -149,19 +148,10 @@ impl Command {
 
     fn node_name(&self) -> String {
         self.node.clone().unwrap_or_else(|| {
-            let host = rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned();
+            let system = rustix::system::uname();
+            let host = system.nodename().to_string_lossy();
             format!("{host}:{}", std::process::id())
         })
-    }
-
-    fn maintenance(&self) -> Options {
-        Options {
-            activity_monitor_max_jitter_msec: self.lock_timeout_sec * 1_000 / 6,
-            ..Options::default()
-        }
     }
 
     fn options(&self) -> WorkerOptions {
@@ -176,32 +166,6 @@ impl Command {
             drain: Duration::from_secs(self.drain_sec),
         }
     }
-}
-
-fn tell_ignored(config: &Config) {
-    if !config.ignored.is_empty() {
-        let settings: Vec<&str> = config.ignored.iter().map(String::as_str).collect();
-        let settings = settings.join(", ");
-        tracing::warn!(settings, "these settings have no effect here");
-    }
-}
-
-async fn listen(listener: TcpListener, http: Http, stop: CancellationToken) {
-    let serving =
-        axum::serve(listener, http.router()).with_graceful_shutdown(stop.cancelled_owned());
-    if let Err(error) = serving.await {
-        tracing::error!(%error, "cannot serve HTTP any more");
-    }
-}
-
-async fn work(runner: Runner, holder: Holder, options: WorkerOptions, stop: CancellationToken) {
-    let (jobs, ty) = (runner.mirrors.jobs().clone(), runner.mirrors.ty().clone());
-    let runner = Arc::new(runner);
-    let handler = move |task| {
-        let runner = Arc::clone(&runner);
-        async move { runner.run(task).await }
-    };
-    Box::pin(Worker::new(jobs, ty, holder, options).run(stop, handler)).await;
 }
 
 /// Follows the configuration: on SIGHUP, and with `autoReload` when it changes.
@@ -237,9 +201,8 @@ async fn follow(
 
 async fn push_all(repositories: PathBuf, mirrors: Mirrors, config: Arc<Config>) {
     let listed = tokio::task::spawn_blocking(move || project::all(&repositories)).await;
-    let projects = match listed {
-        Ok(Ok(projects)) => projects,
-        Ok(Err(error)) => return tracing::error!(%error, "cannot list the repositories"),
+    let projects = match listed.map_err(std::io::Error::from).flatten() {
+        Ok(projects) => projects,
         Err(error) => return tracing::error!(%error, "cannot list the repositories"),
     };
     for project in &projects {
@@ -248,16 +211,4 @@ async fn push_all(repositories: PathBuf, mirrors: Mirrors, config: Arc<Config>) 
             return tracing::error!(%error, "cannot start the pushes of all projects");
         }
     }
-}
-
-async fn terminated() -> std::io::Result<()> {
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! What waits, runs or has failed, on which node and why.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use jobs::State;
 use serde::Serialize;
@@ -44,43 +43,37 @@ pub(crate) async fn rows(mirrors: &Mirrors, idle: bool) -> jobs::Result<Vec<Row>
 }
 
 fn row(listed: Listed) -> Row {
-    let Listed {
-        mirror,
-        info,
-        arrived,
-    } = listed;
-    let last = info.last.as_ref();
+    let (mirror, info) = (listed.mirror, listed.info);
+    let (last, is_running) = (info.last.as_ref(), info.state == State::Running);
     let failed = last.and_then(|last| last.end.as_ref()?.reason.clone());
+    let waits_for = info.waits_for.map(|limit| limit.to_string());
+    let waits = waits_for.map(|limit| match limit.split_once('|') {
+        Some(("remote", name)) => format!("all threads of remote {name} are in use"),
+        _ => "another push to this target is running".to_owned(),
+    });
     let state = match info.state {
         State::Running => "running",
         State::Dead => "dead",
         State::Finished => "idle",
-        State::Pending if info.waits_for.is_some() => "waiting",
+        State::Pending if waits.is_some() => "waiting",
         State::Pending if info.stalls > 0 => "retrying",
         State::Pending => "delayed",
     };
-    let waits = info
-        .waits_for
-        .as_ref()
-        .map(|limit| match limit.to_string().split_once('|') {
-            Some(("remote", name)) => format!("all threads of remote {name} are in use"),
-            _ => "another push to this target is running".to_owned(),
-        });
     Row {
         target: mirror.place,
         project: mirror.project,
         state,
         refs: mirror.refs.shown(),
-        arrived: arrived.shown(),
+        arrived: listed.arrived.shown(),
         node: last
-            .filter(|_| info.state == State::Running)
+            .filter(|_| is_running)
             .map(|last| last.holder.to_string()),
         at_ms: match (info.state, last, info.finished_ms) {
             (State::Running, Some(last), _) => last.started_ms,
             (_, _, Some(ended)) => ended,
             _ => info.due_ms,
         },
-        reason: waits.or_else(|| failed.filter(|_| info.state != State::Running)),
+        reason: waits.or_else(|| failed.filter(|_| !is_running)),
         failures: mirror.failed.map_or(0, |(_, failures)| failures),
         remote: mirror.remote,
     }
@@ -90,24 +83,22 @@ fn row(listed: Listed) -> Row {
 pub(crate) fn table(rows: &[Row], now_ms: i64) -> String {
     let mut text = String::new();
     for row in rows {
-        let away = |ms: i64| Duration::from_millis(ms.unsigned_abs()).as_secs();
+        let away = row.at_ms.abs_diff(now_ms) / 1_000;
         let when = match row.state {
             "running" => format!(
-                "for {} s on {}",
-                away(now_ms - row.at_ms),
+                "for {away} s on {}",
                 row.node.as_deref().unwrap_or("a node")
             ),
-            "dead" | "idle" => format!("since {} s", away(now_ms - row.at_ms)),
-            _ if row.at_ms > now_ms => format!("for {} s", away(row.at_ms - now_ms)),
+            "dead" | "idle" => format!("since {away} s"),
+            _ if row.at_ms > now_ms => format!("for {away} s"),
             _ => String::new(),
         };
-        let about = [row.refs.as_str(), row.arrived.as_str()]
-            .into_iter()
-            .filter(|refs| !refs.is_empty());
-        let about = about.collect::<Vec<_>>().join(" + ");
+        let mut about = vec![row.refs.as_str(), row.arrived.as_str()];
+        about.retain(|refs| !refs.is_empty());
+        let (state, remote, target) = (row.state, &row.remote, &row.target);
         let line = format!(
-            "{:<9}{:<12}{}  {}  {}",
-            row.state, row.remote, row.target, about, when
+            "{state:<9}{remote:<12}{target}  {}  {when}",
+            about.join(" + ")
         );
         text += line.trim_end();
         if let Some(reason) = &row.reason {

@@ -1,6 +1,5 @@
 //! `davenport-git start`: has all refs of projects pushed.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use jobs::{JobInfo, State};
 
-use crate::cli::Shared;
+use crate::cli::{Shared, println};
 use crate::config::{Config, Target};
 use crate::mirrors::{Mirrors, When};
 use crate::project::{self, Pattern, Project};
@@ -62,10 +61,8 @@ impl Command {
             before.push(mirrors.info(target).await?.map_or(0, |info| info.attempts));
         }
         let when = if self.now { When::Now } else { When::Delayed };
-        mirrors
-            .notify(&targets, &Refs::all(), when)
-            .await
-            .context("cannot write to the store")?;
+        let notified = mirrors.notify(&targets, &Refs::all(), when).await;
+        notified.context("cannot write to the store")?;
         println(&format!("{} pushes were requested", targets.len()));
         if !self.wait {
             return Ok(ExitCode::SUCCESS);
@@ -74,20 +71,14 @@ impl Command {
     }
 
     fn projects(&self) -> anyhow::Result<Vec<Project>> {
-        let all = project::all(&self.repositories).with_context(|| {
-            format!(
-                "cannot list {}; check --repositories",
-                self.repositories.display()
-            )
-        })?;
-        let patterns: Result<Vec<Pattern>, String> = self
-            .project
-            .iter()
-            .map(|text| Pattern::parse(text))
-            .collect();
+        let directory = self.repositories.display();
+        let all = project::all(&self.repositories)
+            .with_context(|| format!("cannot list {directory}; check --repositories"))?;
+        let patterns = self.project.iter().map(|text| Pattern::parse(text));
+        let patterns = patterns.collect::<Result<Vec<_>, String>>();
         let patterns = patterns.map_err(anyhow::Error::msg)?;
         let chosen = |project: &Project| {
-            self.project.is_empty() || patterns.iter().any(|pattern| pattern.matches(project))
+            patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(project))
         };
         Ok(all.into_iter().filter(chosen).collect())
     }
@@ -96,9 +87,7 @@ impl Command {
         let remote =
             |target: &Target| self.remote.is_empty() || self.remote.contains(&target.remote.name);
         let url = |target: &Target| {
-            let Some(text) = &self.url else {
-                return true;
-            };
+            let text = self.url.as_deref().unwrap_or_default();
             let mut templates = target.remote.urls.iter().filter(|url| target.is_of(url));
             target.url.contains(text) || templates.any(|url| url.as_str().contains(text))
         };
@@ -142,10 +131,8 @@ fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<(), String>> {
     let Some(info) = info else {
         return Some(Err("it was removed".to_owned()));
     };
-    let reason = info
-        .last
-        .and_then(|last| last.end?.reason)
-        .unwrap_or_default();
+    let reason = info.last.and_then(|last| last.end?.reason);
+    let reason = reason.unwrap_or_default();
     // The request made it pending, or made it run again, so a later run has ended it.
     match info.state {
         State::Finished => Some(Ok(())),
@@ -155,9 +142,4 @@ fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<(), String>> {
         }
         _ => None,
     }
-}
-
-fn println(line: &str) {
-    // The reader may have closed its end.
-    let _ = writeln!(std::io::stdout(), "{line}");
 }

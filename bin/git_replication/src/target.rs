@@ -200,11 +200,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// A number below `end` that is always the same for a text.
-pub(crate) fn fraction(text: &str, end: u64) -> u64 {
+/// A number from 0 to below `end` that is always the same for a text.
+pub(crate) fn fraction(text: &str, end: i64) -> i64 {
     let digest = Sha256::digest(text);
     let (first, _) = digest.split_first_chunk().expect("a digest has 32 bytes");
-    u64::from_be_bytes(*first) % end.max(1)
+    i64::from_be_bytes(*first).rem_euclid(end.max(1))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Reads files in git's configuration syntax, as git parses them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::process::without_repository;
 use crate::target::redact;
@@ -32,30 +31,21 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn read(path: &Path) -> Result<Self, Refused> {
-        let mut git = Command::new("git");
-        without_repository(|variable| {
-            git.env_remove(variable);
-        });
-        git.env("LC_ALL", "C")
-            .args(["config", "--list", "-z", "--no-includes", "--file"])
-            .arg(path);
-        let file = |entries| Self {
+        let mut file = Self {
             path: path.to_owned(),
-            entries,
+            entries: Vec::new(),
         };
-        let listed = match git.output() {
-            Ok(listed) if listed.status.success() => listed.stdout,
-            Ok(listed) => {
-                let told = String::from_utf8_lossy(&listed.stderr);
-                let told = told.trim().trim_start_matches("fatal: ");
-                return Err(file(Vec::new()).refuse(format!("git cannot read it: {told}")));
-            }
-            Err(error) => {
-                let reason = format!("cannot run git: {error}; install git");
-                return Err(file(Vec::new()).refuse(reason));
-            }
-        };
-        let listed = String::from_utf8_lossy(&listed);
+        let mut git = without_repository("git");
+        git.args(["config", "--list", "-z", "--no-includes", "--file"]);
+        let listed = git.arg(path).env("LC_ALL", "C").output();
+        let listed =
+            listed.map_err(|error| file.refuse(format!("cannot run git: {error}; install git")))?;
+        if !listed.status.success() {
+            let told = String::from_utf8_lossy(&listed.stderr);
+            let told = told.trim().trim_start_matches("fatal: ");
+            return Err(file.refuse(format!("git cannot read it: {told}")));
+        }
+        let listed = String::from_utf8_lossy(&listed.stdout);
         let entries = listed.split_terminator('\0').filter_map(|item| {
             let (name, value) = match item.split_once('\n') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -66,29 +56,31 @@ impl File {
                 Some((subsection, key)) => (Some(subsection.to_owned()), key),
                 None => (None, rest),
             };
+            let (section, key) = (section.to_owned(), key.to_owned());
             Some(Entry {
-                section: section.to_owned(),
+                section,
                 subsection,
-                key: key.to_owned(),
+                key,
                 value,
             })
         });
-        Ok(file(entries.collect()))
+        file.entries = entries.collect();
+        Ok(file)
     }
 
     pub(crate) fn refuse(&self, reason: String) -> Refused {
-        Refused {
-            file: self.path.clone(),
-            reason,
-        }
+        let file = self.path.clone();
+        Refused { file, reason }
     }
 
     /// Why a value cannot be used. It is shown without credentials.
     pub(crate) fn refuse_value(&self, entry: &Entry, reason: &str) -> Refused {
-        let section = [Some(&entry.section), entry.subsection.as_ref()];
-        let section: Vec<&str> = section.into_iter().flatten().map(String::as_str).collect();
-        let (section, key) = (section.join("."), &entry.key);
+        let (section, key) = (&entry.section, &entry.key);
+        let name = match &entry.subsection {
+            Some(subsection) => format!("{section}.{subsection}.{key}"),
+            None => format!("{section}.{key}"),
+        };
         let value = redact(entry.value.as_deref().unwrap_or_default());
-        self.refuse(format!("{section}.{key} is {value:?}: {reason}"))
+        self.refuse(format!("{name} is {value:?}: {reason}"))
     }
 }
