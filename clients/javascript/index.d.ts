@@ -61,6 +61,8 @@ export interface JobInfo {
   result?: any;
   error?: any;
   attempts?: Attempt[];
+  /** Why its data, progress, result and error are missing, if they cannot be read. */
+  unreadable?: string;
 }
 /** An event of `follow`. A removed job has only `id` and `state`. */
 export interface Change {
@@ -79,6 +81,7 @@ export interface Settings {
   roles?: { enqueue?: string[]; work?: string[]; read?: string[] };
   max_pending?: number | null;
   max_data_bytes?: number;
+  sealed?: boolean;
 }
 export interface Schedule {
   type: string;
@@ -120,9 +123,32 @@ export class Again extends Error {
   constructor(delay_sec?: number);
 }
 export class Failed extends Error {
-  constructor(error: Json, delay_sec?: number);
+  constructor(error: Json, delay_sec?: number, options?: { retry?: boolean });
 }
 export class Halted extends Error {}
+export type Right = "enqueue" | "work" | "read";
+export interface NewToken {
+  name: string;
+  rights: Right[];
+  types?: string[];
+  expires_sec?: number;
+}
+export interface TokenInfo {
+  name: string;
+  types: string[] | null;
+  rights: Right[];
+  created: string;
+  created_by: string;
+  expires: string | null;
+  expired: boolean;
+}
+export interface ScheduleInfo extends Schedule {
+  name: string;
+  next: string;
+  skipped: number;
+  last: { occurrence: string; id: string | null; error: string | null } | null;
+  unreadable?: string;
+}
 
 export class Client {
   constructor(urls: string | string[], options?: ClientOptions);
@@ -158,6 +184,13 @@ export class Client {
   /** Resolves with the id of the job. */
   runSchedule(name: string): Promise<string>;
   removeSchedule(name: string): Promise<void>;
+  /** A page of schedules; pass its `next` as `after`. */
+  schedules(query?: { limit?: number; after?: string }): Promise<{ schedules: ScheduleInfo[]; next: string | null }>;
+  schedule(name: string): Promise<ScheduleInfo>;
+  /** Resolves with the text of the token, which is shown only this time. */
+  makeToken(token: NewToken): Promise<string>;
+  tokens(): Promise<TokenInfo[]>;
+  revokeToken(name: string): Promise<void>;
   pause(type: string): Promise<void>;
   resume(type: string): Promise<void>;
 }

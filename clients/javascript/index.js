@@ -4,6 +4,8 @@
 const PAUSES = [0, 100, 500, 2_000];
 const UNAVAILABLE = [502, 503, 504];
 const BEATS_MAX = 500;
+// Of calls that share a request: how many, about how long, and how many of their requests at a time.
+const CALLS_MAX = 500, CALLS_LENGTH_MAX = 1_000_000, REQUESTS_MAX = 2;
 // Between heartbeats with progress, between tries to reach the service, and to give back jobs when a worker stops.
 const PROGRESS_MS = 1_000, UNREACHABLE_MS = 5_000, LAST_MS = 10_000;
 
@@ -28,11 +30,11 @@ export class Again extends Error {
   }
 }
 
-/** Thrown by a handler: the run failed with this error, any JSON, and is retried after this delay. */
+/** Thrown by a handler: the run failed with this error, any JSON, and is retried after this delay, or not at all. */
 export class Failed extends Error {
-  constructor(error, delay_sec) {
+  constructor(error, delay_sec, { retry } = {}) {
     super("failed");
-    Object.assign(this, { error, delay_sec });
+    Object.assign(this, { error, delay_sec, retry });
   }
 }
 
@@ -56,13 +58,53 @@ const sleep = (ms, signal) =>
     }
   });
 
-function path(parts, query = {}) {
+function path(parts, query = {}, root = "_jobs") {
   const given = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
   const search = new URLSearchParams(given.filter(([, value]) => value !== undefined)).toString();
-  return ["/_jobs", ...parts.map(encodeURIComponent)].join("/") + (search && `?${search}`);
+  return ["", root, ...parts.map(encodeURIComponent)].join("/") + (search && `?${search}`);
 }
 
 const schedule = (name) => `/_schedules/${encodeURIComponent(name)}`;
+
+/**
+ * Calls made at about the same time share a request, as the service makes a request durable in about the same time whatever its
+ * size. `send` gets what was given to the calls, and resolves with an answer for each; errors among them reject their call.
+ */
+class Shared {
+  #waiting = [];
+  #sending = 0;
+  #send;
+  #requests;
+
+  constructor(send, requests = REQUESTS_MAX) {
+    this.#send = send;
+    this.#requests = requests;
+  }
+
+  call(item) {
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ item, resolve, reject });
+      // After the calls of others that the same answer woke.
+      if (this.#waiting.length === 1) queueMicrotask(() => this.#flush());
+    });
+  }
+
+  async #flush() {
+    if (this.#sending === this.#requests || this.#waiting.length === 0) return;
+    let [count, length] = [0, 0];
+    while (count < Math.min(this.#waiting.length, CALLS_MAX) && length < CALLS_LENGTH_MAX) length += this.#waiting[count++].item?.length ?? 0;
+    const calls = this.#waiting.splice(0, count);
+    this.#sending += 1;
+    try {
+      const answers = await this.#send(calls.map(({ item }) => item));
+      calls.forEach(({ resolve, reject }, nth) => (answers[nth] instanceof Error ? reject : resolve)(answers[nth]));
+    } catch (error) {
+      for (const { reject } of calls) reject(error);
+    }
+    this.#sending -= 1;
+    queueMicrotask(() => this.#flush());
+  }
+}
 
 async function read(response) {
   const text = await response.text();
@@ -84,6 +126,7 @@ export class Client {
   #headers;
   #timeout;
   #fetch;
+  #adding = new Map();
 
   /** With several URLs, the next is used when one fails. */
   constructor(urls, { headers = {}, timeout_sec = 30, fetch = globalThis.fetch } = {}) {
@@ -112,20 +155,41 @@ export class Client {
   putSchedule = (name, settings) => this.send("PUT", schedule(name), { body: settings }).then((answer) => answer.next);
   runSchedule = (name) => this.send("POST", `${schedule(name)}/_run`).then((answer) => answer.id);
   removeSchedule = (name) => this.send("DELETE", schedule(name)).then(() => {});
+  schedules = (query) => this.send("GET", path([], query, "_schedules"));
+  schedule = (name) => this.send("GET", schedule(name));
+  makeToken = (token) => this.send("POST", "/_tokens", { body: token }).then((answer) => answer.token);
+  tokens = () => this.send("GET", "/_tokens").then((answer) => answer.tokens);
+  revokeToken = (name) => this.send("DELETE", `/_tokens/${encodeURIComponent(name)}`).then(() => {});
   beat = (type, jobs, options) => this.send("POST", path([type, "_beat"]), { ...options, body: { jobs } });
 
-  /** Adds a job and resolves with its id. */
+  /** Adds a job and resolves with its id. Calls made while others are under way share a request. */
   async enqueue(type, data, { idempotency_key, ...rest } = {}) {
-    return (await this.#add(type, { ...rest, data }, idempotency_key)).id;
+    const text = JSON.stringify({ ...rest, data });
+    if (idempotency_key !== undefined) return (await this.#add(type, text, idempotency_key)).id;
+    if (!this.#adding.has(type)) this.#adding.set(type, new Shared((texts) => this.#addShared(type, texts)));
+    return this.#adding.get(type).call(text);
   }
 
   /** Adds up to 500 jobs, of which some may be refused. */
   async enqueueMany(type, jobs, { idempotency_key } = {}) {
-    return (await this.#add(type, { jobs }, idempotency_key)).results;
+    return (await this.#add(type, JSON.stringify({ jobs }), idempotency_key)).results;
   }
 
-  #add(type, body, key = uuid()) {
-    return this.send("POST", path([type]), { body, headers: { "Idempotency-Key": key } });
+  async #addShared(type, texts) {
+    const alone = (text) => this.#add(type, text).then(({ id }) => id, (error) => error);
+    if (texts.length === 1) return [await alone(texts[0])];
+    try {
+      const { results } = await this.#add(type, `{"jobs":[${texts}]}`);
+      // What is refused is tried alone, for an answer of its own.
+      return Promise.all(results.map((row, nth) => (row.ok ? row.id : alone(texts[nth]))));
+    } catch (error) {
+      if (![400, 413, 429].includes(error.status)) throw error;
+      return Promise.all(texts.map(alone));
+    }
+  }
+
+  #add(type, text, key = uuid()) {
+    return this.send("POST", path([type]), { text, headers: { "Idempotency-Key": key } });
   }
 
   claim(type, worker, { count = 1, wait_sec = 0, signal } = {}) {
@@ -165,8 +229,7 @@ export class Client {
   }
 
   /** Makes a request. Rejects with a ServiceError, or an UnreachableError. */
-  async send(method, path, { body, headers, wait_sec = 0, signal } = {}) {
-    const text = body === undefined ? undefined : JSON.stringify(body);
+  async send(method, path, { body, text = body === undefined ? undefined : JSON.stringify(body), headers, wait_sec = 0, signal } = {}) {
     for (let tried = 0; ; tried += 1) {
       const limit = new AbortController();
       const abort = () => limit.abort(signal.reason);
@@ -232,11 +295,11 @@ const isPassing = (error) =>
 export class Worker {
   #runs = new Set();
   #stopping = new AbortController();
-  // One per slot, as signals warn of many listeners.
-  #claiming = [];
   #over = new AbortController();
   #changed = new AbortController();
   #timeout = 30_000;
+  #ends = new Shared((ends) => this.#end(ends));
+  #claims = new Shared((slots) => this.#claim(slots.length), 1);
 
   constructor(client, type, handler, { concurrency = 1, name, wait_sec = 60, grace_sec = 30, log = console } = {}) {
     name ??= `javascript:${uuid()}`;
@@ -246,7 +309,6 @@ export class Worker {
   /** Claims no more jobs; running ones have `grace_sec` to end. */
   stop() {
     this.#stopping.abort();
-    for (const claiming of this.#claiming) claiming.abort();
   }
 
   /** Works until `stop`, SIGTERM or SIGINT. Rejects if the service refuses to give jobs. */
@@ -255,9 +317,7 @@ export class Worker {
     // The next signal ends the process.
     for (const name of signals ? ["SIGTERM", "SIGINT"] : []) globalThis.process?.once?.(name, drain);
     const beats = this.#beats();
-    this.#claiming = Array.from({ length: this.concurrency }, () => new AbortController());
-    if (this.#stopping.signal.aborted) this.stop();
-    const slots = Promise.allSettled(this.#claiming.map(({ signal }) => this.#slot(signal)));
+    const slots = Promise.allSettled(Array.from({ length: this.concurrency }, () => this.#slot()));
     while (!this.#stopping.signal.aborted) await sleep(2 ** 31 - 1, this.#stopping.signal);
     const over = new AbortController();
     const ended = slots.finally(() => over.abort());
@@ -273,71 +333,90 @@ export class Worker {
   }
 
   /** Works on one job after another. The end of one and the claim of the next are one request. */
-  async #slot(signal) {
+  async #slot() {
+    const { signal } = this.#stopping;
     try {
-      for (let run = await this.#next(signal); run; run = await this.#next(signal, await this.#work(run)));
+      for (let ended; ended || !signal.aborted; ) {
+        const run = (ended && (await this.#ends.call(ended))) ?? (await this.#claims.call());
+        ended = run && (await this.#work(run));
+      }
     } finally {
       // All end if one is refused.
       this.stop();
     }
   }
 
-  async #next(signal, ended) {
-    const giveUp = Date.now() + this.grace_sec * 1_000 + LAST_MS;
-    while (ended || !signal.aborted) {
-      const claim = { claim: 1, worker: this.name, wait_sec: this.wait_sec, signal };
-      const ends = ended ? [ended.end] : [];
-      let reply;
-      try {
-        // If it is aborted, it is unknown whether the run has ended. Repeating the request does no harm.
-        reply = await this.client.finish(this.type, ends, signal.aborted ? {} : claim);
-      } catch (error) {
-        if (signal.aborted && Date.now() > giveUp) return;
-        if (isPassing(error)) {
-          this.log.warn(`${error.message}; trying again`);
-          await sleep(UNREACHABLE_MS * (0.5 + Math.random() / 2), signal);
-        } else if (signal.aborted && !(error instanceof ServiceError || error instanceof TypeError)) {
-          // Aborted.
-        } else if (ended && ![401, 403, 404].includes(error.status)) {
-          ended = this.#refused(ended, error);
-        } else {
-          throw error;
-        }
-        continue;
-      }
-      if (reply.results[0]?.status === "halt") this.log.warn(`${ended.end.id} is no longer this worker's: the end of its run was ignored`);
-      ended = undefined;
-      if (reply.timeout_sec * 1_000 !== this.#timeout) {
-        this.#timeout = reply.timeout_sec * 1_000;
-        this.#wake();
-      }
-      for (const claimed of reply.jobs) return this.#begin(claimed);
+  /** Waits for jobs, for as many slots. */
+  async #claim(count) {
+    const { signal } = this.#stopping;
+    try {
+      if (!signal.aborted) return this.#begin(await this.client.claim(this.type, this.name, { count, wait_sec: this.wait_sec, signal }));
+    } catch (error) {
+      if (!signal.aborted) await this.#passes(error);
     }
+    return [];
+  }
+
+  /** Ends runs and, unless this stops, claims a job for each of their slots. Resolves with the jobs that there are. */
+  async #end(ends) {
+    const { signal } = this.#stopping;
+    for (const giveUp = Date.now() + this.grace_sec * 1_000 + LAST_MS; !signal.aborted || Date.now() < giveUp; ) {
+      try {
+        const reply = await this.client.finish(this.type, ends, signal.aborted ? {} : { claim: ends.length, worker: this.name });
+        for (const { id, status } of reply.results) {
+          if (status === "halt") this.log.warn(`${id} is no longer this worker's: the end of its run was ignored`);
+        }
+        return this.#begin(reply);
+      } catch (error) {
+        if (isPassing(error) || [401, 403, 404].includes(error.status)) {
+          await this.#passes(error);
+        } else if (ends.length > 1) {
+          // It may be the fault of one of them.
+          return (await Promise.all(ends.map((end) => this.#end([end])))).flat();
+        } else {
+          ends = this.#refused(ends[0], error);
+          if (ends.length === 0) return [];
+        }
+      }
+    }
+    return [];
+  }
+
+  /** Throws an error that another try does not mend; else resolves when to try again. */
+  async #passes(error) {
+    if (!isPassing(error)) throw error;
+    this.log.warn(`${error.message}; trying again`);
+    await sleep(UNREACHABLE_MS * (0.5 + Math.random() / 2), this.#stopping.signal);
   }
 
   /** How a run ends instead, for example because its result is too large. */
-  #refused({ end: { id, lock, outcome } }, error) {
+  #refused({ id, lock, outcome }, error) {
     this.log.error(`cannot end the run of ${id} as ${outcome}: ${error.message}`);
-    return outcome === "failed" ? undefined : { end: { id, lock, outcome: "failed", error: String(error.reason ?? error.message).slice(0, 1_000) } };
+    return outcome === "failed" ? [] : [{ id, lock, outcome: "failed", error: String(error.reason ?? error.message).slice(0, 1_000) }];
   }
 
-  #begin(claimed) {
-    const [halting, job] = [new AbortController(), new Job(claimed, () => this.#wake())];
-    job.signal = halting.signal;
-    const run = { claimed, job, heldUntil: Date.now() + this.#timeout, halt: (why) => halting.abort(new Halted(why)) };
-    this.#runs.add(run);
-    return run;
+  #begin({ jobs, timeout_sec }) {
+    if (timeout_sec * 1_000 !== this.#timeout) {
+      this.#timeout = timeout_sec * 1_000;
+      this.#wake();
+    }
+    return jobs.map((claimed) => {
+      const [halting, job] = [new AbortController(), new Job(claimed, () => this.#wake())];
+      job.signal = halting.signal;
+      const run = { claimed, job, heldUntil: Date.now() + this.#timeout, halt: (why) => halting.abort(new Halted(why)) };
+      this.#runs.add(run);
+      return run;
+    });
   }
 
   /** Runs the handler; resolves with how it ended, or nothing if the job was lost. */
   async #work(run) {
     const { job, claimed: { id, lock } } = run;
     const released = new Promise((resolve) => (run.release = () => resolve({ outcome: "again" })));
-    const end = (more) => ({ end: { id, lock, ...more } });
     const worked = (async () => ({ outcome: "done", result: await this.handler(job) }))().catch((error) => {
       if (job.signal.aborted) return {};
       if (error instanceof Again) return { outcome: "again", delay_sec: error.delay_sec };
-      if (error instanceof Failed) return { outcome: "failed", error: error.error, delay_sec: error.delay_sec };
+      if (error instanceof Failed) return { outcome: "failed", error: error.error, delay_sec: error.delay_sec, retry: error.retry };
       this.log.error(`${id} failed:`, error);
       return { outcome: "failed", error: { message: error?.message ?? String(error), type: error?.name ?? typeof error } };
     });
@@ -346,7 +425,7 @@ export class Worker {
     if (!job.signal.aborted) {
       // For handlers that go on although they were released, and for what they still use.
       run.halt("the run has ended");
-      return end(ended);
+      return { id, lock, ...ended };
     }
     this.log.warn(`${id} is no longer this worker's: its run was halted`);
   }

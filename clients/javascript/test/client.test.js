@@ -38,6 +38,24 @@ test("many jobs have an answer each", async () => {
   assert.deepEqual(rows.map((row) => row.ok ?? row.error), [true, "bad_request", true]);
 });
 
+test("calls at the same time share a request, and have an answer each", async () => {
+  let requests = 0;
+  const counting = new BrowserClient(service.url, { headers: { Authorization: `Basic ${btoa("root:s3cret")}` }, fetch: (...args) => ((requests += 1), fetch(...args)) });
+  const calls = Array.from({ length: 600 }, (_, n) => counting.enqueue(type, n, { id: `n${n}` }));
+  assert.deepEqual(await Promise.all(calls), Array.from({ length: 600 }, (_, n) => `n${n}`));
+  assert.equal(requests, 2);
+  const some = [["_bad"], ["good"], ["unknown", { nonsense: 1 }]].map(([id, more]) => counting.enqueue(type, 1, { id, ...more }));
+  const ends = await Promise.allSettled(some);
+  assert.deepEqual(ends.map(({ value, reason }) => value ?? reason.status), [400, "good", 400]);
+  assert.match(ends[0].reason.reason, /begin with/);
+  await counting.putType(type, { max_pending: 602 });
+  const room = await Promise.allSettled([1, 2, 3].map((n) => counting.enqueue(type, n)));
+  // Together they are refused; alone, the first is not. `max_pending` is not exact, so the others may find room too.
+  assert.ok(room.some(({ status }) => status === "fulfilled"));
+  for (const { reason } of room) assert.ok(!reason || reason.status === 429, String(reason));
+  await assert.rejects(counting.enqueue(type, 1n), TypeError);
+});
+
 test("a repeated request adds nothing twice", async () => {
   for (const _ of [1, 2]) await client.enqueue(type, 1, { idempotency_key: "order-1" });
   await client.enqueue(type, 1);
@@ -138,4 +156,32 @@ test("headers and fetch can be replaced, as in a browser with a cookie", async (
     break;
   }
   await assert.rejects(browser.get(type, "none"), refused(404));
+});
+
+test("schedules are listed page by page", async () => {
+  for (const nth of [1, 2, 3]) await client.putSchedule(`${type}-${nth}`, { type, every_sec: 3600, job: { data: nth } });
+  const first = await client.schedules({ limit: 2 });
+  const second = await client.schedules({ limit: 2, after: first.next });
+  assert.deepEqual([...first.schedules, ...second.schedules].map(({ job }) => job.data), [1, 2, 3]);
+  assert.equal(second.next, null);
+  assert.equal((await client.schedule(`${type}-1`)).every_sec, 3600);
+  for (const nth of [1, 2, 3]) await client.removeSchedule(`${type}-${nth}`);
+});
+
+test("a token has the rights that it names until it is revoked", async () => {
+  const token = await client.makeToken({ name: type, types: [type], rights: ["enqueue"] });
+  const adder = new Client(service.url.replace(/root:.*@/, ""), { headers: { Authorization: `Bearer ${token}` } });
+  await adder.enqueue(type, 1, { id: "a" });
+  await assert.rejects(adder.get(type, "a"), refused(403));
+  assert.deepEqual((await client.tokens()).find(({ name }) => name === type).rights, ["enqueue"]);
+  await client.revokeToken(type);
+  await assert.rejects(adder.enqueue(type, 1), refused(401));
+});
+
+test("a run that failed for good is not retried", async () => {
+  await client.putType(type, { retry: { limit: 5, delay_sec: 0 } });
+  await client.enqueue(type, 1, { id: "a" });
+  const { jobs: [{ id, lock }] } = await client.claim(type, "by-hand", { wait_sec: 30 });
+  await client.finish(type, [{ id, lock, outcome: "failed", error: "no such user", retry: false }]);
+  assert.equal((await client.get(type, "a")).state, "dead");
 });

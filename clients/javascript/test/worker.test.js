@@ -78,6 +78,24 @@ test("results that cannot be stored are failures", async () => {
   assert.equal((await run(() => 1n)).state, "dead");
 });
 
+test("runs that end at the same time share a request, and one that is refused ends alone", async () => {
+  await client.putType(type, { max_data_bytes: 1_000, retry: { limit: 0 } });
+  let [here, all, requests] = [0, undefined, 0];
+  const together = new Promise((resolve) => (all = resolve));
+  const handle = async ({ data }) => (++here === 20 && all(), await together, data === 7 ? "x".repeat(1_001) : data);
+  const send = client.finish;
+  client.finish = (...args) => ((requests += 1), send.apply(client, args));
+  try {
+    const ids = (await client.enqueueMany(type, Array.from({ length: 20 }, (_, data) => ({ data })))).map((row) => row.id);
+    const ends = await working(handle, () => Promise.all(ids.map(end)), { concurrency: 20 });
+    assert.deepEqual(ends.map(({ state, result }) => result ?? state), ids.map((_, n) => (n === 7 ? "dead" : n)));
+  } finally {
+    client.finish = send;
+  }
+  // All, each alone, and the failure.
+  assert.ok(requests <= 23, `${requests} requests`);
+});
+
 test("heartbeats keep a job and store progress", async () => {
   let release;
   const released = new Promise((resolve) => (release = resolve));

@@ -95,6 +95,32 @@ class TestClient(ServiceCase):
         client.retry(type, "c")
         self.assertEqual(client.type_info(type)["counts"], {"pending": 3, "running": 0, "finished": 0, "dead": 0})
 
+    def test_schedules_are_listed_page_by_page(self) -> None:
+        client, names = self.client, [f"{self.type}-{n}" for n in range(3)]
+        for name in names:
+            client.put_schedule(name, type=self.type, every_sec=3600, job={"data": name})
+        first = client.schedules(limit=2)
+        second = client.schedules(limit=2, after=first["next"])
+        self.assertEqual([row["name"] for row in first["schedules"] + second["schedules"]], names)
+        self.assertIsNone(second["next"])
+        self.assertEqual(client.schedule(names[0])["job"]["data"], names[0])
+        for name in names:
+            client.remove_schedule(name)
+
+    def test_a_token_has_the_rights_that_it_names_until_it_is_revoked(self) -> None:
+        client, type = self.client, self.type
+        token = client.make_token(type, ["enqueue"], types=[type])
+        adder = Client(f"http://127.0.0.1:{self.service.port}", headers={"Authorization": f"Bearer {token}"})
+        self.addCleanup(adder.close)
+        adder.enqueue(type, 1, id="a")
+        for status, call in ((403, lambda: adder.get(type, "a")), (401, lambda: adder.enqueue(type, 1))):
+            with self.assertRaises(ServiceError) as refused:
+                call()
+            self.assertEqual(refused.exception.status, status)
+            if status == 403:
+                self.assertEqual([row["rights"] for row in client.tokens() if row["name"] == type], [["enqueue"]])
+                client.revoke_token(type)
+
     def test_changes_are_followed(self) -> None:
         client, type = self.client, self.type
         seen = client.follow(type, [client.enqueue(type, 0, id=id) for id in ("x", "y")])

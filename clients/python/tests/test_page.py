@@ -104,6 +104,17 @@ class TestPage(unittest.TestCase):
         until(lambda: self.client.get("mail", "to-bob")["result"] == "sent to bob")
         self.assertEqual(program.signal(signal.SIGTERM), 0)
 
+    def test_users_and_api_tokens(self) -> None:
+        user, token = blocks(PAGE, "Users and API tokens", "sh")
+        make, use = token.splitlines()
+        made = f"made=$({make}); made=dvt_${{made##*dvt_}}; made=${{made%%[!-_a-z0-9]*}}"
+        use = use.replace("'Authorization: Bearer dvt_mailer-1_…'", '"Authorization: Bearer $made"')
+        lines = [f"S={self.service.url}; J='Content-Type: application/json'", user, made, use]
+        script = "\n".join(lines).replace("127.0.0.1:5985", f"127.0.0.1:{self.service.port}")
+        out = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True).stdout
+        claims = [json.loads(line) for line in out.splitlines() if "timeout_sec" in line]
+        self.assertEqual([claim["timeout_sec"] for claim in claims], [30, 30], out)
+
     def test_readmes(self) -> None:
         node = shutil.which("node")
         for readme, heading, language in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import json
 import os
@@ -12,13 +13,16 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from ._requests import Change, Request, Requests, path
+from ._requests import Request, Requests, path
+from ._types import Change, Options
 
 T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+# Status, headers, and the body piece by piece.
+Response = tuple[int, dict[str, str], AsyncIterator[bytes]]
 # Before each further try. All requests can be repeated: jobs are added with an `Idempotency-Key`.
 PAUSES = (0.0, 0.1, 0.5, 2.0)
 UNAVAILABLE = (502, 503, 504)
@@ -56,40 +60,29 @@ class AsyncClient(Requests):
         body = b"" if request.body is None else json.dumps(request.body, allow_nan=False).encode()
         if any(not (value.isascii() and value.isprintable()) for value in request.headers.values()):
             raise ValueError("headers have printable ASCII characters only")
-        for pause in (*PAUSES, None):
+        for pause in PAUSES:
             try:
-                async with asyncio.timeout(self._timeout_sec + request.wait_sec):
-                    return await self._exchange(request, body)
-            except ServiceError as error:
-                if error.status not in UNAVAILABLE or pause is None:
+                return await self._exchange(request, body)
+            except (ConnectionError, ServiceError) as error:
+                if isinstance(error, ServiceError) and error.status not in UNAVAILABLE:
                     raise
-            except (OSError, EOFError, ValueError) as error:
-                if pause is None:
-                    url = self._urls[self._at]
-                    raise ConnectionError(f"cannot reach {url.hostname}:{url.port}: {error!r}") from error
             await self.close()
             self._at = (self._at + 1) % len(self._urls)
             await asyncio.sleep(pause * random.uniform(0.5, 1))
-        raise AssertionError("the last try returns or raises")
+        return await self._exchange(request, body)
 
     async def follow(self, type: str, ids: Sequence[str]) -> AsyncIterator[Change]:
         """The present states of jobs, then each change, until all are finished, dead or removed."""
         request: Request[Change] = Request("GET", path(type, "_feed", ids=ids))
-        streams = await self._open(self._urls[self._at])
-        try:
-            status, headers = await self._begin(streams, self._urls[self._at], request)
-            text = b""
-            async for piece in _body(streams[0], headers):
+        text = b""
+        async with self._sent(request, b"", None) as (status, headers, pieces):
+            async for piece in pieces:
                 *lines, text = (text + piece).split(b"\n")
                 for line in lines:
                     if line.startswith(b"data:"):
                         yield json.loads(line[5:])
             if status != 200:
                 _read(request, status, headers, text)
-        except EOFError as error:
-            raise ConnectionError("the service closed the connection") from error
-        finally:
-            streams[1].close()
 
     async def close(self) -> None:
         """Closes idle connections."""
@@ -97,41 +90,47 @@ class AsyncClient(Requests):
             self._idle.pop()[1].close()
 
     async def _exchange(self, request: Request[T], sent: bytes) -> T:
+        async with self._sent(request, sent, self._timeout_sec + request.wait_sec) as (status, headers, pieces):
+            body = b"".join([piece async for piece in pieces])
+        return _read(request, status, headers, body)
+
+    @contextlib.asynccontextmanager
+    async def _sent(self, request: Request[Any], body: bytes, timeout_sec: float | None) -> AsyncIterator[Response]:
+        """Sends a request and reads the head of the response. Without a timeout, on a new connection."""
         url = self._urls[self._at]
-        streams = self._idle.pop() if self._idle else await self._open(url)
         try:
-            status, headers = await self._begin(streams, url, request, sent)
-            body = b"".join([piece async for piece in _body(streams[0], headers)])
-        except BaseException:
-            streams[1].close()
-            raise
+            async with asyncio.timeout(timeout_sec):
+                streams = self._idle.pop() if self._idle and timeout_sec else await self._open(url)
+                try:
+                    streams[1].write(self._head(url, request, len(body)) + body)
+                    await streams[1].drain()
+                    status, *fields = (await streams[0].readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+                    pairs = (line.partition(":") for line in fields)
+                    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+                    yield int(status.split()[1]), headers, _body(streams[0], headers)
+                except BaseException:
+                    streams[1].close()
+                    raise
+        except (OSError, EOFError, ValueError) as error:
+            raise ConnectionError(f"cannot reach {url.hostname}:{url.port}: {error!r}") from error
         if headers.get("connection", "").lower() == "close" or url != self._urls[self._at]:
             streams[1].close()
         else:
             self._idle.append(streams)
-        return _read(request, status, headers, body)
 
     async def _open(self, url: SplitResult) -> Streams:
         tls = self._tls if url.scheme == "https" else None
         return await asyncio.open_connection(url.hostname, url.port or (443 if tls else 80), ssl=tls)
 
-    async def _begin(
-        self, streams: Streams, url: SplitResult, request: Request[Any], body: bytes = b""
-    ) -> tuple[int, dict[str, str]]:
-        """Sends a request and reads the head of the response."""
-        reader, writer = streams
+    def _head(self, url: SplitResult, request: Request[Any], length: int) -> bytes:
         headers = {"Host": url.netloc.rpartition("@")[2], "Content-Type": "application/json"}
         if url.username is not None:
             login = f"{unquote(url.username)}:{unquote(url.password or '')}"
             headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
-        headers |= {"Content-Length": str(len(body)), **self._headers, **request.headers}
+        headers |= {"Content-Length": str(length), **self._headers, **request.headers}
         lines = [f"{request.method} {url.path.rstrip('/')}{request.path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        await writer.drain()
-        status, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
-        pairs = (line.partition(":") for line in fields)
-        return int(status.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+        return "\r\n".join([*lines, "", ""]).encode()
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
@@ -165,11 +164,8 @@ def _read(request: Request[T], status: int, headers: dict[str, str], body: bytes
 class Client(Requests):
     """A client for any number of threads. Its connections are in an event loop of a thread of its own."""
 
-    def __init__(
-        self, url: str | Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_sec: float = 30,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
-        self._make = functools.partial(AsyncClient, url, headers=headers, timeout_sec=timeout_sec, tls=tls)
+    def __init__(self, url: str | Sequence[str], **options: Unpack[Options]) -> None:
+        self._make = functools.partial(AsyncClient, url, **options)
         self._make()
         self._lock, self._process = threading.Lock(), 0
 

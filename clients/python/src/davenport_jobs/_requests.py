@@ -6,59 +6,17 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, List, Literal, NotRequired, ParamSpec, Required
-from typing import TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, List, ParamSpec, TypeVar, overload
 from urllib.parse import quote, urlencode
+
+from ._types import Added, Beat, Beats, Claim, Class, Ended, Finish, JobInfo, NewJob, OnExists, Page, Right, ScheduleInfo
+from ._types import Schedules, State, TokenInfo, TypeInfo
 
 if TYPE_CHECKING:
     from ._client import AsyncClient, Client
 
 P = ParamSpec("P")
 T = TypeVar("T")
-State = Literal["pending", "running", "finished", "dead"]
-Class = Literal["urgent", "normal", "bulk"]
-OnExists = Literal["replace", "keep", "earliest"]
-
-NewJob = TypedDict("NewJob", {
-    "data": Required[Any], "id": str, "delay_sec": float, "due": str, "class": Class, "tenant": str, "key": str,
-    "on_exists": OnExists,
-}, total=False)  # fmt: skip
-# The answer for one of many new jobs: `ok`, or `error` and `reason`.
-Added = TypedDict("Added", {"id": str | None, "ok": NotRequired[bool], "error": NotRequired[str], "reason": NotRequired[str]})
-Claimed = TypedDict("Claimed", {
-    "id": str, "lock": str, "attempt": int, "failures": int, "data": Any, "progress": NotRequired[Any], "deadline": str,
-})  # fmt: skip
-Claim = TypedDict("Claim", {"jobs": List[Claimed], "timeout_sec": float})
-Beat = TypedDict("Beat", {"id": str, "lock": str, "progress": NotRequired[Any]})
-Beaten = TypedDict("Beaten", {"id": str, "status": Literal["held", "halt", "again"], "deadline": str | None})
-Beats = TypedDict("Beats", {"jobs": List[Beaten], "drain": bool})
-Ended = TypedDict("Ended", {
-    "id": str, "lock": str, "outcome": Literal["done", "failed", "again"], "result": NotRequired[Any], "error": NotRequired[Any],
-    "delay_sec": NotRequired[float],
-})  # fmt: skip
-Finished = TypedDict("Finished", {"id": str, "status": Literal["ok", "repeated", "halt"]})
-Finish = TypedDict("Finish", {"results": List[Finished], "jobs": List[Claimed], "timeout_sec": float})
-Attempt = TypedDict("Attempt", {
-    "worker": str, "start": str, "end": str | None, "reason": str | None,
-    "outcome": Literal["done", "failed", "again", "silent", "returned"] | None,
-})  # fmt: skip
-# A job as `get` and `wait` return it. Listings have data, progress, result and error only if asked for them.
-JobInfo = TypedDict("JobInfo", {
-    "id": str, "type": str, "state": State, "due": str, "created": str, "finished": str | None, "expires": str | None,
-    "attempt": int, "failures": int, "worker": str | None, "waits_for": str | None, "reason": str | None,
-    "data": NotRequired[Any], "progress": NotRequired[Any], "result": NotRequired[Any], "error": NotRequired[Any],
-    "attempts": NotRequired[List[Attempt]],
-})  # fmt: skip
-Page = TypedDict("Page", {"jobs": List[JobInfo], "next": str | None})
-# An event of `follow`. A removed job has only `id` and `state`.
-Change = TypedDict("Change", {
-    "id": str, "state": Literal["pending", "running", "finished", "dead", "removed"], "attempt": NotRequired[int],
-    "progress": NotRequired[Any], "result": NotRequired[Any], "error": NotRequired[Any],
-})  # fmt: skip
-TypeInfo = TypedDict("TypeInfo", {
-    "type": str, "internal": bool, "counts": dict[State, int], "totals": dict[str, int], "due": int,
-    "waiting_for_limits": int, "oldest_due": str | None, "settings": NotRequired[dict[str, Any]], "paused": NotRequired[bool],
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,8 +45,8 @@ class _Method(Generic[P, T]):
         return self if client is None else lambda *args, **kwargs: client.send(self.make(client, *args, **kwargs))
 
 
-def path(*parts: str, **query: object) -> str:
-    url = "/_jobs" + "".join("/" + quote(part, safe="") for part in parts)
+def path(*parts: str, root: str = "_jobs", **query: object) -> str:
+    url = "".join("/" + quote(part, safe="") for part in (root, *parts))
     return url + "?" + urlencode(_given(**query), doseq=True) if query else url
 
 
@@ -182,16 +140,41 @@ class Requests:
     @_Method
     def put_schedule(self, name: str, /, **settings: Any) -> Request[str]:
         """Makes or replaces a schedule, and returns when it occurs next."""
-        return Request("PUT", "/_schedules/" + quote(name, safe=""), "next", settings)
+        return Request("PUT", path(name, root="_schedules"), "next", settings)
+
+    @_Method
+    def schedules(self, *, limit: int = 100, after: str | None = None) -> Request[Schedules]:
+        """A page of schedules; pass its `next` as `after`."""
+        return Request("GET", path(root="_schedules", limit=limit, after=after))
+
+    @_Method
+    def schedule(self, name: str) -> Request[ScheduleInfo]:
+        return Request("GET", path(name, root="_schedules"))
 
     @_Method
     def run_schedule(self, name: str) -> Request[str]:
         """Adds a job of a schedule now, and returns its id."""
-        return Request("POST", f"/_schedules/{quote(name, safe='')}/_run", "id")
+        return Request("POST", path(name, "_run", root="_schedules"), "id")
 
     @_Method
     def remove_schedule(self, name: str) -> Request[None]:
-        return Request("DELETE", "/_schedules/" + quote(name, safe=""), "")
+        return Request("DELETE", path(name, root="_schedules"), "")
+
+    @_Method
+    def make_token(
+        self, name: str, rights: Sequence[Right], *, types: Sequence[str] | None = None, expires_sec: float | None = None
+    ) -> Request[str]:
+        """Makes an API token, and returns its text, which is shown only this time."""
+        body = _given(name=name, rights=rights, types=types, expires_sec=expires_sec)
+        return Request("POST", path(root="_tokens"), "token", body)
+
+    @_Method
+    def tokens(self) -> Request[List[TokenInfo]]:
+        return Request("GET", path(root="_tokens"), "tokens")
+
+    @_Method
+    def revoke_token(self, name: str) -> Request[None]:
+        return Request("DELETE", path(name, root="_tokens"), "")
 
     @_Method
     def pause(self, type: str) -> Request[None]:

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ._client import AsyncClient, Client, ServiceError
-from ._requests import Beat, Beaten, Claimed, Ended, Finish
+from ._types import Beaten, Claimed, Ended, Finish
 
 T = TypeVar("T")
 log = logging.getLogger("davenport_jobs")
@@ -33,11 +33,11 @@ class Again(Exception):
 
 
 class Failed(Exception):
-    """Raised by a handler: the run failed with this error, any JSON, and is retried after this delay."""
+    """Raised by a handler: the run failed with this error, any JSON, and is retried after this delay, or not at all."""
 
-    def __init__(self, error: Any, delay_sec: float | None = None) -> None:
+    def __init__(self, error: Any, delay_sec: float | None = None, *, retry: bool = True) -> None:
         super().__init__(error)
-        self.error, self.delay_sec = error, delay_sec
+        self.error, self.delay_sec, self.retry = error, delay_sec, retry
 
 
 class Halted(Exception):
@@ -55,7 +55,7 @@ class Job:
         self.halted = False
         self._lock, self._held_until = claimed["lock"], time.monotonic() + timeout_sec
         self._reports: list[Any] = []
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[Any]
 
     def report(self, progress: Any) -> None:
         """Stores progress, any JSON, with the next heartbeat: within about a second. Raises `Halted` if the job is lost."""
@@ -69,7 +69,7 @@ class Job:
 
     def _halt(self, is_async: bool) -> None:
         self.halted = True
-        if self._task and is_async:
+        if is_async:
             self._task.cancel()
 
     def _ended(self, outcome: Any, **rest: Any) -> Ended:
@@ -118,12 +118,10 @@ class Worker:
         try:
             await asyncio.wait([*others, *slots], return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
-            _, late = await asyncio.wait(slots, timeout=self.grace_sec)
+            await asyncio.wait(slots, timeout=self.grace_sec)
             for job in self._running:
-                if job._task:
-                    job._task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=LAST_SEC)
+                job._task.cancel()
+            await asyncio.wait(slots, timeout=LAST_SEC)
             for task in (*slots, others[0]):
                 if task.done():
                     task.result()
@@ -135,31 +133,15 @@ class Worker:
 
     def _drain(self, number: int) -> None:
         self._stopping.set()
-        if self._loop:
-            # The next signal ends the process.
-            self._loop.remove_signal_handler(number)
+        # The next signal ends the process.
+        asyncio.get_running_loop().remove_signal_handler(number)
 
     async def _slot(self) -> None:
         """Works on one job after another. The end of one and the claim of the next are one request."""
         ended: Ended | None = None
-        while job := await self._next(ended):
-            self._running.add(job)
-            try:
-                ended = await self._work(job)
-            finally:
-                self._running.discard(job)
-
-    async def _next(self, ended: Ended | None) -> Job | None:
         while ended or not self._stopping.is_set():
-            ends = [ended] if ended else []
-            reply: Finish | None
             try:
-                # If it is interrupted, it is unknown whether the run has ended. Repeating the request does no harm.
-                if self._stopping.is_set():
-                    reply = await self._client.finish(self.type, ends)
-                else:
-                    claim = self._client.finish(self.type, ends, claim=1, worker=self.name, wait_sec=self.wait_sec)
-                    reply = await self._unless_stopping(claim)
+                reply = await self._finish([ended] if ended else [])
             except (ConnectionError, ServiceError, TypeError, ValueError) as error:
                 if _is_passing(error):
                     log.warning("%s; trying again", error)
@@ -169,20 +151,25 @@ class Worker:
                 else:
                     raise
                 continue
-            if not reply:
-                continue
-            if ended and reply["results"][0]["status"] == "halt":
-                log.warning("%s is no longer this worker's: the end of its run was ignored", ended["id"])
-            ended = None
-            self._timeout_sec = reply["timeout_sec"]
-            for claimed in reply["jobs"]:
-                return Job(claimed, self._timeout_sec)
-        return None
+            # If it was interrupted, it is unknown whether the run has ended. Repeating the request does no harm.
+            if reply:
+                if ended and reply["results"][0]["status"] == "halt":
+                    log.warning("%s is no longer this worker's: the end of its run was ignored", ended["id"])
+                ended = None
+                self._timeout_sec = reply["timeout_sec"]
+                for claimed in reply["jobs"]:
+                    ended = await self._work(Job(claimed, self._timeout_sec))
+
+    async def _finish(self, ends: Sequence[Ended]) -> Finish | None:
+        if self._stopping.is_set():
+            return await self._client.finish(self.type, ends)
+        claim = self._client.finish(self.type, ends, claim=1, worker=self.name, wait_sec=self.wait_sec)
+        return await self._unless_stopping(claim)
 
     def _refused(self, ended: Ended, error: Exception) -> Ended | None:
         """How a run ends instead, for example because its result is too large."""
         log.error("cannot end the run of %s as %s: %s", ended["id"], ended["outcome"], error)
-        if "result" not in ended and "error" not in ended:
+        if ended.get("result") is None and "error" not in ended:
             return None
         reason = error.reason if isinstance(error, ServiceError) else str(error)
         return Ended(id=ended["id"], lock=ended["lock"], outcome="failed", error=reason[:1000])
@@ -199,10 +186,12 @@ class Worker:
     async def _work(self, job: Job) -> Ended | None:
         """Runs the handler; `None` if the job was lost."""
         job._task = asyncio.create_task(self._handle(job))
+        self._running.add(job)
         try:
             await asyncio.wait([job._task])
         finally:
             job._task.cancel()
+            self._running.discard(job)
         was_lost, job.halted = job.halted, True
         if was_lost:
             log.warning("%s is no longer this worker's: its run was halted", job.id)
@@ -212,13 +201,11 @@ class Worker:
             return job._ended("again")
         match job._task.exception():
             case None:
-                result = job._task.result()
-                return job._ended("done") if result is None else job._ended("done", result=result)
+                return job._ended("done", result=job._task.result())
             case Again() as again:
                 return job._ended("again", delay_sec=again.delay_sec)
             case Failed() as failed:
-                delay = {} if failed.delay_sec is None else {"delay_sec": failed.delay_sec}
-                return job._ended("failed", error=failed.error, **delay)
+                return job._ended("failed", error=failed.error, delay_sec=failed.delay_sec, retry=failed.retry)
             case error:
                 log.error("%s failed", job.id, exc_info=error)
                 return job._ended("failed", error={"message": str(error) or repr(error), "type": type(error).__name__})
@@ -251,10 +238,8 @@ class Worker:
 
     async def _beat(self, jobs: Sequence[Job]) -> None:
         sent, reports = time.monotonic(), [job._reports[:] for job in jobs]
-        beats = [Beat(id=job.id, lock=job._lock) for job in jobs]
-        for beat, news in zip(beats, reports):
-            if news:
-                beat["progress"] = news[-1]
+        progress = [{"progress": news[-1]} if news else {} for news in reports]
+        beats: list[Any] = [{"id": job.id, "lock": job._lock, **last} for job, last in zip(jobs, progress)]
         rows: list[Beaten] = []
         try:
             async with asyncio.timeout(self._timeout_sec / 3):
