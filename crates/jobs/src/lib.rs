@@ -47,7 +47,7 @@ pub use model::ids::{
 };
 pub use model::limits::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName, Limits};
 pub use model::machine::{Finish, Held, RETURNED, Verdict};
-pub use model::types::{StallPolicy, TypeConfig};
+pub use model::types::{Sharing, StallPolicy, TypeConfig};
 pub use operations::check::Check;
 pub use operations::claim::{Accepted, Claim, Claimed};
 pub use operations::counts::{Backlog, Counts};
@@ -57,6 +57,7 @@ pub use operations::limits::LimitUse;
 pub use operations::list::{Cursor, Listed, PAGE_JOBS_MAX, Page, Query};
 pub use operations::rewrite::Rewritten;
 pub use operations::signal::Signal;
+pub use operations::tenants::{SHARES_DEFAULT, SHARES_MAX, TenantUse};
 pub use services::acceptor::{Acceptor, AcceptorHandle};
 pub use services::maintenance::Maintenance;
 pub use services::monitor::{ByPolicy, StallHook};

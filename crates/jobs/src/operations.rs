@@ -17,5 +17,6 @@ pub(crate) mod quarantine;
 pub(crate) mod rewrite;
 pub(crate) mod signal;
 pub(crate) mod sleepers;
+pub(crate) mod tenants;
 pub(crate) mod types;
 pub(crate) mod work;

@@ -27,3 +27,5 @@ mod races;
 mod rules;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod tenants;

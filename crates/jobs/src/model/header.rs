@@ -265,6 +265,12 @@ impl Header {
         self.rare.as_ref()?.tenant.as_ref()
     }
 
+    /// The tenant in whose turn it runs, if tenants of its type take turns.
+    pub(crate) fn sharer(&self) -> Option<Bytes> {
+        let rare = self.rare.as_ref().filter(|rare| rare.shared)?;
+        Some(rare.tenant.clone().unwrap_or_default())
+    }
+
     /// What it is counted by besides its state.
     pub(crate) fn tag(&self) -> u8 {
         tag(self.label(), self.class())

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +30,8 @@ pub(crate) const SHARDS: u16 = 1_024;
 
 /// The number of lanes. Part of the stored format.
 pub(crate) const LANES: u16 = 4_096;
+/// Ranges into which the lanes are divided when all of them are read.
+pub(crate) const LANE_PARTS: u16 = 32;
 
 /// The jobs of one owner: lanes are served in turn, however many jobs wait in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,6 +240,12 @@ impl Job {
     /// How long the holder may be silent, as of its last heartbeat: send heartbeats at most a third of this apart.
     pub fn timeout(&self) -> Duration {
         self.run.timeout()
+    }
+
+    /// Says whether the holder only keeps the job, and uses nothing that its tenant has a share of. Heartbeats of
+    /// [`keep_alive`](crate::Jobs::keep_alive) do not charge the tenant then.
+    pub fn set_idle(&self, idle: bool) {
+        self.run.idle.store(idle, Ordering::Relaxed);
     }
 
     /// Cancelled when a creator requests another run: a long run may stop and finish early. Immediate for jobs from an

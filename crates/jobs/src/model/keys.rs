@@ -10,11 +10,13 @@
 //!    PENDING   type, 2, limit, incarnation, version, id = since   waiting behind a limit, for a slot of it
 //!    PENDING   type, 3, ..                            = since     like 0, of the class urgent; 5 of the class bulk
 //!    PENDING   type, 4, ..                            = since     like 1, of the class urgent; 6 of the class bulk
+//!    PENDING   type, 7, rank, tenant, shard, incarnation, version, id = since   ready, of a tenant
 //!  3 SLEEPER   type, nonce                            = stamp     an acceptor asleep, to be woken by clearing it
 //!  4 NOTIFIER  type, nonce                            = stamp     bumped when a notifier has a note to read
 //!  5 TYPE      type                                   = timeout, retention, stall policy; its being there
 //!                                                       is the registration of the type
-//!  6 ACTIVITY  type, bucket, id                       = stamp, time, timeout of the last heartbeat
+//!  6 ACTIVITY  type, bucket, id                       = stamp, time, timeout of the last heartbeat, and until when a
+//!                                                       tenant has been charged
 //!  7 DATA      type, bucket, id, slot, n              = the nth chunk of data that is too large for the header
 //!  8 FINISHED  type, bucket, expires_ms, id           = ""        retention: i64::MAX is never
 //!  9 HISTORY   type, bucket, id, attempt              = holder, lock, start, end, outcome, reason
@@ -23,13 +25,19 @@
 //! 12 NOTE      type, nonce, id                        = ""        a job that a notifier is to look at
 //!    NOTE      type, nonce, lock, interrupt           = ""        a run that an acceptor is to stop
 //! 13 TYPES                                            = stamp     bumped when a TYPE row changes
+//! 14 ORDER     type, rank, virtual time, tenant        = since     a tenant that may have ready jobs, seen without any
+//!                                                       since; rank is that of the class, -1 to 1
 //! 19 SLOT      type, limit, n                         = id, time  a slot of a limit that a job has, or that is not free
 //!                                                       before a time
 //! 20 LIMIT     type, limit                            = maximum, period; (type) alone changes with each of them
 //! 21 DEAD      type, bucket, died_ms, id              = ""        dead letters
+//! 22 TENANT    type, tenant                           = virtual time, 64-bit little endian, added to; (type) alone is
+//!                                                       where tenants return while none has a turn
 //! 23 QUARANTINE type, id                             = state, time: a job that cannot be decoded, out of the index
 //!                                                      of its state
+//! 24 THERE     type, rank, tenant                     = ""        the tenant has a turn in ORDER
 //! 25 CALL      type, bucket, id, attempt, op          = stamp     a holder's call that was done, and may be tried again
+//! 26 SHARES    type, tenant                           = shares, if not the default
 //! ```
 //!
 //! - `bucket`, 0 to 31, `timed bucket`, 0 to 255, and `shard`, 0 to 1023, are the first bits of a hash of the
@@ -59,11 +67,15 @@
 //!   2^32 - 1, which the first job that waits leaves, and the first transaction that finds none clears. A job that has a slot but does not run yet is due, or
 //!   scheduled for when a rate lets it start.
 //! - Behind a limit, urgent jobs come first and bulk jobs last: their incarnation is 2^32 lower or higher.
-//! - Reserved: tables 14, 15 and 22 for tenants.
+//! - A job of a tenant that shares its type is in the lane of its tenant while it is scheduled, and in PENDING 7 once it is
+//!   due. Its tenant has a turn then, at its virtual time or earlier, and THERE says so. Virtual time is the time for which
+//!   holders had its jobs, divided by its shares.
 
 mod edges;
 mod limits;
 mod pending;
+mod position;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -73,10 +85,13 @@ use bytes::Bytes;
 use store::KeyRange;
 use store::tuple::{Bytes as TupleBytes, Element, TuplePack, pack_into, unpack};
 
-use crate::model::header::{Header, Order, Place, State};
-use crate::{Class, Error, Job, JobId, JobType, Lane, Result};
+use crate::model::header::{Order, State};
+use crate::{Error, Job, JobId, JobType, Result};
 
 pub(crate) use limits::WAITED;
+
+pub(crate) use position::Position;
+pub(crate) use tenants::{InClass, vtime_in};
 
 pub(crate) use edges::{Kind, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states};
 
@@ -99,45 +114,21 @@ pub(crate) enum Table {
     Lease = 11,
     Note = 12,
     Types = 13,
+    Order = 14,
     Slot = 19,
     Limit = 20,
     Dead = 21,
+    Tenant = 22,
     Quarantine = 23,
+    There = 24,
     Call = 25,
+    Shares = 26,
 }
 
 /// The keys of one queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     subspace: Vec<u8>,
-}
-
-/// The index row of a job.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Position {
-    Ready(Class, Option<Lane>, Order),
-    Timed(Class, Option<Lane>, i64),
-    /// Behind the limit of this name.
-    Waiting(Bytes, Class, Order),
-    Active,
-    Finished(i64),
-    Dead(i64),
-}
-
-impl Position {
-    pub(crate) fn of(header: &Header) -> Self {
-        match header.place {
-            Place::Ready(order) => Self::Ready(header.class(), header.lane, order),
-            Place::Timed => Self::Timed(header.class(), header.lane, header.due_ms),
-            Place::Waiting(which, order) => {
-                let limit = header.limit(which).cloned().unwrap_or_default();
-                Self::Waiting(limit, header.class(), order)
-            }
-            Place::Active => Self::Active,
-            Place::Finished { expires_ms, .. } => Self::Finished(expires_ms),
-            Place::Dead { at_ms } => Self::Dead(at_ms),
-        }
-    }
 }
 
 impl Keys {
@@ -480,13 +471,22 @@ pub(crate) fn stamp_of(value: &[u8]) -> Result<Order> {
     parts.ok_or_else(|| Error::corrupt("a stamped row cannot be decoded"))
 }
 
+/// The bytes of a heartbeat: its stamp, time and timeout.
+const BEAT_BYTES: usize = 31;
+
 /// How long the holder that wrote a heartbeat may be silent.
 pub(crate) fn promised(beat: &Bytes) -> Result<Duration> {
-    let timeout_ms = beat.last_chunk().map(|ms| u64::from_be_bytes(*ms));
-    (timeout_ms
-        .filter(|_| beat.len() == 31)
-        .map(Duration::from_millis))
-    .ok_or_else(|| Error::corrupt("a heartbeat cannot be decoded"))
+    let whole = beat.len() == BEAT_BYTES || charged_until(beat).is_some();
+    let timeout_ms = beat.get(BEAT_BYTES - 8..).and_then(<[u8]>::first_chunk);
+    (timeout_ms.filter(|_| whole))
+        .map(|ms| Duration::from_millis(u64::from_be_bytes(*ms)))
+        .ok_or_else(|| Error::corrupt("a heartbeat cannot be decoded"))
+}
+
+/// Until when the tenant of a running job has been charged.
+pub(crate) fn charged_until(beat: &Bytes) -> Option<i64> {
+    let until = beat.get(BEAT_BYTES..)?.try_into().ok()?;
+    Some(i64::from_be_bytes(until))
 }
 
 /// The value after its stamp.

@@ -32,6 +32,7 @@
 //!  pending   creator: Ask      replaces time and data
 //!            Signal            makes it due earlier, except after a failure
 //!            acceptor: Hold    waits for slots of its limits
+//!            acceptor: Share   waits for the turn of its tenant
 //!  running   creator: Ask      requests a run: `next`, where a creator's request overrides the holder's
 //!            Signal            requests a run without disturbing this one: `signal_ms`
 //!            holder: Update    a heartbeat, and new data if there is any
@@ -100,6 +101,8 @@ pub(crate) enum Event {
         holder: Holder,
         slots: Slots,
     },
+    /// A due job waits for the turn of its tenant.
+    Share,
     /// A due job needs slots of its limits: it has some of them now, and waits for others.
     Hold {
         taken: Vec<Taken>,
@@ -152,6 +155,8 @@ pub(crate) struct Create {
     pub(crate) tenant: Option<Bytes>,
     pub(crate) key: Option<Bytes>,
     pub(crate) pool: Option<Bytes>,
+    /// Tenants take turns.
+    pub(crate) shared: bool,
 }
 
 /// The slots for a run.
@@ -345,6 +350,7 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
             holder,
             slots,
         } => holder::accept(old, lock, holder, slots, cx),
+        Event::Share => moves::share(old, cx),
         Event::Hold { taken, wait } => limits::hold(old, taken, wait, cx),
         Event::Update {
             lock,

@@ -1,5 +1,6 @@
 //! A process's knowledge of a run that it holds.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub(crate) struct Run {
     pace: Mutex<Pace>,
     pub(crate) again: CancellationToken,
     pub(crate) lost: CancellationToken,
+    /// The job's tenant does not pay while its holder waits.
+    pub(crate) idle: AtomicBool,
 }
 
 /// How long the holder may be silent.

@@ -19,6 +19,10 @@ pub(crate) struct Turn {
     pub(crate) claims: u32,
     /// Whether there have been jobs in lanes.
     used: bool,
+    /// Whether tenants shared the type when a claim last looked.
+    pub(crate) shared: bool,
+    /// Whether the last claim of tenants' jobs found as many as it wanted.
+    pub(crate) busy: bool,
     /// The lane to start with; [`LANES`] stands for jobs without one.
     pub(crate) ready: u16,
     pub(crate) timed: u16,
@@ -33,6 +37,8 @@ impl Turns {
             Turn {
                 claims: 0,
                 used: false,
+                shared: false,
+                busy: false,
                 ready: lane,
                 timed: lane,
             }
@@ -45,6 +51,20 @@ impl Turns {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = turns.get_mut(ty) {
             (turn.used, turn.ready, turn.timed) = (true, ready, timed);
+        }
+    }
+
+    pub(crate) fn share(&self, ty: &JobType, shared: bool) {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get_mut(ty) {
+            turn.shared = shared;
+        }
+    }
+
+    pub(crate) fn hurry(&self, ty: &JobType, busy: bool) {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get_mut(ty) {
+            turn.busy = busy;
         }
     }
 }

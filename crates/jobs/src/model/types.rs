@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::Result;
 use crate::model::codec::{Reader, Writer};
+use crate::{Error, Result};
 
 const FORMAT: u8 = 1;
 
@@ -18,6 +18,26 @@ pub struct TypeConfig {
     pub retention_ms: Option<u64>,
     /// What happens to jobs of silent holders.
     pub stalls: StallPolicy,
+    /// Whether its due jobs are taken by tenant.
+    pub sharing: Sharing,
+}
+
+/// Whether the due jobs of a type are taken by [tenant](crate::Add::tenant), so that each tenant gets its
+/// [share](crate::Jobs::set_shares) of the time of the holders.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Tenants do not matter.
+    #[default]
+    Off,
+    /// By tenant. Jobs without one share as one tenant.
+    On,
+    /// No longer: jobs that were added before are still found. [`Jobs::set_type`](crate::Jobs::set_type) stores this in
+    /// place of `Off` for a type that was `On`.
+    Ended,
+}
+
+impl Sharing {
+    const ALL: [Self; 3] = [Self::Off, Self::On, Self::Ended];
 }
 
 /// What happens to a job whose holder went silent.
@@ -46,7 +66,18 @@ impl TypeConfig {
                 backoff_ms_max: 0,
                 healthy_ms: 0,
             },
+            sharing: Sharing::Off,
         }
+    }
+
+    /// The settings to store in place of these.
+    pub(crate) fn after(self, old: Option<Self>) -> Self {
+        let shared = old.is_some_and(|old| old.sharing != Sharing::Off);
+        let sharing = match self.sharing {
+            Sharing::Off if shared => Sharing::Ended,
+            sharing => sharing,
+        };
+        Self { sharing, ..self }
     }
 
     pub(crate) fn encode(self) -> Vec<u8> {
@@ -57,12 +88,15 @@ impl TypeConfig {
         to.uint(self.stalls.backoff_ms);
         to.uint(self.stalls.backoff_ms_max);
         to.uint(self.stalls.healthy_ms);
+        if self.sharing != Sharing::Off {
+            to.byte(self.sharing as u8);
+        }
         to.finish()
     }
 
     pub(crate) fn decode(value: Bytes) -> Result<Self> {
         let mut from = Reader::new(value, "a job type", FORMAT)?;
-        let config = Self {
+        let mut config = Self {
             timeout_ms: from.uint()?,
             retention_ms: from.option(Reader::uint)?,
             stalls: StallPolicy {
@@ -71,7 +105,13 @@ impl TypeConfig {
                 backoff_ms_max: from.uint()?,
                 healthy_ms: from.uint()?,
             },
+            sharing: Sharing::Off,
         };
+        if !from.is_empty() {
+            let number = usize::from(from.byte()?);
+            config.sharing = *(Sharing::ALL.get(number))
+                .ok_or_else(|| Error::corrupt("a job type that shares in an unknown way"))?;
+        }
         from.end()?;
         Ok(config)
     }
@@ -91,6 +131,24 @@ impl StallPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_type_that_shared_says_so() {
+        let of = |sharing| TypeConfig {
+            sharing,
+            ..TypeConfig::new(7)
+        };
+        for sharing in Sharing::ALL {
+            let value = of(sharing).encode().into();
+            assert_eq!(TypeConfig::decode(value).unwrap(), of(sharing));
+        }
+        let [off, on, ended] = Sharing::ALL.map(of);
+        assert_eq!(off.after(Some(on)), ended);
+        assert_eq!(off.after(Some(ended)), ended);
+        assert_eq!(off.after(Some(off)), off);
+        assert_eq!(on.after(Some(ended)), on);
+        assert_eq!(on.after(None), on);
+    }
 
     #[test]
     fn delays_double_until_a_job_is_given_up() {

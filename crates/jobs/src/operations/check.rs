@@ -106,7 +106,7 @@ impl Jobs {
         self.check_rows(all.clone(), ROWS, look, |seen| found.add(seen))
             .await?;
         let limits = self.check_limits(ty).await?;
-        for problem in limits {
+        for problem in limits.into_iter().chain(self.check_turns(ty).await?) {
             found.say(problem);
         }
         let counts = self.counts(ty).await?;
@@ -235,6 +235,13 @@ impl Jobs {
             Err(_) => true,
         };
         if same && *row.key == *self.keys().index(ty, &id, &position) {
+            if let Position::Shared(class, tenant, _) = position {
+                let there = self.keys().there(ty, &(class, tenant));
+                if tx.snapshot().get(&there).await?.is_none() {
+                    let problem = format!("job {id} is ready, and its tenant has no turn");
+                    return Ok(Seen::problem(problem));
+                }
+            }
             return Ok(Seen::default());
         }
         let problem = format!("orphan row of job {id}: {position:?}");

@@ -42,6 +42,7 @@
 mod candidates;
 mod lanes;
 mod take;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -59,8 +60,9 @@ use crate::model::keys::{Position, promised};
 use crate::model::limits::Limits;
 use crate::model::turns::Turn;
 use crate::operations::effects::Effects;
+use crate::operations::tenants::tidy::Untidy;
 use crate::testing::planted::Bug;
-use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, telemetry};
+use crate::{Error, Holder, Job, JobId, JobLock, JobType, Jobs, Op, Result, Tenant, telemetry};
 use take::Taking;
 
 /// A request for jobs, drawn before its transaction and kept over retries, so that a retry recognises the jobs
@@ -86,6 +88,8 @@ struct Memo {
     unsure: bool,
     /// How often the claim has started over after a try that may have been committed.
     restarts: u64,
+    /// Turns of tenants that are out of order.
+    untidy: Untidy,
 }
 
 /// A claimed job.
@@ -107,6 +111,8 @@ pub struct Accepted {
     pub asked_ms: Option<i64>,
     /// Its limits.
     pub limits: Limits,
+    /// Whose job it is, if it was said.
+    pub tenant: Option<Tenant>,
     /// When it became ready to be claimed, by its creator's clock.
     pub ready_ms: i64,
     /// Just before it was claimed. The timeout starts here.
@@ -155,6 +161,7 @@ impl Claim {
             created_ms: header.created_ms,
             asked_ms,
             limits: header.limits(),
+            tenant: header.tenant().cloned().map(Tenant),
             ready_ms: since_ms.max(header.due_ms),
             claimed_at: self.drawn_at,
         }
@@ -265,6 +272,13 @@ impl Jobs {
         if let Err(Error::Store(store::Error::MaybeCommitted)) = &result {
             claim.memo().unsure = true;
         }
+        if result.is_ok() {
+            let untidy = std::mem::take(&mut claim.memo().untidy);
+            // Types without tenants pay nothing.
+            if !untidy.is_empty() {
+                Box::pin(self.tidy(&claim.ty, untidy)).await;
+            }
+        }
         result
     }
 
@@ -277,6 +291,7 @@ impl Jobs {
         let Taking {
             mut effects,
             timeout,
+            charged_ms,
             jobs,
             held,
             left_over,
@@ -286,7 +301,7 @@ impl Jobs {
         self.beat_all(
             &effects,
             claim,
-            timeout,
+            (timeout, charged_ms),
             jobs.iter().map(|a: &Accepted| &a.job.id),
         );
         {
@@ -315,7 +330,7 @@ impl Jobs {
         &self,
         effects: &Effects<'_>,
         claim: &Claim,
-        timeout: Duration,
+        (timeout, charged_ms): (Duration, Option<i64>),
         ids: impl Iterator<Item = &'a JobId> + Clone,
     ) {
         let last = ids.clone().last();
@@ -323,7 +338,7 @@ impl Jobs {
             if self.planted().is(Bug::OneActivityRowPerBatch) && Some(id) != last {
                 continue;
             }
-            effects.beat(&claim.ty, id, timeout);
+            effects.beat(&claim.ty, id, timeout, charged_ms);
         }
     }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use futures::future::{try_join_all, try_join3};
+use futures::future::{try_join, try_join_all, try_join3};
 use store::{Call, KeyRange, RangeOptions, Transaction};
 
 use crate::model::class::of_tag;
 use crate::model::header::State;
-use crate::model::ids::{LANES, TIMED_BUCKETS};
+use crate::model::ids::{LANE_PARTS, LANES, TIMED_BUCKETS};
 use crate::model::keys::{
     Keys, Position, STATE_EDGES, edge, edge_adds, edge_ends, edge_of_states, since,
 };
@@ -165,21 +165,20 @@ impl Jobs {
                 (0..TIMED_BUCKETS).map(move |bucket| self.keys().due(ty, class, bucket, now_ms))
             });
             let buckets = buckets.map(|range| self.waiting(&tx, ty, range, now_ms, share));
-            // For lanes this many rows are read, due or not.
-            let whole = Class::ALL.into_iter().flat_map(|class| {
-                let lanes = self.keys().timed_lanes(ty, class, 0..LANES);
-                [self.keys().ready(ty, class, 0).0, lanes]
-            });
-            let whole = whole.map(|range| self.waiting(&tx, ty, range, now_ms, limit));
+            let ready = Class::ALL.map(|class| self.keys().ready(ty, class, 0).0);
+            let ready = ready.into_iter().chain([self.keys().all_shared(ty)]);
+            let ready = ready.map(|range| self.waiting(&tx, ty, range, now_ms, limit));
+            let lanes = Class::ALL
+                .into_iter()
+                .flat_map(|class| (0..LANE_PARTS).map(move |part| (class, part)));
+            let lanes = lanes.map(|part| self.due_in_lanes(&tx, ty, part, now_ms, limit));
+            let whole = try_join(try_join_all(ready), try_join_all(lanes));
             let held = RangeOptions::limit(limit);
             let held = (tx.snapshot()).get_range(self.keys().all_waiting(ty), held);
             let held = held.collect().await?.len() as u64;
-            let (whole, buckets, counts) = try_join3(
-                try_join_all(whole),
-                try_join_all(buckets),
-                self.counts_in(&tx, ty),
-            )
-            .await?;
+            let ((ready, lanes), buckets, counts) =
+                try_join3(whole, try_join_all(buckets), self.counts_in(&tx, ty)).await?;
+            let whole = [ready, lanes].concat();
             let parts = || buckets.iter().chain(&whole);
             let due = parts().map(|(due, _)| *due as u64).sum();
             Ok(Backlog {
@@ -192,6 +191,41 @@ impl Jobs {
             })
         })
         .await
+    }
+
+    /// The number of due scheduled jobs in a part of the lanes, up to a limit, and when the oldest became due. Those that are
+    /// not due are passed over, however many a lane has.
+    async fn due_in_lanes(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+        (class, part): (Class, u16),
+        now_ms: i64,
+        limit: usize,
+    ) -> Result<(usize, Option<i64>)> {
+        let size = LANES / LANE_PARTS;
+        let mut lanes = part * size..(part + 1) * size;
+        let (mut due, mut oldest) = (0, None::<i64>);
+        while due < limit && !lanes.is_empty() {
+            let range = self.keys().timed_lanes(ty, class, lanes.clone());
+            let head = tx.snapshot().get_range(range, RangeOptions::limit(1));
+            let Some(head) = head.collect().await?.pop() else {
+                break;
+            };
+            let (position, _) = self.keys().position(ty, State::Pending, &head.key)?;
+            let Position::Timed(_, Some(lane), due_ms) = position else {
+                break;
+            };
+            if due_ms <= now_ms {
+                let bucket = TIMED_BUCKETS + lane.number();
+                let range = self.keys().due(ty, class, bucket, now_ms);
+                let (more, since_ms) = self.waiting(tx, ty, range, now_ms, limit - due).await?;
+                due += more;
+                oldest = [oldest, since_ms].into_iter().flatten().min();
+            }
+            lanes.start = lane.number() + 1;
+        }
+        Ok((due, oldest))
     }
 
     /// The number of due jobs in a range, up to a limit, and when the oldest became due.

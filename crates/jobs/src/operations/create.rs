@@ -11,7 +11,8 @@ use crate::model::header::{Header, State, check_data};
 use crate::model::machine::{Create, Event, Reply};
 use crate::testing::planted::Bug;
 use crate::{
-    Class, Error, JobId, JobType, Jobs, Lane, LimitName, Limits, Op, Result, Tenant, TypeConfig,
+    Class, Error, JobId, JobType, Jobs, Lane, LimitName, Limits, Op, Result, Sharing, Tenant,
+    TypeConfig,
 };
 
 /// Limits of one transaction of a batch: jobs, and bytes of data.
@@ -33,7 +34,7 @@ pub struct Add {
     pub lane: Option<Lane>,
     /// Its priority.
     pub class: Class,
-    /// Whose job it is.
+    /// Whose job it is: if its type [shares](crate::Sharing) among tenants, it runs in the turn of this one.
     pub tenant: Option<Tenant>,
     /// A limit on jobs that use the same resource, such as one target: it waits while too many of them run.
     pub key: Option<LimitName>,
@@ -155,6 +156,7 @@ impl Add {
             tenant: self.tenant.as_ref().map(|name| name.0.clone()),
             key: self.key.as_ref().map(|name| name.0.clone()),
             pool: self.pool.as_ref().map(|name| name.0.clone()),
+            shared: config.sharing == Sharing::On,
         }
     }
 }

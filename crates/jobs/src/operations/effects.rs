@@ -15,6 +15,8 @@ use crate::model::limits::{Slot, Taken};
 use crate::model::machine::{Change, Context, Event, Reply, Step, step};
 use crate::model::run::Ended;
 use crate::operations::limits::contended::{Contended, Freed};
+use crate::operations::tenants::START_MS;
+use crate::operations::tenants::settle::Sharers;
 use crate::testing::planted::Bug;
 use crate::{Job, JobId, JobType, Jobs, Op, Result};
 
@@ -38,6 +40,7 @@ pub(crate) struct Effects<'a> {
     wake: BTreeMap<JobType, usize>,
     told: BTreeSet<(JobType, u64)>,
     pub(crate) limits: Contended,
+    pub(crate) sharers: Sharers,
 }
 
 impl Jobs {
@@ -63,6 +66,7 @@ impl Jobs {
             wake: BTreeMap::new(),
             told: BTreeSet::new(),
             limits: Contended::default(),
+            sharers: Sharers::default(),
         })
     }
 
@@ -175,15 +179,22 @@ impl Effects<'_> {
         if from == to {
             return;
         }
-        if let Some(from) = from
-            && !(matches!((&from, &to), (Position::Finished(_), Some(_)))
-                && self.cx.planted.is(Bug::ReviveKeepsFinishedRow))
-        {
-            self.tx.clear(&self.jobs.keys().index(ty, id, &from));
+        match (&from, old.and_then(Header::sharer)) {
+            (None, _) => {}
+            (Some(Position::Finished(_)), _)
+                if to.is_some() && self.cx.planted.is(Bug::ReviveKeepsFinishedRow) => {}
+            // Its last heartbeat, which is cleared then, says what is still to be charged.
+            (Some(Position::Active), Some(tenant)) => self.sharers.end(ty, id, tenant),
+            (Some(from), _) => self.tx.clear(&self.jobs.keys().index(ty, id, from)),
         }
         match to {
+            None => {}
             // [`Self::beat`] writes ACTIVITY rows with the heartbeat.
-            None | Some(Position::Active) => {}
+            Some(Position::Active) => {
+                if let (Some(_), Some(tenant)) = (old, new.and_then(Header::sharer)) {
+                    self.sharers.charge(ty, tenant, START_MS);
+                }
+            }
             Some(to @ (Position::Finished(_) | Position::Dead(_))) => {
                 self.tx.set(&self.jobs.keys().index(ty, id, &to), &[]);
             }
@@ -193,8 +204,16 @@ impl Effects<'_> {
                 self.tx.set(&self.jobs.keys().index(ty, id, to), &since);
             }
             Some(to) => {
-                let since = self.cx.now_ms.to_be_bytes();
-                self.tx.set(&self.jobs.keys().index(ty, id, &to), &since);
+                let mut since_ms = self.cx.now_ms;
+                if let Position::Shared(class, tenant, _) = &to {
+                    self.sharers.ready(ty, *class, tenant);
+                    let due_ms = new.map_or(0, |new| new.due_ms).max(0);
+                    since_ms = Some(due_ms)
+                        .filter(|ms| *ms > 0)
+                        .map_or(since_ms, |ms| ms.min(since_ms));
+                }
+                let key = self.jobs.keys().index(ty, id, &to);
+                self.tx.set(&key, &since_ms.to_be_bytes());
                 let soon = match to {
                     Position::Timed(.., due_ms) => due_ms <= self.cx.now_ms.saturating_add(POLL_MS),
                     _ => true,
@@ -266,7 +285,8 @@ impl Effects<'_> {
     ) {
         self.move_index(ty, id, None, Some(header));
         if header.state() == State::Running {
-            self.beat(ty, id, timeout);
+            let charged = self.charge(ty, Some(header), None);
+            self.beat(ty, id, timeout, charged);
         }
     }
 
@@ -288,12 +308,19 @@ impl Effects<'_> {
         }
     }
 
-    /// Writes the holder's heartbeat, with the timeout that applies from then on.
-    pub(crate) fn beat(&self, ty: &JobType, id: &JobId, timeout: Duration) {
+    /// Writes the holder's heartbeat, with the timeout that applies from then on, and until when the job's tenant is charged.
+    pub(crate) fn beat(
+        &self,
+        ty: &JobType,
+        id: &JobId,
+        timeout: Duration,
+        charged_ms: Option<i64>,
+    ) {
         let key = self.jobs.keys().index(ty, id, &Position::Active);
-        let mut rest = [0; 16];
-        rest[..8].copy_from_slice(&self.cx.now_ms.to_be_bytes());
-        rest[8..].copy_from_slice(&millis(timeout).to_be_bytes());
+        let mut rest = [self.cx.now_ms, millis(timeout)]
+            .map(i64::to_be_bytes)
+            .concat();
+        rest.extend(charged_ms.map(i64::to_be_bytes).into_iter().flatten());
         let value = stamp_template(self.cx.order.incarnation, &rest);
         self.tx.set_versionstamped_value(&key, &value);
     }
@@ -329,11 +356,20 @@ impl Effects<'_> {
         *self.wake.entry(ty.clone()).or_default() += 1;
     }
 
+    /// The caller itself looks at the jobs of the type that have become due so far.
+    pub(crate) fn wake_none(&mut self, ty: &JobType) {
+        self.wake.remove(ty);
+    }
+
     /// Frees slots, writes counters, and wakes sleepers: up to one for each job that has become due.
     pub(crate) async fn flush(mut self, op: &Op) -> Result<()> {
         if !self.limits.is_settled() {
             let (jobs, tx) = (self.jobs, self.tx);
             Box::pin(jobs.settle_limits(&mut self, tx, op)).await?;
+        }
+        if !self.sharers.is_settled() {
+            let (jobs, tx) = (self.jobs, self.tx);
+            Box::pin(jobs.settle_tenants(&mut self, tx)).await?;
         }
         let row = u16::try_from(op.seed() % u64::from(COUNT_ROWS)).unwrap_or(0);
         for ((ty, edge), times) in self.counts {

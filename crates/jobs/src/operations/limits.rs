@@ -58,20 +58,10 @@ impl Jobs {
         name: &LimitName,
         limit: Option<Limit>,
     ) -> Result<()> {
-        if let Some(limit) = limit {
-            if limit.max > LIMIT_SLOTS_MAX {
-                return Err(Error::Invalid(
-                    "a limit is at most 10,000; a higher rate needs a shorter period",
-                ));
-            }
-            if limit.per_ms == Some(0) {
-                return Err(Error::Invalid("the period of a limit is at least 1 ms"));
-            }
-        }
         let op = self.op();
         (self.store())
             .transact("set_limit", |tx| async move {
-                self.store_limit(&tx, &op, ty, name, limit).await
+                self.set_limit_in(&tx, &op, ty, name, limit).await
             })
             .await?;
         for limit in self.limits_in_use(ty, name).await? {
@@ -80,7 +70,9 @@ impl Jobs {
         Ok(())
     }
 
-    pub(crate) async fn store_limit(
+    /// [`Self::set_limit`] in the caller's transaction, with an `op` of its own. Jobs that wait for a limit that was raised
+    /// may wait for up to a minute longer, unless it is [served](Self::serve_limit).
+    pub async fn set_limit_in(
         &self,
         tx: &Transaction,
         op: &Op,
@@ -88,6 +80,14 @@ impl Jobs {
         name: &LimitName,
         limit: Option<Limit>,
     ) -> Result<()> {
+        if limit.is_some_and(|limit| limit.max > LIMIT_SLOTS_MAX) {
+            return Err(Error::Invalid(
+                "a limit is at most 10,000; a higher rate needs a shorter period",
+            ));
+        }
+        if limit.is_some_and(|limit| limit.per_ms == Some(0)) {
+            return Err(Error::Invalid("the period of a limit is at least 1 ms"));
+        }
         let rules = self.limit_rules(tx, ty).await?;
         let old = rules.of(name.as_bytes());
         let known = rules.by_name.contains_key(&name.0);
@@ -106,6 +106,11 @@ impl Jobs {
         }
         (tx).set(&self.keys().limits_version(ty), &op.id(0).to_be_bytes());
         Ok(())
+    }
+
+    /// Gives free slots of a limit to jobs that wait for it, after [`Self::set_limit_in`].
+    pub async fn serve_limit(&self, ty: &JobType, name: &LimitName) -> Result<()> {
+        self.serve_waiting(ty, &name.0).await
     }
 
     /// The limits of a type that have a setting.

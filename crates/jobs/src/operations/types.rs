@@ -13,7 +13,7 @@ use std::time::Duration;
 use store::{KeyRange, RangeOptions, Transaction};
 
 use crate::model::keys::stamp_template;
-use crate::{Error, JobType, Jobs, Result, TypeConfig, telemetry};
+use crate::{Error, JobType, Jobs, Result, Sharing, TypeConfig, telemetry};
 
 impl Jobs {
     /// Registers a type, or changes its registration. Every node learns of it within seconds.
@@ -37,8 +37,12 @@ impl Jobs {
         if config.timeout_ms == 0 {
             return Err(Error::Invalid("a job type's timeout is at least 1 ms"));
         }
-        let (key, value) = (self.keys().type_row(ty), config.encode());
-        if tx.get(&key).await?.is_some_and(|old| *old == *value) {
+        let key = self.keys().type_row(ty);
+        let old = tx.get(&key).await?;
+        // A row that cannot be decoded is replaced.
+        let known = (old.clone()).and_then(|old| TypeConfig::decode(old).ok());
+        let value = config.after(known).encode();
+        if old.is_some_and(|old| *old == *value) {
             return Ok(());
         }
         tx.set(&key, &value);
@@ -87,13 +91,26 @@ impl Jobs {
 
     /// The timeout for a holder of a job of this type. Unregistered types are not monitored.
     pub(crate) async fn timeout_in(&self, tx: &Transaction, ty: &JobType) -> Result<Duration> {
+        Ok(self.claimed_type_in(tx, ty).await?.0)
+    }
+
+    /// The timeout for a holder of a job of this type, and how its jobs are taken.
+    pub(crate) async fn claimed_type_in(
+        &self,
+        tx: &Transaction,
+        ty: &JobType,
+    ) -> Result<(Duration, Sharing)> {
         const UNREGISTERED_MS: u64 = 60_000;
         let config = match self.known_types().get(ty) {
             Some(config) => Some(config),
             None => self.type_config_in(tx, ty).await?,
         };
-        let timeout_ms = config.map_or(UNREGISTERED_MS, |config| config.timeout_ms);
-        Ok(Duration::from_millis(timeout_ms))
+        // Tenants may have jobs of a type that is not registered any more.
+        let config = config.unwrap_or(TypeConfig {
+            sharing: Sharing::Ended,
+            ..TypeConfig::new(UNREGISTERED_MS)
+        });
+        Ok((Duration::from_millis(config.timeout_ms), config.sharing))
     }
 
     /// All registered types.

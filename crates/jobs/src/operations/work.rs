@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
@@ -18,6 +19,7 @@ use crate::model::header::{Header, check_data};
 use crate::model::keys::Position;
 use crate::model::machine::{Event, Finish, Held, Reply, Slots};
 use crate::operations::limits::slots::Admission;
+use crate::operations::tenants::settle::Charges;
 use crate::{Attempt, Error, Job, JobId, JobLock, JobType, Jobs, Op, Result, State};
 
 /// Maximum jobs per claim.
@@ -73,10 +75,12 @@ impl Jobs {
         );
         let (mut header, timeout) = try_join(read.0, read.1).await?;
         let repeated = tx.maybe_committed() && self.was_called(tx, job, op).await?;
+        let beat = (self.charged_beat(tx, &job.ty, &job.id, header.as_deref())).await?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event(data, repeated))?;
         if reply != Reply::Repeated {
-            effects.beat(&job.ty, &job.id, timeout);
+            let charged = effects.charge(&job.ty, header.as_deref(), beat.as_ref());
+            effects.beat(&job.ty, &job.id, timeout, charged);
             job.run.promise(timeout, tx.commit_stamp());
             effects.remember(job, op.id(0));
         }
@@ -109,9 +113,11 @@ impl Jobs {
             data,
             repeated: false,
         };
+        let beat = (self.charged_beat(tx, &job.ty, &job.id, header.as_deref())).await?;
         let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
-        effects.beat(&job.ty, &job.id, timeout);
+        let charged = effects.charge(&job.ty, header.as_deref(), beat.as_ref());
+        effects.beat(&job.ty, &job.id, timeout, charged);
         job.run.promise(timeout, tx.commit_stamp());
         effects.flush(op).await?;
         Ok(held(reply, header.as_deref(), job.lock))
@@ -121,12 +127,24 @@ impl Jobs {
     /// its fence: taking the job away clears it. So writes to only the header, for another run or a
     /// subscriber, do not conflict.
     pub(crate) async fn keep_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Held> {
+        let (held, charges) = self.keep_uncharged_in(tx, op, job).await?;
+        self.charge_all(tx, charges).await?;
+        Ok(held)
+    }
+
+    /// [`Self::keep_in`]; the caller charges the job's tenant.
+    pub(crate) async fn keep_uncharged_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        job: &Job,
+    ) -> Result<(Held, Charges)> {
         let key = self.keys().index(&job.ty, &job.id, &Position::Active);
         let row = self.keys().job(&job.ty, &job.id);
         let snapshot = tx.snapshot();
         let (snapshot_read, fence) = (snapshot.get(&row), tx.get(&key));
         let read = async { Ok(try_join(snapshot_read, fence).await?) };
-        let ((header, _), timeout) = try_join(read, self.timeout_in(tx, &job.ty)).await?;
+        let ((header, beat), timeout) = try_join(read, self.timeout_in(tx, &job.ty)).await?;
         let mut header = header.map(Header::decode).transpose()?.map(Arc::new);
         let event = Event::Update {
             lock: job.lock,
@@ -135,10 +153,15 @@ impl Jobs {
         };
         let mut effects = self.effects(tx, op.now_ms).await?;
         let reply = effects.run(&job.ty, &job.id, &mut header, event)?;
-        effects.beat(&job.ty, &job.id, timeout);
+        let charged = effects.charge(&job.ty, header.as_deref(), beat.as_ref());
+        effects.beat(&job.ty, &job.id, timeout, charged);
         job.run.promise(timeout, tx.commit_stamp());
+        let mut charges = effects.sharers.take_charges();
+        if job.run.idle.load(Ordering::Relaxed) {
+            charges.clear();
+        }
         effects.flush(op).await?;
-        Ok(held(reply, header.as_deref(), job.lock))
+        Ok((held(reply, header.as_deref(), job.lock), charges))
     }
 
     /// Requests another run after this one, at a time; also a heartbeat. Unlike

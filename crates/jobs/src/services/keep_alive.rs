@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::operations::heartbeats::{Beat, Waiting};
+use crate::operations::tenants::settle::Charges;
 use crate::testing::planted::Bug;
 use crate::{Accepted, Error, Held, Job, Jobs, Op, Result};
 
@@ -122,12 +123,10 @@ impl Jobs {
 
     async fn beat_alone(&self, job: &Job, lost: Instant) -> Beat {
         let op = &self.op();
-        let beat =
-            (self.store()).transact(
-                keep(lost),
-                |tx| async move { self.beat_in(&tx, op, job).await },
-            );
-        beat.await.unwrap_or_else(|error| {
+        let beat = (self.store()).transact(keep(lost), |tx| async move {
+            Ok(self.beats_in(&tx, op, &[(0, job.clone())]).await?[0])
+        });
+        beat.await.unwrap_or_else(|error: Error| {
             tracing::warn!(job.id = %job.id, error = %error.chain(), "cannot send a heartbeat");
             Beat::Failed
         })
@@ -139,13 +138,27 @@ impl Jobs {
         op: &Op,
         jobs: &[(usize, Job)],
     ) -> Result<Vec<Beat>> {
-        try_join_all(jobs.iter().map(|(_, job)| self.beat_in(tx, op, job))).await
+        let mut charges = Charges::new();
+        let beats = jobs.iter().map(|(_, job)| self.beat_in(tx, op, job));
+        let beats = try_join_all(beats)
+            .await?
+            .into_iter()
+            .map(|(beat, of_job)| {
+                for (tenant, ms) in of_job {
+                    *charges.entry(tenant).or_default() += ms;
+                }
+                beat
+            });
+        let beats = beats.collect();
+        // Each tenant once, however many of its jobs run here.
+        self.charge_all(tx, charges).await?;
+        Ok(beats)
     }
 
-    async fn beat_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<Beat> {
-        match self.keep_in(tx, op, job).await {
-            Ok(held) => Ok(Beat::Held(held, Instant::now())),
-            Err(Error::Halt) => Ok(Beat::Lost),
+    async fn beat_in(&self, tx: &Transaction, op: &Op, job: &Job) -> Result<(Beat, Charges)> {
+        match self.keep_uncharged_in(tx, op, job).await {
+            Ok((held, charges)) => Ok((Beat::Held(held, Instant::now()), charges)),
+            Err(Error::Halt) => Ok((Beat::Lost, Charges::new())),
             Err(error) => Err(error),
         }
     }

@@ -1,4 +1,4 @@
-//! Gives free slots of limits to jobs that wait for them, and clears rows that say nothing any more.
+//! Gives free slots of limits to jobs that wait for them, and clears rows of limits and tenants that say nothing any more.
 //!
 //! The transaction that frees a slot gives it to a waiting job at once. Only a node that dies while it raises a limit leaves
 //! both: free slots and jobs that wait.
@@ -21,6 +21,8 @@ pub(crate) struct Waiting<'a> {
     pub(crate) last: Bytes,
     /// Where the next turn clears rows; `None` at the first.
     pub(crate) cold: Option<Bytes>,
+    /// Where the next turn forgets tenants.
+    pub(crate) gone: Option<Bytes>,
 }
 
 impl Duty for Waiting<'_> {
@@ -37,6 +39,8 @@ impl Duty for Waiting<'_> {
             }
             self.last = limits.last().cloned().unwrap_or_default();
             self.cold = self.jobs.clear_cold(self.ty, self.cold.as_ref()).await?;
+            let gone = self.jobs.forget_tenants(self.ty, self.gone.as_ref());
+            self.gone = gone.await?;
         }
         Ok(SERVE_EVERY)
     }

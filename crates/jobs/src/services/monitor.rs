@@ -80,6 +80,7 @@ pub(crate) async fn monitor_type<H: StallHook>(
         leased: leased.clone(),
         last: Bytes::new(),
         cold: None,
+        gone: None,
     };
     tokio::join!(
         perform(recovery, jobs, ty, token),

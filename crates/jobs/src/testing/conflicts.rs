@@ -35,10 +35,17 @@ const REDUNDANT: &[(Weaken, &str)] = &[
 
 /// What a transaction reads that frees a slot. One function does it for all operations, so that each of several such reads
 /// matters is shown for some of them.
-const FREED: [u8; 3] = [Table::Pending as u8, Table::Slot as u8, Table::Limit as u8];
-const SEVERAL_FREED: [(&str, u8); 2] = [
+const FREED: [u8; 4] = [
+    Table::Pending as u8,
+    Table::Slot as u8,
+    Table::Limit as u8,
+    // The same of what a transaction reads that makes jobs of tenants ready.
+    Table::There as u8,
+];
+const SEVERAL_FREED: [(&str, u8); 3] = [
     ("finish", Table::Pending as u8),
     ("accept", Table::Slot as u8),
+    ("add", Table::There as u8),
 ];
 
 /// A read in the lists: transaction and table.

@@ -39,6 +39,7 @@ fn rare() -> Rare {
         key: Some(Bytes::from_static(b"https://a/b")),
         taken: vec![(Bytes::from_static(b"limit"), 7)],
         signal_ms: Some(3),
+        shared: true,
     }
 }
 

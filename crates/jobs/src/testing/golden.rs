@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use crate::model::machine::Event;
 use crate::{
     Add, Clock, Entropy, Error, Finish, Held, Holder, Job, JobId, JobType, Jobs, Result, Retention,
-    Signal, StallPolicy, TypeConfig, Verdict,
+    Sharing, Signal, StallPolicy, Tenant, TypeConfig, Verdict,
 };
 
 type Answer<T> = std::result::Result<T, Box<dyn StdError>>;
@@ -148,6 +148,9 @@ impl Script {
                 if let Some(due) = args.take_key("due") {
                     add = add.due_ms(due.parse()?);
                 }
+                if let Some(tenant) = args.take_key("tenant") {
+                    add = add.tenant(tenant.try_into()?);
+                }
                 if let Some(kept) = args.take_key("kept") {
                     add = add.retention(Retention::Ms(kept.parse()?));
                 }
@@ -269,12 +272,22 @@ impl Script {
                 let mut config = TypeConfig::new(args.take_key("timeout").unwrap_or("0").parse()?);
                 config.retention_ms = args.take_key("retention").map(str::parse).transpose()?;
                 config.stalls = policy(args.take_key("stalls_max"), args.take_key("backoff"))?;
+                if args.take_key("shares").is_some() {
+                    config.sharing = Sharing::On;
+                }
                 (self.runtime).block_on(self.jobs.set_type(&mail(), config))?;
                 "registered".to_owned()
             }
             "no_type" => {
                 self.runtime.block_on(self.jobs.clear_type(&mail()))?;
                 "cleared".to_owned()
+            }
+            "shares" => {
+                let (tenant, shares) = (Tenant::try_from(pos()?)?, pos()?.parse()?);
+                let (ty, tenant) = (mail(), Some(&tenant));
+                let set = (self.jobs).set_shares(&ty, tenant, Some(shares));
+                self.runtime.block_on(set)?;
+                "set".to_owned()
             }
             "check" => {
                 let check = self.runtime.block_on(self.jobs.check(&mail()))?;

@@ -51,10 +51,10 @@ pub(crate) fn paused() -> Runtime {
 }
 
 /// The key prefix of each table.
-pub(super) const PREFIXES: [[u8; 4]; 24] = {
-    let mut prefixes = [[0x15, 51, 0x15, 0]; 24];
+pub(super) const PREFIXES: [[u8; 4]; 27] = {
+    let mut prefixes = [[0x15, 51, 0x15, 0]; 27];
     let mut table = 1;
-    while table < 24 {
+    while table < 27 {
         prefixes[table as usize][3] = table;
         table += 1;
     }

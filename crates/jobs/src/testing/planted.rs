@@ -76,6 +76,10 @@ pub enum Bug {
     HandOverLost,
     /// A freed slot is free although jobs wait for it.
     WaitersSkipped,
+    /// A tenant without ready jobs is removed although one has just been added.
+    TenantLeavesBlindly,
+    /// A claim takes no jobs of the tenant that is next.
+    TenantSkipped,
     /// A caller saves its cursor in a feed before it sends the signals.
     CursorSavedFirst,
     /// A caller notes what wakes a job only when the job's run has ended.

@@ -3,6 +3,7 @@
 
 mod dead;
 mod limits;
+mod tenants;
 
 use std::time::Duration;
 
@@ -500,7 +501,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.keep().await)
             .or(World::new(rng, mistake).await.follow().await)
             .or(Box::pin(World::new(rng, mistake).await.end_asleep()).await)
-            .or(World::new(rng, mistake).await.interrupt_early().await)
+            .or(Box::pin(World::new(rng, mistake).await.interrupt_early()).await)
             .or(World::new(rng, mistake).await.hand_over().await)
             .or(World::new(rng, mistake).await.leave().await)
             .or(World::new(rng, mistake).await.raise().await)
@@ -510,6 +511,7 @@ fn simulate(seed: u64, mistake: &Mistake) -> Option<String> {
             .or(World::new(rng, mistake).await.quit().await)
             .or(World::new(rng, mistake).await.clear().await)
             .or(Box::pin(World::new(rng, mistake).await.retry_twice()).await)
+            .or(Box::pin(World::new(rng, mistake).await.tenants()).await)
     })
 }
 
@@ -530,6 +532,7 @@ mistake::planted! {
     early_interrupts_are_lost: EarlyInterruptsAreLost,
     hand_over_lost: HandOverLost,
     slot_read_blindly: SlotReadBlindly,
+    tenant_leaves_blindly: TenantLeavesBlindly,
 }
 
 mistake::weakened! {
@@ -544,6 +547,20 @@ mistake::weakened! {
     keep_later: keep Activity Later,
     notes_first: notice Note First,
     notes_later: notice Note Later,
+    accept_there: accept There All,
+    add_there_first: add There First,
+    add_there_later: add There Later,
+    clear_tenants_first: clear_tenants Order First,
+    clear_tenants_later: clear_tenants Order Later,
+    clear_tenants_ready: clear_tenants Pending All,
+    finish_there: finish There All,
+    forget_tenants: forget_tenants There All,
+    remove_there: remove There All,
+    resubmit_there: resubmit There All,
+    retry_there: retry There All,
+    signal_there: signal There All,
+    stall_there: stall There All,
+    update_there: update There All,
     accept_limit: accept Limit All,
     accept_slot_first: accept Slot First,
     accept_slot_later: accept Slot Later,

@@ -17,6 +17,7 @@ pub(crate) mod field {
     pub(crate) const KEY: u8 = 7;
     pub(crate) const TAKEN: u8 = 8;
     pub(crate) const SIGNAL: u8 = 9;
+    pub(crate) const SHARED: u8 = 10;
 }
 
 /// Fields that few jobs have; defaults are not written.
@@ -38,6 +39,8 @@ pub(crate) struct Rare {
     pub(crate) taken: Vec<(Bytes, u32)>,
     /// When the run is due that signals have requested during the current one.
     pub(crate) signal_ms: Option<i64>,
+    /// Its tenant, even if none is named, competes for holders with the others of its type.
+    pub(crate) shared: bool,
 }
 
 impl Rare {
@@ -76,6 +79,9 @@ impl Rare {
             to.byte(field::SIGNAL);
             to.int(signal_ms);
         }
+        if self.shared {
+            to.byte(field::SHARED);
+        }
     }
 
     /// Reads the field of this number.
@@ -94,6 +100,7 @@ impl Rare {
                 }
             }
             field::SIGNAL => self.signal_ms = Some(from.int()?),
+            field::SHARED => self.shared = true,
             _ => {
                 return Err(Error::corrupt(format!(
                     "a job's header has field {number}, which this version of Davenport does not know"

@@ -31,9 +31,14 @@ fn timed(class: Class) -> i64 {
 
 impl Keys {
     /// The row of a pending job.
-    pub(super) fn pending(&self, ty: &JobType, id: &JobId, position: &Position) -> Vec<u8> {
-        let (shard, bucket) = (id.shard(), id.timed_bucket());
-        let (ty, id) = (ty.as_str(), id.as_bytes());
+    pub(super) fn pending(
+        &self,
+        job_type: &JobType,
+        job_id: &JobId,
+        position: &Position,
+    ) -> Vec<u8> {
+        let (shard, bucket) = (job_id.shard(), job_id.timed_bucket());
+        let (ty, id) = (job_type.as_str(), job_id.as_bytes());
         match *position {
             Position::Ready(class, lane, order) => {
                 let shard = lane.map_or(shard, |lane| SHARDS + lane.number());
@@ -49,6 +54,9 @@ impl Keys {
                 let rank = rank(class) << 32 | i64::from(order.incarnation);
                 let key = (ty, WAITING, &**limit, rank, order.version, id);
                 self.pack(Table::Pending, &key)
+            }
+            Position::Shared(class, ref tenant, order) => {
+                self.shared(job_type, job_id, (class, tenant), order)
             }
             Position::Active | Position::Finished(_) | Position::Dead(_) => Vec::new(),
         }
@@ -73,8 +81,10 @@ impl Keys {
             let lane = lane_behind(TIMED_BUCKETS, bucket);
             return Some((Position::Timed(class, lane, due_ms), id));
         }
-        let (limit, class, order, id) = Self::waiting_of(rest)?;
-        Some((Position::Waiting(limit, class, order), id))
+        if let Some((limit, class, order, id)) = Self::waiting_of(rest) {
+            return Some((Position::Waiting(limit, class, order), id));
+        }
+        Self::shared_of(rest)
     }
 
     /// Ready and scheduled jobs of other classes than the normal one, the urgent ones first.
@@ -138,8 +148,8 @@ impl Keys {
     }
 }
 
-/// How jobs of a class rank among those behind the same limit.
-fn rank(class: Class) -> i64 {
+/// How a class ranks in keys that have all classes.
+pub(super) fn rank(class: Class) -> i64 {
     match class {
         Class::Urgent => -1,
         Class::Normal => 0,
@@ -147,11 +157,14 @@ fn rank(class: Class) -> i64 {
     }
 }
 
+/// The class of this rank.
+pub(super) fn class_of(number: i64) -> Option<Class> {
+    (Class::ALL.into_iter()).find(|class| rank(*class) == number)
+}
+
 /// The class and incarnation in the key of a job behind a limit.
 pub(super) fn of_rank(number: i64) -> Option<(Class, u32)> {
-    let class = Class::ALL
-        .into_iter()
-        .find(|class| rank(*class) == number >> 32)?;
+    let class = class_of(number >> 32)?;
     let incarnation = u32::try_from(number & i64::from(u32::MAX)).ok()?;
     Some((class, incarnation))
 }

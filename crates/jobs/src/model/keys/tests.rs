@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Lane;
 use crate::model::class::{LABELS, tag};
 use crate::model::ids::{SHARDS, TIMED_BUCKETS};
+use crate::{Class, Lane};
 
 fn ty(name: &str) -> JobType {
     JobType::new(name).unwrap()
@@ -15,7 +15,10 @@ fn id(bytes: &[u8]) -> JobId {
 
 fn state_of(position: &Position) -> State {
     match position {
-        Position::Ready(..) | Position::Timed(..) | Position::Waiting(..) => State::Pending,
+        Position::Ready(..)
+        | Position::Timed(..)
+        | Position::Waiting(..)
+        | Position::Shared(..) => State::Pending,
         Position::Active => State::Running,
         Position::Finished(_) => State::Finished,
         Position::Dead(_) => State::Dead,
@@ -40,6 +43,11 @@ fn position() -> impl Strategy<Value = Position> {
             class,
             order
         )),
+        (class(), bytes(), order()).prop_map(|(class, tenant, order)| Position::Shared(
+            class,
+            tenant.into(),
+            order
+        )),
         Just(Position::Active),
         any::<i64>().prop_map(Position::Finished),
         any::<i64>().prop_map(Position::Dead),
@@ -60,10 +68,14 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// The sort key of an index row by type, position and id.
-type Sorted = (Bytes, i64, u16, u32, u64, i64, Vec<u8>);
+type Sorted = (i64, Bytes, i64, u16, u32, u64, i64, Vec<u8>);
 
 fn place(position: Position, id: &JobId) -> Sorted {
     let (mut behind, mut of_class) = (Bytes::new(), 0);
+    let first_class = match position {
+        Position::Shared(class, ..) => class as i64,
+        _ => 0,
+    };
     // Urgent jobs have the second lowest numbers of PENDING, but come first behind a limit.
     let number = |class: Class| [0, 3, 5][usize::from(class.number())];
     let (first, incarnation, version, time) = match position {
@@ -81,10 +93,15 @@ fn place(position: Position, id: &JobId) -> Sorted {
             (behind, of_class) = (limit, class as i64);
             (0, order.incarnation, order.version, 0)
         }
+        Position::Shared(class, tenant, order) => {
+            (behind, of_class) = (tenant, class as i64);
+            (id.shard(), order.incarnation, order.version, 0)
+        }
         Position::Active => (id.bucket(), 0, 0, 0),
         Position::Finished(at_ms) | Position::Dead(at_ms) => (id.bucket(), 0, 0, at_ms),
     };
     (
+        first_class,
         behind,
         of_class,
         first,
@@ -164,6 +181,43 @@ proptest! {
     }
 
     #[test]
+    fn turns_are_in_the_order_of_class_and_virtual_time(
+        a in (class(), any::<i64>(), bytes()),
+        b in (class(), any::<i64>(), bytes()),
+    ) {
+        let (keys, ty) = (Keys::new(), ty("mail"));
+        let key = |(class, vtime, tenant): &(Class, i64, Vec<u8>)| {
+            keys.turn(&ty, &(*class, tenant.clone().into()), *vtime)
+        };
+        prop_assert_eq!(key(&a).cmp(&key(&b)), a.cmp(&b));
+        let (all, tenant) = (keys.turns(&ty, None), (a.0, Bytes::from(a.2.clone())));
+        prop_assert_eq!(Keys::turn_of(&all, &key(&a)).unwrap(), (tenant.clone(), a.1));
+        prop_assert!(keys.turns(&ty, Some(a.0)).contains(&key(&a)));
+        let there = keys.there(&ty, &tenant);
+        prop_assert_eq!(Keys::there_of(&keys.all_there(&ty), &there).unwrap(), tenant.clone());
+        let vtime = keys.vtime(&ty, &tenant.1);
+        prop_assert_eq!(Keys::tenant_of(&keys.vtimes(&ty), &vtime).unwrap(), Some(tenant.1));
+    }
+
+    #[test]
+    fn ready_jobs_of_a_tenant_are_together(
+        tenants in ((class(), bytes()), (class(), bytes())),
+        order in order(),
+        bytes in bytes(),
+        shard in 0..1024_u16,
+    ) {
+        let (keys, ty, id) = (Keys::new(), ty("mail"), id(&bytes));
+        let (a, b): ((_, Bytes), (_, Bytes)) =
+            ((tenants.0.0, tenants.0.1.into()), (tenants.1.0, tenants.1.1.into()));
+        let key = keys.index(&ty, &id, &Position::Shared(a.0, a.1.clone(), order));
+        prop_assert_eq!(keys.shared_by(&ty, &b).contains(&key), a == b);
+        let (after, before) = keys.shared_around(&ty, &a, shard);
+        prop_assert_eq!(after.contains(&key), id.shard() >= shard);
+        prop_assert_eq!(before.contains(&key), id.shard() < shard);
+        prop_assert!(keys.all_shared(&ty).contains(&key));
+    }
+
+    #[test]
     fn types_have_separate_keys(bytes in bytes(), position in position()) {
         let keys = Keys::new();
         let (a, b) = (ty("mail"), ty("mail2"));
@@ -200,6 +254,7 @@ fn keys_are_pinned() {
         incarnation: 1,
         version: 300,
     };
+    let tenant = (Class::Normal, Bytes::from_static(b"anna"));
     let rows = [
         keys.job(&ty, &id),
         keys.index(&ty, &id, &Position::Ready(Class::Normal, None, order)),
@@ -220,6 +275,15 @@ fn keys_are_pinned() {
         keys.note(&ty, 7, &id),
         keys.types(),
         keys.index(&ty, &id, &Position::Dead(1_000)),
+        keys.index(
+            &ty,
+            &id,
+            &Position::Shared(Class::Urgent, tenant.1.clone(), order),
+        ),
+        keys.turn(&ty, &tenant, 1_000),
+        keys.vtime(&ty, &tenant.1),
+        keys.there(&ty, &tenant),
+        keys.shares(&ty, &tenant.1),
     ];
     let shown: Vec<_> = rows
         .iter()
@@ -228,7 +292,7 @@ fn keys_are_pinned() {
     assert_eq!(shown, PINNED);
 }
 
-const PINNED: [&str; 15] = [
+const PINNED: [&str; 20] = [
     r"\x153\x15\x01\x02mail\x00\x15\x10\x01a\x00\xffb\x00",
     r"\x153\x15\x02\x02mail\x00\x14\x16\x02\x0e\x15\x01\x16\x01,\x01a\x00\xffb\x00",
     r"\x153\x15\x02\x02mail\x00\x15\x01\x15\x83\x16\x03\xe8\x01a\x00\xffb\x00",
@@ -244,6 +308,11 @@ const PINNED: [&str; 15] = [
     r"\x153\x15\x0c\x02mail\x00\x15\x07\x01a\x00\xffb\x00",
     r"\x153\x15\r",
     r"\x153\x15\x15\x02mail\x00\x15\x10\x16\x03\xe8\x01a\x00\xffb\x00",
+    r"\x153\x15\x02\x02mail\x00\x15\x07\x13\xfe\x01anna\x00\x16\x02\x0e\x15\x01\x16\x01,\x01a\x00\xffb\x00",
+    r"\x153\x15\x0e\x02mail\x00\x14\x16\x03\xe8\x01anna\x00",
+    r"\x153\x15\x16\x02mail\x00\x01anna\x00",
+    r"\x153\x15\x18\x02mail\x00\x14\x01anna\x00",
+    r"\x153\x15\x1a\x02mail\x00\x01anna\x00",
 ];
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) fn ask(
     if let Some(create) = create {
         new.retention_ms = create.retention_ms;
         new.lane = create.lane;
-        new.belong_to(create.class, create.tenant);
+        new.belong_to(&create);
         new.limit_by(create.key, create.pool, cx);
     }
     let reply = match old.state() {
@@ -116,7 +116,7 @@ pub(super) fn created(
         lane: create.lane,
         rare: None,
     };
-    new.belong_to(create.class, create.tenant);
+    new.belong_to(&create);
     new.limit_by(create.key, create.pool, cx);
     new.data = new.blob(data.unwrap_or_default());
     new.be_pending(due_ms.unwrap_or(0), cx);

@@ -2,19 +2,36 @@
 
 use bytes::Bytes;
 
-use super::Context;
+use super::{Context, Create, Reply, Step};
 use crate::model::header::{End, Header, Next, Place, shorten};
 use crate::testing::planted::Bug;
-use crate::{Class, Outcome, State};
+use crate::{Error, Outcome, Result, State};
 
 /// How long a job is kept that is deleted when it finishes, if it has subscribers.
 const FLEETING_MS: i64 = 60_000;
 
+/// A due job joins the others of its tenant.
+pub(super) fn share(old: Option<&Header>, cx: &Context) -> Result<Step> {
+    let mut new = match old {
+        Some(old) if old.state() == State::Pending => old.clone(),
+        _ => return Err(Error::NotFound),
+    };
+    new.with_rare(|rare| rare.shared = true);
+    if new.place == Place::Timed {
+        new.place = Place::Ready(cx.order);
+    }
+    Ok(Step::put(new, Reply::Done { again: false }))
+}
+
 impl Header {
     /// Sets the class and the tenant of the job, wherever it is.
-    pub(super) fn belong_to(&mut self, class: Class, tenant: Option<Bytes>) {
-        if self.class() != class || self.tenant() != tenant.as_ref() {
-            self.with_rare(|rare| (rare.class, rare.tenant) = (class, tenant));
+    pub(super) fn belong_to(&mut self, create: &Create) {
+        let (class, tenant, shared) = (create.class, &create.tenant, create.shared);
+        let same = self.class() == class && self.tenant() == tenant.as_ref();
+        if !same || self.sharer().is_some() != shared {
+            self.with_rare(|rare| {
+                (rare.class, rare.tenant, rare.shared) = (class, tenant.clone(), shared);
+            });
         }
     }
 

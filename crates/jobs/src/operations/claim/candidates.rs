@@ -54,8 +54,22 @@ pub(super) struct Heads {
 }
 
 impl Heads {
+    /// These jobs only.
+    pub(super) fn due(class: Class, due: Vec<Candidate>) -> Self {
+        Self {
+            class,
+            due,
+            lanes: Groups::default(),
+            next_due_ms: None,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.due.len() + self.lanes.len()
+    }
+
+    pub(super) fn all(&self) -> Vec<Candidate> {
+        self.due.iter().chain(self.lanes.all()).cloned().collect()
     }
 }
 
@@ -215,7 +229,7 @@ impl Candidate {
     }
 
     /// When it is due, if it is scheduled.
-    fn due_ms(&self) -> Option<i64> {
+    pub(super) fn due_ms(&self) -> Option<i64> {
         match self.position {
             Position::Timed(.., due_ms) => Some(due_ms),
             _ => None,
@@ -241,7 +255,7 @@ impl Candidate {
 
 impl Claim {
     /// For choices that do not affect results; another attempt makes others.
-    fn rng(&self, attempt: u32) -> SmallRng {
+    pub(super) fn rng(&self, attempt: u32) -> SmallRng {
         SmallRng::seed_from_u64(self.op.seed() ^ u64::from(attempt))
     }
 }

@@ -12,7 +12,7 @@ use futures::future::{try_join, try_join_all};
 use store::Transaction;
 
 use super::candidates::{Candidate, Search, choose};
-use crate::model::ids::{LANES, TIMED_BUCKETS};
+use crate::model::ids::{LANE_PARTS, LANES, TIMED_BUCKETS};
 use crate::model::keys::Position;
 use crate::model::turns::Turn;
 use crate::{Jobs, Result};
@@ -21,8 +21,6 @@ use crate::{Jobs, Result};
 const LANES_MAX: usize = 8;
 /// Maximum lanes of scheduled jobs that one claim reads.
 const TIMED_LANES_MAX: usize = 16;
-/// Ranges into which the lanes are divided when all of them are read.
-const PARTS: u16 = 32;
 
 /// Due jobs of one lane.
 #[derive(Debug)]
@@ -46,11 +44,13 @@ impl Groups {
         groups.map(|group| group.due.len()).sum()
     }
 
-    fn ids(&self) -> BTreeSet<&crate::JobId> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Candidate> {
         let groups = self.ready.iter().chain(&self.timed);
-        groups
-            .flat_map(|group| group.due.iter().map(|job| &job.id))
-            .collect()
+        groups.flat_map(|group| &group.due)
+    }
+
+    fn ids(&self) -> BTreeSet<&crate::JobId> {
+        self.all().map(|job| &job.id).collect()
     }
 
     /// Adds scheduled jobs found elsewhere, without duplicates.
@@ -182,8 +182,8 @@ impl Jobs {
         search: &Search<'_>,
         limit: usize,
     ) -> Result<(Vec<Candidate>, Option<i64>)> {
-        let part = LANES / PARTS;
-        let parts = (0..PARTS).map(|n| {
+        let part = LANES / LANE_PARTS;
+        let parts = (0..LANE_PARTS).map(|n| {
             let lanes = n * part..(n + 1) * part;
             self.timed_lanes(tx, search, lanes, limit, usize::from(part))
         });

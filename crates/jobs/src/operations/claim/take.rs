@@ -4,28 +4,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{try_join_all, try_join3};
+use futures::future::{try_join_all, try_join4};
 use store::{RangeOptions, Transaction};
 
 use super::candidates::{Candidate, Heads, Search, choose};
+use super::tenants::First;
 use super::{Accepted, Claim};
 use crate::model::header::{Header, State};
 use crate::model::keys::Position;
 use crate::model::machine::Event;
 use crate::operations::effects::Effects;
 use crate::operations::limits::slots::Admission;
+use crate::operations::tenants::START_MS;
 use crate::testing::planted::Bug;
-use crate::{Class, Jobs, Result};
+use crate::{Class, Jobs, Result, Sharing};
 
 /// Approximate maximum of data per claim: it must be read within the transaction's time limit.
 const CLAIM_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Further jobs that a claim looks at once, if some of the first have to wait for their limits.
-const HELD_MAX: usize = 64;
+pub(super) const HELD_MAX: usize = 64;
 
 /// What a claim has done so far.
 pub(super) struct Taking<'a> {
     pub(super) effects: Effects<'a>,
     pub(super) timeout: Duration,
+    /// Until when tenants are charged for the jobs.
+    pub(super) charged_ms: Option<i64>,
     pub(super) jobs: Vec<Accepted>,
     /// Jobs that wait for their limits.
     pub(super) held: usize,
@@ -34,7 +38,7 @@ pub(super) struct Taking<'a> {
     pub(super) next_due_ms: Option<i64>,
     /// The size of the data of the jobs, and whether that of the next was too much.
     bytes: usize,
-    full: bool,
+    pub(super) full: bool,
 }
 
 impl Jobs {
@@ -51,15 +55,25 @@ impl Jobs {
             wanted,
         };
         let normal = of_class(Class::Normal);
-        let (heads, other, timeout) = try_join3(
+        // Read with the rest, because one read after another is what claims on a slow store have no time for.
+        let first = async {
+            if claim.turn.shared {
+                return Box::pin(self.first_turns(tx, claim)).await.map(Some);
+            }
+            Ok(None)
+        };
+        let (heads, other, (timeout, sharing), first) = try_join4(
             self.heads(tx, &normal),
             self.other_class(tx, claim),
-            self.timeout_in(tx, &claim.ty),
+            self.claimed_type_in(tx, &claim.ty),
+            first,
         )
         .await?;
+        let charged_ms = claim.op.now_ms.saturating_add(START_MS);
         let mut taking = Taking {
             effects: self.effects(tx, claim.op.now_ms).await?,
             timeout,
+            charged_ms: (sharing != Sharing::Off).then_some(charged_ms),
             jobs: Vec::new(),
             held: 0,
             left_over: false,
@@ -67,6 +81,15 @@ impl Jobs {
             bytes: 0,
             full: wanted == 0,
         };
+        (self.turns()).share(&claim.ty, sharing == Sharing::On);
+        if sharing == Sharing::On {
+            let heads = (heads, other);
+            Box::pin(self.take_of_tenants(tx, claim, heads, first, &mut taking)).await?;
+            return Ok(taking);
+        }
+        if sharing == Sharing::Ended {
+            Box::pin(self.take_shared(tx, claim, first, &mut taking)).await?;
+        }
         if other == Some(Class::Urgent) {
             let urgent = self.heads(tx, &of_class(Class::Urgent)).await?;
             self.take(tx, claim, urgent, &mut taking).await?;
@@ -81,6 +104,35 @@ impl Jobs {
             self.take(tx, claim, bulk, &mut taking).await?;
         }
         Ok(taking)
+    }
+
+    /// Takes due jobs of a type that tenants share.
+    async fn take_of_tenants(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        (heads, other): (Heads, Option<Class>),
+        first: Option<First>,
+        taking: &mut Taking<'_>,
+    ) -> Result<()> {
+        if let Some(first) = first
+            .as_ref()
+            .filter(|_| other.is_none() && !claim.turn.busy)
+        {
+            if (self.take_everything(tx, claim, &heads, first, taking)).await? {
+                return Ok(());
+            }
+            self.turns().hurry(&claim.ty, true);
+        }
+        let (early, joined) = (self.join_tenants(tx, claim, (heads, other), taking)).await?;
+        let first = first.filter(|_| !joined);
+        self.take_shared(tx, claim, first, taking).await?;
+        if !early.is_empty() {
+            let heads = Heads::due(Class::Normal, early);
+            self.take(tx, claim, heads, taking).await?;
+        }
+        self.turns().hurry(&claim.ty, taking.full);
+        Ok(())
     }
 
     /// The first class besides the normal one that has ready or scheduled jobs.
@@ -134,7 +186,7 @@ impl Jobs {
 
     /// Starts jobs whose limits have slots, as many as there are locks; the others wait behind their limits. Returns the
     /// number of those.
-    async fn start(
+    pub(super) async fn start(
         &self,
         tx: &Transaction,
         claim: &Claim,
@@ -181,18 +233,18 @@ impl Jobs {
         Ok(held)
     }
 
-    /// The pending candidates with header and data, as many as fit. Undecodable ones are put into quarantine.
-    async fn pending(
+    /// The candidates that are pending where they were found, with header and key. Undecodable ones are put into quarantine.
+    pub(super) async fn found(
         &self,
         tx: &Transaction,
         claim: &Claim,
         candidates: Vec<Candidate>,
-        taking: &mut Taking<'_>,
-    ) -> Result<Vec<(Candidate, Arc<Header>, Bytes)>> {
+    ) -> Result<Vec<(Candidate, Arc<Header>, Vec<u8>)>> {
         let ty = &claim.ty;
         let headers = try_join_all((candidates.iter()).map(|c| self.try_header(tx, ty, &c.id)));
-        let mut fitting = Vec::new();
-        for (candidate, header) in candidates.iter().zip(headers.await?) {
+        let headers = headers.await?;
+        let mut found = Vec::new();
+        for (candidate, header) in candidates.into_iter().zip(headers) {
             let key = self.keys().index(ty, &candidate.id, &candidate.position);
             let header = match header {
                 Ok(header) => header,
@@ -202,25 +254,41 @@ impl Jobs {
                     continue;
                 }
             };
-            let Some(pending) = header.filter(|h| Position::of(h) == candidate.position) else {
+            let Some(header) = header.filter(|h| Position::of(h) == candidate.position) else {
                 // An index row without its job. No operation leaves one; clear it rather than fail every claim.
                 tx.clear(&key);
                 continue;
             };
-            let size = pending.data.len as usize;
+            found.push((candidate, header, key));
+        }
+        Ok(found)
+    }
+
+    /// The pending candidates with header and data, as many as fit. Undecodable ones are put into quarantine.
+    pub(super) async fn pending(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        candidates: Vec<Candidate>,
+        taking: &mut Taking<'_>,
+    ) -> Result<Vec<(Candidate, Arc<Header>, Bytes)>> {
+        let ty = &claim.ty;
+        let mut fitting = Vec::new();
+        for found in self.found(tx, claim, candidates).await? {
+            let size = found.1.data.len as usize;
             if taking.bytes > 0 && taking.bytes + size > CLAIM_BYTES_MAX {
                 taking.full = true;
                 break;
             }
             taking.bytes += size;
-            fitting.push((candidate, pending, key));
+            fitting.push(found);
         }
         let data =
             (fitting.iter()).map(|(c, header, _)| self.try_blob(tx, ty, &c.id, &header.data));
         let data = try_join_all(data).await?;
         let whole = fitting.into_iter().zip(data);
         let whole = whole.filter_map(|((candidate, header, key), data)| match data {
-            Ok(data) => Some((candidate.clone(), header, data)),
+            Ok(data) => Some((candidate, header, data)),
             Err(error) => {
                 self.quarantine(tx, ty, &candidate.id, (State::Pending, &key), &error);
                 None

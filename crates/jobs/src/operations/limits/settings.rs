@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::JobType;
 use crate::model::limits::Rules;
@@ -11,6 +13,8 @@ use crate::model::limits::Rules;
 /// Maximum limits, and slots of each, that are remembered as free.
 const LIMITS: usize = 1_000;
 const SLOTS: usize = 4_096;
+/// No transaction reads what is older.
+const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// The settings of each type as last read.
 #[derive(Debug, Default)]
@@ -31,29 +35,42 @@ impl KnownLimits {
     }
 }
 
-/// Slots that calls of this process have freed. Each is offered to one claim, so that claims which run at once do not
-/// choose the same one. Whether it is free, the claim reads.
+/// Slots that calls of this process have freed or taken. Each is offered to one claim, so that claims which run at once do
+/// not choose the same one. Whether it is free, the claim reads.
 #[derive(Debug, Default)]
-pub(crate) struct FreedSlots(Mutex<BTreeMap<(JobType, Bytes), BTreeMap<u32, Offer>>>);
+pub(crate) struct FreedSlots(Mutex<ByLimit>);
+
+type ByLimit = BTreeMap<(JobType, Bytes), BTreeMap<u32, Offer>>;
 
 /// A slot, and the call that has freed it or takes it.
 #[derive(Debug)]
 struct Offer {
     call: Weak<()>,
-    taken: bool,
+    taken: Option<Instant>,
+}
+
+impl Offer {
+    fn taken_by(call: &Weak<()>) -> Self {
+        Self {
+            call: call.clone(),
+            taken: Some(Instant::now()),
+        }
+    }
+
+    /// Its call has taken it, or gave up.
+    fn is_over(&self) -> bool {
+        let is_old = |at: Instant| at.elapsed() > SNAPSHOT_AGE_MAX;
+        self.call.strong_count() == 0 && self.taken.is_some_and(is_old)
+    }
 }
 
 impl FreedSlots {
     /// A slot is free once `call` has ended.
     pub(crate) fn add(&self, ty: &JobType, limit: &Bytes, slot: u32, call: Weak<()>) {
         let mut freed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (ty.clone(), limit.clone());
-        if freed.len() >= LIMITS && !freed.contains_key(&key) {
-            freed.clear();
-        }
-        let slots = freed.entry(key).or_default();
+        let slots = slots_of(&mut freed, ty, limit);
         if slots.len() < SLOTS {
-            let taken = false;
+            let taken = None;
             slots.insert(slot, Offer { call, taken });
         }
     }
@@ -73,13 +90,40 @@ impl FreedSlots {
         let mut taken = Vec::new();
         slots.retain(|slot, offer| {
             let (mine, ended) = (offer.call.ptr_eq(call), offer.call.strong_count() == 0);
-            if taken.len() < count && (mine || (ended && !offer.taken)) {
+            if taken.len() < count && (mine || (ended && offer.taken.is_none())) {
                 taken.push(*slot);
-                (offer.call, offer.taken) = (call.clone(), true);
-                return true;
+                *offer = Offer::taken_by(call);
             }
-            !(ended && offer.taken)
+            !offer.is_over()
         });
         taken
     }
+
+    /// Leaves up to `count` of the slots that this call found free: those that no other call of this process takes, or has
+    /// taken since this one began to read.
+    pub(crate) fn choose(
+        &self,
+        ty: &JobType,
+        limit: &Bytes,
+        found: &mut Vec<u32>,
+        count: usize,
+        call: &Weak<()>,
+    ) {
+        let mut freed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = slots_of(&mut freed, ty, limit);
+        let is_mine = |offer: &Offer| offer.call.ptr_eq(call);
+        found.retain(|slot| slots.get(slot).is_none_or(is_mine));
+        found.truncate(count);
+        let room = SLOTS.saturating_sub(slots.len());
+        let noted = found.iter().take(room);
+        slots.extend(noted.map(|slot| (*slot, Offer::taken_by(call))));
+    }
+}
+
+fn slots_of<'a>(all: &'a mut ByLimit, ty: &JobType, limit: &Bytes) -> &'a mut BTreeMap<u32, Offer> {
+    let key = (ty.clone(), limit.clone());
+    if all.len() >= LIMITS && !all.contains_key(&key) {
+        all.clear();
+    }
+    all.entry(key).or_default()
 }

@@ -161,23 +161,27 @@ impl Jobs {
             let mut rng = SmallRng::seed_from_u64(op.seed() ^ u64::from(tx.attempt()));
             let from = rng.random_range(0..=max.saturating_sub(WINDOW));
             let window = from..max.min(from + WINDOW);
-            let rows = self
-                .slot_rows(tx, self.keys().slots(ty, limit, window.clone()))
-                .await?;
-            let mut others: Vec<u32> = window
-                .filter(|slot| !rows.contains_key(slot))
-                .filter(|slot| free.iter().all(|(known, _)| known != slot))
-                .collect();
-            others.shuffle(&mut rng);
-            others.truncate(wanted - free.len());
-            for slot in &others {
-                if !blind {
-                    tx.add_read_conflict_range(KeyRange::key(&self.keys().slot(ty, limit, *slot)));
+            let all = (max > WINDOW).then_some(0..max);
+            for window in [Some(window), all].into_iter().flatten() {
+                let range = self.keys().slots(ty, limit, window.clone());
+                let rows = self.slot_rows(tx, range).await?;
+                let mut others: Vec<u32> = window
+                    .filter(|slot| !rows.contains_key(slot))
+                    .filter(|slot| free.iter().all(|(known, _)| known != slot))
+                    .collect();
+                others.shuffle(&mut rng);
+                let missing = wanted - free.len();
+                (self.freed_slots()).choose(ty, limit, &mut others, missing, &tx.call());
+                for slot in &others {
+                    if !blind {
+                        let key = self.keys().slot(ty, limit, *slot);
+                        tx.add_read_conflict_range(KeyRange::key(&key));
+                    }
                 }
-            }
-            free.extend(others.into_iter().map(|slot| (slot, 0)));
-            if free.len() >= wanted {
-                return Ok(free);
+                free.extend(others.into_iter().map(|slot| (slot, 0)));
+                if free.len() >= wanted {
+                    return Ok(free);
+                }
             }
         }
         // Few or none are free, or some are taken beyond the maximum: all of them count.

@@ -5,7 +5,7 @@ use store::tuple::{Element, unpack};
 
 use crate::Attempt;
 use crate::model::header::{Blob, Header, Place};
-use crate::model::keys::{after_stamp, since, stamp_of};
+use crate::model::keys::{after_stamp, charged_until, since, stamp_of};
 
 const TABLES: [&str; 13] = [
     "JOB", "PENDING", "SLEEPER", "NOTIFIER", "TYPE", "ACTIVITY", "DATA", "FINISHED", "HISTORY",
@@ -47,6 +47,7 @@ pub(super) fn key(key: &[u8]) -> String {
     match name {
         // The version at which it became ready.
         "PENDING" if shown[1] == "0" => shown[4] = "…".to_owned(),
+        "PENDING" if shown[1] == "7" => shown[6] = "…".to_owned(),
         "COUNT" => {
             // The row is chosen at random.
             shown[1] = "…".to_owned();
@@ -64,8 +65,12 @@ pub(super) fn key(key: &[u8]) -> String {
 fn table(key: &[u8]) -> Option<&'static str> {
     let elements: Vec<Element<'_>> = unpack(key).ok()?;
     match elements[..] {
+        [Element::Int(51), Element::Int(14), ..] => Some("ORDER"),
         [Element::Int(51), Element::Int(21), ..] => Some("DEAD"),
+        [Element::Int(51), Element::Int(22), ..] => Some("TENANT"),
+        [Element::Int(51), Element::Int(24), ..] => Some("THERE"),
         [Element::Int(51), Element::Int(25), ..] => Some("CALL"),
+        [Element::Int(51), Element::Int(26), ..] => Some("SHARES"),
         [Element::Int(51), Element::Int(table), ..] => {
             TABLES.get(usize::try_from(table).ok()? - 1).copied()
         }
@@ -85,12 +90,13 @@ fn element(element: &Element<'_>) -> String {
 fn value(table: &str, value: &Bytes) -> String {
     match table {
         "JOB" => header(&Header::decode(value.clone()).unwrap()),
-        "PENDING" => format!("since {}", since(value).unwrap()),
+        "PENDING" | "ORDER" => format!("since {}", since(value).unwrap()),
         "ACTIVITY" => {
             stamp_of(value).unwrap();
             let beat = after_stamp(value);
             let at_ms = i64::from_be_bytes(beat[..8].try_into().unwrap());
-            format!("stamp, beat at {at_ms}")
+            let charged = charged_until(value).map(|ms| format!(", charged until {ms}"));
+            format!("stamp, beat at {at_ms}{}", charged.unwrap_or_default())
         }
         "SLEEPER" | "NOTIFIER" | "TYPES" | "CALL" => {
             stamp_of(value).unwrap();
@@ -104,7 +110,7 @@ fn value(table: &str, value: &Bytes) -> String {
             )
         }
         "HISTORY" => attempt(&Attempt::decode(value.clone()).unwrap()),
-        "COUNT" => i64::from_le_bytes(value[..].try_into().unwrap()).to_string(),
+        "COUNT" | "TENANT" => i64::from_le_bytes(value[..].try_into().unwrap()).to_string(),
         _ => format!("{:?}", data(value)),
     }
 }

@@ -6,7 +6,7 @@ use super::script::{Act, At, HOLDERS, IDS, Kept, Request, TYPES};
 use crate::testing::rules::{self, Ask, Ended, Token, data_of, token_of};
 use crate::{
     Accepted, Add, Added, Claim, Error, Finish, Held, Holder, Job, JobId, JobType, Jobs, Op,
-    Result, Retention, Signal,
+    Result, Retention, Signal, Tenant,
 };
 
 /// The names that a script's numbers refer to.
@@ -239,9 +239,12 @@ impl Names {
                 Kept::Forever => Retention::Forever,
                 Kept::Ms(ms) => Retention::Ms(ms),
             };
-            Add::new(self.ids[ask.id].clone(), data_of(ask.data))
+            let mut add = Add::new(self.ids[ask.id].clone(), data_of(ask.data))
                 .due_ms(ask.due_ms)
-                .retention(kept)
+                .retention(kept);
+            // The first has none.
+            add.tenant = Tenant::new(vec![b'a'; ask.id]).ok();
+            add
         });
         adds.collect()
     }

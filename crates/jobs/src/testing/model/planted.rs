@@ -60,6 +60,7 @@ mistake::planted! {
     signal_disturbs_run: SignalDisturbsRun,
     signal_merge_lost: SignalMergeLost,
     signal_forgotten: SignalForgotten,
+    tenant_skipped: TenantSkipped,
 }
 
 mistake::weakened! {

@@ -14,8 +14,8 @@ use super::shown::{Look, Shown};
 use crate::testing::mistake::Mistake;
 use crate::testing::rules::data_of;
 use crate::{
-    Clock, Entropy, Error, Holder, JobId, JobInfo, JobType, Jobs, Maintenance, Options, StallHook,
-    StallPolicy, TypeConfig, Verdict,
+    Clock, Entropy, Error, Holder, JobId, JobInfo, JobType, Jobs, Maintenance, Options, Sharing,
+    StallHook, StallPolicy, TypeConfig, Verdict,
 };
 
 /// The initial time.
@@ -310,7 +310,7 @@ impl Play {
     }
 
     async fn set_type(&mut self, ty: usize, rules: Option<Rules>) -> Result<Vec<Expected>, String> {
-        let (name, config) = (&self.names.types[ty], rules.map(Rules::config));
+        let (name, config) = (&self.names.types[ty], rules.map(|rules| rules.config(ty)));
         let done = match config {
             Some(config) => self.calm.set_type(name, config).await,
             None => self.calm.clear_type(name).await,
@@ -427,9 +427,14 @@ impl Rules {
         }
     }
 
-    /// The timeout is minimal; a hook tells which holders are silent.
-    fn config(self) -> TypeConfig {
+    /// The timeout is minimal; a hook tells which holders are silent. Tenants share the last type.
+    fn config(self, ty: usize) -> TypeConfig {
         TypeConfig {
+            sharing: if ty == TYPES - 1 {
+                Sharing::On
+            } else {
+                Sharing::Off
+            },
             retention_ms: self.retention_ms,
             stalls: StallPolicy {
                 stalls_max: self.stalls_max,

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::history::{CallId, Entry, Glimpse, What};
 use super::node::Node;
 use crate::testing::rules::{Ask, Kept, data_of};
-use crate::{Add, Added, Class, Error, JobId, LimitName, Op, Result, Retention, Signal};
+use crate::{Add, Added, Class, Error, JobId, LimitName, Op, Result, Retention, Signal, Tenant};
 
 /// Creates work until all faults end.
 pub(super) async fn create(node: Node, mut rng: SmallRng) {
@@ -119,6 +119,14 @@ impl Ask {
             add.class(Class::ALL[usize::from(id.bucket() % 3)])
         } else {
             add
+        };
+        let add = match node.world.plan.types[ty].tenants {
+            // Some change their tenant.
+            Some(tenants) if !self.data.unwrap_or_default().is_multiple_of(8) => {
+                let number = id.bucket() % tenants;
+                add.tenant(Tenant::new(format!("tenant-{number}")).unwrap())
+            }
+            _ => add,
         };
         add.due_ms(self.due_ms.unwrap_or_default())
             .retention(match kept_ms {

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use store::Faults;
 use testkit::{Fault, Schedule, often};
 
-use crate::{Options, StallPolicy, TypeConfig};
+use crate::{Options, Sharing, StallPolicy, TypeConfig};
 
 /// One run, drawn from a seed.
 #[derive(Debug, Clone)]
@@ -49,6 +49,8 @@ pub(super) struct TypePlan {
     pub(super) limits: Option<Limits>,
     /// Its jobs have classes of priority.
     pub(super) classes: bool,
+    /// Its jobs belong to so many tenants, which share it.
+    pub(super) tenants: Option<u16>,
 }
 
 /// The limits of some of a type's jobs: how many of a key, and how many in all. An operator changes the second to the
@@ -137,6 +139,13 @@ impl Plan {
                 other_pool: rng.random_range(0..=9),
             });
             ty.classes = rng.random_bool(0.3);
+        }
+        let mut rng = SmallRng::seed_from_u64(self.seed.rotate_left(32));
+        for ty in &mut self.types {
+            ty.tenants = rng.random_bool(0.35).then(|| rng.random_range(1..=24));
+            if ty.tenants.is_some() {
+                ty.config.sharing = Sharing::On;
+            }
         }
     }
 
@@ -241,6 +250,7 @@ impl TypePlan {
                 backoff_ms_max: 10_000,
                 healthy_ms: 0,
             },
+            sharing: Sharing::Off,
         };
         Self {
             config,
@@ -251,6 +261,7 @@ impl TypePlan {
             },
             limits: None,
             classes: false,
+            tenants: None,
         }
     }
 }
