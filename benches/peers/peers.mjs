@@ -210,44 +210,55 @@ async function graphile() {
   await utils.release();
 }
 
-/** Davenport over HTTP, with the client that users have; its workers end a job and claim the next in one request. */
+/** Davenport over HTTP, with the client that users have: one by one with its `Worker`, as BullMQ; batched with its requests. */
 async function davenport() {
-  const { Client } = await import("../../clients/javascript/node.js");
+  const { Client, Worker } = await import("../../clients/javascript/node.js");
   const client = new Client(process.env.DAVENPORT_URL);
-  const cases = { one_by_one: 1, batched: batch };
-  for (const [kase, size] of Object.entries(cases)) {
-    const type = `bench-${kase.replaceAll("_", "-")}`;
-    await client.putType(type, { retention_sec: 0 });
-    const next = tickets(size);
-    const { reached, done } = finishLine();
-    const over = new AbortController();
-    setMaxListeners(workers, over.signal);
-    await timed(kase, async () => {
-      const adding = all(producers, async () => {
-        for (let count = next(); count; count = next()) {
-          if (size === 1) await client.enqueue(type, payload);
-          else await client.enqueueMany(type, Array.from({ length: count }, () => ({ data: payload })));
-        }
-      });
-      const taking = all(workers, async (n) => {
-        const claim = { claim: size, worker: `w${n}`, wait_sec: 30 };
-        const { signal } = over;
-        while (!signal.aborted) {
-          const { jobs } = await client.claim(type, claim.worker, { count: size, wait_sec: 30, signal }).catch(() => ({ jobs: [] }));
-          let ended = jobs.map(({ id, lock }) => ({ id, lock, outcome: "done" }));
-          while (ended.length > 0) {
-            // Without a wait, so that the end of a job is acknowledged at once.
-            const reply = await client.finish(type, ended, { ...claim, wait_sec: 0 });
-            done(ended.length);
-            ended = reply.jobs.map(({ id, lock }) => ({ id, lock, outcome: "done" }));
-          }
-        }
-      });
-      await reached;
-      over.abort();
-      await Promise.all([adding, taking]);
+  const settings = { retention_sec: 0 };
+  await client.putType("bench-one", settings);
+  const one = { next: tickets(1), ...finishLine() };
+  const worker = new Worker(client, "bench-one", () => one.done(), { concurrency: workers });
+  await timed("one_by_one", async () => {
+    const working = worker.run();
+    await all(producers, async () => {
+      while (one.next()) await client.enqueue("bench-one", payload);
     });
-  }
+    await one.reached;
+    worker.stop();
+    // Until the last ends are acknowledged.
+    await working;
+  });
+
+  await client.putType("bench-batched", settings);
+  const next = tickets(batch);
+  const { reached, done } = finishLine();
+  const over = new AbortController();
+  setMaxListeners(workers, over.signal);
+  await timed("batched", async () => {
+    const adding = all(producers, async () => {
+      for (let count = next(); count; count = next()) {
+        await client.enqueueMany("bench-batched", Array.from({ length: count }, () => ({ data: payload })));
+      }
+    });
+    const ends = ({ jobs }) => jobs.map(({ id, lock }) => ({ id, lock, outcome: "done" }));
+    const taking = all(workers, async (n) => {
+      const claim = { claim: batch, worker: `w${n}` };
+      const { signal } = over;
+      while (!signal.aborted) {
+        const claimed = client.claim("bench-batched", claim.worker, { count: batch, wait_sec: 30, signal });
+        let ended = ends(await claimed.catch(() => ({ jobs: [] })));
+        while (ended.length > 0) {
+          // Without a wait, so that the end of a job is acknowledged at once.
+          const reply = await client.finish("bench-batched", ended, claim);
+          done(ended.length);
+          ended = ends(reply);
+        }
+      }
+    });
+    await reached;
+    over.abort();
+    await Promise.all([adding, taking]);
+  });
 }
 
 await { postgres, bullmq, redis, beanstalkd, graphile, davenport }[peer]();

@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use memchr::memmem;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use url::{Host, Url};
 use wire::client;
@@ -159,6 +159,21 @@ impl Connection {
             "PUT {path}: {status}: {answer}"
         );
         Ok(())
+    }
+
+    pub(crate) async fn post(&mut self, path: &str, body: String) -> anyhow::Result<()> {
+        self.post_for::<IgnoredAny>(path, body).await.map(drop)
+    }
+
+    pub(crate) async fn post_for<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: String,
+    ) -> anyhow::Result<T> {
+        let (status, answer) = self.0.ask(Method::POST, path, body).await?;
+        let text = String::from_utf8_lossy(&answer);
+        ensure!(status.is_success(), "POST {path}: {status}: {text}");
+        Ok(serde_json::from_slice(&answer)?)
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {

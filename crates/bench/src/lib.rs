@@ -11,6 +11,7 @@ mod arrivals;
 mod changes;
 mod client;
 mod fleet;
+mod jobs_http;
 mod metrics;
 mod process;
 mod queue;
@@ -68,6 +69,8 @@ pub enum Command {
     Api(api::ApiBench),
     /// Measure adding, claiming and finishing jobs
     Queue(queue::command::QueueBench),
+    /// Measure jobs over HTTP, and what waiting claims and stored jobs cost a frontend
+    JobsHttp(jobs_http::JobsHttpBench),
     /// Measure calls of webhooks
     Webhooks(webhooks::WebhooksBench),
     /// Run the second process of `bench queue`
@@ -96,6 +99,7 @@ pub async fn run(command: Command, open: Open) -> anyhow::Result<()> {
         .await?),
         Command::Api(bench) => api::run(bench, open).await,
         Command::Queue(bench) => queue::command::run(bench).await,
+        Command::JobsHttp(bench) => jobs_http::run(bench).await,
         Command::Webhooks(bench) => webhooks::run(bench).await,
         Command::QueueSecond { store } => queue::command::second(&store).await,
     }

@@ -12,6 +12,7 @@ mod meter;
 mod retention;
 mod scheduled;
 mod second;
+mod tenants;
 
 use std::process::Command;
 use std::sync::Arc;
@@ -58,6 +59,8 @@ pub(crate) enum Case {
     Scheduled,
     /// Claiming and finishing jobs with limits that hold none of them back.
     Limited,
+    /// Claiming and finishing jobs of tenants that share the type.
+    Tenants,
     /// Independent acceptors on one backlog, as if each were a process.
     Crowd,
     /// From adding a job to its start, on an idle queue.
@@ -73,11 +76,12 @@ pub(crate) enum Case {
 
 impl Case {
     /// All cases, in the order in which they disturb each other least.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::OneByOne,
         Self::Batched,
         Self::Scheduled,
         Self::Limited,
+        Self::Tenants,
         Self::Crowd,
         Self::Latency,
         Self::Cancel,
@@ -114,6 +118,15 @@ pub(crate) async fn run(mut bench: Bench, report: &mut dyn FnMut(Figure)) -> Res
             }
             Case::Limited => {
                 limited::measure(&load, bench.jobs, bench.batch, &mut report).await?;
+            }
+            Case::Tenants => {
+                Box::pin(tenants::measure(
+                    &load,
+                    bench.jobs,
+                    bench.batch,
+                    &mut report,
+                ))
+                .await?;
             }
             Case::Crowd => crowd::measure(&load, bench.jobs, &mut report).await?,
             Case::Latency => latency::measure(&load, &mut bench, &mut report).await?,

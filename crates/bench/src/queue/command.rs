@@ -41,6 +41,7 @@ enum Part {
     Batched,
     Scheduled,
     Limited,
+    Tenants,
     Crowd,
     Latency,
     Retention,
@@ -55,6 +56,7 @@ impl From<Part> for Case {
             Part::Batched => Self::Batched,
             Part::Scheduled => Self::Scheduled,
             Part::Limited => Self::Limited,
+            Part::Tenants => Self::Tenants,
             Part::Crowd => Self::Crowd,
             Part::Latency => Self::Latency,
             Part::Retention => Self::Retention,
@@ -87,7 +89,7 @@ pub(crate) async fn run(bench: QueueBench) -> anyhow::Result<()> {
         cases,
     };
     let mut report = |figure| crate::report("queue", &figure, bench.json);
-    super::run(measured, &mut report).await?;
+    Box::pin(super::run(measured, &mut report)).await?;
     Ok(())
 }
 
@@ -96,5 +98,6 @@ pub(crate) async fn second(url: &str) -> anyhow::Result<()> {
         crate::print(line);
         Ok(())
     };
-    Ok(super::second(url, BufReader::new(stdin()), say).await?)
+    let serving = super::second(url, BufReader::new(stdin()), say);
+    Ok(Box::pin(serving).await?)
 }
