@@ -12,12 +12,16 @@ test *args:
     cargo nextest run --workspace {{args}}
 
 # Run the simulations of the queue and of work that follows changes over many seeds: `just simulate 10000`; from seed 4711: `just simulate 100 4711`
-simulate seeds="1000" first="1": && (simulate-changes seeds first)
+simulate seeds="1000" first="1": && (simulate-changes seeds first) (simulate-jobs seeds first)
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p davenport-jobs --lib -- --nocapture simulation::guarantees_hold
 
 # Run the simulation of nodes that follow a server's changes
 simulate-changes seeds="1000" first="1":
     DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p rules --test simulation -- --nocapture every_change
+
+# Compare jobs over HTTP with a model, while frontends are killed and requests are repeated, delayed and lost
+simulate-jobs seeds="1000" first="1":
+    DAVENPORT_SEEDS={{seeds}} DAVENPORT_SEED={{first}} cargo test -p api --test service -- --nocapture model::no_job
 
 # Kill one of three nodes that follow changes every 5 s, for the given seconds; with TEST_COUCHDB_URL on Apache CouchDB
 kill-changes seconds="600":

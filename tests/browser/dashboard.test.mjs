@@ -201,17 +201,18 @@ dashboard("an outage is shown until the service responds again", async (page) =>
   await shows(page, "#live", "Live");
 });
 
-for (const [where, hash] of [["overview", "#/"], ["list", "#/replications"], ["nodes", "#/nodes"], ["rules", "#/rules"], ["jobs", "#/queue/rep_jobs"], ["form", "#/new"]]) {
+for (const [where, hash] of [["overview", "#/"], ["list", "#/replications"], ["nodes", "#/nodes"], ["rules", "#/rules"], ["remotes", "#/remotes"], ["jobs", "#/queue/rep_jobs"], ["form", "#/new"]]) {
   dashboard(`a phone shows the ${where} without scrolling sideways`, async (page) => {
     await enter(page, hash);
     await page.waitForSelector(".view");
     await page.waitForNetworkIdle({ idleTime: 300 });
-    const wide = await page.evaluate(() => {
+    // `innerWidth` grows with what is too wide.
+    const wide = await page.evaluate((width) => {
       const all = [...document.querySelectorAll("body *")].filter((node) => node.getClientRects().length && getComputedStyle(node).position !== "absolute" && !node.closest("svg, thead, option"));
-      return all.filter((node) => node.getBoundingClientRect().right > innerWidth + 1).map((node) => node.outerHTML.slice(0, 120));
-    });
+      return all.filter((node) => node.getBoundingClientRect().right > width + 1).map((node) => node.outerHTML.slice(0, 120));
+    }, PHONE.width);
     assert.deepEqual(wide, []);
-    assert(await page.evaluate(() => document.scrollingElement.scrollWidth <= innerWidth));
+    assert(await page.evaluate((width) => document.scrollingElement.scrollWidth <= width, PHONE.width));
   }, PHONE);
 }
 

@@ -336,5 +336,5 @@ dashboard("on a phone, failures come first", async (page) => {
   await shows(page, ".rows tbody tr:first-child .badge", /failed|crashing/);
   await page.select("[data-order]", "id");
   await until(() => names(page), (ids) => ids[0] < "d");
-  assert(await page.evaluate(() => document.scrollingElement.scrollWidth <= innerWidth));
+  assert(await page.evaluate((width) => document.scrollingElement.scrollWidth <= width, PHONE.width));
 }, PHONE);

@@ -31,6 +31,7 @@ const VIEWS = [
   ["jobs of the first version", "Replications", () => "#/jobs?states=paused", "Replications"],
   ["documents of the first version", "Replications", () => "#/docs?q=orders&database=_replicator", "Replications"],
   ["rules", "Rules", () => "#/rules?state=dead", "Rules"],
+  ["remotes", "Remotes", () => "#/remotes", "Remotes"],
   ["nodes", "Nodes", () => "#/nodes", "Nodes"],
   ["create", "Create", () => "#/new", "Create replication"],
   ["job", "Replications", () => `#/job/${encodeURIComponent(job)}`, ID],

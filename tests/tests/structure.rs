@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&[&str]] = &[
     &["document", "foundationdb-sys", "testkit", "wire"],
     &["store", "couch", "peer"],
-    &["jobs", "docstore", "replication"],
+    &["jobs", "docstore", "replication", "seal"],
     &["queue", "scheduler"],
     &["rules"],
     &["api", "bench"],

@@ -10,11 +10,12 @@ mod database;
 mod deliveries;
 mod document;
 mod find;
-mod jobs;
+pub(crate) mod jobs;
 mod local;
 mod multipart;
 mod openapi;
 mod reading;
+mod remotes;
 mod replicate;
 mod replication;
 mod rules;
@@ -34,7 +35,7 @@ use crate::reply::Reply;
 use crate::route::{DbPart, Route};
 use all_docs::Among;
 
-/// Dispatches an authorized request; `opened` is the database, for routes that need one.
+/// Dispatches an authorized request, unless it is one of the queue ([`jobs::answer`]); `opened` is the database, for routes that need one.
 pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Reply, Error> {
     match (call.route.clone(), opened) {
         (Route::Welcome, _) => server::welcome(call),
@@ -74,6 +75,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             | Route::Causes
             | Route::Nodes
             | Route::History
+            | Route::Shares
             | Route::Jobs
             | Route::Job(_)
             | Route::JobAction(..)
@@ -81,7 +83,6 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             | Route::Doc(..),
             _,
         ) => replication::answer(call).await,
-        (Route::Queue(route), _) => jobs::answer(call, &route).await,
         (Route::Schedules, _) => jobs::schedules::all(call).await,
         (Route::Schedule(name), _) => jobs::schedules::one(call, &name).await,
         (Route::ScheduleRun(name), _) => jobs::schedules::run(call, &name).await,
@@ -94,6 +95,7 @@ pub(crate) async fn answer(call: &mut Call, opened: Option<Opened>) -> Result<Re
             | Route::DeliveryReplay(_),
             _,
         ) => deliveries::answer(call).await,
+        (Route::Remotes | Route::Remote(_) | Route::RemoteStart, _) => remotes::answer(call).await,
         _ => Err(Error::not_found("missing")),
     }
 }

@@ -303,7 +303,7 @@ impl From<queue::Error> for Error {
         use queue::Error as Failed;
         let reason = error.to_string();
         match error {
-            Failed::Invalid(_) => Self::bad_request(reason),
+            Failed::Invalid(_) | Failed::NoKeys => Self::bad_request(reason),
             Failed::TooLarge(_) => Self::too_large(reason),
             Failed::NoType(_) | Failed::NoJob | Failed::NotFound(_) => Self::not_found(reason),
             Failed::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", reason),
@@ -315,6 +315,13 @@ impl From<queue::Error> for Error {
             }
             Failed::Stopped => Self::busy(reason),
             Failed::Store(error) => error.into(),
+            // The operator has to act, and the text names keys only.
+            Failed::Unreadable(_) => {
+                let mut unreadable =
+                    Self::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", reason);
+                unreadable.cause = Some(Arc::new(error));
+                unreadable
+            }
             Failed::Internal(_) => Self::internal(error),
         }
     }

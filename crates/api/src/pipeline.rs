@@ -24,7 +24,7 @@ use tracing::Instrument as _;
 use crate::auth::authenticator::Proven;
 use crate::call::Call;
 use crate::client::Client;
-use crate::endpoints::{self, session};
+use crate::endpoints::{self, jobs, session};
 use crate::reply::Reply;
 use crate::route::Route;
 use crate::state::Shared;
@@ -107,7 +107,7 @@ async fn respond(
     if let Some(upstream) = &shared.upstream
         && !upstream::is_answered_here(parts.uri.path())
     {
-        return pass_through(shared, upstream, parts, body, client, id).await;
+        return Box::pin(pass_through(shared, upstream, parts, body, client, id)).await;
     }
     if parts.method == Method::OPTIONS
         && let Some(reply) = cors::preflight(&shared.options.cors, &parts.headers)
@@ -119,7 +119,7 @@ async fn respond(
     // page.
     let proven = match route {
         Route::Up | Route::Dashboard(_) => Proven::anonymous(),
-        _ => session::prove(shared, &parts.headers, client).await?,
+        _ => Box::pin(session::prove(shared, &parts.headers, client)).await?,
     };
     user.clone_from(&proven.identity.name);
     let (cookie, set_cookies) = (proven.cookie.clone(), proven.set_cookies.clone());
@@ -181,7 +181,7 @@ async fn pass_through(
 /// Applies the time limit.
 async fn within(call: &mut Call) -> Result<Reply, Error> {
     let waits = match &call.route {
-        Route::Replicate => true,
+        Route::Replicate | Route::RemoteStart => true,
         Route::Queue(route) => route.waits(),
         _ => false,
     };
@@ -196,8 +196,11 @@ async fn within(call: &mut Call) -> Result<Reply, Error> {
 }
 
 async fn permitted(call: &mut Call) -> Result<Reply, Error> {
-    let opened = access::admit(call).await?;
-    // Handler futures are large, and most requests need little of that.
-    let answer: BoxFuture<'_, _> = Box::pin(endpoints::answer(call, opened));
+    // Futures are large, and waiting requests need little of that: what is over, and other handlers, cost them nothing.
+    let opened = Box::pin(access::admit(call)).await?;
+    let answer: BoxFuture<'_, _> = match call.route.clone() {
+        Route::Queue(route) => jobs::answer(call, route),
+        _ => Box::pin(endpoints::answer(call, opened)),
+    };
     answer.await
 }

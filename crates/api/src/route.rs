@@ -39,6 +39,7 @@ pub enum Route {
     Causes,
     Nodes,
     History,
+    Shares,
     /// `/_jobs` and all below it
     Queue(QueueRoute),
     Schedules,
@@ -50,6 +51,12 @@ pub enum Route {
     Tokens,
     /// `/_tokens/{name}`
     Token(String),
+    /// `/_remotes`
+    Remotes,
+    /// `/_remotes/{name}`
+    Remote(String),
+    /// `/_remotes/_start`
+    RemoteStart,
     Deliveries,
     /// `/_deliveries/_replay`: many
     DeliveryReplays,
@@ -147,6 +154,7 @@ impl Route {
             ["_scheduler", "causes"] => Ok(Self::Causes),
             ["_scheduler", "nodes"] => Ok(Self::Nodes),
             ["_scheduler", "history"] => Ok(Self::History),
+            ["_scheduler", "shares"] => Ok(Self::Shares),
             ["_scheduler", "docs", rest @ ..] => scheduler_docs(rest),
             ["_scheduler", "jobs", rest @ ..] => scheduler_jobs(rest),
             ["_dashboard"] if !path.ends_with('/') => Ok(Self::Dashboard(String::new())),
@@ -192,11 +200,15 @@ impl Route {
             | Self::Causes
             | Self::Nodes
             | Self::History
+            | Self::Shares
             | Self::Schedules
             | Self::Schedule(_)
             | Self::ScheduleRun(_)
             | Self::Tokens
             | Self::Token(_)
+            | Self::Remotes
+            | Self::Remote(_)
+            | Self::RemoteStart
             | Self::Deliveries
             | Self::DeliveryReplays
             | Self::Delivery(_)
@@ -300,6 +312,10 @@ fn server(first: &str, rest: &[&str]) -> Result<Route, Error> {
         ("_schedules", [name, "_run"]) => Route::ScheduleRun((*name).to_owned()),
         ("_tokens", []) => Route::Tokens,
         ("_tokens", [name]) => Route::Token((*name).to_owned()),
+        ("_remotes", []) => Route::Remotes,
+        ("_remotes", ["_start"]) => Route::RemoteStart,
+        // A name may have the name of a database in it.
+        ("_remotes", name) => Route::Remote(name.join("/")),
         ("_deliveries", []) => Route::Deliveries,
         ("_deliveries", ["_replay"]) => Route::DeliveryReplays,
         ("_deliveries", [id]) => Route::Delivery((*id).to_owned()),

@@ -183,8 +183,8 @@ pub(crate) fn is_answered_here(path: &str) -> bool {
     };
     match &*first {
         "_replicate" | "_scheduler" | "_active_tasks" | "_deliveries" | "_jobs" | "_schedules"
-        | "_tokens" | "_sources" | "_all_dbs" | "_dbs_info" | "_dashboard" | "_metrics"
-        | "_openapi.json" | "_up" => true,
+        | "_tokens" | "_sources" | "_remotes" | "_all_dbs" | "_dbs_info" | "_dashboard"
+        | "_metrics" | "_openapi.json" | "_up" => true,
         name if is_ours(name) => true,
         name => {
             !name.starts_with('_')
@@ -217,6 +217,7 @@ mod tests {
             "/_jobs/mail",
             "/_schedules",
             "/_tokens/ci",
+            "/_remotes/eu",
             "/_all_dbs",
             "/_dashboard/app.js",
         ] {

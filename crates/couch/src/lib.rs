@@ -39,7 +39,8 @@
 //! | `put_with_attachments(&document, &mut attachments)` | the same, multipart, streamed from a [`Revision`] | |
 //! | `local(id)`, `put_local(id, &body)` | `_local/id` | the parsed body, the new revision |
 //! | `ensure_full_commit()` | `_ensure_full_commit` | `instance_start_time` |
-//! | `security()` | `GET db/_security` | the object |
+//! | `security()`, `security_if_any()` | `GET db/_security` | the object |
+//! | `put_security(&object)` | `PUT db/_security` | |
 //! | `document(&id)` | `GET doc` | a [`Document`], design documents for their filters |
 //! | `Server::{dbs_info, db_updates}` | `_dbs_info`, `_db_updates` | |
 //!

@@ -12,6 +12,7 @@ mod nodes;
 mod one;
 mod output;
 mod password;
+mod remotes;
 mod replicate;
 mod rules;
 mod schedules;
@@ -63,6 +64,8 @@ enum Command {
     Jobs(jobs::Command),
     /// List, make, run or remove schedules of a service
     Schedules(schedules::Command),
+    /// List remotes of a service, or start their replications
+    Remotes(remotes::Command),
     /// List, show, try, pause or resume rules of a service
     Rules(rules::Command),
     /// List, show or replay calls of webhooks of a service
@@ -174,6 +177,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Jobs(command) => jobs::run(command).await?,
         Command::Schedules(command) => schedules::run(command).await?,
+        Command::Remotes(command) => remotes::run(command).await?,
         Command::Rules(command) => rules::run(command).await?,
         Command::Deliveries(command) => deliveries::run(command).await?,
         Command::Sources(command) => sources::run(command).await?,

@@ -53,7 +53,7 @@ pub struct Config {
     pub node_types: NodeTypes,
     /// Where data is stored.
     pub store: StoreOptions,
-    /// The keys that seal credentials in the store. They are not kept in the store.
+    /// The keys that seal credentials and sealed jobs in the store. They are not kept in the store.
     pub keys: KeyOptions,
     /// The address that clients connect to.
     pub http: HttpOptions,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use aws_lc_rs::hmac;
-use scheduler::Sealer;
+use seal::Sealer;
 use wire::{hex, unhex};
 
 use crate::config::Config;

@@ -24,7 +24,8 @@ use replication::engine::Budget;
 use rules::deliver::{Deliveries, EventCalls};
 use rules::rule::{Listeners as RuleListeners, Rules};
 use rules::source::Followers;
-use scheduler::{PasswordCell, Replications, Server, ServerSetup, ServiceError, Setup, Unreadable};
+use scheduler::{PasswordCell, Replications, Server, ServerSetup, ServiceError, Setup};
+use seal::Unreadable;
 use store::Store;
 use store::nodes::{self, Registration};
 use tokio::net::TcpListener;
@@ -196,7 +197,8 @@ impl Node {
         let replications = &self.replications;
         let (jobs, ty) = (replications.jobs().clone(), replications.job_type().clone());
         let (notifier, follow) = Notifier::new(jobs, ty, config.couch_jobs.clone());
-        let queue = Queue::new(replications.jobs().clone(), config.couch_jobs.clone());
+        let (jobs, options) = (replications.jobs().clone(), config.couch_jobs.clone());
+        let queue = Queue::new(jobs, options, replications.sealer().clone());
         let admins = admins::hash_all(&config.admins, self.admin_secret).await?;
         let rendered = collected.clone();
         let service = Service::new(api::Setup {

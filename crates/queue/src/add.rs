@@ -104,7 +104,7 @@ impl Queue {
                 None => self.jobs().entropy().bits(),
             };
             let given = job.as_ref().ok().and_then(|job| job.id.clone());
-            let checked = job.and_then(|job| check(ty, job, op.now_ms, unnamed));
+            let checked = job.and_then(|job| self.check(ty, job, op.now_ms, unnamed));
             answers.push(match checked {
                 Ok((id, job)) => {
                     ready.push(job);
@@ -140,6 +140,8 @@ impl Queue {
         ty: &Type,
         batch: &[Ready],
     ) -> Result<()> {
+        self.sealing_in(tx, batch.iter().map(|job| &job.add.data))
+            .await?;
         let mut nth = 0;
         for alike in batch.chunk_by(|a, b| a.on_exists == b.on_exists) {
             let op = &Op {
@@ -170,6 +172,36 @@ impl Queue {
             }
         }
         Ok(())
+    }
+
+    /// A job that may be added. It is checked, and gets an id unless it has one.
+    pub(crate) fn check(
+        &self,
+        ty: &Type,
+        new: NewJob,
+        now_ms: i64,
+        unnamed: impl Fn() -> u128,
+    ) -> Result<(String, Ready)> {
+        let text = match new.id {
+            Some(id) => id,
+            None => format!("{:032x}", unnamed()),
+        };
+        let id = job_id(&text)?;
+        check_size(ty, "data", Some(&new.data))?;
+        let data = self.pack(ty, &id, &Envelope::new(new.data))?;
+        let add = Add::new(id, data);
+        let add = add.due_ms(due_ms(new.delay_sec, new.due.as_deref(), now_ms)?);
+        let mut add = add.class(new.class.into());
+        if let Some(key) = new.key {
+            let key = LimitName::new(key);
+            add = add.key(key.map_err(|error| Error::Invalid(format!("`key`: {error}")))?);
+        }
+        if let Some(tenant) = new.tenant {
+            let tenant = Tenant::new(tenant);
+            add = add.tenant(tenant.map_err(|error| Error::Invalid(format!("`tenant`: {error}")))?);
+        }
+        let on_exists = new.on_exists;
+        Ok((text, Ready { add, on_exists }))
     }
 
     /// Refuses jobs of a type that has too many.
@@ -226,36 +258,6 @@ fn fitting(jobs: &[Ready]) -> usize {
         first || bytes <= BATCH_BYTES_MAX
     });
     fitting.count()
-}
-
-pub(crate) fn check(
-    ty: &Type,
-    new: NewJob,
-    now_ms: i64,
-    unnamed: impl Fn() -> u128,
-) -> Result<(String, Ready)> {
-    let id = match new.id {
-        Some(id) => id,
-        None => format!("{:032x}", unnamed()),
-    };
-    let add = Add::new(job_id(&id)?, data(ty, new.data)?);
-    let add = add.due_ms(due_ms(new.delay_sec, new.due.as_deref(), now_ms)?);
-    let mut add = add.class(new.class.into());
-    if let Some(key) = new.key {
-        let key = LimitName::new(key);
-        add = add.key(key.map_err(|error| Error::Invalid(format!("`key`: {error}")))?);
-    }
-    if let Some(tenant) = new.tenant {
-        let tenant = Tenant::new(tenant);
-        add = add.tenant(tenant.map_err(|error| Error::Invalid(format!("`tenant`: {error}")))?);
-    }
-    let on_exists = new.on_exists;
-    Ok((id, Ready { add, on_exists }))
-}
-
-fn data(ty: &Type, data: Raw) -> Result<bytes::Bytes> {
-    check_size(ty, "data", Some(&data))?;
-    Ok(Envelope::new(data).encode())
 }
 
 /// Refuses JSON that is larger than the type allows.

@@ -1,6 +1,7 @@
 //! What a job's data in the queue is: data, progress, result and error, each as the JSON that a client sent, byte for byte.
 //!
-//! A format byte, then for each that is there its tag, its length in 4 bytes, and its bytes.
+//! A format byte, then for each that is there its tag, its length in 4 bytes, and its bytes. The format byte 2 is for sealed
+//! data, which `sealed.rs` opens.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};

@@ -35,6 +35,16 @@ pub enum Error {
     Stopped,
     #[error("the store failed")]
     Store(#[from] store::Error),
+    /// Give this node the keys of the others.
+    #[error(
+        "cannot read sealed data: {0}; give this node the key file of the others, or put the line of that key back behind \
+         the first one: `davenport keys list` says which keys are needed"
+    )]
+    Unreadable(#[from] seal::Unreadable),
+    #[error(
+        "`sealed` needs a key, and this node has none: set `keys.file` to the key file of the store's nodes, and restart it"
+    )]
+    NoKeys,
     /// A bug, or damage of the store.
     #[error("{0}")]
     Internal(String),
@@ -46,6 +56,24 @@ impl Error {
             message: what.to_string(),
             source: None,
         })
+    }
+
+    /// The error as one line for people, with what is damaged.
+    pub fn why(&self) -> String {
+        match self {
+            Self::Unreadable(error) => error.to_string(),
+            Self::Store(store::Error::Corrupt { message, .. }) => message.clone(),
+            error => error.to_string(),
+        }
+    }
+}
+
+impl From<seal::Error> for Error {
+    fn from(error: seal::Error) -> Self {
+        match error {
+            seal::Error::Unreadable(error) => error.into(),
+            seal::Error::Store(error) => error.into(),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod queue;
 mod read;
 mod row;
 mod schedules;
+mod sealed;
 mod seconds;
 mod settings;
 mod tokens;

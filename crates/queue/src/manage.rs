@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use jobs::State;
+use jobs::{JobInfo, State};
 use tokio::sync::oneshot;
 
 use crate::add::job_id;
+use crate::read::last_error;
 use crate::{Error, Queue, Result, Type};
 
 /// How long a request waits for a retry of many jobs, which then goes on in the background.
 const RETRY_WAIT: Duration = Duration::from_secs(20);
+
+/// Jobs of a sealed type that are read at a time.
+const RETRY_PAGE: usize = 100;
 
 /// How far a retry of many jobs is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,25 +50,17 @@ impl Queue {
     /// Makes the dead jobs of a type ready again: all, or those whose last run ended for this reason.
     pub async fn retry_all(&self, ty: &Type, reason: Option<String>) -> Result<Retried> {
         let (answer, mut ended) = oneshot::channel();
-        let (queue, of) = (self.clone(), ty.ty.clone());
+        let (queue, ty) = (self.clone(), ty.clone());
         let so_far = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&so_far);
         self.start(async move {
-            let wanted = |info: &jobs::JobInfo| {
-                let last = info.last.as_ref().and_then(|run| run.end.as_ref());
-                let is_wanted = match &reason {
-                    None => true,
-                    Some(reason) => last.and_then(|end| end.reason.as_ref()) == Some(reason),
-                };
-                count.fetch_add(u64::from(is_wanted), Ordering::Relaxed);
-                is_wanted
-            };
+            let retrying = queue.retry_dead(&ty, reason.as_deref(), &count);
             let retried = tokio::select! {
-                retried = queue.jobs().retry_all(&of, wanted) => retried,
-                () = queue.stop().cancelled() => Err(jobs::Error::Stopped),
+                retried = retrying => retried,
+                () = queue.stop().cancelled() => Err(Error::Stopped),
             };
             if let Err(Err(error)) = answer.send(retried) {
-                tracing::warn!(job.ty = %of, %error, "cannot retry dead jobs");
+                tracing::warn!(job.ty = %ty.name, %error, "cannot retry dead jobs");
             }
         });
         tokio::select! {
@@ -77,5 +73,43 @@ impl Queue {
                 goes_on: true,
             }),
         }
+    }
+
+    async fn retry_dead(&self, ty: &Type, reason: Option<&str>, count: &AtomicU64) -> Result<u64> {
+        let of = |info: &JobInfo| {
+            let last = info.last.as_ref().and_then(|run| run.end.as_ref());
+            last.and_then(|end| end.reason.clone())
+        };
+        let note = |is_wanted: bool| {
+            count.fetch_add(u64::from(is_wanted), Ordering::Relaxed);
+            is_wanted
+        };
+        let Some(reason) = reason.filter(|_| ty.settings.sealed) else {
+            let wanted = |info: &JobInfo| note(reason.is_none() || of(info).as_deref() == reason);
+            return Ok(self.jobs().retry_all(&ty.ty, wanted).await?);
+        };
+        // The errors are in the jobs themselves. Jobs that die again meanwhile are left to the next call.
+        let mut left = self.jobs().counts(&ty.ty).await?.dead;
+        let (mut retried, mut cursor) = (0, None);
+        while left > 0 {
+            let page =
+                (self.list(ty, Some(State::Dead), true, cursor.as_ref(), RETRY_PAGE)).await?;
+            left = left.saturating_sub(page.jobs.len() as u64);
+            for (info, envelope) in page.jobs {
+                let error = last_error(of(&info), envelope.as_ref());
+                if note(error.as_deref() == Some(reason)) {
+                    match self.jobs().retry(&ty.ty, &info.id).await {
+                        Ok(done) => retried += u64::from(done),
+                        Err(jobs::Error::NotFound) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(retried)
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jobs::{Jobs, Options};
+use seal::Sealer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +21,7 @@ pub struct Queue(Arc<Inner>);
 struct Inner {
     jobs: Jobs,
     options: Options,
+    sealer: Sealer,
     known: Known,
     pending: Pending,
     lines: Lines,
@@ -28,10 +30,12 @@ struct Inner {
 }
 
 impl Queue {
-    pub fn new(jobs: Jobs, options: Options) -> Self {
+    /// The sealer has the keys of sealed types.
+    pub fn new(jobs: Jobs, options: Options, sealer: Sealer) -> Self {
         Self(Arc::new(Inner {
             jobs,
             options,
+            sealer,
             known: Known::default(),
             pending: Pending::default(),
             lines: Lines::default(),
@@ -55,6 +59,10 @@ impl Queue {
 
     pub(crate) fn options(&self) -> &Options {
         &self.0.options
+    }
+
+    pub(crate) fn sealer(&self) -> &Sealer {
+        &self.0.sealer
     }
 
     pub(crate) fn known(&self) -> &Known {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{
-    Attempt, Backlog, Counts, Cursor, JobId, JobInfo, Notice, PAGE_JOBS_MAX, Query, RETURNED,
-    State, Subscription,
+    Attempt, Backlog, Counts, Cursor, JobId, JobInfo, JobType, Notice, PAGE_JOBS_MAX, Query,
+    RETURNED, State, Subscription,
 };
 use tokio::time::Instant;
 
 use crate::add::job_id;
 use crate::lines::InLine;
+use crate::sealed::{LEFT, REASON};
 use crate::{Envelope, Error, Queue, Result, Type};
 
 /// Pages of jobs that are read to group failures.
@@ -22,8 +23,8 @@ const FAILURES_PAGES: usize = 5;
 #[derive(Debug, Clone)]
 pub struct Shown {
     pub info: Arc<JobInfo>,
-    /// Not of the service's own jobs, which keep secrets there.
-    pub envelope: Option<Envelope>,
+    /// Not of the service's own jobs, which keep secrets there. An error is that it cannot be read.
+    pub envelope: Option<Result<Envelope>>,
     pub runs: Vec<Run>,
 }
 
@@ -41,8 +42,8 @@ pub struct Run {
 /// A page of jobs.
 #[derive(Debug)]
 pub struct Listing {
-    /// With data only if asked for.
-    pub jobs: Vec<(JobInfo, Option<Envelope>)>,
+    /// With data only if asked for. An error is that it cannot be read.
+    pub jobs: Vec<(JobInfo, Option<Result<Envelope>>)>,
     pub next: Option<Cursor>,
 }
 
@@ -80,6 +81,8 @@ pub struct Failure {
 #[derive(Debug)]
 pub struct Following {
     subscription: Subscription,
+    queue: Queue,
+    ty: JobType,
     _line: InLine,
 }
 
@@ -94,7 +97,11 @@ impl Run {
             outcome: end.map(|end| match (end.outcome, reason.as_deref()) {
                 (jobs::Outcome::Done, _) => "done",
                 (jobs::Outcome::Again, None) => "again",
-                (jobs::Outcome::Again, Some(RETURNED)) => "returned",
+                (jobs::Outcome::Again, Some(reason))
+                    if reason == RETURNED || reason.starts_with(LEFT) =>
+                {
+                    "returned"
+                }
                 // A run that is to be retried has a reason.
                 (jobs::Outcome::Again | jobs::Outcome::Failed, _) => "failed",
                 (jobs::Outcome::Stalled | jobs::Outcome::GaveUp, _) => "silent",
@@ -116,7 +123,7 @@ impl Queue {
                 } else {
                     let found = self.jobs().get_in(&tx, &ty.ty, id).await?;
                     let (info, data) = found.ok_or(Error::NoJob)?;
-                    (info, Some(Envelope::decode(data)?))
+                    (info, Some(self.unpack(&ty.ty, id, data)))
                 };
                 let runs = self.jobs().history_in(&tx, &ty.ty, id).await?;
                 Ok(Shown {
@@ -144,11 +151,12 @@ impl Queue {
         };
         let page = self.jobs().list(&ty.ty, &query, after, limit).await?;
         let jobs = page.jobs.into_iter().map(|listed| {
-            let envelope = listed.data.map(Envelope::decode).transpose()?;
-            Ok((listed.info, envelope))
+            let data = listed.data;
+            let envelope = data.map(|data| self.unpack(&ty.ty, &listed.info.id, data));
+            (listed.info, envelope)
         });
         Ok(Listing {
-            jobs: jobs.collect::<Result<_>>()?,
+            jobs: jobs.collect(),
             next: page.cursor,
         })
     }
@@ -166,11 +174,16 @@ impl Queue {
     pub async fn failures(&self, ty: &Type, state: State) -> Result<Failures> {
         let (mut groups, mut jobs, mut cursor) = (HashMap::new(), 0, None);
         for _ in 0..FAILURES_PAGES {
-            let page = (self.list(ty, Some(state), false, cursor.as_ref(), PAGE_JOBS_MAX)).await?;
+            let with_data = ty.settings.sealed;
+            let page = self.list(ty, Some(state), with_data, cursor.as_ref(), PAGE_JOBS_MAX);
+            let page = page.await?;
             jobs += page.jobs.len() as u64;
-            for (info, _) in page.jobs {
+            for (info, envelope) in page.jobs {
                 let run = info.last.as_ref().map(Run::of);
-                let failed = run.and_then(|run| Some((run.outcome?, run.reason, run.end_ms?)));
+                let failed = run.and_then(|run| {
+                    let reason = last_error(run.reason, envelope.as_ref());
+                    Some((run.outcome?, reason, run.end_ms?))
+                });
                 let Some((outcome @ ("failed" | "silent"), reason, end_ms)) = failed else {
                     continue;
                 };
@@ -206,6 +219,8 @@ impl Queue {
         let line = self.enter(ty)?;
         Ok(Following {
             subscription: line.follow().subscribe(&job_id(id)?).await?,
+            queue: self.clone(),
+            ty: ty.ty.clone(),
             _line: line,
         })
     }
@@ -216,7 +231,7 @@ impl Queue {
         let mut following = self.follow(ty, id).await?;
         let over = async {
             while let Some(seen) = following.next().await {
-                seen?;
+                let _ = seen?;
             }
             Ok(())
         };
@@ -229,21 +244,37 @@ impl Queue {
 }
 
 impl Following {
-    /// The state that was seen last.
-    pub fn now(&self) -> Result<(Arc<JobInfo>, Envelope)> {
-        seen(self.subscription.now().clone())
+    /// The state that was seen last. The inner error is that the job's data cannot be read.
+    pub fn now(&self) -> Result<(Arc<JobInfo>, Result<Envelope>)> {
+        self.seen(self.subscription.now().clone())
     }
 
     /// The next change; `None` after the last one.
-    pub async fn next(&mut self) -> Option<Result<(Arc<JobInfo>, Envelope)>> {
-        self.subscription.next().await.map(seen)
+    pub async fn next(&mut self) -> Option<Result<(Arc<JobInfo>, Result<Envelope>)>> {
+        let notice = self.subscription.next().await?;
+        Some(self.seen(notice))
+    }
+
+    fn seen(&self, notice: Notice) -> Result<(Arc<JobInfo>, Result<Envelope>)> {
+        match notice {
+            Notice::Job(info, data) => {
+                let envelope = self.queue.unpack(&self.ty, &info.id, data);
+                Ok((info, envelope))
+            }
+            Notice::Removed | Notice::TypeCleared => Err(Error::NoJob),
+            Notice::Stopped => Err(Error::Stopped),
+        }
     }
 }
 
-fn seen(notice: Notice) -> Result<(Arc<JobInfo>, Envelope)> {
-    match notice {
-        Notice::Job(info, data) => Ok((info, Envelope::decode(data)?)),
-        Notice::Removed | Notice::TypeCleared => Err(Error::NoJob),
-        Notice::Stopped => Err(Error::Stopped),
+/// Why a run failed. That of a sealed type is in the job itself.
+pub(crate) fn last_error(
+    reason: Option<String>,
+    envelope: Option<&Result<Envelope>>,
+) -> Option<String> {
+    let error = envelope.and_then(|envelope| envelope.as_ref().ok()?.error.as_ref());
+    match error {
+        Some(error) if reason.as_deref() == Some(REASON) => Some(error.summary()),
+        _ => reason,
     }
 }

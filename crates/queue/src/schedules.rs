@@ -8,14 +8,15 @@
 use std::time::Duration;
 
 use jobs::{Acceptor, Add, Finish, Holder, Job, JobType, Op, Retention, State, TypeConfig};
+use seal::Unreadable;
 use serde::{Deserialize, Serialize};
 use store::{RangeOptions, Transaction};
 use tokio_util::sync::CancellationToken;
 
-use crate::add::{check, job_id};
+use crate::add::job_id;
 use crate::cron::Timing;
 use crate::name::check_name;
-use crate::{Error, NewJob, Queue, Result, Seconds, TypeName, keys, row, types};
+use crate::{Envelope, Error, NewJob, Queue, Result, Seconds, TypeName, keys, row, types};
 
 const SCHEDULES_MAX: usize = 1_000;
 /// A node that does not finish its turn in time is gone.
@@ -74,12 +75,18 @@ pub struct Scheduled {
     #[serde(skip)]
     pub name: String,
     pub schedule: Schedule,
+    /// The data of its job is not in the row, but a sealed value.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sealed: bool,
     /// What intervals count from.
     anchor_ms: i64,
     pub next_ms: i64,
     pub last: Option<Fired>,
     /// Occurrences without a job because of an overlap.
     pub skipped: u64,
+    /// Why the data of its job cannot be read; the schedule is shown without it, and adds nothing.
+    #[serde(skip)]
+    pub unreadable: Option<Unreadable>,
 }
 
 /// The last occurrence.
@@ -153,14 +160,15 @@ impl Queue {
             ));
         }
         let (op, own) = (&self.jobs().op(), &schedules_type());
-        check(&ty, schedule.job.clone(), op.now_ms, || 0)?;
+        self.check(&ty, schedule.job.clone(), op.now_ms, || 0)?;
+        let sealed = ty.settings.sealed;
         let first = schedule
             .timing(op.now_ms)?
             .after(op.now_ms)
             .unwrap_or(i64::MAX);
         (self.jobs().store())
             .transact("put_schedule", |tx| async move {
-                let old = read(&tx, name).await?;
+                let old = self.read_schedule(&tx, name).await?;
                 if old.is_none() {
                     let all = tx
                         .snapshot()
@@ -175,14 +183,17 @@ impl Queue {
                 let new = Scheduled {
                     name: name.to_owned(),
                     schedule: schedule.clone(),
+                    sealed,
                     anchor_ms: op.now_ms,
                     next_ms: first,
                     last: None,
                     skipped: 0,
+                    unreadable: None,
                 };
                 let new = match old {
                     Some(old) if old.schedule.occurs_like(schedule) => Scheduled {
                         schedule: schedule.clone(),
+                        sealed,
                         ..old
                     },
                     Some(old) => Scheduled {
@@ -192,7 +203,7 @@ impl Queue {
                     },
                     None => new,
                 };
-                write(&tx, name, &new)?;
+                self.write_schedule(&tx, &new).await?;
                 let config = TypeConfig::new(TIMEOUT_MS);
                 self.jobs().set_type_in(&tx, own, config).await?;
                 let job = Add::new(job_id(name)?, "").due_ms(new.next_ms);
@@ -206,24 +217,37 @@ impl Queue {
     /// A schedule.
     pub async fn schedule(&self, name: &str) -> Result<Scheduled> {
         let found = (self.jobs().store())
-            .transact("schedule", |tx| async move { read(&tx, name).await })
+            .transact("schedule", |tx| async move {
+                self.read_schedule(&tx, name).await
+            })
             .await?;
         found.ok_or_else(|| missing(name))
     }
 
-    /// All schedules, by name.
-    pub async fn schedules(&self) -> Result<Vec<Scheduled>> {
-        let rows = (self.jobs().store())
+    /// A page of schedules by name, and whether there may be more.
+    pub async fn schedules(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<Scheduled>, bool)> {
+        (self.jobs().store())
             .transact("schedules", |tx| async move {
-                let rows = tx
-                    .snapshot()
-                    .get_range(keys::schedules(), RangeOptions::default());
-                Ok::<_, Error>(rows.collect().await?)
+                let mut range = keys::schedules();
+                if let Some(after) = after {
+                    range.begin = [&keys::schedule(after)[..], &[0]].concat().into();
+                }
+                let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(limit + 1));
+                let mut rows = rows.collect().await?;
+                let more = rows.len() > limit;
+                rows.truncate(limit);
+                let mut page = Vec::with_capacity(rows.len());
+                for row in rows {
+                    let found = decode(keys::name(&row.key)?, &row.value)?;
+                    page.push(self.open_schedule(&tx, found).await?);
+                }
+                Ok((page, more))
             })
-            .await?;
-        rows.iter()
-            .map(|found| decode(keys::name(&found.key)?, &found.value))
-            .collect()
+            .await
     }
 
     /// Removes a schedule. Jobs that it has added stay.
@@ -231,7 +255,7 @@ impl Queue {
         let (op, own, id) = (&self.jobs().op(), &schedules_type(), &job_id(name)?);
         (self.jobs().store())
             .transact("remove_schedule", |tx| async move {
-                if read(&tx, name).await?.is_none() {
+                if tx.get(&keys::schedule(name)).await?.is_none() {
                     return if tx.maybe_committed() {
                         Ok(())
                     } else {
@@ -239,6 +263,7 @@ impl Queue {
                     };
                 }
                 tx.clear(&keys::schedule(name));
+                seal::values::clear_in(&tx, &sealed_name(name));
                 match self.jobs().remove_in(&tx, op, own, id).await {
                     Ok(()) | Err(jobs::Error::NotFound) => Ok(()),
                     Err(error) => Err(error.into()),
@@ -250,10 +275,10 @@ impl Queue {
     /// Adds a job of a schedule now, besides its occurrences; returns its id.
     pub async fn run_schedule(&self, name: &str) -> Result<String> {
         let op = &self.jobs().op();
-        let found = self.schedule(name).await?;
+        let found = self.schedule(name).await?.readable()?;
         let ty = self.find(&TypeName::new(&found.schedule.ty)?).await?;
         let (ty, found) = (&*ty, &found);
-        let (id, ready) = check(ty, found.job_of(op.now_ms, "now-"), op.now_ms, || 0)?;
+        let (id, ready) = self.check(ty, found.job_of(op.now_ms, "now-"), op.now_ms, || 0)?;
         let ready = &[ready];
         (self.jobs().store())
             .transact("run_schedule", |tx| async move {
@@ -289,10 +314,11 @@ impl Queue {
         let name = &*String::from_utf8_lossy(job.id.as_bytes());
         (self.jobs().store())
             .transact("fire_schedule", |tx| async move {
-                let Some(mut found) = read(&tx, name).await? else {
+                let Some(found) = self.read_schedule(&tx, name).await? else {
                     let _ = self.jobs().finish_in(&tx, op, job, Finish::done()).await?;
                     return Ok(());
                 };
+                let mut found = found.readable()?;
                 let (due, next_ms) = found.due(op.now_ms)?;
                 let end = Finish::again(next_ms);
                 if self.jobs().finish_in(&tx, op, job, end).await?.repeated {
@@ -305,9 +331,45 @@ impl Queue {
                     let op = &Op { bits, ..*op };
                     self.occur(&tx, op, &mut found, occurrence_ms).await?;
                 }
-                write(&tx, name, &found)
+                self.write_schedule(&tx, &found).await
             })
             .await
+    }
+
+    async fn read_schedule(&self, tx: &Transaction, name: &str) -> Result<Option<Scheduled>> {
+        let Some(row) = tx.get(&keys::schedule(name)).await? else {
+            return Ok(None);
+        };
+        let found = decode(name.to_owned(), &row)?;
+        Ok(Some(self.open_schedule(tx, found).await?))
+    }
+
+    async fn open_schedule(&self, tx: &Transaction, mut found: Scheduled) -> Result<Scheduled> {
+        if found.sealed {
+            let name = sealed_name(&found.name);
+            match seal::values::read_in(tx, self.sealer(), &name).await {
+                Ok(data) => found.schedule.job.data = Envelope::decode(data)?.data,
+                Err(seal::Error::Unreadable(error)) => found.unreadable = Some(error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn write_schedule(&self, tx: &Transaction, row: &Scheduled) -> Result<()> {
+        // The limit is the same for both forms.
+        let (mut value, name) = (encode(row)?, sealed_name(&row.name));
+        if row.sealed {
+            let mut bare = row.clone();
+            let data = std::mem::take(&mut bare.schedule.job.data);
+            value = encode(&bare)?;
+            let data = Envelope::new(data).encode();
+            seal::values::write_in(tx, self.sealer(), &name, &data).await?;
+        } else {
+            seal::values::clear_in(tx, &name);
+        }
+        tx.set(&keys::schedule(&row.name), &value);
+        Ok(())
     }
 
     /// Adds the job of an occurrence.
@@ -339,7 +401,7 @@ impl Queue {
                     found.skipped += 1;
                     fired.error = Some("the job of an earlier occurrence is not finished".into());
                 } else {
-                    match check(&ty, found.job_of(at_ms, ""), at_ms, || 0) {
+                    match self.check(&ty, found.job_of(at_ms, ""), at_ms, || 0) {
                         Ok((id, ready)) => {
                             self.add_in(tx, op, &ty, &[ready]).await?;
                             fired.id = Some(id);
@@ -355,6 +417,13 @@ impl Queue {
 }
 
 impl Scheduled {
+    fn readable(self) -> Result<Self> {
+        match self.unreadable {
+            Some(error) => Err(error.into()),
+            None => Ok(self),
+        }
+    }
+
     /// The job of an occurrence, whose id names it.
     fn job_of(&self, at_ms: i64, prefix: &str) -> NewJob {
         let mut job = self.schedule.job.clone();
@@ -368,9 +437,9 @@ fn missing(name: &str) -> Error {
     Error::NotFound(format!("there is no schedule `{name}`"))
 }
 
-async fn read(tx: &Transaction, name: &str) -> Result<Option<Scheduled>> {
-    let row = tx.get(&keys::schedule(name)).await?;
-    row.map(|row| decode(name.to_owned(), &row)).transpose()
+/// The name of the sealed data of a schedule's job.
+fn sealed_name(name: &str) -> String {
+    format!("schedule/{name}")
 }
 
 fn decode(name: String, value: &[u8]) -> Result<Scheduled> {
@@ -378,15 +447,14 @@ fn decode(name: String, value: &[u8]) -> Result<Scheduled> {
     Ok(Scheduled { name, ..row })
 }
 
-fn write(tx: &Transaction, name: &str, row: &Scheduled) -> Result<()> {
+fn encode(row: &Scheduled) -> Result<Vec<u8>> {
     let value = row::encode(row)?;
     if value.len() > store::limits::VALUE_BYTES_MAX {
         return Err(Error::TooLarge(
             "a schedule, with the data of its job, may have at most 100 kB; store large data elsewhere, and its address here".into(),
         ));
     }
-    tx.set(&keys::schedule(name), &value);
-    Ok(())
+    Ok(value)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jobs::{Limit, LimitName, StallPolicy, TypeConfig};
+use jobs::{Limit, LimitName, SHARES_MAX, Sharing, StallPolicy, Tenant, TypeConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, Seconds};
@@ -10,6 +10,7 @@ use crate::{Error, Result, Seconds};
 /// The highest `max_data_bytes`. The rest of what the queue stores is for progress, result and error.
 pub const DATA_BYTES_MAX: u64 = 8_000_000;
 const LIMITS_MAX: usize = 1_000;
+const TENANTS_MAX: usize = 1_000;
 const ROLES_MAX: usize = 100;
 /// Below this, a slow worker could be mistaken for a dead one.
 const TIMEOUT_MIN: Seconds = Seconds::new(1);
@@ -27,11 +28,18 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// How many jobs with a key run at once, or start per period.
     pub limits: BTreeMap<String, LimitSetting>,
+    /// Tenants get parts of the workers' time in proportion to their shares: those listed, and 100 for others. Absent, the
+    /// tenants of jobs do not matter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<BTreeMap<String, u32>>,
     pub roles: Roles,
     /// More jobs are refused while so many are pending.
     pub max_pending: Option<u64>,
     /// Maximum size of a job's data, of its result, and of its progress.
     pub max_data_bytes: u64,
+    /// What is written of its jobs is encrypted at rest. Not written unless it is true: older versions do not know it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
 }
 
 /// When a failed job is retried.
@@ -91,9 +99,11 @@ impl Default for Settings {
             retention_sec: Some(Seconds::new(24 * 3_600)),
             retry: RetryPolicy::default(),
             limits: BTreeMap::new(),
+            shares: None,
             roles: Roles::default(),
             max_pending: None,
             max_data_bytes: 1_000_000,
+            sealed: false,
         }
     }
 }
@@ -176,7 +186,27 @@ impl Settings {
                 ));
             }
         }
-        self.limits().map(drop)
+        self.limits()?;
+        self.shares().map(drop)
+    }
+
+    /// The shares of tenants in the queue.
+    pub(crate) fn shares(&self) -> Result<BTreeMap<Tenant, u32>> {
+        let shares = self.shares.iter().flatten();
+        if self.shares.iter().any(|shares| shares.len() > TENANTS_MAX) {
+            return Err(Error::Invalid(format!(
+                "`shares` has more than {TENANTS_MAX} tenants; a tenant that is not listed has 100 shares"
+            )));
+        }
+        let shares = shares.map(|(name, shares)| {
+            let invalid = |reason: String| Error::Invalid(format!("`shares.{name}`: {reason}"));
+            if !(1..=SHARES_MAX).contains(shares) {
+                return Err(invalid(format!("must be from 1 to {SHARES_MAX}")));
+            }
+            let tenant = Tenant::new(name.clone()).map_err(|error| invalid(error.to_string()))?;
+            Ok((tenant, *shares))
+        });
+        shares.collect()
     }
 
     /// The limits in the queue.
@@ -210,6 +240,10 @@ impl Settings {
             stalls: StallPolicy {
                 stalls_max: self.retry.limit,
                 ..config.stalls
+            },
+            sharing: match self.shares {
+                Some(_) => Sharing::On,
+                None => Sharing::Off,
             },
             ..config
         }
@@ -272,6 +306,9 @@ mod tests {
             r#"{"limits":{"":1}}"#,
             r#"{"limits":{"a":10001}}"#,
             r#"{"limits":{"a":{"max":1,"per_sec":0}}}"#,
+            r#"{"shares":{"":1}}"#,
+            r#"{"shares":{"a":0}}"#,
+            r#"{"shares":{"a":1001}}"#,
         ] {
             let settings: Settings = serde_json::from_str(bad).unwrap();
             assert!(settings.check().is_err(), "{bad}");
@@ -282,6 +319,13 @@ mod tests {
         assert_eq!(settings.config().retention_ms, None);
         let shown = serde_json::to_value(&settings).unwrap();
         assert_eq!(shown["limits"]["b"]["per_sec"], 0.5);
+        assert!(shown.get("sealed").is_none(), "older versions refuse it");
+        assert_eq!(shown.get("shares"), None);
+        assert_eq!(settings.config().sharing, Sharing::Off);
+        let fair: Settings = serde_json::from_str(r#"{"shares":{"a":1000}}"#).unwrap();
+        fair.check().unwrap();
+        assert_eq!(fair.config().sharing, Sharing::On);
+        assert_eq!(fair.shares().unwrap().into_values().sum::<u32>(), 1_000);
         let roles = Roles {
             work: vec!["robot".into(), ADMIN_ROLE.into()],
             ..Roles::default()

@@ -219,7 +219,7 @@ mod tests {
 
     fn queue(store: &Store, seed: u64) -> Queue {
         let jobs = Jobs::new(store.clone(), Clock::standing(1_000), Entropy::seeded(seed));
-        Queue::new(jobs, Options::default())
+        Queue::new(jobs, Options::default(), seal::Sealer::plain())
     }
 
     fn new(text: &str) -> NewToken {

@@ -69,6 +69,9 @@ impl Queue {
     /// Makes a type, or replaces its settings. True if it was made.
     pub async fn put_type(&self, name: &TypeName, settings: &Settings) -> Result<bool> {
         settings.check()?;
+        if settings.sealed && !self.sealer().seals() {
+            return Err(Error::NoKeys);
+        }
         let own = JobType::new(name.as_str())?;
         let made = (self.jobs().store())
             .transact("put_job_type", |tx| {
@@ -103,7 +106,33 @@ impl Queue {
         self.known().forget(name);
         let made = made?;
         self.set_limits(name, settings).await?;
+        self.jobs()
+            .replace_shares(&name.job_type(), &settings.shares()?)
+            .await?;
         Ok(made)
+    }
+
+    /// Removes a type that has no jobs. Its schedules stay, and say that it is missing.
+    pub async fn remove_type(&self, name: &TypeName) -> Result<()> {
+        let found = self.find(name).await?;
+        let counts = self.jobs().counts(&found.ty).await?;
+        let left = counts.pending + counts.running + counts.finished + counts.dead;
+        if left > 0 {
+            return Err(Error::Conflict(format!(
+                "`{name}` has {left} jobs; remove them first, or wait until they have finished and expired"
+            )));
+        }
+        self.set_limits(name, &Settings::default()).await?;
+        let own = &found.ty;
+        (self.jobs().store())
+            .transact("remove_job_type", |tx| async move {
+                tx.clear(&keys::type_row(name));
+                self.jobs().clear_type_in(&tx, own);
+                Ok::<_, Error>(())
+            })
+            .await?;
+        self.known().forget(name);
+        Ok(())
     }
 
     async fn set_limits(&self, name: &TypeName, settings: &Settings) -> Result<()> {

@@ -5,11 +5,13 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use jobs::{Accepted, Finish, Held, Holder, Job};
+use seal::is_sealed;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::add::check_size;
 use crate::lines::InLine;
+use crate::sealed::REASON;
 use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, lock};
 
 /// The longest that a claim waits.
@@ -91,6 +93,8 @@ pub struct Ended {
     pub result: Option<Raw>,
     pub error: Option<Raw>,
     pub delay_sec: Option<Seconds>,
+    /// `false` if a failed job is not to be retried, whatever the policy of the type.
+    pub retry: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -150,18 +154,9 @@ impl Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let jobs = std::mem::take(&mut self.jobs);
-        if jobs.is_empty() {
-            return;
-        }
-        let queue = self.queue.clone();
-        self.queue.start(async move {
-            let runs = jobs.iter().map(|given| (given.job.clone(), Finish::returned(given.due_ms)));
-            let runs: Vec<_> = runs.collect();
-            if let Err(error) = queue.jobs().finish_many(&runs).await {
-                tracing::warn!(jobs = runs.len(), %error, "cannot take back jobs of a worker that is gone");
-            }
-        });
+        let jobs = std::mem::take(&mut self.jobs).into_iter();
+        let runs = jobs.map(|given| (given.job, Finish::returned(given.due_ms)));
+        self.queue.end_unused(runs.collect());
     }
 }
 
@@ -176,7 +171,14 @@ impl Queue {
         while let Some(acceptor) = line.acceptor_by(claim.deadline).await {
             let holder = Some(claim.holder.clone());
             match acceptor.accept_as(holder, claim.count, claim.left()).await {
-                Ok(jobs) => return self.claimed(ty, jobs),
+                Ok(jobs) => {
+                    let (any, claimed) = (!jobs.is_empty(), self.claimed(ty, jobs));
+                    // None of them can be read, so they are not due any more.
+                    if any && claimed.jobs.is_empty() {
+                        continue;
+                    }
+                    return Ok(claimed);
+                }
                 // The type was paused.
                 Err(jobs::Error::Stopped) => {
                     if !line.changed_by(claim.deadline).await {
@@ -186,26 +188,32 @@ impl Queue {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.claimed(ty, Vec::new())
+        Ok(self.claimed(ty, Vec::new()))
     }
 
-    fn claimed(&self, ty: &Type, accepted: Vec<Accepted>) -> Result<Claimed> {
+    /// The jobs that can be read. The runs of others end.
+    fn claimed(&self, ty: &Type, accepted: Vec<Accepted>) -> Claimed {
         let now_ms = self.jobs().clock().now_ms();
         let mut claimed = Claimed {
             queue: self.clone(),
             jobs: Vec::with_capacity(accepted.len()),
             timeout: ty.settings.timeout_sec,
         };
-        let mut damage = Ok(());
+        let mut unread = Vec::new();
         for accepted in accepted {
             let timeout = accepted
                 .job
                 .timeout()
                 .saturating_sub(accepted.claimed_at.elapsed());
-            let envelope = Envelope::decode(accepted.data).unwrap_or_else(|error| {
-                damage = Err(error);
-                Envelope::default()
-            });
+            let (job, data) = (&accepted.job, accepted.data);
+            let envelope = match self.unpack(&job.ty, &job.id, data) {
+                Ok(envelope) => envelope,
+                Err(error) => {
+                    let finish = self.unread(&job.ty, &job.id, &error);
+                    unread.push((accepted.job, finish));
+                    continue;
+                }
+            };
             claimed.jobs.push(Given {
                 id: String::from_utf8_lossy(accepted.job.id.as_bytes()).into_owned(),
                 lock: lock::encode(&accepted.job, !envelope.is_plain()),
@@ -217,7 +225,21 @@ impl Queue {
                 job: accepted.job,
             });
         }
-        damage.map(|()| claimed)
+        self.end_unused(unread);
+        claimed
+    }
+
+    /// Ends runs that no worker has seen, in the background.
+    fn end_unused(&self, runs: Vec<(Job, Finish)>) {
+        if runs.is_empty() {
+            return;
+        }
+        let queue = self.clone();
+        self.start(async move {
+            if let Err(error) = queue.jobs().finish_many(&runs).await {
+                tracing::warn!(jobs = runs.len(), %error, "cannot end runs that no worker has seen");
+            }
+        });
     }
 
     /// Sends heartbeats. Each has its own answer.
@@ -243,7 +265,7 @@ impl Queue {
         }
         let progressing = others.into_iter().map(|(nth, progress)| {
             let job = &jobs[nth];
-            async move { Ok::<_, Error>((nth, self.progress(job, progress).await?)) }.boxed()
+            async move { Ok::<_, Error>((nth, self.progress(ty, job, progress).await?)) }.boxed()
         });
         let progressing: Vec<_> = progressing.collect();
         let mut progressing = stream::iter(progressing).buffer_unordered(AT_ONCE);
@@ -278,7 +300,7 @@ impl Queue {
     }
 
     /// A heartbeat that replaces the progress of a job; `None` for a lost one.
-    async fn progress(&self, job: &Job, progress: &Raw) -> Result<Option<Held>> {
+    async fn progress(&self, ty: &Type, job: &Job, progress: &Raw) -> Result<Option<Held>> {
         let op = &self.jobs().op();
         (self.jobs().store())
             .transact("progress", |tx| async move {
@@ -287,13 +309,11 @@ impl Queue {
                 };
                 let envelope = Envelope {
                     progress: Some(progress.clone()),
-                    ..Envelope::decode(data)?
+                    ..self.unpack(&job.ty, &job.id, data)?
                 };
-                unless_halted(
-                    self.jobs()
-                        .beat_with_in(&tx, op, job, Some(envelope.encode()))
-                        .await,
-                )
+                let data = self.pack(ty, &job.id, &envelope)?;
+                self.sealing_in(&tx, std::iter::once(&data)).await?;
+                unless_halted(self.jobs().beat_with_in(&tx, op, job, Some(data)).await)
             })
             .await
     }
@@ -308,7 +328,7 @@ impl Queue {
         let mut runs = self.ends(ty, ended).await?;
         let jobs: Vec<Job> = runs.iter().map(|(job, _)| job.clone()).collect();
         let mut held = Vec::with_capacity(runs.len());
-        let mut claimed = self.claimed(ty, Vec::new())?;
+        let mut claimed = self.claimed(ty, Vec::new());
         loop {
             let rest = runs.split_off(fitting(&runs));
             let is_last = rest.is_empty();
@@ -319,7 +339,7 @@ impl Queue {
                     (answers, claimed) = self.finish_and_claim(ty, runs, claim, &line).await?;
                     held.extend(answers);
                 }
-                None => held.extend(self.jobs().finish_many(&runs).await?),
+                None => held.extend(self.end_many(&runs).await?),
             }
             if is_last {
                 break;
@@ -344,19 +364,33 @@ impl Queue {
         claim: &Claim,
         line: &InLine,
     ) -> Result<(Vec<jobs::Result<Held>>, Claimed)> {
-        let Some(acceptor) = line.acceptor() else {
-            let held = self.jobs().finish_many(&runs).await?;
+        // The acceptor's transactions know no keys.
+        let acceptor = line.acceptor().filter(|_| sealed(&runs).next().is_none());
+        let Some(acceptor) = acceptor else {
+            let held = self.end_many(&runs).await?;
             return Ok((held, self.claim_in(ty, claim, line).await?));
         };
         let holder = Some(claim.holder.clone());
         let wait = claim.left();
         let ended = acceptor.finish_and_accept(runs, holder, claim.count, wait);
         let (held, accepted) = ended.await?;
-        if accepted.is_empty() && !claim.left().is_zero() {
-            // The type was paused meanwhile.
+        let (any, claimed) = (!accepted.is_empty(), self.claimed(ty, accepted));
+        if claimed.jobs.is_empty() && (any || !claim.left().is_zero()) {
+            // None of them can be read, or the type was paused meanwhile.
             return Ok((held, self.claim_in(ty, claim, line).await?));
         }
-        Ok((held, self.claimed(ty, accepted)?))
+        Ok((held, claimed))
+    }
+
+    /// Ends runs in one transaction.
+    async fn end_many(&self, runs: &[(Job, Finish)]) -> Result<Vec<jobs::Result<Held>>> {
+        let op = &self.jobs().op();
+        (self.jobs().store())
+            .transact("finish", |tx| async move {
+                self.sealing_in(&tx, sealed(runs)).await?;
+                Ok(self.jobs().finish_many_in(&tx, op, runs).await?)
+            })
+            .await
     }
 
     /// How the runs end in the queue.
@@ -393,7 +427,7 @@ impl Queue {
         let (failures, data) = match read {
             None => (0, None),
             Some((info, data)) => {
-                let old = Envelope::decode(data)?;
+                let old = self.unpack(&job.ty, &job.id, data)?;
                 let new = Envelope {
                     error: end.error.clone(),
                     result: match end.outcome {
@@ -402,7 +436,8 @@ impl Queue {
                     },
                     ..old.clone()
                 };
-                (info.stalls, (new != old).then(|| new.encode()))
+                let data = (new != old).then(|| self.pack(ty, &job.id, &new));
+                (info.stalls, data.transpose()?)
             }
         };
         let now_ms = self.jobs().clock().now_ms();
@@ -414,16 +449,18 @@ impl Queue {
             Outcome::Done => Finish::done(),
             Outcome::Again => Finish::again(later(end.delay_sec.unwrap_or_default())),
             Outcome::Failed => {
-                let reason = end
-                    .error
-                    .as_ref()
-                    .map_or_else(|| "failed".to_owned(), Raw::summary);
+                let reason = match &end.error {
+                    None => "failed".to_owned(),
+                    Some(_) if ty.settings.sealed => REASON.to_owned(),
+                    Some(error) => error.summary(),
+                };
                 let luck = self
                     .jobs()
                     .entropy()
                     .up_to(Duration::from_secs(1))
                     .as_secs_f64();
-                match ty.settings.retry.wait_ms(failures.saturating_add(1), luck) {
+                let retry = (ty.settings.retry).wait_ms(failures.saturating_add(1), luck);
+                match retry.filter(|_| end.retry != Some(false)) {
                     None => Finish::dead(reason),
                     Some(wait_ms) => Finish {
                         again_ms: Some(match end.delay_sec {
@@ -449,6 +486,12 @@ fn fitting(runs: &[(Job, Finish)]) -> usize {
         first || bytes <= ENDED_BYTES_MAX
     });
     fitting.count()
+}
+
+/// The sealed data that runs end with.
+fn sealed(runs: &[(Job, Finish)]) -> impl Iterator<Item = &bytes::Bytes> {
+    let data = runs.iter().filter_map(|(_, finish)| finish.data.as_ref());
+    data.filter(|data| is_sealed(data))
 }
 
 fn unless_halted(held: jobs::Result<Held>) -> Result<Option<Held>> {

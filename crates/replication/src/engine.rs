@@ -30,7 +30,7 @@ mod write_size;
 use std::sync::Arc;
 use std::time::Duration;
 
-use couch::{Network, Seq};
+use couch::{Database, Network, Seq};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -206,6 +206,31 @@ pub async fn ahead(
         Some(Some(last)) => Ahead::Fewer(last),
         Some(None) | None => Ahead::More,
     }
+}
+
+/// Copies the `_security` object of the source to the target if they differ. A source that has none changes nothing: the
+/// target would be open to all.
+pub async fn copy_security(
+    (network, settings): (&Network, &Settings),
+    replication: &Replication,
+) -> Result<(), Error> {
+    let connect = |endpoint| open::connect(network, endpoint, &replication.options, settings, 1);
+    let (source, target) =
+        tokio::try_join!(connect(&replication.source), connect(&replication.target))?;
+    let failed = |verb: &str, of: &Database| {
+        let what = format!("{verb} `_security` of {}", of.endpoint().url_text());
+        move |cause| Error::Security { what, cause }
+    };
+    let wanted = source.security_if_any().await;
+    let Some(wanted) = wanted.map_err(failed("read", &source))? else {
+        return Ok(());
+    };
+    let present = target.security_if_any().await;
+    if present.map_err(failed("read", &target))?.as_ref() == Some(&wanted) {
+        return Ok(());
+    }
+    let written = target.put_security(&wanted).await;
+    written.map_err(failed("write", &target))
 }
 
 /// Runs a replication until it completes, fails, or is stopped. A continuous one never completes.

@@ -52,6 +52,15 @@ pub enum Error {
         #[source]
         cause: couch::Error,
     },
+    /// The rights of the source could not be copied to the target.
+    #[error(
+        "cannot {what}: {cause}; use an administrator of that database, or set `copy_security` to false"
+    )]
+    Security {
+        what: String,
+        #[source]
+        cause: couch::Error,
+    },
     /// There was no progress for too long while changes were pending.
     #[error("no progress for {seconds} s with changes pending")]
     NoProgress { seconds: u64 },
@@ -112,6 +121,7 @@ impl Error {
             } => "max_backoff",
             Self::Checkpoint(_) | Self::CheckpointWrite { .. } => "checkpoint_commit_failure",
             Self::NoProgress { .. } => "no_progress",
+            Self::Security { .. } => "security_not_copied",
             Self::Step { step, cause } => match cause {
                 couch::Error::MaxBackoff { .. } => "max_backoff",
                 couch::Error::Auth { .. } => "replication_auth_error",

@@ -13,6 +13,7 @@ mod request;
 mod reseal;
 mod ruled;
 mod scan;
+mod start;
 
 pub use hook::DocumentHook;
 pub use meaning::{Meaning, Prepared};
@@ -20,6 +21,8 @@ pub use owner::{Rank, Writer};
 pub use request::{Answer, Caller, Failure, Started};
 pub use reseal::{Sealed, count_seals};
 pub use ruled::Ruled;
+pub(crate) use ruled::of_rule;
+pub use start::{Asked, Ended};
 
 #[cfg(test)]
 mod tests;

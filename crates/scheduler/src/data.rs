@@ -2,22 +2,27 @@
 
 mod asleep;
 mod label;
+mod origin;
+mod remote;
 mod spec;
 
-use docstore::{Db, InstanceId};
+use docstore::InstanceId;
 use document::json::Json;
 use jiff::Timestamp;
 use jobs::JobId;
+use seal::{Sealer, Unreadable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use store::Transaction;
 
 use crate::fault::ServiceError;
-use crate::seal::{Sealer, Unreadable};
 use crate::traces;
 pub(crate) use asleep::{Asleep, Wake};
 pub(crate) use label::{Census, counted, label, waiting};
+pub(crate) use origin::{Origin, tenant_named};
+pub(crate) use remote::{REMOTES, remote_of, remote_pool};
+pub use remote::{Remote, remote_document, remote_name};
 use replication::engine::Resume;
 use replication::params::{Defaults, Grant, Invalid, Replication};
 pub(crate) use spec::{Shown, Spec};
@@ -55,30 +60,6 @@ impl JobState {
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
-}
-
-/// Where a job comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Origin {
-    Document {
-        db: String,
-        instance: String,
-        doc_id: String,
-    },
-    Request {
-        user: Option<String>,
-    },
-    /// A rule, a document about one or many databases.
-    Rule {
-        db: String,
-        instance: String,
-        doc_id: String,
-        rev: String,
-        /// The database it is about, if there are many.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        database: Option<String>,
-    },
 }
 
 /// An event of a job's history.
@@ -368,16 +349,6 @@ impl JobData {
             );
         }
         self.history.truncate(max.max(1));
-    }
-}
-
-impl Origin {
-    pub(crate) fn document(db: &Db, doc_id: &str) -> Self {
-        Self::Document {
-            db: db.name().as_str().to_owned(),
-            instance: db.instance().to_string(),
-            doc_id: doc_id.to_owned(),
-        }
     }
 }
 

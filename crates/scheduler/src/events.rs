@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
     use crate::data::Behind;
-    use crate::seal::Sealer;
+    use seal::Sealer;
 
     fn data(state: JobState, error_count: u32, lagging: Option<bool>) -> JobData {
         let job = "j".try_into().unwrap();

@@ -1,8 +1,8 @@
 //! Errors of the service, by what the caller does next.
 
+use seal::Unreadable;
 use store::AsStoreError;
 
-use crate::seal::Unreadable;
 use replication::params::Invalid;
 
 /// The cases that an HTTP server must tell apart. Texts are CouchDB's `reason`s if it has one; none holds credentials.
@@ -36,6 +36,15 @@ pub enum ServiceError {
     /// The store failed, after retries of retryable errors.
     #[error("the store failed")]
     Store(#[from] store::Error),
+}
+
+impl From<seal::Error> for ServiceError {
+    fn from(error: seal::Error) -> Self {
+        match error {
+            seal::Error::Unreadable(error) => error.into(),
+            seal::Error::Store(error) => error.into(),
+        }
+    }
 }
 
 impl ServiceError {

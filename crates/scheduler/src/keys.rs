@@ -9,10 +9,7 @@
 //! (52, 6, 0, replication id, job id)    = ""             unfinished jobs with an id, for listings
 //! (52, 6, 1, "", job id)                = ""             unfinished jobs without one
 //! (52, 7)                                                 retired
-//! (52, 8)                               = name           of the key that seals credentials
-//! (52, 9, name of a key)                = 1 or 0         something may be sealed with it; 0 since a pass began
-//! (52, 10)                              = JSON           the last pass that resealed everything
-//! (52, 11, name of a key)               = 16 bytes       check value: a hash of the key of this name
+//! (52, 8) to (52, 11)                                     keys, see the crate `seal`
 //! (52, 12, job id)                      = JSON           a suspect that a node is starting
 //! (52, 15, time, job id)                = replication id of a transient job that ended at this time
 //! (52, 16, minute, node)                = JSON           what a node copied in this minute since 1970
@@ -37,10 +34,6 @@ const SERVICE: u16 = 3;
 const SCANS: u16 = 4;
 const LIVE: u16 = 5;
 const ACTIVE: u16 = 6;
-const SEAL: u16 = 8;
-const USED: u16 = 9;
-const PASS: u16 = 10;
-const CHECKS: u16 = 11;
 const SUSPECTS: u16 = 12;
 const RESULTS: u16 = 15;
 const MINUTES: u16 = 16;
@@ -70,37 +63,6 @@ pub(crate) fn scan(instance: InstanceId) -> Vec<u8> {
 
 pub(crate) fn scans() -> KeyRange {
     below(&(LAYER, SCANS))
-}
-
-pub(crate) fn seal() -> Vec<u8> {
-    pack(&(LAYER, SEAL))
-}
-
-pub(crate) fn used(key: &str) -> Vec<u8> {
-    pack(&(LAYER, USED, key))
-}
-
-pub(crate) fn uses() -> KeyRange {
-    below(&(LAYER, USED))
-}
-
-pub(crate) fn check(key: &str) -> Vec<u8> {
-    pack(&(LAYER, CHECKS, key))
-}
-
-pub(crate) fn checks() -> KeyRange {
-    below(&(LAYER, CHECKS))
-}
-
-/// The name of the key whose row of 9 or 11 this is.
-pub(crate) fn used_key(row: &[u8]) -> Result<String, ServiceError> {
-    let (_, _, name) = unpack::<(u16, u16, String)>(row)
-        .map_err(|_| ServiceError::corrupt("the row of a key cannot be decoded"))?;
-    Ok(name)
-}
-
-pub(crate) fn pass() -> Vec<u8> {
-    pack(&(LAYER, PASS))
 }
 
 pub(crate) fn live(job: &JobId) -> Vec<u8> {
@@ -257,9 +219,5 @@ mod tests {
         assert!(!wakes("http://", None).contains(&one));
         assert_eq!(sleeper(&one).unwrap(), ("b".to_owned(), job("j")));
         assert!(last_job(b"x").is_err());
-        assert!(uses().contains(&used("k")) && !uses().contains(&pass()));
-        assert_eq!(used_key(&used("k")).unwrap(), "k");
-        assert!(checks().contains(&check("k")) && !uses().contains(&check("k")));
-        assert_eq!(used_key(&check("k")).unwrap(), "k");
     }
 }

@@ -14,12 +14,11 @@
 //! | control | [`Replications::restart`], [`set_paused`](Replications::set_paused), [`cancel`](Replications::cancel);
 //! [`find`](Replications::find) resolves ids |
 //! | listings | [`Replications::scheduler_jobs`], [`scheduler_job`](Replications::scheduler_job), [`scheduler_docs`](Replications::scheduler_docs), [`scheduler_doc`](Replications::scheduler_doc), [`active_tasks`](Replications::active_tasks), [`job_failures`](Replications::job_failures), [`summary`](Replications::summary) |
-//! | all replications | [`Replications::table`], [`causes`](Replications::causes), [`nodes`](Replications::nodes), [`history`](Replications::history), [`act`](Replications::act) on many |
+//! | all replications | [`Replications::table`], [`causes`](Replications::causes), [`nodes`](Replications::nodes), [`history`](Replications::history), [`shares`](Replications::shares), [`act`](Replications::act) on many |
 //! | running | one [`Server`] per replication node |
 //! | sleeping | [`Replications::follow_in`] a server, then [`wake_in`](Replications::wake_in) what sleeps on its databases |
 //! | trace context of jobs | [`traces`] |
-//! | credentials at rest | a [`Sealer`] with keys that are not in the store; [`keys_in_use`], and
-//! [`Replications::reseal_a_little`] after a change of keys |
+//! | credentials at rest | a [`seal::Sealer`]; [`Replications::reseal_a_little`] after a change of keys |
 
 mod bulk;
 mod create;
@@ -29,7 +28,6 @@ mod fault;
 mod history;
 mod idle;
 mod keys;
-mod keys_in_use;
 mod leaving;
 mod limits;
 mod live;
@@ -39,11 +37,12 @@ mod outcome;
 mod passwords;
 mod permits;
 mod quarantine;
+mod remote;
 mod rows;
 mod run;
-mod seal;
 mod server;
 mod service;
+mod shares;
 #[cfg(test)]
 mod simulation;
 mod snapshot;
@@ -57,21 +56,20 @@ mod writeback;
 
 pub use bulk::{Acted, Action, Chosen};
 pub use create::{
-    Answer, Caller, DocumentHook, Failure, Meaning, Prepared, Rank, Ruled, Sealed, Started, Writer,
-    count_seals,
+    Answer, Asked, Caller, DocumentHook, Ended, Failure, Meaning, Prepared, Rank, Ruled, Sealed,
+    Started, Writer, count_seals,
 };
-pub use data::JobState;
+pub use data::{JobState, Remote, remote_document, remote_name};
 pub use events::{Event, EventKind, Events};
 pub use fault::ServiceError;
-pub use keys_in_use::{KeysInUse, Resealing, keys_in_use};
 pub use limits::{ServerLimit, StartsLimit};
 pub use options::Options;
 pub use passwords::{InvalidPasswords, PasswordCell, Passwords};
-pub use seal::{InvalidRing, Sealer, Unreadable};
 pub use server::{Load, Server, ServerSetup};
 pub use service::{JOB_TIMEOUT, JOB_TYPE, Replications, Scanned, Secrets, Setup};
 pub use snapshot::{RowState, hint};
 pub use view::{
-    Column, DocsPage, DocsQuery, JobsPage, JobsQuery, TableQuery, TasksCursor, VISITS_MAX,
+    Column, DocsPage, DocsQuery, JobsPage, JobsQuery, RemoteId, RemoteState, TableQuery,
+    TasksCursor, VISITS_MAX,
 };
 pub use wake::{Following, Sleeper};

@@ -1,17 +1,20 @@
 //! Limits over the whole fleet: one run per target database, and runs per server.
 //!
+//! A replication of a remote has the limit of its remote in place of that of a server.
 //! They are limits of the queue, which a node claims a job with. A replication that has caught up and only listens gives
 //! its slots back, and takes them again when its source has changed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use couch::Endpoint;
 use jobs::{LIMIT_BYTES_MAX, LIMIT_SLOTS_MAX, Limit, LimitName, Limits};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tokio::time::sleep;
 use url::Url;
 
-use crate::data::{Shown, hash};
+use crate::data::{JobData, REMOTES, Remote, Shown, hash, remote_of};
 use crate::fault::ServiceError;
 use crate::options::Options;
 use crate::service::Replications;
@@ -21,6 +24,9 @@ use replication::params::Invalid;
 const TARGETS: &str = "target";
 /// The limit of runs per server, followed by the server.
 const SERVERS: &str = "server";
+
+/// Before the limits of the settings are written again after a failure.
+const LIMITS_PAUSE: Duration = Duration::from_secs(5);
 
 /// A limit of runs for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -77,9 +83,16 @@ impl Options {
         Ok(())
     }
 
+    /// The limits of a job's runs.
+    pub(crate) fn limits_of_job(&self, data: &JobData) -> Limits {
+        let limits = self.limits_of(&data.shown);
+        let pool = data.remote().map_or(limits.pool, Remote::pool);
+        Limits { pool, ..limits }
+    }
+
     /// The limits of a replication's runs. The limit of targets is always there, so that `target_lock` can change while
     /// jobs run.
-    pub(crate) fn limits_of(&self, shown: &Shown) -> Limits {
+    fn limits_of(&self, shown: &Shown) -> Limits {
         let target = shown.target.as_deref();
         let local = server_of(&self.local_endpoint_base_url);
         let server = target.and_then(server_of);
@@ -97,8 +110,8 @@ impl Options {
     }
 
     /// Whether a run has limits that its job was claimed without.
-    pub(crate) fn lacks_limits(&self, has: &Limits, shown: &Shown) -> bool {
-        let wanted = self.limits_of(shown);
+    pub(crate) fn lacks_limits(&self, has: &Limits, data: &JobData) -> bool {
+        let wanted = self.limits_of_job(data);
         (wanted.key.is_some() && has.key != wanted.key)
             || (wanted.pool.is_some() && has.pool != wanted.pool)
     }
@@ -127,6 +140,11 @@ impl Options {
 }
 
 impl Replications {
+    async fn apply_settings(&self) -> Result<(), ServiceError> {
+        self.apply_limits().await?;
+        self.apply_shares().await
+    }
+
     /// Writes the limits of the settings. Those of the node that does it last apply to all.
     pub(crate) async fn apply_limits(&self) -> Result<(), ServiceError> {
         let (jobs, ty) = (&self.0.jobs, &self.0.ty);
@@ -137,10 +155,28 @@ impl Replications {
                 jobs.set_limit(ty, name, Some(*limit)).await?;
             }
         }
-        for name in stored.keys().filter(|name| !wanted.contains_key(name)) {
+        // Those of remotes follow their documents.
+        let is_own = |name: &&LimitName| remote_of(name).is_none();
+        let stored = stored.keys().filter(is_own);
+        for name in stored.filter(|name| !wanted.contains_key(name)) {
             jobs.set_limit(ty, name, None).await?;
         }
         Ok(())
+    }
+}
+
+/// Writes the limits and the shares of the settings, now and when they change.
+pub(crate) async fn keep_limits(replications: Replications) {
+    let mut options = replications.watch_options();
+    loop {
+        options.mark_unchanged();
+        while let Err(error) = replications.apply_settings().await {
+            tracing::warn!(error = %wire::chain(&error), "cannot write the limits and shares of replications");
+            sleep(LIMITS_PAUSE).await;
+        }
+        if options.changed().await.is_err() {
+            return std::future::pending().await;
+        }
     }
 }
 
@@ -151,6 +187,7 @@ pub(crate) fn shown(name: &LimitName) -> String {
         Some((SERVERS, server)) => {
             format!("other replications with {server} (max_runs_per_server, server_limits)")
         }
+        Some((REMOTES, remote)) => format!("other replications of remote {remote} (threads)"),
         _ => "another replication with this target (target_lock)".to_owned(),
     }
 }

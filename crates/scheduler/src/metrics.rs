@@ -64,6 +64,27 @@ pub(crate) fn replications(census: &Census) {
     }
 }
 
+/// Runs of a remote, and jobs that wait for one; the same on every node.
+#[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 jobs")]
+pub(crate) fn remote(name: &str, threads: u32, running: usize, waiting: usize) {
+    let name = name.to_owned();
+    gauge!("davenport_remote_threads", "remote" => name.clone()).set(f64::from(threads));
+    gauge!("davenport_remote_running", "remote" => name.clone()).set(running as f64);
+    gauge!("davenport_remote_waiting", "remote" => name).set(waiting as f64);
+}
+
+/// A run of a remote has ended on this node. One that did nothing does not count.
+pub(crate) fn remote_ended(name: &str, outcome: Outcome, has_run: bool) {
+    let outcome = match outcome {
+        Outcome::Crashed => "failed",
+        Outcome::Failed => "dead",
+        Outcome::Asleep | Outcome::Completed if has_run => "completed",
+        Outcome::Asleep | Outcome::Completed | Outcome::Rescheduled | Outcome::Halted => return,
+    };
+    let name = name.to_owned();
+    counter!("davenport_remote_runs_total", "remote" => name, "outcome" => outcome).increment(1);
+}
+
 /// Keys that something may be sealed with: more than one only while keys are changed.
 #[expect(clippy::cast_precision_loss, reason = "there are fewer than 2^52 keys")]
 pub(crate) fn keys(used: usize) {

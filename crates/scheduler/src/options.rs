@@ -50,7 +50,9 @@ pub struct Options {
     pub startup_jitter: u64,
     /// Alias of `startup_jitter`, from CouchDB's own configuration file.
     pub accept_jitter: Option<u64>,
-    /// Accepted for compatibility with CouchDB. Has no effect: jobs of different owners take turns.
+    /// Shares of the nodes' time, by name of a replicator database, a user of `_replicate` or a remote, such as
+    /// `"other/_replicator" = 300`. Numbers below 1 count as 1, and above 1,000 as 1,000; without a number it is 100. All
+    /// nodes need the same values.
     pub shares: BTreeMap<String, u64>,
     /// Minimum number of seconds that a job runs before it is stopped to make room for another.
     pub min_run_time_sec: u64,
@@ -189,6 +191,7 @@ impl Options {
             }
         }
         self.validate_limits()?;
+        self.validate_shares()?;
         SocketOptions::parse(&self.socket_options)?;
         for name in &self.valid_proxy_protocols {
             if ProxyScheme::from_name(name).is_none() {

@@ -6,15 +6,14 @@
 use docstore::{Db, Document};
 use document::json::Json;
 use document::offload::offload;
-use jobs::{Add, JobId, JobInfo, Lane, Op, Retention, State};
+use jobs::{Add, JobId, JobInfo, Op, Retention, State};
+use seal::{key_of, sealing_in};
 use store::{RangeOptions, Transaction};
 
 use crate::data::{JobData, JobState, Kind};
 use crate::fault::ServiceError;
 use crate::keys;
-use crate::keys_in_use::sealing_in;
 use crate::leaving::leave_in;
-use crate::seal::key_of;
 use crate::service::{PARKED_MS, Replications};
 use crate::strip;
 use crate::testing::{self, Bug};
@@ -37,15 +36,20 @@ impl Replications {
         Ok(Some((info, data)))
     }
 
-    /// Adds a job that does not exist yet. Jobs of different owners take turns.
+    /// Adds a job that does not exist yet.
     pub(crate) async fn put_job_in(
         &self,
         tx: &Transaction,
         op: &Op,
         job: &JobId,
         data: &JobData,
-        owner: Option<&str>,
     ) -> Result<(), ServiceError> {
+        let add = self.job_of(job, data);
+        self.put_in(tx, op, data, add).await
+    }
+
+    /// A job with this data, to run as soon as possible.
+    pub(crate) fn job_of(&self, job: &JobId, data: &JobData) -> Add {
         let retention = if data.is_transient() {
             // The service removes it in time, with all its rows. If no service runs, the queue removes the job, and a
             // later service removes the rows.
@@ -55,13 +59,23 @@ impl Replications {
             Retention::Forever
         };
         let due_ms = if data.paused { PARKED_MS } else { 0 };
-        let add = Add::new(job.clone(), data.encode())
+        Add::new(job.clone(), data.encode())
             .due_ms(due_ms)
             .retention(retention)
-            .lane(Lane::of(owner.unwrap_or_default().as_bytes()))
-            .limits(self.options().limits_of(&data.shown));
+            .tenant(data.tenant())
+            .limits(self.options().limits_of_job(data))
+    }
+
+    /// Adds a job, or revives one with new data.
+    pub(crate) async fn put_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        data: &JobData,
+        add: Add,
+    ) -> Result<(), ServiceError> {
         self.seals_job_in(tx, data).await?;
-        tx.set(&keys::active(data.rep_id.as_deref(), job), b"");
+        tx.set(&keys::active(data.rep_id.as_deref(), &add.id), b"");
         self.0.jobs.add_in(tx, op, &self.0.ty, add).await?;
         Ok(())
     }
@@ -211,7 +225,7 @@ impl Replications {
         key: Option<&str>,
     ) -> Result<(), ServiceError> {
         match key {
-            Some(key) => sealing_in(tx, &self.0.sealer, key).await,
+            Some(key) => Ok(sealing_in(tx, &self.0.sealer, key).await?),
             None => Ok(()),
         }
     }

@@ -289,7 +289,7 @@ impl Work<'_> {
         }
         // It was created by another version, or under other settings.
         let settings = self.runner.replications.options();
-        let lacks = settings.lacks_limits(&self.accepted.limits, &data.shown);
+        let lacks = settings.lacks_limits(&self.accepted.limits, data);
         lacks.then_some(End::Reschedule { due_ms: 0 })
     }
 

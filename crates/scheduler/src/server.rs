@@ -1,9 +1,11 @@
 //! The jobs of a node: which to claim, which to stop for others, and background work.
 //!
 //! The node claims jobs as they fall due, as far as permits allow. If more than `max_jobs` run, each scheduler cycle
-//! stops the continuous jobs that have run longest. If jobs are waiting, it may then claim some more than `max_jobs`;
-//! the next cycle trims again, so all of them get to run. One-shot jobs are never stopped for others.
+//! stops continuous jobs: of the tenant that has used most of its share, and of these the ones that have run longest. If
+//! jobs are waiting, it may then claim some more than `max_jobs`; the next cycle trims again, so all of them get to run.
+//! One-shot jobs are never stopped for others.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use couch::Network;
 use futures::future::{BoxFuture, OptionFuture};
-use jobs::{Accepted, AcceptorHandle, Holder, Job, LimitName, Limits, State};
+use jobs::{Accepted, AcceptorHandle, Holder, Job, LimitName, Limits, State, Tenant};
 use store::{Call, RangeOptions};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
@@ -23,6 +25,7 @@ use crate::fault::ServiceError;
 use crate::history::Copied;
 use crate::idle::Sources;
 use crate::keys;
+use crate::limits::keep_limits;
 use crate::metrics;
 use crate::outcome::Outcome;
 use crate::permits::Permits;
@@ -41,8 +44,6 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 const STOP_MAX: Duration = Duration::from_secs(10);
 /// Between two rounds of background work.
 const TIDY_PAUSE: Duration = Duration::from_secs(5);
-/// Before the limits of the settings are written again after a failure.
-const LIMITS_PAUSE: Duration = Duration::from_secs(5);
 /// Limits per transaction that looks for jobs waiting for them.
 const LIMITS_MAX: usize = 500;
 /// Expired results per transaction.
@@ -88,6 +89,7 @@ pub struct Server {
 struct Worker {
     job: Job,
     continuous: bool,
+    tenant: Option<Tenant>,
     limits: Limits,
     since: Instant,
     stops: Stops,
@@ -240,6 +242,7 @@ impl Server {
                 shown: Arc::default(),
             };
             let (job, limits) = (accepted.job.clone(), accepted.limits.clone());
+            let tenant = accepted.tenant.clone();
             let permit = self.runner.permits.take();
             let run = Arc::clone(&self.runner).run(accepted, data, stops.clone(), permit);
             let run = watched(run, Arc::clone(&stops.shown));
@@ -248,6 +251,7 @@ impl Server {
             let worker = Worker {
                 job,
                 continuous,
+                tenant,
                 limits,
                 since,
                 stops,
@@ -299,7 +303,7 @@ impl Server {
         self.runner.permits.set_max(options.max_jobs);
         let working = self.runner.permits.taken();
         let surplus = working.saturating_sub(options.max_jobs);
-        let mut stopped = self.trim(surplus, min_run_time);
+        let mut stopped = self.trim(surplus, min_run_time).await;
         if options.max_jobs == 0 {
             stopped += self.trim_parked();
         }
@@ -324,12 +328,25 @@ impl Server {
         self.churn = 0;
     }
 
-    /// Stops the continuous jobs that have run longest, at most `surplus`, and none before `min_run_time`.
-    fn trim(&mut self, surplus: usize, min_run_time: Duration) -> usize {
+    /// Stops continuous jobs, at most `surplus`, and none before `min_run_time`: those of the tenant that has used most of its
+    /// share first, and of these the ones that have run longest.
+    async fn trim(&self, surplus: usize, min_run_time: Duration) -> usize {
         let mut workers: Vec<&Worker> = (self.workers.values())
             .filter(|worker| worker.may_stop(min_run_time))
             .collect();
-        workers.sort_by(|one, other| (one.since, &one.job.id).cmp(&(other.since, &other.job.id)));
+        if surplus == 0 || workers.is_empty() {
+            return 0;
+        }
+        let tenants = workers.iter().map(|worker| worker.tenant.clone());
+        let used = (self.runner.replications).used(tenants.collect()).await;
+        let used = used.unwrap_or_else(|error| {
+            tracing::warn!(error = %wire::chain(&error), "cannot see what tenants have used");
+            HashMap::new()
+        });
+        workers.sort_by_key(|worker| {
+            let used = used.get(&worker.tenant).copied().unwrap_or_default();
+            (Reverse(used), worker.since, &worker.job.id)
+        });
         let victims = workers.into_iter().take(surplus);
         victims.filter(|worker| worker.stop()).count()
     }
@@ -409,21 +426,6 @@ impl Server {
     }
 }
 
-/// Writes the limits of the settings, now and when they change.
-async fn keep_limits(replications: Replications) {
-    let mut options = replications.watch_options();
-    loop {
-        options.mark_unchanged();
-        while let Err(error) = replications.apply_limits().await {
-            tracing::warn!(error = %wire::chain(&error), "cannot write the limits of replications");
-            sleep(LIMITS_PAUSE).await;
-        }
-        if options.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-    }
-}
-
 /// Keeps a row for every minute.
 async fn keep_history(runner: Arc<Runner>) {
     loop {
@@ -431,6 +433,9 @@ async fn keep_history(runner: Arc<Runner>) {
         let (replications, node) = (&runner.replications, runner.node.to_string());
         if let Err(error) = replications.keep_minute(&node, &runner.copied).await {
             tracing::warn!(error = %wire::chain(&error), "keep the history");
+        }
+        if let Err(error) = replications.count_remotes().await {
+            tracing::warn!(error = %wire::chain(&error), "cannot count the runs of remotes");
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use docstore::DocStore;
-use jobs::{Entropy, JobType, Jobs, StallPolicy, TypeConfig};
+use jobs::{Entropy, JobType, Jobs, Sharing, StallPolicy, TypeConfig};
+use seal::{Sealer, check_keys_in};
 use store::Transaction;
 use tokio::sync::watch;
 
@@ -14,10 +15,8 @@ use crate::data;
 use crate::events::Events;
 use crate::fault::ServiceError;
 use crate::keys;
-use crate::keys_in_use::check_keys_in;
 use crate::options::Options;
 use crate::passwords::PasswordCell;
-use crate::seal::Sealer;
 use crate::snapshot::Kept;
 use replication::id::Service;
 use replication::params::Defaults;
@@ -104,6 +103,7 @@ impl Replications {
                 backoff_ms_max: 600_000,
                 healthy_ms: setup.options.health_threshold_sec.saturating_mul(1000),
             },
+            sharing: Sharing::On,
             ..TypeConfig::new(timeout_ms)
         };
         let drawn = format!("{:032x}", jobs.entropy().bits());

@@ -3,11 +3,12 @@
 pub(crate) mod cause;
 pub(crate) mod rates;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jobs::{JobId, JobInfo};
+use jobs::{JobId, JobInfo, Tenant};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -120,11 +121,20 @@ pub(crate) struct Figures {
     pub(crate) doc_write_failures: Option<u64>,
 }
 
+/// The replications of a tenant at one time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TenantWork {
+    pub(crate) running: u64,
+    pub(crate) idle: u64,
+    pub(crate) waiting: u64,
+}
+
 /// All replications at one time.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     /// By key.
     pub(crate) rows: Vec<Row>,
+    pub(crate) tenants: BTreeMap<Tenant, TenantWork>,
     /// False if there are too many to keep.
     pub(crate) complete: bool,
     pub(crate) at_ms: i64,

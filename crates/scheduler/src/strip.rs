@@ -8,8 +8,8 @@
 use docstore::{Db, Document, RevId};
 use document::json::Json;
 use md5::{Digest as _, Md5};
+use seal::{Sealer, Unreadable};
 
-use crate::seal::{Sealer, Unreadable};
 use replication::params::Grant;
 
 const SEALED: &str = "_sealed";

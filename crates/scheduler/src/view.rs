@@ -6,6 +6,7 @@
 mod all;
 mod docs;
 mod nodes;
+mod remotes;
 mod summary;
 mod table;
 mod waits;
@@ -22,6 +23,7 @@ use serde_json::{Map, Value, json};
 use store::{RangeOptions, Transaction};
 
 pub use docs::{DocsPage, DocsQuery};
+pub use remotes::{RemoteId, RemoteState};
 pub use table::{Column, TableQuery};
 
 use crate::data::{JobData, JobState, Origin, Outage, iso};

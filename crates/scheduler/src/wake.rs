@@ -19,6 +19,7 @@ use store::{RangeOptions, Transaction};
 use crate::data::Wake;
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::remote::jitter_ms;
 use crate::service::{PARKED_MS, Replications};
 use crate::testing::{self, Bug};
 
@@ -99,7 +100,9 @@ impl Replications {
         for row in rows.iter().flatten().take(max) {
             let wake = Wake::decode(&row.value)?;
             let (_, job) = keys::sleeper(&row.key)?;
+            let random_delay = Duration::from_millis(wake.random_ms.unsigned_abs());
             let due_ms = op.now_ms.saturating_add(wake.delay_ms);
+            let due_ms = due_ms.saturating_add(jitter_ms(op, &job, random_delay));
             signals.push(Signal::new(job).due_ms(due_ms.max(wake.not_before_ms)));
             tx.clear(&row.key);
         }

@@ -8,6 +8,8 @@ use peer::{Options, Peer};
 use serde_json::{Value, json};
 
 const DOCUMENTS: usize = 2_000;
+/// Jobs of a sealed type.
+const JOBS: usize = 400;
 
 /// Writes a key file with these keys.
 fn write_keys(directory: &Path, names: &[&str]) {
@@ -61,7 +63,7 @@ fn runs(row: &Value) -> bool {
 
 const COPY: &str = "/_scheduler/docs/_replicator/copy";
 
-/// Many documents with credentials, and one whose replication runs.
+/// Many documents with credentials, and one whose replication runs; and jobs of a sealed type.
 async fn fill(root: &User, peer: &Peer) {
     root.put("/_replicator", &json!({})).await.unwrap();
     let docs = (0..DOCUMENTS).map(|n| {
@@ -79,6 +81,25 @@ async fn fill(root: &User, peer: &Peer) {
     });
     root.put("/_replicator/copy", &copy).await.unwrap();
     root.until(COPY, runs).await.unwrap();
+    let sealed = json!({"sealed": true});
+    root.put("/_jobs/secret", &sealed).await.unwrap();
+    let job = |n| json!({"id": format!("j{n}"), "data": format!("hunter2 {n}")});
+    let jobs = json!({"jobs": (0..JOBS).map(job).collect::<Vec<_>>()});
+    let (status, _) = root.post("/_jobs/secret", &jobs).await.unwrap();
+    assert_eq!(status, 201);
+    let schedule = json!({"type": "secret", "every_sec": 86_400, "job": {"data": "hunter2"}});
+    root.put("/_schedules/secret", &schedule).await.unwrap();
+}
+
+/// Whether a text is in the files of the store.
+fn is_stored(directory: &Path, text: &str) -> bool {
+    let files = std::fs::read_dir(directory.join("data")).unwrap();
+    let mut files = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    files.any(|bytes| {
+        bytes
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    })
 }
 
 /// Waits until everything is sealed with the new key.
@@ -151,7 +172,13 @@ async fn keys_are_changed_while_the_service_goes_on() {
     assert_eq!(doc, before);
     let source = doc["source"].as_str().unwrap();
     assert!(source.contains("u:s3cr3t@"), "{doc}");
+    let (_, job) = node.root().get("/_jobs/secret/j42").await.unwrap();
+    assert_eq!(job["data"], "hunter2 42");
+    let (_, schedule) = node.root().get("/_schedules/secret").await.unwrap();
+    assert_eq!(schedule["job"]["data"], "hunter2");
     node.stop().await.unwrap();
+    assert!(is_stored(directory, "d0042") && is_stored(directory, "j42"));
+    assert!(!is_stored(directory, "hunter2"));
     write_keys(directory, &["old"]);
     refused(&start, "new").await;
 }
@@ -165,7 +192,8 @@ async fn check(directory: &Path, start: &Start<'_>) {
     let check = Start::new("davenport", &["store", "check", "--store", &store]);
     let (code, out, error) = check.output().await.unwrap();
     assert_eq!(code, Some(0), "{out}{error}");
-    let jobs = DOCUMENTS + 1;
+    // With that of the running replication, and the schedule.
+    let jobs = DOCUMENTS + 1 + JOBS + 1;
     let says = format!("sealed with the key new: {DOCUMENTS} documents and {jobs} jobs");
     assert!(out.contains(&says) && !out.contains("key old"), "{out}");
 }

@@ -14,6 +14,7 @@ mod keys;
 mod migration;
 mod options;
 mod pages;
+mod remotes;
 mod rules;
 mod schedules;
 mod single;

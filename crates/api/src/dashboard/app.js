@@ -10,6 +10,7 @@ import { create } from "./views/create.js";
 import { loginForm } from "./views/login.js";
 import { nodes } from "./views/nodes.js";
 import { overview } from "./views/overview.js";
+import { remotes } from "./views/remotes.js";
 import { replicationOfDocument, replicationOfJob } from "./views/replication.js";
 import { replications } from "./views/replications.js";
 import { queueJob } from "./views/queue_job.js";
@@ -29,6 +30,7 @@ const VIEWS = {
   docs: LIST,
   job: { tab: "replications", make: ({ parts }) => replicationOfJob(...parts) },
   doc: { tab: "replications", make: ({ parts }) => replicationOfDocument(...parts) },
+  remotes: { tab: "remotes", make: ({ parameters }) => remotes(parameters) },
   rules: { tab: "rules", make: ({ parameters }) => rules(parameters) },
   queue: { tab: "queue", make: queue },
   schedules: { tab: "queue", make: () => schedules() },

@@ -64,11 +64,12 @@ pub(super) fn page(call: &Call) -> Result<(Option<Cursor>, usize), Error> {
         let bytes = BASE64.decode(after).map(Cursor::from_bytes);
         bytes.map_err(|_| Error::query("`after` must be that of an earlier response"))
     });
+    Ok((after.transpose()?, page_length(call)?))
+}
+
+pub(super) fn page_length(call: &Call) -> Result<usize, Error> {
     let limit = call.query.number("limit")?.unwrap_or(LIMIT).min(LIMIT_MAX);
-    Ok((
-        after.transpose()?,
-        usize::try_from(limit).unwrap_or_default(),
-    ))
+    Ok(usize::try_from(limit).unwrap_or_default())
 }
 
 /// Tells where the next page begins, if there is one.

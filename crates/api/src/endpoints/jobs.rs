@@ -10,6 +10,7 @@ mod working;
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use http::Method;
 use jiff::Timestamp;
 use queue::{Raw, Type, TypeName};
@@ -21,7 +22,20 @@ use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::route::{JobPart, QueueRoute, TypePart};
 
-pub(crate) async fn answer(call: &mut Call, route: &QueueRoute) -> Result<Reply, Error> {
+/// Ten thousand claims may wait, so each has a future of its own size.
+pub(crate) fn answer(call: &mut Call, route: QueueRoute) -> BoxFuture<'_, Result<Reply, Error>> {
+    match route {
+        QueueRoute::Part(ty, TypePart::Claim) => {
+            Box::pin(async move { working::claim(call, &*find(call, &ty).await?).await })
+        }
+        QueueRoute::Part(ty, TypePart::Finish) => {
+            Box::pin(async move { working::finish(call, &*find(call, &ty).await?).await })
+        }
+        route => Box::pin(async move { others(call, &route).await }),
+    }
+}
+
+async fn others(call: &mut Call, route: &QueueRoute) -> Result<Reply, Error> {
     match route {
         QueueRoute::Types => types::list(call).await,
         QueueRoute::Type(ty) if matches!(call.method, Method::GET | Method::HEAD) => {
@@ -36,9 +50,8 @@ pub(crate) async fn answer(call: &mut Call, route: &QueueRoute) -> Result<Reply,
             match part {
                 TypePart::Info => types::info(call, &ty).await,
                 TypePart::Failures => reading::failures(call, &ty).await,
-                TypePart::Claim => working::claim(call, &ty).await,
                 TypePart::Beat => working::beat(call, &ty).await,
-                TypePart::Finish => working::finish(call, &ty).await,
+                TypePart::Claim | TypePart::Finish => Err(Error::not_found("missing")),
                 TypePart::Retry => types::retry(call, &ty).await,
                 TypePart::Pause => types::pause(call, &ty, true).await,
                 TypePart::Resume => types::pause(call, &ty, false).await,
@@ -82,8 +95,8 @@ async fn find_any(call: &Call, ty: &str) -> Result<Arc<Type>, Error> {
 /// Reads the JSON of the body; what is unknown in it is named.
 async fn body<T: DeserializeOwned + Send + 'static>(call: &mut Call) -> Result<T, Error> {
     call.check_json()?;
-    call.parse(|text| serde_json::from_str(text).map_err(|error| refused(&error)))
-        .await
+    let parsed = call.parse(|text| serde_json::from_str(text).map_err(|error| refused(&error)));
+    Box::pin(parsed).await
 }
 
 fn refused(error: &serde_json::Error) -> Error {
@@ -91,6 +104,13 @@ fn refused(error: &serde_json::Error) -> Error {
         return Error::bad_request(error.to_string());
     }
     Error::not_json()
+}
+
+/// `limit` of a listing.
+fn page_limit(call: &Call, usual: usize, max: usize) -> Result<usize, Error> {
+    let limit = call.query.number("limit")?;
+    let limit = limit.map_or(usual, |limit| usize::try_from(limit).unwrap_or(max));
+    Ok(limit.clamp(1, max))
 }
 
 fn time(ms: i64) -> String {

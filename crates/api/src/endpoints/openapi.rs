@@ -48,11 +48,12 @@ const TABLE: &str = "\
 /_scheduler/causes                    | get                 | Replications that need attention, by cause           | limit
 /_scheduler/nodes                     | get                 | Nodes and their work                                 |
 /_scheduler/history                   | get                 | The last hour, minute by minute                      |
+/_scheduler/shares                    | get                 | Shares of the nodes' time, and their use             | limit after
 /_scheduler/docs                      | get                 | Replication documents and their states               | DOCS
 /_scheduler/docs/{replicator}         | get                 | Replication documents of a database and their states | DOCS
 /_scheduler/docs/{replicator}/{docid} | get                 | State of a replication document                      |
 /_jobs                                | get                 | Types of jobs, with their settings and numbers       | q limit after
-/_jobs/{type}                         | get put post        | Jobs of a type; its settings; new jobs               | state limit after data
+/_jobs/{type}                         | get put post delete | Jobs of a type; its settings; new jobs               | state limit after data
 /_jobs/{type}/_type                   | get                 | One type of jobs                                     |
 /_jobs/{type}/_claim                  | post                | Claim jobs                                           |
 /_jobs/{type}/_beat                   | post                | Keep claimed jobs, and store their progress          |
@@ -65,11 +66,14 @@ const TABLE: &str = "\
 /_jobs/{type}/{id}                    | get delete          | One job                                              |
 /_jobs/{type}/{id}/_wait              | get                 | One job, once it is finished or dead                 | timeout_sec
 /_jobs/{type}/{id}/_retry             | post                | Retry a dead job                                     |
-/_schedules                           | get                 | Schedules                                            |
+/_schedules                           | get                 | Schedules                                            | limit after
 /_schedules/{schedule}                | get put delete      | A schedule, which adds jobs at times                 |
 /_schedules/{schedule}/_run           | post                | Add a job of a schedule now                          |
 /_tokens                              | get post            | API tokens; a new token                              |
 /_tokens/{token}                      | delete              | Revoke a token                                       |
+/_remotes                             | get                 | Remotes, and their replications by state              | limit after
+/_remotes/_start                      | post                | Start replications of remotes                        |
+/_remotes/{remote}                    | get                 | One remote, and its replications                     | state limit after
 /_deliveries                          | get                 | Calls of webhooks                                    | rule state after limit
 /_deliveries/_replay                  | post                | Make many calls of webhooks again                    |
 /_deliveries/{id}                     | get                 | One call of a webhook, its response and its runs     |
@@ -198,6 +202,7 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
     let in_query = query.split_whitespace().map(|name| {
         let schema = match name {
             "state" if path.starts_with("/_jobs") => "job_state",
+            "state" if path.starts_with("/_remotes") => "remote_state",
             name => name,
         };
         json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(schema)})

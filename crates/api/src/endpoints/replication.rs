@@ -22,6 +22,7 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Reply, Error> {
         Route::Causes => table::causes(call).await,
         Route::Nodes => table::nodes(call).await,
         Route::History => table::history(call).await,
+        Route::Shares => table::shares(call).await,
         Route::Jobs => scheduler::jobs(call).await,
         Route::Job(id) => scheduler::job(call, &id).await,
         Route::JobAction(id, action) => scheduler::job_action(call, &id, action).await,

@@ -71,7 +71,7 @@ pub(crate) async fn act(
     let body = stored(call, opened, id).await?;
     let Some(rule) = Rule::parse(&body).ok().flatten() else {
         return Err(Error::bad_request(
-            "this document is not a rule; its `type` must be \"replicator\" or \"on_change\"",
+            "this document is not a rule; its `type` must be \"replicator\", \"on_change\" or \"remote\"",
         ));
     };
     let told = match action {
@@ -123,7 +123,7 @@ async fn enable(call: &Call, opened: &Opened, id: &str, enabled: bool) -> Result
 
 async fn trigger(call: &Call, opened: &Opened, id: &str, rule: &Rule) -> Result<Value, Error> {
     let triggered = match rule.task {
-        Task::Replicate(_) => {
+        Task::Replicate(_) | Task::Copy(_) => {
             let replications = &call.shared.replications;
             Box::pin(replications.trigger_rule(&opened.db, id)).await?
         }
@@ -137,9 +137,9 @@ async fn trigger(call: &Call, opened: &Opened, id: &str, rule: &Rule) -> Result<
 
 /// `{"since": ..., "source": ..., "database": ...}`, all optional.
 async fn rewind(call: &mut Call, opened: &Opened, id: &str, rule: &Rule) -> Result<Value, Error> {
-    if let Task::Replicate(_) = rule.task {
+    if let Task::Replicate(_) | Task::Copy(_) = rule.task {
         return Err(Error::bad_request(
-            "a rule of type `replicator` has no place to rewind: its runs go on where target and source agree. Use `_trigger`",
+            "a rule of type `replicator` or `remote` has no place to rewind: its runs go on where target and source agree. Use `_trigger`",
         ));
     }
     call.check_json()?;

@@ -5,6 +5,7 @@ use http::Method;
 use scheduler::{Acted, Action, Chosen, Column, RowState, TableQuery};
 use serde_json::json;
 
+use super::deliveries;
 use super::scheduler::{number, query_error};
 use crate::Error;
 use crate::call::Call;
@@ -33,6 +34,15 @@ pub(crate) async fn causes(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
     let limit = number(&call.query, "limit")?.unwrap_or(LIMIT);
     Ok(reply::ok(&call.shared.replications.causes(limit).await?))
+}
+
+pub(crate) async fn shares(call: &Call) -> Result<Reply, Error> {
+    call.allow("GET,HEAD")?;
+    let after = call.query.get("after").filter(|text| !text.is_empty());
+    let limit = deliveries::page_length(call)?;
+    Ok(reply::ok(
+        &call.shared.replications.shares(after, limit).await?,
+    ))
 }
 
 pub(crate) async fn replications(call: &mut Call) -> Result<Reply, Error> {

@@ -54,7 +54,7 @@ fn refused() -> Error {
 
 fn waits(call: &Call) -> bool {
     match call.route {
-        Route::Replicate => true,
+        Route::Replicate | Route::RemoteStart => true,
         Route::Queue(ref route) => route.waits(),
         Route::DbPart(_, DbPart::Changes) => {
             (call.query.get("feed")).is_some_and(|feed| feed != "normal")

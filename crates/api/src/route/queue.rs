@@ -10,7 +10,7 @@ use crate::Error;
 pub enum QueueRoute {
     /// `/_jobs`
     Types,
-    /// `/_jobs/{type}`: the settings, by `PUT`; new jobs, by `POST`; a listing
+    /// `/_jobs/{type}`: the settings, by `PUT`; new jobs, by `POST`; a listing; its end, by `DELETE`
     Type(String),
     /// `/_jobs/{type}/_something`
     Part(String, TypePart),
@@ -90,7 +90,7 @@ impl QueueRoute {
             Self::Types => Access::Authenticated,
             Self::Type(_) if *method == Method::POST => Access::Type(Right::Enqueue),
             Self::Type(_) if *method == Method::PUT => Access::Admin,
-            Self::Job(..) if *method == Method::DELETE => Access::Admin,
+            Self::Type(_) | Self::Job(..) if *method == Method::DELETE => Access::Admin,
             Self::Part(_, TypePart::Claim | TypePart::Beat | TypePart::Finish) => {
                 Access::Type(Right::Work)
             }

@@ -39,6 +39,12 @@ fn paths_name_routes() {
         ),
         ("/_deliveries/msg_a", Route::Delivery(text("msg_a"))),
         ("/_deliveries/_replay", Route::DeliveryReplays),
+        ("/_remotes", Route::Remotes),
+        ("/_remotes/_start", Route::RemoteStart),
+        (
+            "/_remotes/team/_rules/eu",
+            Route::Remote(text("team/_rules/eu")),
+        ),
         (
             "/_deliveries/msg_a/_replay",
             Route::DeliveryReplay(text("msg_a")),
@@ -110,6 +116,9 @@ fn what_shows_or_changes_replications_is_guarded() {
         ("/_up", Method::GET, Access::Public),
         ("/_replicate", Method::POST, Access::Authenticated),
         ("/_scheduler/jobs", Method::GET, Access::Admin),
+        ("/_remotes", Method::GET, Access::Admin),
+        ("/_remotes/eu", Method::GET, Access::Admin),
+        ("/_remotes/_start", Method::POST, Access::Admin),
         ("/_replicator", Method::PUT, Access::Admin),
         ("/_replicator", Method::GET, Access::Member),
         ("/_replicator/x", Method::PUT, Access::Member),

@@ -39,6 +39,7 @@ POST   /_scheduler/replications                1 1 1 1 1 .
 GET    /_scheduler/causes                      1 1 1 1 1 .
 GET    /_scheduler/nodes                       1 1 1 1 1 .
 GET    /_scheduler/history                     1 1 1 1 1 .
+GET    /_scheduler/shares                      1 1 1 1 1 .
 POST   /_replicate                             1 . . . . .
 GET    /_scheduler/jobs                        1 1 1 1 1 .
 GET    /_scheduler/jobs/x                      1 1 1 1 1 .
@@ -55,6 +56,9 @@ POST   /_schedules/x/_run                      1 1 1 1 1 .
 GET    /_tokens                                1 1 1 1 1 .
 POST   /_tokens                                1 1 1 1 1 .
 DELETE /_tokens/x                              1 1 1 1 1 .
+GET    /_remotes                               1 1 1 1 1 .
+GET    /_remotes/x                             1 1 1 1 1 .
+POST   /_remotes/_start                        1 1 1 1 1 .
 GET    /_deliveries                            1 1 1 1 1 .
 POST   /_deliveries/_replay                    1 1 1 1 1 .
 GET    /_deliveries/x                          1 1 1 1 1 .

@@ -16,11 +16,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use docstore::DocStore;
 use http::{HeaderMap, Method, Request, StatusCode};
-use jobs::{Clock, Entropy, Jobs, Notifier};
+use jobs::{Clock, Entropy, Jobs, Notifier, Planted};
 use queue::Queue;
 use rules::deliver::Deliveries;
 use rules::rule::{Listeners, Rules};
-use scheduler::Replications;
+use scheduler::{Replications, ServiceError};
 use serde_json::{Value, json};
 use store::Store;
 
@@ -31,6 +31,7 @@ const NOW_MS: i64 = 1_700_000_000_000;
 pub(crate) struct Fixture {
     pub(crate) service: Service,
     pub(crate) replications: Replications,
+    pub(crate) queue: Queue,
     pub(crate) deliveries: Deliveries,
     pub(crate) clock: Clock,
     /// Follows jobs once it is run.
@@ -99,15 +100,39 @@ async fn listeners(replications: &Replications) -> Listeners {
     listeners.await.unwrap()
 }
 
+fn authenticator(
+    jwt_keys: &BTreeMap<String, String>,
+    proxy_secrets: Vec<Vec<u8>>,
+    upgrade_hashes: bool,
+) -> Authenticator {
+    Authenticator {
+        admins: BTreeMap::from([("root".to_owned(), PasswordHash::make("s3cret", [1; 16], 10))])
+            .into(),
+        sessions: Sessions::new(
+            vec![b"a secret for cookies".to_vec()],
+            Duration::from_mins(10),
+        ),
+        jwt: Jwt::new(jwt_keys, vec![("exp".to_owned(), None)], "_couchdb\\.roles").unwrap(),
+        proxy_secrets,
+        verifier: Verifier::new([9; 32]),
+        throttle: Throttle::new([8; 32]),
+        upgrade_hashes,
+    }
+}
+
 impl Fixture {
     pub(crate) async fn new() -> Self {
         Self::with(Options::default(), Setting::default()).await
     }
 
     pub(crate) async fn with(options: Options, setting: Setting) -> Self {
-        let store = Store::open("memory:").await.unwrap();
+        let store = match setting.store {
+            Some(store) => store,
+            None => Store::open("memory:").await.unwrap(),
+        };
         let clock = setting.clock.unwrap_or_else(|| Clock::simulated(NOW_MS));
-        let jobs = Jobs::new(store.clone(), clock.clone(), Entropy::seeded(7));
+        let entropy = Entropy::seeded(setting.seed.wrapping_add(7));
+        let jobs = Jobs::planted_with(store.clone(), clock.clone(), entropy, setting.planted);
         let docs = docstore::Options {
             kinds: ["_replicator", "_users", "_rules", "spiegel"]
                 .map(str::to_owned)
@@ -119,29 +144,11 @@ impl Fixture {
             .await
             .unwrap();
         for name in ["_replicator", "_users"] {
-            replications.create_database(name).await.unwrap();
+            match replications.create_database(name).await {
+                Ok(_) | Err(ServiceError::Docs(docstore::Error::DatabaseExists)) => {}
+                Err(error) => panic!("{error}"),
+            }
         }
-        let authenticator = Authenticator {
-            admins: BTreeMap::from([(
-                "root".to_owned(),
-                PasswordHash::make("s3cret", [1; 16], 10),
-            )])
-            .into(),
-            sessions: Sessions::new(
-                vec![b"a secret for cookies".to_vec()],
-                Duration::from_mins(10),
-            ),
-            jwt: Jwt::new(
-                &setting.jwt_keys,
-                vec![("exp".to_owned(), None)],
-                "_couchdb\\.roles",
-            )
-            .unwrap(),
-            proxy_secrets: setting.proxy_secrets,
-            verifier: Verifier::new([9; 32]),
-            throttle: Throttle::new([8; 32]),
-            upgrade_hashes: setting.upgrade_hashes,
-        };
         let (notifier, follow) = Notifier::new(
             replications.jobs().clone(),
             replications.job_type().clone(),
@@ -149,12 +156,18 @@ impl Fixture {
         );
         let deliveries = Deliveries::new(replications.jobs().clone());
         register(&deliveries).await;
+        let (jobs, sealer) = (replications.jobs().clone(), replications.sealer().clone());
+        let queue = Queue::new(jobs, jobs::Options::default(), sealer);
         let service = Service::new(Setup {
             replications: replications.clone(),
-            queue: Queue::new(replications.jobs().clone(), jobs::Options::default()),
+            queue: queue.clone(),
             deliveries: Some(deliveries.clone()),
             listeners: Some(listeners(&replications).await),
-            authenticator,
+            authenticator: authenticator(
+                &setting.jwt_keys,
+                setting.proxy_secrets,
+                setting.upgrade_hashes,
+            ),
             follow: Some(follow),
             metrics: Some(Metrics::new(|| "measured 1\n".to_owned())),
             upstream: setting.upstream.and_then(|url| {
@@ -169,6 +182,7 @@ impl Fixture {
         Self {
             service: service.unwrap(),
             replications,
+            queue,
             deliveries,
             clock,
             notifier: Some(notifier),
@@ -237,6 +251,10 @@ pub(crate) struct Setting {
     pub(crate) upstream: Option<String>,
     /// Without one, time stands still.
     pub(crate) clock: Option<Clock>,
+    /// Without one, a new one in memory.
+    pub(crate) store: Option<Store>,
+    pub(crate) planted: Planted,
+    pub(crate) seed: u64,
 }
 
 impl User<'_> {

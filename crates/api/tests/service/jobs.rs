@@ -13,7 +13,7 @@ pub(crate) async fn fixture() -> Fixture {
     fixture_with(json!({})).await
 }
 
-async fn fixture_with(settings: Value) -> Fixture {
+pub(crate) async fn fixture_with(settings: Value) -> Fixture {
     let fixture = Fixture::new().await;
     fixture
         .root()
@@ -755,6 +755,7 @@ GET    /_jobs/mail/a           403 403 404 403 401
 DELETE /_jobs/mail/a           401 401 401 401 401
 GET    /_jobs/mail/a/_wait     403 403 404 403 401
 POST   /_jobs/mail/a/_retry    401 401 401 401 401
+DELETE /_jobs/mail             401 401 401 401 401
 ";
 
 #[tokio::test]

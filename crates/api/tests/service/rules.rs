@@ -245,7 +245,7 @@ async fn actions_on_rules_say_what_to_do() {
         (
             "/_rules/copy/_rewind",
             &none,
-            "a rule of type `replicator` has no place to rewind",
+            "a rule of type `replicator` or `remote` has no place to rewind",
         ),
         (
             "/_rules/hook/_rewind",

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use api::Options;
 use http::Method;
-use scheduler::{Sealer, Setup};
+use scheduler::Setup;
+use seal::Sealer;
 use serde_json::{Value, json};
 use store::KeyRange;
 use tracing_subscriber::fmt::MakeWriter;

@@ -190,3 +190,21 @@ async fn rows_and_errors_say_what_to_do() {
         json!({"minutes": []})
     );
 }
+
+#[tokio::test]
+async fn shares_are_listed_in_pages() {
+    let world = world().await;
+    let root = world.root();
+    world.fixture.add_user("joe", "j", &[]).await;
+    let joes = world.body(&json!({"continuous": true}));
+    let joe = world.fixture.user("joe", "j");
+    joe.post("/_replicate?async=true", &joes).await.gives(202);
+    let all = root.get("/_scheduler/shares").await.gives(200);
+    let row = |name: &str, waiting: u64| json!({"name": name, "shares": 100, "running": 0, "idle": 0, "waiting": waiting, "ahead_sec": 0});
+    assert_eq!(all["shares"], json!([row("_replicator", 3), row("joe", 1)]));
+    assert_eq!((&all["complete"], all.get("after")), (&json!(true), None));
+    let page = root.get("/_scheduler/shares?limit=1").await.gives(200);
+    assert_eq!(page["after"], "_replicator");
+    let rest = root.get("/_scheduler/shares?after=_replicator").await;
+    assert_eq!(rest.gives(200)["shares"], json!([row("joe", 1)]));
+}

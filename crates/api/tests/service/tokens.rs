@@ -159,6 +159,19 @@ async fn schedules_are_made_shown_run_and_removed() {
     );
     let all = root.get("/_schedules").await.gives(200);
     assert_eq!(all["schedules"], json!([shown]));
+    root.put("/_schedules/weekly", &nightly).await.gives(201);
+    let first = root.get("/_schedules?limit=1").await.gives(200);
+    assert_eq!(
+        (&first["schedules"], &first["next"]),
+        (&json!([shown]), &json!("nightly"))
+    );
+    let rest = root.get("/_schedules?limit=1&after=nightly").await;
+    let rest = rest.gives(200);
+    assert_eq!(
+        (&rest["schedules"][0]["name"], &rest["next"]),
+        (&json!("weekly"), &Value::Null)
+    );
+    root.delete("/_schedules/weekly").await.gives(200);
     let run = root
         .post("/_schedules/nightly/_run", &Value::Null)
         .await

@@ -149,10 +149,23 @@ impl Database {
 
     /// Its `_security` object; an empty one if the server has none.
     pub async fn security(&self) -> Result<serde_json::Value, Error> {
+        let security = self.security_if_any().await?;
+        Ok(security.unwrap_or_else(|| serde_json::Value::Object(serde_json::Map::new())))
+    }
+
+    /// Its `_security` object; `None` if the server has none.
+    pub async fn security_if_any(&self) -> Result<Option<serde_json::Value>, Error> {
         match found(self.peer.fetch(&Call::get("_security")).await?).await? {
-            Some(reply) => reply.parse(),
-            None => Ok(serde_json::Value::Object(serde_json::Map::new())),
+            Some(reply) => reply.parse().map(Some),
+            None => Ok(None),
         }
+    }
+
+    /// Replaces its `_security` object.
+    pub async fn put_security(&self, security: &serde_json::Value) -> Result<(), Error> {
+        let call = Call::new(Method::PUT, "_security".to_owned())
+            .json(Payload::Bytes(security.to_string().into()));
+        self.peer.fetch(&call).await?.success().await.map(drop)
     }
 
     /// A local document, `None` if there is none.

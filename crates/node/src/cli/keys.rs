@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
-use scheduler::{KeysInUse, Resealing, Scanned, keys_in_use};
+use scheduler::Scanned;
+use seal::{KeysInUse, Resealing, keys_in_use};
 use serde_json::{Value, json};
 
 use super::nodes::{self, NodesFlags};
@@ -167,7 +168,7 @@ impl Compared {
         match (used, self.here.iter().position(|known| known == name)) {
             (true, None) => "needed, but not in the file",
             (true, Some(_)) if newest => "seals",
-            (true, Some(_)) => "needed: credentials may be sealed with it",
+            (true, Some(_)) => "needed: something may be sealed with it",
             (false, Some(0)) => "will seal once a node is started",
             (false, _) => "not needed",
         }

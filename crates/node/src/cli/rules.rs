@@ -125,7 +125,12 @@ impl Rules {
         })?;
         let documents = documents.iter().map(|(_, document)| document);
         let rules: Vec<Value> = (documents.map(Json::to_value))
-            .filter(|rule| is_replicator(rule) || rule["type"] == "on_change")
+            .filter(|rule| {
+                matches!(
+                    rule["type"].as_str(),
+                    Some("replicator" | "on_change" | "remote")
+                )
+            })
             .collect();
         if self.service.json {
             for rule in &rules {
@@ -272,6 +277,11 @@ fn row(rule: &Value) -> Vec<String> {
     let pattern = patterns.into_iter().find_map(Value::as_str);
     let (about, does) = if is_replicator(rule) {
         (url(&rule["source"]), url(&rule["target"]))
+    } else if rule["type"] == "remote" {
+        let urls = (rule["url"].as_array())
+            .map_or_else(|| vec![&rule["url"]], |urls| urls.iter().collect());
+        let urls: Vec<_> = urls.into_iter().map(url).collect();
+        (url(&rule["source"]), urls.join(" "))
     } else {
         let method = rule["method"].as_str().unwrap_or("GET");
         let method = method.to_ascii_uppercase();
@@ -345,6 +355,10 @@ fn tried(database: &Value) -> Vec<String> {
     } else if call.is_object() {
         let url = cell(&call["url"]);
         format!("calls {} {url} {}", cell(&call["method"]), call["body"])
+    } else if let Some(replications) = database["replications"].as_array() {
+        let target = |one: &Value| cell(one["target"].get("url").unwrap_or(&one["target"]));
+        let targets: Vec<_> = replications.iter().map(target).collect();
+        format!("replicates to {}", targets.join(", "))
     } else {
         let side = |name: &str| cell(replication[name].get("url").unwrap_or(&replication[name]));
         format!("replicates {} to {}", side("source"), side("target"))

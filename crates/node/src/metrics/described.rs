@@ -107,6 +107,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "Requests refused because there were too many.",
     ),
     (
+        "davenport_remote_runs_total",
+        "Runs of a remote that ended on this node, by outcome.",
+    ),
+    (
         "davenport_replicator_bytes_received_total",
         "Bytes of response bodies received from sources and targets.",
     ),
@@ -234,6 +238,18 @@ const GAUGES: &[(&str, &str)] = &[
     (
         "davenport_keys_in_use",
         "Keys that something may be sealed with.",
+    ),
+    (
+        "davenport_remote_running",
+        "Runs of a remote, on all nodes.",
+    ),
+    (
+        "davenport_remote_threads",
+        "How many runs of a remote there may be at once.",
+    ),
+    (
+        "davenport_remote_waiting",
+        "Replications of a remote that wait for one of its threads, up to 1,000.",
     ),
     ("davenport_replications", "Replications, by state."),
     ("davenport_replicator_jobs_idle", "Idle jobs of this node."),

@@ -18,7 +18,7 @@ const KILLS: u64 = 100;
 
 fn queue(store: Store, clock: Clock, seed: u64) -> Queue {
     let jobs = Jobs::new(store, clock, Entropy::seeded(seed));
-    Queue::new(jobs, Options::default())
+    Queue::new(jobs, Options::default(), seal::Sealer::plain())
 }
 
 async fn mail(queue: &Queue) -> std::sync::Arc<Type> {
@@ -156,6 +156,7 @@ async fn each_occurrence_has_one_job_whatever_is_killed() {
 
 fn scheduled(catch_up: CatchUp, next_ms: i64) -> Scheduled {
     Scheduled {
+        sealed: false,
         name: "a".into(),
         schedule: Schedule {
             catch_up,
@@ -165,6 +166,7 @@ fn scheduled(catch_up: CatchUp, next_ms: i64) -> Scheduled {
         next_ms,
         last: None,
         skipped: 0,
+        unreadable: None,
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Trigger {
     pub changes: bool,
     /// From the first change to the run.
     pub delay: Duration,
+    /// A random time of up to this is added to the delay.
+    pub random_delay: Duration,
     /// The least time between the starts of two runs.
     pub min_interval: Duration,
     /// The least number of changes that start a run.
@@ -45,7 +47,7 @@ impl Trigger {
             Some(Json::Object(members)) if !members.is_empty() => members,
             Some(_) => {
                 return Err(Invalid::new(
-                    "`trigger` must be \"changes\" or an object with `delay_sec`, `min_interval_sec`, `min_changes` or `every_sec`",
+                    "`trigger` must be \"changes\" or an object with `delay_sec`, `random_delay_sec`, `min_interval_sec`, `min_changes` or `every_sec`",
                 ));
             }
         };
@@ -53,6 +55,7 @@ impl Trigger {
         for (name, value) in members {
             match name.as_str() {
                 "delay_sec" => trigger.delay = seconds(name, value)?,
+                "random_delay_sec" => trigger.random_delay = seconds(name, value)?,
                 "min_interval_sec" => trigger.min_interval = seconds(name, value)?,
                 "min_changes" => {
                     let number = value
@@ -75,7 +78,7 @@ impl Trigger {
                 }
                 other => {
                     return Err(Invalid::new(format!(
-                        "`trigger` has no member `{other}`; it has `delay_sec`, `min_interval_sec`, `min_changes` and `every_sec`"
+                        "`trigger` has no member `{other}`; it has `delay_sec`, `random_delay_sec`, `min_interval_sec`, `min_changes` and `every_sec`"
                     )));
                 }
             }
@@ -116,9 +119,12 @@ mod tests {
         assert_eq!(read("null"), Ok(None));
         assert_eq!(read("\"changes\""), Ok(Some(changes)));
         assert_eq!(
-            read(r#"{"delay_sec":0.5,"min_interval_sec":60,"min_changes":3,"every_sec":3600}"#),
+            read(
+                r#"{"delay_sec":0.5,"random_delay_sec":2,"min_interval_sec":60,"min_changes":3,"every_sec":3600}"#
+            ),
             Ok(Some(Trigger {
                 delay: Duration::from_millis(500),
+                random_delay: Duration::from_secs(2),
                 min_interval: Duration::from_mins(1),
                 min_changes: 3,
                 every: Some(Duration::from_hours(1)),
@@ -141,6 +147,7 @@ mod tests {
             (r#"{"delay":1}"#, "no member `delay`"),
             (r#"{"delay_sec":-1}"#, "`trigger.delay_sec`"),
             (r#"{"delay_sec":"1"}"#, "`trigger.delay_sec`"),
+            (r#"{"random_delay_sec":-1}"#, "`trigger.random_delay_sec`"),
             (r#"{"every_sec":0}"#, "`trigger.every_sec` must be 1"),
             (r#"{"every_sec":1e99}"#, "at most a year"),
             (r#"{"min_changes":0}"#, "from 1 to 10000"),

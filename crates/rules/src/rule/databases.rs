@@ -6,6 +6,7 @@ use url::Url;
 
 use super::fields::{Fields, Invalid};
 use super::pattern::{Captures, Pattern};
+use super::remote;
 use super::template::{RESERVED, encode};
 
 /// What happened to a database.
@@ -42,6 +43,8 @@ enum Names {
         /// Also names as they stand in URLs match: Spiegel tests only those.
         escaped: bool,
     },
+    /// Those of a remote.
+    Listed(remote::Names),
 }
 
 impl Databases {
@@ -88,6 +91,15 @@ impl Databases {
         Ok(databases)
     }
 
+    /// Those of a remote.
+    pub(super) fn listed(names: remote::Names) -> Self {
+        Self {
+            names: Names::Listed(names),
+            events: vec![Event::Created, Event::Updated],
+            server: None,
+        }
+    }
+
     /// Only those below this address; unless there is a pattern, only the one of this name.
     pub(super) fn below(mut self, server: Option<Url>, name: String) -> Self {
         if !self.is_pattern() {
@@ -96,9 +108,9 @@ impl Databases {
         Self { server, ..self }
     }
 
-    /// Whether `match` or `db_name` has a pattern.
+    /// Whether it is about databases by a pattern or list.
     pub(super) fn is_pattern(&self) -> bool {
-        matches!(self.names, Names::Matching { .. })
+        matches!(self.names, Names::Matching { .. } | Names::Listed(_))
     }
 
     /// The names of the groups, which are variables.
@@ -107,6 +119,11 @@ impl Databases {
             Names::Matching { pattern, .. } => pattern.names().map(str::to_owned).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// The address that they are below.
+    pub(super) fn server(&self) -> Option<&Url> {
+        self.server.as_ref()
     }
 
     /// What the groups contain if the rule is about a database of this name, below this address.
@@ -123,6 +140,7 @@ impl Databases {
             Names::All => return Some(Captures::new()),
             Names::One(one) => return (one == name).then(Captures::new),
             Names::Matching { pattern, escaped } => (pattern, *escaped),
+            Names::Listed(names) => return names.matches(name).then(|| remote::captures(name)),
         };
         let find = |name: &str| {
             let found = pattern.captures(name, &mut Budget::of_document());
@@ -141,6 +159,7 @@ impl Databases {
             Names::All => None,
             Names::One(name) => Some(name),
             Names::Matching { pattern, .. } => pattern.exact(),
+            Names::Listed(names) => names.exact(),
         }
     }
 
@@ -148,6 +167,7 @@ impl Databases {
     pub(super) fn prefix(&self) -> &str {
         match &self.names {
             Names::Matching { pattern, .. } => pattern.prefix(),
+            Names::Listed(names) => names.prefix(),
             _ => "",
         }
     }

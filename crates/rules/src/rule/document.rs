@@ -7,6 +7,7 @@ use document::json::Json;
 
 use super::databases::{Databases, NAME_ONLY};
 use super::fields::{Fields, Invalid};
+use super::remote::Remote;
 use super::replicator::Replicate;
 use super::webhook::Webhook;
 
@@ -22,6 +23,7 @@ pub struct Rule {
 pub enum Task {
     Replicate(Box<Replicate>),
     Call(Box<Webhook>),
+    Copy(Box<Remote>),
 }
 
 impl Rule {
@@ -39,8 +41,12 @@ impl Rule {
         match fields.needed("type")? {
             "replicator" => Self::replicator(fields).map(Some),
             "on_change" => Self::on_change(fields).map(Some),
+            "remote" => Self::remote(fields).map(Some),
             "change_listener" | "global" => Ok(None),
-            _ => Err(fields.invalid("type", "must be \"replicator\" or \"on_change\"")),
+            _ => {
+                let reason = "must be \"replicator\", \"on_change\" or \"remote\"";
+                Err(fields.invalid("type", reason))
+            }
         }
     }
 
@@ -57,6 +63,15 @@ impl Rule {
             enabled: fields.boolean("enabled", true)?,
             databases: databases.below((!name_only).then_some(server), name),
             task: Task::Replicate(Box::new(replicate)),
+        })
+    }
+
+    fn remote(fields: &Fields<'_>) -> Result<Self, Invalid> {
+        let (remote, databases) = Remote::parse(fields)?;
+        Ok(Self {
+            enabled: fields.boolean("enabled", true)?,
+            databases,
+            task: Task::Copy(Box::new(remote)),
         })
     }
 

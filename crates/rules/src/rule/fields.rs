@@ -142,9 +142,9 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
-        let known_ones = known.join("`, `");
         let Some(members) = value.as_object() else {
-            let reason = format!("must be an object with members among `{known_ones}`");
+            let known = known.join("`, `");
+            let reason = format!("must be an object with members among `{known}`");
             return Err(self.invalid(name, reason));
         };
         let fields = Self {
@@ -152,12 +152,19 @@ impl<'a> Fields<'a> {
             members,
             accepted: self.accepted,
         };
-        let unknown = members.iter().find(|(name, _)| !known.contains(&&**name));
-        if let Some((unknown, _)) = unknown {
-            let reason = format!("is unknown; use `{known_ones}`");
-            return Err(fields.invalid(unknown, reason));
-        }
+        fields.only(known)?;
         Ok(Some(fields))
+    }
+
+    /// Checks that it has no other members, except those of CouchDB, whose names start with `_`.
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), Invalid> {
+        let is_own = |name: &str| self.path.is_empty() && name.starts_with('_');
+        let mut members = self.members.iter();
+        let unknown = members.find(|(name, _)| !known.contains(&&**name) && !is_own(name));
+        unknown.map_or(Ok(()), |(unknown, _)| {
+            let reason = format!("is unknown; use `{}`", known.join("`, `"));
+            Err(self.invalid(unknown, reason))
+        })
     }
 
     pub(super) fn pattern(&self, name: &str) -> Result<Option<Pattern>, Invalid> {

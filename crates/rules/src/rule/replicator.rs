@@ -38,8 +38,8 @@ pub struct Replicate {
 }
 
 /// `source` or `target`.
-#[derive(Debug)]
-struct Side {
+#[derive(Clone, Debug)]
+pub(super) struct Side {
     url: UrlTemplate,
     /// The whole, if it is an object.
     object: Option<Vec<(String, Json)>>,
@@ -49,9 +49,10 @@ impl Replicate {
     pub(super) fn parse(fields: &Fields<'_>, captures: &[String]) -> Result<Self, Invalid> {
         let scope = Scope {
             changes: false,
+            groups: true,
             captures,
         };
-        let source = Side::parse(fields, "source", scope)?;
+        let source = Side::of(fields, "source", scope)?;
         if !source.url.varies_at_the_end() {
             let reason = "may have variables only in the name of the database";
             return Err(fields.invalid("source", reason));
@@ -73,31 +74,42 @@ impl Replicate {
         }
         let replicate = Self {
             source,
-            target: Side::parse(fields, "target", scope)?,
+            target: Side::of(fields, "target", scope)?,
             params,
         };
-        let sample = replicate.with(|side| Ok(side.url.sample_text()));
-        let sample = sample.map_err(|error| fields.invalid("source", error.to_string()))?;
-        Replication::from_request(&sample, None, &Defaults::default())
-            .map_err(|error| Invalid::new("", error.to_string()))?;
+        replicate.check("")?;
         Ok(replicate)
+    }
+
+    /// A replication with these parameters, which have members for both sides.
+    pub(super) fn of(source: Side, target: Side, params: Vec<(String, Json)>) -> Self {
+        Self {
+            source,
+            target,
+            params,
+        }
+    }
+
+    /// Checks the parameters; errors have this path.
+    pub(super) fn check(&self, path: &str) -> Result<(), Invalid> {
+        let sample = self.with(|side| Ok(side.url.sample_text()));
+        let sample = sample.map_err(|error| Invalid::new("source", error.to_string()))?;
+        Replication::from_request(&sample, None, &Defaults::default())
+            .map_err(|error| Invalid::new(path, error.to_string()))?;
+        Ok(())
+    }
+
+    pub(super) fn source(&self) -> &Side {
+        &self.source
+    }
+
+    pub(super) fn target(&self) -> &Side {
+        &self.target
     }
 
     /// The address above the source, and the source's name.
     pub(super) fn place(&self) -> (Url, String) {
-        let mut above = self.source.url.sample().clone();
-        let last = above
-            .path_segments()
-            .into_iter()
-            .flatten()
-            .rfind(|part| !part.is_empty());
-        let name = percent_decode_str(last.unwrap_or_default())
-            .decode_utf8_lossy()
-            .into_owned();
-        if let Ok(mut segments) = above.path_segments_mut() {
-            segments.pop_if_empty().pop();
-        }
-        (address(above), name)
+        self.source.split()
     }
 
     /// The body of a request for this replication, for the database with this name and these captures.
@@ -127,18 +139,70 @@ impl Replicate {
 }
 
 impl Side {
-    fn parse(fields: &Fields<'_>, name: &str, scope: Scope<'_>) -> Result<Self, Invalid> {
-        let Some(members) = fields.get(name).and_then(Json::as_object) else {
-            let url = UrlTemplate::parse(&fields.path(name), fields.needed(name)?, scope)?;
+    fn of(fields: &Fields<'_>, name: &str, scope: Scope<'_>) -> Result<Self, Invalid> {
+        let path = fields.path(name);
+        if let Some(side @ Json::Object(_)) = fields.get(name) {
+            return Self::parse(&path, side, scope);
+        }
+        let text = Json::String(fields.needed(name)?.to_owned());
+        Self::parse(&path, &text, scope)
+    }
+
+    /// Reads a URL, or an object with one.
+    pub(super) fn parse(path: &str, side: &Json, scope: Scope<'_>) -> Result<Self, Invalid> {
+        let Some(members) = side.as_object() else {
+            let reason = "must be a URL, or an object with a `url`";
+            let text = side.as_str().ok_or_else(|| Invalid::new(path, reason))?;
+            let url = UrlTemplate::parse(path, text, scope)?;
             return Ok(Self { url, object: None });
         };
-        let path = format!("{name}.url");
-        let url = fields.get(name).and_then(|side| side.get("url")?.as_str());
+        let path = format!("{path}.url");
+        let url = side.get("url").and_then(Json::as_str);
         let url = url.ok_or_else(|| Invalid::new(&path, "is missing; add it"))?;
         Ok(Self {
             url: UrlTemplate::parse(&path, url, scope)?,
             object: Some(members.to_vec()),
         })
+    }
+
+    /// Whether it depends on the database.
+    pub(super) fn varies(&self) -> bool {
+        self.url.varies()
+    }
+
+    pub(super) fn sample(&self) -> &Url {
+        self.url.sample()
+    }
+
+    /// The URL with its variables, without credentials.
+    pub(super) fn shown(&self) -> String {
+        self.url.shown()
+    }
+
+    pub(super) fn around_the_variable(&self) -> Option<(String, String)> {
+        let (start, end) = self.url.around_the_variable()?;
+        Some((start.to_owned(), end.to_owned()))
+    }
+
+    /// The address above it, and its name, if only its name has variables.
+    pub(super) fn place(&self) -> Option<(Url, String)> {
+        self.url.varies_at_the_end().then(|| self.split())
+    }
+
+    fn split(&self) -> (Url, String) {
+        let mut above = self.url.sample().clone();
+        let last = above
+            .path_segments()
+            .into_iter()
+            .flatten()
+            .rfind(|part| !part.is_empty());
+        let name = percent_decode_str(last.unwrap_or_default())
+            .decode_utf8_lossy()
+            .into_owned();
+        if let Ok(mut segments) = above.path_segments_mut() {
+            segments.pop_if_empty().pop();
+        }
+        (address(above), name)
     }
 
     fn json(&self, mut url: String) -> Json {

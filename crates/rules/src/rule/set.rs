@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use docstore::InstanceId;
+use document::json::Json;
 use jobs::JobId;
-use scheduler::Ruled;
+use scheduler::{Remote, Ruled, remote_name};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
@@ -51,20 +52,36 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// The replication that a change of a database asks for; `None` if the rule asks for calls.
-    pub fn replication(&self, db: &str, captures: &Captures) -> Option<Result<Ruled, Unsendable>> {
-        let Task::Replicate(replicate) = &self.rule.task else {
-            return None;
+    /// The replications that a change of a database asks for; none if the rule asks for calls.
+    pub fn replications(&self, db: &str, captures: &Captures) -> Vec<Result<Ruled, Unsendable>> {
+        let ruled = |body: Result<Json, Unsendable>, remote: Option<Remote>| {
+            body.map(|body| Ruled {
+                db: self.db.clone(),
+                instance: self.id.instance,
+                doc_id: self.id.doc.clone(),
+                rev: self.rev.clone(),
+                database: (self.rule.databases.is_pattern()).then(|| db.to_owned()),
+                remote,
+                is_bulk: false,
+                body,
+            })
         };
-        let body = replicate.body(db, captures);
-        Some(body.map(|body| Ruled {
-            db: self.db.clone(),
-            instance: self.id.instance,
-            doc_id: self.id.doc.clone(),
-            rev: self.rev.clone(),
-            database: (self.rule.databases.is_pattern()).then(|| db.to_owned()),
-            body,
-        }))
+        match &self.rule.task {
+            Task::Call(_) => Vec::new(),
+            Task::Replicate(replicate) => vec![ruled(replicate.body(db, captures), None)],
+            Task::Copy(remote) => {
+                let name = self.remote_name();
+                let bodies = remote.bodies(db);
+                let each =
+                    bodies.map(|(url, body)| ruled(body, Some(remote.job(name.clone(), url))));
+                each.collect()
+            }
+        }
+    }
+
+    /// Its name, if it is a remote.
+    pub fn remote_name(&self) -> String {
+        remote_name(&self.db, &self.id.doc)
     }
 }
 

@@ -8,13 +8,16 @@ use docstore::{
     Change, Db, Document, Edit, EditMode, NewAttachment, ReadOptions, Rev, Revisions, WriteHook,
 };
 use document::json::Json;
-use scheduler::{Replications, ServiceError, strip};
+use jobs::Op;
+use scheduler::{Replications, ServiceError, remote_document, remote_name, strip};
+use sha2::{Digest as _, Sha256};
 use store::{Call, RangeOptions, Transaction, Watch};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::document::Rule;
+use super::document::{Rule, Task};
 use super::fields::Invalid;
+use super::remote;
 use super::set::{Compiled, RuleId, Set};
 use crate::keys;
 
@@ -64,7 +67,10 @@ impl Rules {
             if edit.body.len() > RULE_BYTES_MAX {
                 return invalid("", "a rule has 100 kB at most; make it smaller");
             }
-            Rule::parse(&body)?;
+            let rule = Rule::parse(&body)?;
+            if rule.is_some_and(|rule| matches!(rule.task, Task::Copy(_))) {
+                remote::check_id(db.name().as_str(), &edit.id)?;
+            }
         }
         edit.sealed = strip::seal_body(self.0.sealer(), db, &edit.id, &body, None);
         Ok(edit)
@@ -72,7 +78,11 @@ impl Rules {
 
     /// The hook for writes to databases of rules.
     pub fn hook(&self) -> RuleHook<'_> {
-        RuleHook(&self.0)
+        let op = self.0.jobs().op();
+        RuleHook {
+            replications: &self.0,
+            op,
+        }
     }
 
     /// Deletes a database of rules, which then apply no longer.
@@ -85,7 +95,17 @@ impl Rules {
             touch(&tx);
             Ok::<_, ServiceError>(())
         };
-        store.transact("forget_rules", forget).await
+        store.transact("forget_rules", forget).await?;
+        for (name, _) in self.0.remotes().await? {
+            if remote_document(&name).0 == db.name().as_str() {
+                let (op, name) = (self.0.jobs().op(), &name);
+                let forget = |tx: Transaction| async move {
+                    self.0.limit_remote_in(&tx, &op, name, None).await
+                };
+                store.transact("forget_remote", forget).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The enabled rules. Those that `known` has in the same revision are not read again.
@@ -284,7 +304,39 @@ fn touch(tx: &Transaction) {
 
 /// Keeps the index of rules, in the transaction that writes their documents.
 #[derive(Debug)]
-pub struct RuleHook<'a>(&'a Replications);
+pub struct RuleHook<'a> {
+    replications: &'a Replications,
+    op: Op,
+}
+
+impl RuleHook<'_> {
+    /// Sets or removes the limit of the remote that a document is, or was.
+    async fn limit_in(
+        &self,
+        tx: &Transaction,
+        (db, id, rev): (&Db, &str, &str),
+        rule: Option<&Rule>,
+    ) -> Result<(), ServiceError> {
+        let db = db.name().as_str();
+        if remote::check_id(db, id).is_err() {
+            return Ok(());
+        }
+        let threads = rule.and_then(|rule| match &rule.task {
+            Task::Copy(remote) => Some(remote.threads),
+            Task::Replicate(_) | Task::Call(_) => None,
+        });
+        // A hook may serve several transactions.
+        let hash = Sha256::digest(format!("{db}|{id}|{rev}"));
+        let (hash, _) = hash.split_at(16);
+        let hash = hash.try_into().expect("sixteen bytes are sixteen bytes");
+        let bits = self.op.bits ^ u128::from_be_bytes(hash);
+        let op = Op { bits, ..self.op };
+        let name = remote_name(db, id);
+        (self.replications)
+            .limit_remote_in(tx, &op, &name, threads)
+            .await
+    }
+}
 
 impl WriteHook for RuleHook<'_> {
     type Error = ServiceError;
@@ -294,7 +346,9 @@ impl WriteHook for RuleHook<'_> {
     }
 
     async fn changed(&self, tx: &Transaction, change: &Change<'_>) -> Result<(), ServiceError> {
-        self.0.seals_body_in(tx, &change.written.body).await?;
+        (self.replications)
+            .seals_body_in(tx, &change.written.body)
+            .await?;
         if !change.winner_changed() {
             return Ok(());
         }
@@ -303,10 +357,12 @@ impl WriteHook for RuleHook<'_> {
         let rule = if after.deleted {
             None
         } else {
-            Rules(self.0.clone()).compile(db, after)
+            Rules(self.replications.clone()).compile(db, after)
         };
+        let rev = after.rev.to_string();
+        (self.limit_in(tx, (db, change.id, &rev), rule.as_ref())).await?;
         if rule.is_some_and(|rule| rule.enabled) {
-            tx.set(&key, &row_of(db.name().as_str(), &after.rev.to_string()));
+            tx.set(&key, &row_of(db.name().as_str(), &rev));
         } else {
             tx.clear(&key);
         }
@@ -315,6 +371,7 @@ impl WriteHook for RuleHook<'_> {
     }
 
     async fn dropped(&self, tx: &Transaction, db: &Db, id: &str) -> Result<(), ServiceError> {
+        self.limit_in(tx, (db, id, ""), None).await?;
         tx.clear(&keys::rule(db.instance(), id));
         Ok(())
     }
@@ -369,6 +426,14 @@ impl RuleWatcher {
         let watch = store.transact(Call::batch("watch_rules"), arm).await?;
         let known = Arc::clone(&self.set.borrow());
         let set = self.rules.load(&known).await?;
+        for rule in set.iter() {
+            let is_same = known
+                .get(&rule.id)
+                .is_some_and(|known| known.rev == rule.rev);
+            if matches!(rule.rule.task, Task::Copy(_)) && !is_same {
+                (self.rules.0).serve_remote(&rule.remote_name()).await?;
+            }
+        }
         self.set.send_replace(Arc::new(set));
         Ok(watch)
     }

@@ -104,6 +104,8 @@ pub(super) fn bare(value: &Json) -> String {
 pub(super) struct Scope<'a> {
     /// Those of a change.
     pub(super) changes: bool,
+    /// Whether more can be defined, as groups.
+    pub(super) groups: bool,
     pub(super) captures: &'a [String],
 }
 
@@ -128,11 +130,12 @@ impl Scope<'_> {
             "a URL cannot contain the document; use `${change.id}`, or `$change` in `params`"
                 .to_owned()
         } else {
+            let group = format!(", or name a group `(?<{name}>…)` in `match.database`");
             format!(
-                "`${{{name}}}` at character {} is unknown; use `${{{}}}`, or name a group `(?<{name}>…)` in \
-                 `match.database`",
+                "`${{{name}}}` at character {} is unknown; use `${{{}}}`{}",
                 at + 1,
-                known.join("}`, `${")
+                known.join("}`, `${"),
+                if self.groups { &*group } else { "" },
             )
         };
         Invalid::new(path, reason).at(at)
@@ -214,6 +217,34 @@ impl UrlTemplate {
     /// The URL with a letter in place of each value, as it is spelled.
     pub(super) fn sample_text(&self) -> String {
         joined(&self.parts, |_| "x".to_owned())
+    }
+
+    /// Whether it has variables.
+    pub(super) fn varies(&self) -> bool {
+        self.parts.len() > 1
+    }
+
+    /// The text before and after the only variable, from the last slash before it on.
+    pub(super) fn around_the_variable(&self) -> Option<(&str, &str)> {
+        let [Part::Text(start), Part::Var(_), Part::Text(end)] = self.parts.as_slice() else {
+            return None;
+        };
+        let (_, start) = start.rsplit_once('/')?;
+        Some((start, end.strip_suffix('/').unwrap_or(end)))
+    }
+
+    /// The text with its variables, without user and query.
+    pub(super) fn shown(&self) -> String {
+        let var = |var: &Var| match var {
+            Var::Capture(name) => format!("${{{name}}}"),
+            _ => "${db_name}".to_owned(),
+        };
+        let text = joined(&self.parts, var);
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", &text));
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let end = rest.find('/').unwrap_or(rest.len());
+        let host = rest[..end].rfind('@').map_or(0, |at| at + 1);
+        format!("{scheme}://{}", &rest[host..])
     }
 
     /// Whether variables stand only behind the last slash.

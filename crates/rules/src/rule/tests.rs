@@ -29,7 +29,7 @@ pub(super) fn webhook(body: &Value) -> Webhook {
     body["type"] = json!("on_change");
     match rule(&body).task {
         Task::Call(webhook) => *webhook,
-        Task::Replicate(_) => panic!("a replication"),
+        Task::Replicate(_) | Task::Copy(_) => panic!("a replication"),
     }
 }
 
@@ -363,7 +363,7 @@ fn one_rule_is_about_many_databases() {
     assert!(matching(&set, "other", Event::Created).is_empty());
     let captures = Captures::from([("name".to_owned(), "a/b".to_owned())]);
     let rule = set.iter().next().unwrap();
-    let ruled = rule.replication("user_a/b", &captures).unwrap().unwrap();
+    let ruled = rule.replications("user_a/b", &captures).remove(0).unwrap();
     assert_eq!(
         (&*ruled.doc_id, ruled.database.as_deref()),
         ("r00000", Some("user_a/b"))

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::call::{Call, Sign, Target};
 use super::document::{Rule, Task};
-use super::template::Change;
+use super::template::{Change, Unsendable};
 use super::webhook::Webhook;
 
 /// In place of a secret.
@@ -47,6 +47,13 @@ pub fn trial(rule: &Rule, id: &str, databases: &[&str], change: Option<&Json>) -
                 Err(error) => json!({"error": error.to_string()}),
             },
             Task::Call(webhook) => call(webhook, id, &change),
+            Task::Copy(remote) => {
+                let one = |(_, body): (_, Result<Json, Unsendable>)| match body {
+                    Ok(body) => masked(&body),
+                    Err(error) => json!({"error": error.to_string()}),
+                };
+                json!({"replications": remote.bodies(db).map(one).collect::<Vec<_>>()})
+            }
         };
         shown
             .as_object_mut()

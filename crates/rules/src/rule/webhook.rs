@@ -74,6 +74,7 @@ impl Webhook {
     pub(super) fn parse(fields: &Fields<'_>, captures: Vec<String>) -> Result<Self, Invalid> {
         let scope = Scope {
             changes: true,
+            groups: true,
             captures: &captures,
         };
         let url = UrlTemplate::parse(&fields.path("url"), fields.needed("url")?, scope)?;

@@ -89,6 +89,14 @@ impl<'a> Reactions<'a> {
         }
     }
 
+    /// The same, remembering nothing: what others remember, they may not have committed yet.
+    pub(super) fn afresh(&self) -> Self {
+        Self {
+            known: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     /// What the rules ask for because of these events.
     pub(super) fn for_all(
         &self,
@@ -123,27 +131,14 @@ impl<'a> Reactions<'a> {
             event
         };
         for (rule, captures) in set.matching(self.source, database, about) {
-            let ruled = match rule.replication(database, &captures) {
-                None => continue,
-                Some(Ok(ruled)) => Box::new(ruled),
-                Some(Err(error)) => {
-                    let doc_id = &rule.id.doc;
-                    tracing::warn!(rule = doc_id, database, %error, "a rule does not fit a database");
-                    continue;
+            for ruled in rule.replications(database, &captures) {
+                match ruled {
+                    Ok(ruled) => reactions.extend(self.replicate(ruled, database, event)),
+                    Err(error) => {
+                        let doc_id = &rule.id.doc;
+                        tracing::warn!(rule = doc_id, database, %error, "a rule does not fit a database");
+                    }
                 }
-            };
-            let known =
-                (self.hasher).hash_one((&ruled.instance, &ruled.doc_id, &ruled.rev, database));
-            let mut all_known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if event == Event::Deleted {
-                all_known.remove(&known);
-                reactions.push(Reaction::Forget(ruled));
-            } else if !all_known.contains(&known) {
-                if all_known.len() >= KNOWN_MAX {
-                    all_known.clear();
-                }
-                all_known.insert(known);
-                reactions.push(Reaction::Replicate(ruled));
             }
         }
         let signals = Listeners::signals(set, self.source, database, event, now_ms, seen);
@@ -155,6 +150,28 @@ impl<'a> Reactions<'a> {
             }))
         }));
         reactions
+    }
+
+    /// What a replication asks for because of an event; nothing if its job is known.
+    fn replicate(&self, ruled: Ruled, database: &str, event: Event) -> Option<Reaction> {
+        let url = ruled.remote.as_ref().map(|remote| &remote.url);
+        let of = (&ruled.instance, &ruled.doc_id, &ruled.rev, database, url);
+        let known = self.hasher.hash_one(of);
+        let mut all_known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if event == Event::Deleted {
+            all_known.remove(&known);
+            return Some(Reaction::Forget(Box::new(ruled)));
+        }
+        if all_known.contains(&known) {
+            return None;
+        }
+        if all_known.len() >= KNOWN_MAX {
+            all_known.clear();
+        }
+        all_known.insert(known);
+        // A remote about a million databases must not hold up the others.
+        let is_bulk = ruled.remote.is_some() && event == Event::Updated;
+        Some(Reaction::Replicate(Box::new(Ruled { is_bulk, ..ruled })))
     }
 }
 

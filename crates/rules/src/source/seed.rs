@@ -68,6 +68,8 @@ async fn seed(reactions: &Reactions<'_>, connection: &Server, all: bool) -> Resu
     if rules.is_empty() {
         return Ok(());
     }
+    let fresh = reactions.afresh();
+    let reactions = if all { reactions } else { &fresh };
     let set = Set::new(rules.iter().cloned());
     let exact: Option<Vec<String>> = (rules.iter())
         .map(|rule| rule.rule.databases.exact().map(str::to_owned))

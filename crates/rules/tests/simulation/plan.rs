@@ -16,7 +16,7 @@ use crate::endpoint::Mode;
 pub(crate) const BACK_OFF: (f64, f64) = (12.0, 60.0);
 
 /// Reads and commits, one after the other, of the follower, of a run that a change is too late for, and of the next run.
-const STEPS: f64 = 200.0;
+const STEPS: f64 = 400.0;
 
 /// How often all nodes crash at once; so many databases change just before that.
 const CUTS: u32 = 5;

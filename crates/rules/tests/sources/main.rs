@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod fixture;
+mod remotes;
 mod rules_of_sources;
 
 use metrics_exporter_prometheus::PrometheusBuilder;

@@ -123,7 +123,7 @@ impl Replications {
                 let Some((info, data)) = self.job_in(&tx, job).await? else {
                     return Err(ServiceError::Missing);
                 };
-                if info.state == State::Finished || is_paused(&info, &data) == paused {
+                if info.state.is_over() || is_paused(&info, &data) == paused {
                     return Ok(());
                 }
                 match data.origin.clone() {

@@ -70,9 +70,8 @@ impl Replications {
             wanted.as_ref(),
             op.now_ms,
         );
-        let owner = body.get("owner").and_then(Json::as_str);
         let Some((info, old)) = self.job_in(tx, &job).await? else {
-            return self.put_job_in(tx, op, &job, &new, owner).await;
+            return self.put_job_in(tx, op, &job, &new).await;
         };
         let old_wanted = old.replication(&self.0.sealer, &job, &self.defaults());
         let same = match (wanted, old_wanted) {
@@ -87,7 +86,7 @@ impl Replications {
             return self.set_paused_in(tx, op, &job, old, new.paused).await;
         }
         self.drop_job_in(tx, op, &job).await?;
-        self.put_job_in(tx, op, &job, &new, owner).await
+        self.put_job_in(tx, op, &job, &new).await
     }
 }
 

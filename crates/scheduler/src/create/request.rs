@@ -169,8 +169,7 @@ impl Replications {
         };
         let mut data = JobData::new(&self.0.sealer, &job, origin, asked, Ok(wanted), op.now_ms);
         data.paused = false;
-        let owner = caller.name.as_deref();
-        self.put_job_in(tx, op, &job, &data, owner).await?;
+        self.put_job_in(tx, op, &job, &data).await?;
         Ok(job)
     }
 

@@ -1,6 +1,6 @@
 //! Reseals everything in the background after keys were changed.
 //!
-//! `keys_in_use.rs` describes the rows that record which keys are needed. Any node that seals with the newest key can
+//! `seal/src/in_use.rs` describes the rows that record which keys are needed. Any node that seals with the newest key can
 //! continue a pass. A pass changes no revision, notifies no feed and no waiting client, and takes no job from its
 //! holder.
 
@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use docstore::{Db, DocStore};
 use jobs::{Clock, Entropy, JobId, JobType, Jobs};
+use seal::{KeysInUse, Place, Resealing, Unreadable, key_of, key_of_data};
 use store::{Call, Store, Transaction};
 
-use self::everything::{Everything, Page};
+use self::everything::{Everything, Page, Rewrite};
 use crate::data::JobData;
 use crate::fault::ServiceError;
-use crate::keys_in_use::{KeysInUse, LEAVING, Place, Resealing};
-use crate::seal::{Unreadable, key_of};
 use crate::service::{JOB_TYPE, Replications, Scanned};
-use crate::{keys, metrics, strip};
+use crate::{metrics, strip};
 
 /// While some node still seals with an old key, the minimum pause between passes, and the multiple of a pass's own
 /// duration.
@@ -31,7 +31,7 @@ const PAUSE_MS: i64 = 60_000;
 pub struct Sealed {
     /// Bodies of documents, including conflicts and deletions.
     pub documents: u64,
-    /// Parameters of jobs.
+    /// Parameters of replications, and data of users' jobs and schedules.
     pub jobs: u64,
 }
 
@@ -60,22 +60,35 @@ pub async fn count_seals(store: &Store) -> Result<BTreeMap<String, Sealed>, Serv
         let (next, found) = store
             .transact(Call::batch("count_seals"), |tx| async move {
                 let found = Mutex::new(Vec::new());
-                let note = |sealed: Option<String>| {
-                    let name = sealed.as_deref().and_then(key_of).map(str::to_owned);
+                let note = |key: Option<&str>| {
                     found
                         .lock()
                         .expect("no holder of the lock panics")
-                        .extend(name);
+                        .extend(key.map(str::to_owned));
                 };
                 let body = |_: &Db, _: &str, body: &str| {
-                    note(strip::sealed(body));
+                    note(strip::sealed(body).as_deref().and_then(key_of));
                     None
                 };
                 let job = |_: &JobId, data: JobData| {
-                    note(data.sealed().map(str::to_owned));
+                    note(data.sealed().and_then(key_of));
                     None
                 };
-                let page = all.rewrite_in(&tx, from, &body, &job).await?;
+                let data = |_: &[u8], data: &Bytes| {
+                    note(key_of_data(data));
+                    None
+                };
+                let page = all
+                    .rewrite_in(
+                        &tx,
+                        from,
+                        &Rewrite {
+                            body: &body,
+                            job: &job,
+                            data: &data,
+                        },
+                    )
+                    .await?;
                 Ok::<_, ServiceError>((
                     page.next,
                     found.into_inner().expect("no holder of the lock panics"),
@@ -86,7 +99,7 @@ pub async fn count_seals(store: &Store) -> Result<BTreeMap<String, Sealed>, Serv
             let count = counts.entry(name).or_default();
             match from {
                 Place::Documents { .. } => count.documents += 1,
-                Place::Jobs { .. } => count.jobs += 1,
+                _ => count.jobs += 1,
             }
         }
         place = next;
@@ -134,14 +147,16 @@ impl Replications {
             return Ok((Step::Nothing, 0));
         }
         let Some(mut pass) = known.pass.clone().filter(|pass| pass.to == newest) else {
-            return Ok((begin_in(tx, &known, newest, now_ms), 0));
+            known.begin_pass_in(tx, newest, now_ms);
+            return Ok((Step::Some, 0));
         };
         if let Some(ended_ms) = pass.ended_ms {
             let pause_ms = PAUSE_MS.max((ended_ms - pass.began_ms).saturating_mul(4));
             if (0..pause_ms).contains(&(now_ms - ended_ms)) {
                 return Ok((Step::Nothing, 0));
             }
-            return Ok((begin_in(tx, &known, newest, now_ms), 0));
+            known.begin_pass_in(tx, newest, now_ms);
+            return Ok((Step::Some, 0));
         }
         let page = self.reseal_page_in(tx, &mut pass).await?;
         let step = if let Some(next) = page.next {
@@ -149,9 +164,9 @@ impl Replications {
             Step::Some
         } else {
             pass.ended_ms = Some(now_ms);
-            Step::Ended(end_in(tx, &known).await?)
+            Step::Ended(known.end_pass_in(tx).await?)
         };
-        put_in(tx, &pass);
+        pass.put_in(tx);
         Ok((step, page.written))
     }
 
@@ -183,48 +198,23 @@ impl Replications {
                 None
             }
         };
-        let page = all.rewrite_in(tx, &pass.place, &body, &job).await?;
+        let data = |context: &[u8], data: &Bytes| {
+            let new = sealer.reseal_data(context, data);
+            new.unwrap_or_else(|error| {
+                left(&String::from_utf8_lossy(context), &error).map(Bytes::from)
+            })
+        };
+        let rewrite = Rewrite {
+            body: &body,
+            job: &job,
+            data: &data,
+        };
+        let page = all.rewrite_in(tx, &pass.place, &rewrite).await?;
         pass.looked += page.looked;
         pass.resealed += page.written;
         pass.unreadable += unreadable.into_inner();
         Ok(page)
     }
-}
-
-fn begin_in(tx: &Transaction, known: &KeysInUse, to: &str, now_ms: i64) -> Step {
-    for name in known.old() {
-        tx.set(&keys::used(name), LEAVING);
-    }
-    let pass = Resealing {
-        to: to.to_owned(),
-        began_ms: now_ms,
-        ended_ms: None,
-        looked: 0,
-        resealed: 0,
-        unreadable: 0,
-        place: Place::first(),
-    };
-    put_in(tx, &pass);
-    Step::Some
-}
-
-/// Releases the keys that were not used for sealing since the pass began.
-async fn end_in(tx: &Transaction, known: &KeysInUse) -> Result<Vec<String>, ServiceError> {
-    let mut gone = Vec::new();
-    for name in known.old() {
-        let row = keys::used(name);
-        if tx.get(&row).await?.as_deref() == Some(LEAVING) {
-            tx.clear(&row);
-            tx.clear(&keys::check(name));
-            gone.push(name.to_owned());
-        }
-    }
-    Ok(gone)
-}
-
-fn put_in(tx: &Transaction, pass: &Resealing) {
-    let row = serde_json::to_vec(pass).expect("a pass is JSON");
-    tx.set(&keys::pass(), &row);
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use docstore::{Db, InstanceId, ReadOptions};
 use document::json::Json;
-use jobs::{Add, JobId, Op, Query, Signal, State};
+use jobs::{Add, Class, JobId, Op, Query, Signal, State};
 use store::Transaction;
 
 use super::owner::Rank;
-use crate::data::{JobData, Origin, document_job_id, rule_jobs_start};
+use crate::data::{JobData, Origin, Remote, document_job_id, rule_jobs_start};
 use crate::fault::ServiceError;
+use crate::remote::delayed_ms;
 use crate::service::Replications;
 use replication::params::{Grant, Replication};
 
@@ -25,18 +26,20 @@ pub struct Ruled {
     pub rev: String,
     /// The database it is about, if the rule is about several.
     pub database: Option<String>,
+    /// The remote that the rule is; then it has a job per URL.
+    pub remote: Option<Remote>,
+    /// Whether the database was there before the rule: its first run is after those of others.
+    pub is_bulk: bool,
     /// Its parameters, as of a request.
     pub body: Json,
 }
 
 impl Ruled {
     pub(crate) fn job(&self) -> JobId {
-        match &self.database {
-            None => document_job_id(self.instance, &self.doc_id),
-            Some(database) => {
-                document_job_id(self.instance, &format!("{}|{database}", self.doc_id))
-            }
-        }
+        let url = self.remote.as_ref().map(|remote| &remote.url);
+        let parts = [Some(&self.doc_id), self.database.as_ref(), url];
+        let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+        document_job_id(self.instance, &parts.join("|"))
     }
 
     fn origin(&self) -> Origin {
@@ -46,6 +49,7 @@ impl Ruled {
             doc_id: self.doc_id.clone(),
             rev: self.rev.clone(),
             database: self.database.clone(),
+            remote: self.remote.clone().map(Box::new),
         }
     }
 }
@@ -77,7 +81,15 @@ impl Replications {
             op.now_ms,
         );
         data.paused = false;
-        self.put_job_in(tx, op, &job, &data, None).await?;
+        let mut add = self.job_of(&job, &data);
+        if ruled.remote.is_some() {
+            let trigger = wanted.ok().and_then(|wanted| wanted.options.trigger);
+            add = add.due_ms(delayed_ms(op, &job, trigger.as_ref()));
+        }
+        if ruled.is_bulk {
+            add = add.class(Class::Bulk);
+        }
+        self.put_in(tx, op, &data, add).await?;
         Ok(true)
     }
 
@@ -94,11 +106,9 @@ impl Replications {
     /// Runs the replications of a rule now, and those that run once more afterwards. Returns how many there are. After an
     /// error some were triggered and others not.
     pub async fn trigger_rule(&self, db: &Db, doc_id: &str) -> Result<u64, ServiceError> {
-        let start = rule_jobs_start(db.instance(), doc_id);
         let query = Query {
-            to: Some(JobId::new(format!("{start}\u{10ffff}"))?),
-            from: Some(JobId::new(start)?),
-            ..Query::default()
+            data: false,
+            ..of_rule(db.instance(), doc_id)?
         };
         let (jobs, mut cursor, mut triggered) = (&self.0.jobs, None, 0);
         loop {
@@ -108,7 +118,7 @@ impl Replications {
                 let trigger = |tx: Transaction| async move {
                     self.trigger_in(&tx, &op, id, (db, doc_id)).await
                 };
-                triggered += u64::from(jobs.store().transact("trigger", trigger).await?);
+                triggered += u64::from(Box::pin(jobs.store().transact("trigger", trigger)).await?);
             }
             cursor = page.cursor;
             if cursor.is_none() {
@@ -129,9 +139,7 @@ impl Replications {
         let Some((info, data)) = self.job_in(tx, job).await? else {
             return Ok(false);
         };
-        let is_of_rule = matches!(&data.origin, Origin::Rule { instance, doc_id: id, .. }
-            if id == doc_id && *instance == db.instance().to_string());
-        if !is_of_rule || data.spec.is_none() {
+        if !data.is_of(db.instance(), doc_id) || data.spec.is_none() {
             return Ok(false);
         }
         if info.state == State::Running {
@@ -174,4 +182,15 @@ impl Replications {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The jobs of a rule, with their data, and possibly others.
+pub(crate) fn of_rule(instance: InstanceId, doc_id: &str) -> jobs::Result<Query> {
+    let start = rule_jobs_start(instance, doc_id);
+    Ok(Query {
+        to: Some(JobId::new(format!("{start}\u{10ffff}"))?),
+        from: Some(JobId::new(start)?),
+        data: true,
+        ..Query::default()
+    })
 }

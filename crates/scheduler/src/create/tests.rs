@@ -7,6 +7,7 @@ use couch::Reach;
 use docstore::{Db, DocStore, Edit, EditMode, ReadOptions};
 use document::doc::Doc;
 use jobs::{Clock, Entropy, JobInfo, Jobs, State};
+use seal::Sealer;
 use serde_json::{Value, json};
 use store::{Faults, Store};
 
@@ -14,7 +15,6 @@ use super::*;
 use crate::bulk::{Action, Chosen};
 use crate::data::{JobData, JobState, Origin, document_job_id};
 use crate::fault::ServiceError;
-use crate::seal::Sealer;
 use crate::service::{Replications, Scanned, Setup};
 use crate::snapshot::RowState;
 use crate::view::{Column, TableQuery};

@@ -53,6 +53,9 @@ pub(crate) struct Wake {
     /// From the change to the run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) delay_ms: i64,
+    /// A random time of up to this is added.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) random_ms: i64,
     /// It does not run before this time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) not_before_ms: i64,

@@ -4,10 +4,10 @@
 use couch::Endpoint;
 use document::json::Json;
 use jobs::JobId;
+use seal::{Sealer, Unreadable};
 use serde::{Deserialize, Serialize};
 
 use super::{is_false, job_text};
-use crate::seal::{Sealer, Unreadable};
 use replication::params::{Grant, Replication};
 
 /// The members of a body that describe a replication.

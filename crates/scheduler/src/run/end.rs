@@ -1,6 +1,6 @@
 //! How runs end: each end is one transaction on the job, its document, and the rows of its replication id.
 
-use jobs::{Finish, Op};
+use jobs::{Class, Finish, Op};
 use serde_json::{Map, Value};
 use store::Transaction;
 
@@ -117,6 +117,9 @@ impl Work<'_> {
             jobs.store().transact("fall_asleep_late", late).await?;
         }
         crate::metrics::ended(outcome);
+        if let Some(remote) = data.remote() {
+            crate::metrics::remote_ended(&remote.name, outcome, last.is_some());
+        }
         self.log_end(data, end, outcome);
         Ok(outcome)
     }
@@ -164,6 +167,7 @@ impl Work<'_> {
             return Ok(Outcome::Halted);
         }
         let info = jobs.info_in(tx, &replications.0.ty, &job.id).await?;
+        let is_bulk = info.as_ref().is_some_and(|info| info.class == Class::Bulk);
         let next_due_ms = info.and_then(|info| info.next_due_ms);
         let plan = match (end, next_due_ms) {
             // A creator requested another run and decides when, whatever the result; never, if the job is to be paused.
@@ -174,7 +178,7 @@ impl Work<'_> {
             (end, None) => self.plan(op, random, data, end),
         };
         let old_id = data.rep_id.as_deref();
-        let limits = Some(replications.options().limits_of(&plan.data.shown));
+        let limits = Some(replications.options().limits_of_job(&plan.data));
         let finish = Finish {
             limits,
             ..plan.finish.clone().data(plan.data.encode())
@@ -196,10 +200,15 @@ impl Work<'_> {
         if self.accepted.stalls > 0 {
             tx.clear(&keys::suspect(&job.id));
         }
+        if plan.outcome == Outcome::Asleep && is_bulk {
+            let due_ms = plan.finish.again_ms.unwrap_or_default();
+            (replications.end_bulk_in(tx, op, &job.id, &plan.data, due_ms)).await?;
+        }
         if let Some(last) = last {
             self.save_progress_in(tx, op, last);
         }
         if finished {
+            self.give_up_in(tx, op, &plan.data).await?;
             if !testing::has(Bug::FinishedStaysListed) {
                 tx.clear(&keys::active(old_id, &job.id));
             }
@@ -214,19 +223,30 @@ impl Work<'_> {
         if let Some(id) = &plan.duplicate_of {
             tx.set(&keys::duplicate(id, &job.id), b"");
         }
-        if finished && let Some(id) = &plan.data.rep_id {
-            let owner = replications.owner_in(tx, id).await?;
-            if owner.as_ref() == Some(&job.id) {
-                // The row stays, so that the job is found by its replication id; the next owner overwrites it.
-                replications.release_in(tx, op, id).await?;
-            }
-        }
         if let Some(patch) = &plan.patch
             && !testing::has(Bug::EndWithoutDocument)
         {
             writeback::write_in(replications, tx, op, &plan.data.origin, patch).await?;
         }
         Ok(plan.outcome)
+    }
+
+    /// Lets the next job run that has the same replication id.
+    async fn give_up_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        data: &JobData,
+    ) -> Result<(), ServiceError> {
+        let replications = &self.runner.replications;
+        let Some(id) = &data.rep_id else {
+            return Ok(());
+        };
+        if replications.owner_in(tx, id).await?.as_ref() == Some(&self.accepted.job.id) {
+            // The row stays, so that the job is found by its replication id; the next owner overwrites it.
+            replications.release_in(tx, op, id).await?;
+        }
+        Ok(())
     }
 
     fn plan(&self, op: &Op, random: u128, data: &JobData, end: &End) -> Plan {
@@ -322,6 +342,14 @@ impl Work<'_> {
         if data.state == JobState::Running {
             self.heal(&mut data);
         }
+        let remote = data.remote().cloned();
+        if let Some(remote) = &remote
+            && remote.gives_up(data.error_count.saturating_add(1))
+        {
+            let plan = self.fail(&data, op, info);
+            let finish = Finish::dead(plan.data.error_text());
+            return Plan { finish, ..plan };
+        }
         data.state = JobState::Crashing;
         data.error_count = data.error_count.saturating_add(1);
         data.last_error = Some(tag);
@@ -332,15 +360,15 @@ impl Work<'_> {
             op,
             &[(Kind::Crashed, Some(&reason)), (Kind::Pending, None)],
         );
-        let wait_s = self
-            .runner
-            .replications
-            .options()
-            .backoff_s(data.error_count, random);
+        let options = self.runner.replications.options();
+        let wait_ms = match &remote {
+            Some(remote) => i64::try_from(remote.retry_ms).unwrap_or(i64::MAX),
+            None => (options.backoff_s(data.error_count, random)).saturating_mul(1000),
+        };
         let due_ms = if testing::has(Bug::NeverRetries) {
             PARKED_MS
         } else {
-            op.now_ms.saturating_add(wait_s.saturating_mul(1000))
+            op.now_ms.saturating_add(wait_ms)
         };
         Plan {
             finish: Finish {

@@ -36,6 +36,8 @@ impl<'a> Parking<'a> {
     fn begin(work: &'a Work<'a>) -> Self {
         work.stops.shown.set_behind(None);
         work.stops.shown.parked.store(true, Ordering::Relaxed);
+        // It uses nothing that others have shares of.
+        work.accepted.job.set_idle(true);
         work.runner.parked.fetch_add(1, Ordering::Relaxed);
         Self(work)
     }
@@ -44,6 +46,7 @@ impl<'a> Parking<'a> {
 impl Drop for Parking<'_> {
     fn drop(&mut self) {
         self.0.stops.shown.parked.store(false, Ordering::Relaxed);
+        self.0.accepted.job.set_idle(false);
         self.0.runner.parked.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -117,6 +120,17 @@ impl Work<'_> {
         else {
             return end;
         };
+        if data.remote().is_some_and(|remote| remote.copy_security) {
+            let of = (&self.runner.network, &self.runner.settings());
+            let copied = tokio::select! {
+                biased;
+                () = self.stopped() => return self.stop_end().with((**progress).clone()),
+                copied = Box::pin(engine::copy_security(of, &run.replication)) => copied,
+            };
+            if let Err(error) = copied {
+                return End::of_error(&error).with((**progress).clone());
+            }
+        }
         let zero = Seq::zero();
         let through = progress.through_seq.as_ref().unwrap_or(&zero);
         let replication = &run.replication;

@@ -15,6 +15,7 @@ use super::end::End;
 use crate::data::{Asleep, Behind, JobData, JobState, Kind, Wake};
 use crate::fault::ServiceError;
 use crate::keys;
+use crate::remote::delayed_ms;
 use crate::service::Replications;
 use crate::testing::{self, Bug};
 use crate::wake::{ASLEEP_MS, after_ms};
@@ -66,7 +67,8 @@ impl Work<'_> {
             Next::Run => {
                 let start_ms = data.last_start.saturating_mul(1000);
                 let earliest_ms = after_ms(start_ms, trigger.min_interval);
-                after_ms(self.runner.now_ms(), trigger.delay).max(earliest_ms)
+                let (op, job) = (self.runner.replications.0.jobs.op(), &self.accepted.job.id);
+                delayed_ms(&op, job, Some(trigger)).max(earliest_ms)
             }
         };
         Ok(End::Sleep { due_ms })
@@ -287,10 +289,12 @@ fn wake(seq: &Seq, trigger: Option<&Trigger>, last_start: i64) -> Wake {
     let mut wake = Wake {
         seq: value(seq),
         delay_ms: 0,
+        random_ms: 0,
         not_before_ms: 0,
     };
     if let Some(trigger) = trigger {
         wake.delay_ms = after_ms(0, trigger.delay);
+        wake.random_ms = after_ms(0, trigger.random_delay);
         if !trigger.min_interval.is_zero() {
             wake.not_before_ms = after_ms(last_start.saturating_mul(1000), trigger.min_interval);
         }

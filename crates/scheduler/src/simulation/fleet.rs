@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use docstore::{Db, DocStore};
 use jobs::{Clock, Entropy, Jobs};
+use seal::Sealer;
 use store::Store;
 use testkit::{Fault, Report};
 use tokio::task::unconstrained;
@@ -18,7 +19,6 @@ use super::judge;
 use super::plan::Plan;
 use super::process::{Journal, Running};
 use super::servers::{Servers, write_for_ever};
-use crate::seal::Sealer;
 use crate::service::{Replications, Setup};
 use crate::testing::Bug;
 

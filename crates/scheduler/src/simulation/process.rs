@@ -7,6 +7,7 @@ use couch::{EgressOptions, Network, NetworkOptions};
 use docstore::DocStore;
 use jobs::{Acceptor, Clock, Entropy, Holder, Jobs, Maintenance, Notifier};
 use rand::RngExt;
+use seal::Sealer;
 use store::{FaultControl, Store};
 use testkit::actor_rng;
 use tokio::task::JoinSet;
@@ -15,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::clients;
 use super::fleet::World;
-use crate::seal::Sealer;
 use crate::server::{Server, ServerSetup};
 use crate::service::{Replications, Setup};
 use crate::testing::Process;

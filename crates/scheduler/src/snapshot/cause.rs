@@ -8,7 +8,11 @@ use serde_json::Value;
 use super::RowState;
 
 /// The first line that has a word of the error or its reason, in lower case.
-const HINTS: [(&[&str], &str); 14] = [
+const HINTS: [(&[&str], &str); 15] = [
+    (
+        &["security_not_copied"],
+        "Only administrators may read and write _security. Use such users in the remote's source and url, or set copy_security to false.",
+    ),
     (
         &["duplicate", "already started", "already running"],
         "Another replication does the same work. Delete one of them; this one starts when the other is gone.",

@@ -87,8 +87,8 @@ mod tests {
     use super::*;
     use crate::data::{JobData, JobState, Origin};
     use crate::live::Live;
-    use crate::seal::Sealer;
     use replication::params::Invalid;
+    use seal::Sealer;
 
     fn running(id: &str, docs: u64) -> Seen {
         let job = JobId::new(id.to_owned()).unwrap();

@@ -4,12 +4,13 @@
 //! these rows for a second, or ten times as long as the read took. Numbers of one moment agree because they are counted
 //! in the same rows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use docstore::{AllDocsQuery, Db, IdRange};
-use jobs::State;
+use jobs::{State, Tenant};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ use crate::fault::ServiceError;
 use crate::service::{PARKED_MS, Replications};
 use crate::snapshot::cause::{Causes, parts};
 use crate::snapshot::rates::Rates;
-use crate::snapshot::{Failure, Figures, Row, RowState, Seen, Snapshot};
+use crate::snapshot::{Failure, Figures, Row, RowState, Seen, Snapshot, TenantWork};
 
 /// Rows kept, so that memory is bounded: some 100 MB.
 const ROWS_MAX: usize = 250_000;
@@ -64,7 +65,8 @@ impl Replications {
         let version = kept.version.load(Ordering::Relaxed);
         rates.begin(at_ms);
         let mut causes = Causes::default();
-        let mut rows = self.rows_of_jobs(rates, &mut causes).await?;
+        let mut tenants = BTreeMap::new();
+        let mut rows = (self.rows_of_jobs(rates, &mut causes, &mut tenants)).await?;
         rows.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         // A job that changed its state during the reading may be there twice.
         rows.dedup_by(|one, other| one.key == other.key);
@@ -83,6 +85,7 @@ impl Replications {
         }
         let snapshot = Arc::new(Snapshot {
             rows,
+            tenants,
             complete,
             at_ms,
             made: Instant::now(),
@@ -115,12 +118,17 @@ impl Replications {
         &self,
         rates: &mut Rates,
         causes: &mut Causes,
+        tenants: &mut BTreeMap<Tenant, TenantWork>,
     ) -> Result<Vec<Row>, ServiceError> {
+        let now_ms = self.0.jobs.clock().now_ms();
         let mut rows = Vec::new();
         for state in [State::Running, State::Pending, State::Finished] {
             let mut cursor = None;
             loop {
                 let (page, next) = self.state_page(state, cursor.as_ref()).await?;
+                for seen in &page {
+                    seen.work(tenants, now_ms);
+                }
                 rows.extend(page.iter().map(|seen| {
                     let runs = seen.state() == JobState::Running;
                     let rates = if runs { rates.see(seen) } else { (0.0, 0.0) };
@@ -221,6 +229,24 @@ impl Seen {
             JobState::Crashing => RowState::Crashing,
             JobState::Completed => RowState::Completed,
             JobState::Failed => RowState::Failed,
+        }
+    }
+
+    /// Counts it for its tenant.
+    fn work(&self, tenants: &mut BTreeMap<Tenant, TenantWork>, now_ms: i64) {
+        let Some(tenant) = &self.info.tenant else {
+            return;
+        };
+        let state = self.row_state();
+        let is_due = self.info.due_ms <= now_ms && self.info.waits_for.is_none();
+        let waiting = self.info.state == State::Pending && is_due;
+        let idle = state == RowState::Idle && !waiting;
+        let running = self.info.state == State::Running && !idle;
+        if running || idle || waiting {
+            let work = tenants.entry(tenant.clone()).or_default();
+            work.running += u64::from(running);
+            work.idle += u64::from(idle);
+            work.waiting += u64::from(waiting);
         }
     }
 

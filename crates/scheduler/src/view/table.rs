@@ -150,7 +150,7 @@ fn group(rows: &[&Row]) -> Value {
 }
 
 impl Snapshot {
-    fn head(&self) -> Value {
+    pub(crate) fn head(&self) -> Value {
         json!({
             "total_rows": self.rows.len(),
             "complete": self.complete,

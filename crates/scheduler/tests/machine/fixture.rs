@@ -11,9 +11,10 @@ use peer::Peer;
 use replication::engine::Budget;
 use replication::id::ReplicationId;
 use scheduler::{
-    Answer, Caller, Load, Options, Replications, Sealer, Server, ServerSetup, ServiceError, Setup,
-    Started, Writer,
+    Answer, Caller, Load, Options, Replications, Server, ServerSetup, ServiceError, Setup, Started,
+    Writer,
 };
+use seal::Sealer;
 use serde_json::{Value, json};
 use store::{FaultControl, Store};
 use tokio::sync::watch;

@@ -16,5 +16,6 @@ mod idle;
 mod limits;
 mod nodes;
 mod requests;
+mod shares;
 mod sleep;
 mod suspects;

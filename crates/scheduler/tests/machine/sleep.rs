@@ -351,6 +351,8 @@ async fn ask_for(world: &World, rev: &docstore::Rev) -> bool {
         doc_id: "x".to_owned(),
         rev: rev.to_string(),
         database: None,
+        remote: None,
+        is_bulk: false,
         body: document::json::Json::from(&body),
     };
     let (replications, op) = (&world.replications, world.replications.jobs().op());

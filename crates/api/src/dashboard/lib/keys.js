@@ -4,7 +4,7 @@ import { $ } from "./dom.js";
 import { refresh, togglePaused } from "./live.js";
 
 const SEQUENCE_MS = 1000;
-const GO = { o: "#/", r: "#/replications", j: "#/queue", u: "#/rules", s: "#/nodes", n: "#/new" };
+const GO = { o: "#/", r: "#/replications", j: "#/queue", u: "#/rules", m: "#/remotes", s: "#/nodes", n: "#/new" };
 let goPressed = 0;
 
 function focusRow(by) {

@@ -60,8 +60,10 @@ function show(view, item) {
   if (view.state.textContent !== state) view.state.replaceChildren(badge(state));
   view.actions.hidden = !isAdmin() || internal;
   view.retry.disabled = state !== "dead";
-  view.alert.hidden = !item.reason || state === "finished";
-  put(view.alertError, item.reason);
+  const reason = state === "finished" ? "" : item.reason;
+  const alert = item.unreadable ? `Its data cannot be read: ${item.unreadable}` : reason;
+  view.alert.hidden = !alert;
+  put(view.alertError, alert);
   showOwn(view, item);
   view.noAttempts.hidden = attempts.length > 0;
   view.attempts.hidden = attempts.length === 0;

@@ -80,7 +80,7 @@ function scheduleRow(again) {
       put(job, last?.id);
       job.hidden = !last?.id;
       job.href = last?.id ? jobAddress(item.type, last.id) : "";
-      put(why, last?.error);
+      put(why, item.unreadable ? `Its data cannot be read: ${item.unreadable}` : last?.error);
       put(skipped, number(item.skipped));
       run.setAttribute("aria-label", `Run ${item.name} now`);
       remove.setAttribute("aria-label", `Remove ${item.name}`);

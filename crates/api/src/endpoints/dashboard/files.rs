@@ -43,6 +43,7 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
         JS "views/queue_job.js",
         JS "views/queue_type.js",
         JS "views/queue_types.js",
+        JS "views/remotes.js",
         JS "views/replication.js",
         JS "views/replications.js",
         JS "views/rules.js",

@@ -46,6 +46,9 @@ struct Row<'a> {
     reason: Option<String>,
     #[serde(flatten)]
     parts: Option<Parts>,
+    /// Why there are no parts, if they cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<Vec<Attempt>>,
 }
@@ -83,10 +86,14 @@ pub(super) struct Change {
     progress: Raw,
     result: Raw,
     error: Raw,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
 }
 
 impl Change {
-    pub(super) fn new(info: &JobInfo, envelope: Envelope) -> Self {
+    pub(super) fn new(info: &JobInfo, envelope: queue::Result<Envelope>) -> Self {
+        let unreadable = envelope.as_ref().err().map(queue::Error::why);
+        let envelope = envelope.unwrap_or_default();
         Self {
             id: text(info),
             state: state_name(info.state),
@@ -94,12 +101,17 @@ impl Change {
             progress: or_null(envelope.progress),
             result: or_null(envelope.result),
             error: or_null(envelope.error),
+            unreadable,
         }
     }
 }
 
 impl<'a> Row<'a> {
-    fn new(ty: &'a Type, info: &JobInfo, envelope: Option<Envelope>) -> Self {
+    fn new(ty: &'a Type, info: &JobInfo, envelope: Option<queue::Result<Envelope>>) -> Self {
+        let (envelope, unreadable) = match envelope.transpose() {
+            Ok(envelope) => (envelope, None),
+            Err(error) => (None, Some(error.why())),
+        };
         let last = info.last.as_ref().map(Run::of);
         let worker = last.as_ref().map(|run| run.worker.clone());
         Self {
@@ -130,6 +142,7 @@ impl<'a> Row<'a> {
                 result: or_null(envelope.result),
                 error: or_null(envelope.error),
             }),
+            unreadable,
             attempts: None,
         }
     }

@@ -4,16 +4,23 @@ use http::{Method, StatusCode};
 use queue::{Schedule, Scheduled};
 use serde_json::{Value, json};
 
-use super::{body, time};
+use super::{body, page_limit, time};
 use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
 
+/// Schedules per page.
+const LIMIT_MAX: usize = 1_000;
+
 pub(crate) async fn all(call: &Call) -> Result<Reply, Error> {
     call.allow("GET,HEAD")?;
-    let schedules = call.shared.queue.schedules().await?;
+    let after = call.query.get("after").filter(|text| !text.is_empty());
+    let limit = page_limit(call, LIMIT_MAX, LIMIT_MAX)?;
+    let (schedules, more) = call.shared.queue.schedules(after, limit).await?;
+    let next = schedules.last().filter(|_| more);
+    let next = next.map(|last| last.name.clone());
     let rows: Vec<Value> = schedules.iter().map(shown).collect::<Result<_, _>>()?;
-    Ok(reply::ok(&json!({"schedules": rows})))
+    Ok(reply::ok(&json!({"schedules": rows, "next": next})))
 }
 
 /// `/_schedules/{name}`
@@ -59,5 +66,8 @@ fn shown(found: &Scheduled) -> Result<Value, Error> {
         Value::Null,
         |last| json!({"occurrence": time(last.occurrence_ms), "id": last.id, "error": last.error}),
     );
+    if let Some(error) = &found.unreadable {
+        row["unreadable"] = error.to_string().into();
+    }
     Ok(row)
 }

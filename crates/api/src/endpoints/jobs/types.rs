@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{body, reading, refused, time};
+use super::{body, page_limit, reading, refused, time};
 use crate::call::Call;
 use crate::reply::{self, Reply};
 use crate::{Error, access};
@@ -31,8 +31,7 @@ pub(super) async fn list(call: &Call) -> Result<Reply, Error> {
     let text = |name| call.query.get(name).filter(|text| !text.is_empty());
     let after = text("after").map(TypeName::new).transpose();
     let after = after.map_err(|_| Error::query("`after` must be `next` of an earlier response"))?;
-    let limit = (call.query.number("limit")?).unwrap_or(TYPES_MAX as u64);
-    let limit = usize::try_from(limit).map_or(TYPES_MAX, |limit| limit.clamp(1, TYPES_MAX));
+    let limit = page_limit(call, TYPES_MAX, TYPES_MAX)?;
     let part = text("q").unwrap_or_default();
     let is_named = |ty: &Type| ty.name.as_str().contains(part);
     let wanted = |ty: &Type| is_named(ty) && access::reads(call, ty);
@@ -57,9 +56,14 @@ pub(super) async fn list(call: &Call) -> Result<Reply, Error> {
 
 /// `/_jobs/{type}`, besides its listing.
 pub(super) async fn of_type(call: &mut Call, name: &TypeName) -> Result<Reply, Error> {
-    call.allow("GET,HEAD,POST,PUT")?;
-    if call.method == Method::PUT {
-        return put(call, name).await;
+    call.allow("DELETE,GET,HEAD,POST,PUT")?;
+    match call.method {
+        Method::PUT => return put(call, name).await,
+        Method::DELETE => {
+            call.shared.queue.remove_type(name).await?;
+            return Ok(reply::ok(&json!({"ok": true})));
+        }
+        _ => {}
     }
     let ty = call.shared.queue.find(name).await?;
     add(call, &ty).await

@@ -25,6 +25,9 @@ pub(super) fn parameter(name: &str) -> Value {
             json!({"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,59}$", "examples": ["mail"]})
         }
         "job_state" => json!({"enum": ["pending", "running", "finished", "dead"]}),
+        "remote_state" => {
+            json!({"enum": ["running", "waiting", "retrying", "asleep", "paused", "failed"]})
+        }
         "schedule" | "token" => {
             json!({"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$", "examples": ["nightly"]})
         }
@@ -114,6 +117,7 @@ pub(super) fn body(path: &str, method: &str) -> Value {
             members(&json!({"admins": group, "members": group}), &[])
         }
         "_test" => trial(),
+        "_start" => start(),
         "_rewind" => rewind(),
         "_revs_limit" => json!({"type": "integer", "minimum": 1}),
         "{docid}" | "{db}" => object(),
@@ -127,6 +131,18 @@ fn trial() -> Value {
     let texts = json!({"type": "array", "items": {"type": "string"}});
     let id = json!({"type": "string"});
     let fields = json!({"rule": object, "id": id, "databases": texts, "change": change});
+    members(&fields, &[])
+}
+
+fn start() -> Value {
+    let (flag, text) = (json!({"type": "boolean"}), json!({"type": "string"}));
+    let texts =
+        json!({"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1});
+    let seconds = json!({"type": "number", "minimum": 0, "maximum": 3600});
+    let fields = json!({
+        "remotes": texts, "databases": texts, "all": flag, "url": text, "now": flag, "wait": flag,
+        "timeout_sec": seconds,
+    });
     members(&fields, &[])
 }
 

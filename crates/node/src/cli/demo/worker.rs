@@ -7,7 +7,7 @@ use anyhow::Context;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-const CLIENT: [(&str, &str); 4] = [
+const CLIENT: [(&str, &str); 5] = [
     (
         "__init__.py",
         include_str!("../../../../../clients/python/src/davenport_jobs/__init__.py"),
@@ -19,6 +19,10 @@ const CLIENT: [(&str, &str); 4] = [
     (
         "_requests.py",
         include_str!("../../../../../clients/python/src/davenport_jobs/_requests.py"),
+    ),
+    (
+        "_types.py",
+        include_str!("../../../../../clients/python/src/davenport_jobs/_types.py"),
     ),
     (
         "_worker.py",
@@ -64,5 +68,25 @@ impl Worker {
             _process: process.context("start the worker in Python")?,
             _directory: directory,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_client_is_there() {
+        let directory = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../clients/python/src/davenport_jobs"
+        );
+        let files = fs::read_dir(directory).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut sources: Vec<String> = names
+            .filter(|name| name.rsplit('.').next() == Some("py"))
+            .collect();
+        sources.sort();
+        assert_eq!(sources, CLIENT.map(|(name, _)| name));
     }
 }

@@ -16,6 +16,7 @@ use crate::config::setting;
 const SECTIONS: [&str; 4] = ["chttpd", "couchdb", "replicator", "replicator.shares"];
 
 const LISTEN: &str = "set http.listen, to an address that CouchDB does not use";
+const COEFFICIENT: &str = "what was used of shares is not forgotten gradually";
 
 /// Options with another name or unit here: section, name, and the option.
 const RENAMED: [(&str, &str, &str); 4] = [
@@ -30,7 +31,7 @@ const RENAMED: [(&str, &str, &str); 4] = [
 ];
 
 /// Options of sections that have others of the same name here, which mean something else, or nothing: section, name, reason.
-const NOT_APPLICABLE: [(&str, &str, &str); 8] = [
+const NOT_APPLICABLE: [(&str, &str, &str); 10] = [
     ("chttpd", "bind_address", LISTEN),
     ("chttpd", "port", LISTEN),
     (
@@ -53,6 +54,8 @@ const NOT_APPLICABLE: [(&str, &str, &str); 8] = [
         "valid_socket_options",
         "connections are shared between replications",
     ),
+    ("replicator", "usage_coeff", COEFFICIENT),
+    ("replicator", "priority_coeff", COEFFICIENT),
     (
         "chttpd",
         "admin_only_all_dbs",
@@ -164,10 +167,7 @@ fn convert(ini: &Ini) -> Converted {
                 {
                     converted.add(section, name, &format!("replicator.{name}"), "0");
                 }
-                ("replicator.shares", _) => {
-                    let why = "jobs of different owners take turns";
-                    converted.refuse(section, name, value, why);
-                }
+                ("replicator.shares", _) => converted.share(section, name, value),
                 _ => converted.same(section, name, value),
             }
         }
@@ -207,6 +207,15 @@ impl Converted {
         }
     }
 
+    /// The name may have dots in it.
+    fn share(&mut self, section: &str, name: &str, value: &str) {
+        let Ok(shares) = value.parse::<i64>() else {
+            return self.refuse(section, name, value, "shares must be a number");
+        };
+        let options = self.options.entry(section.to_owned()).or_default();
+        options.insert(name.to_owned(), shares.clamp(1, 1_000).into());
+    }
+
     fn refuse(&mut self, section: &str, name: &str, value: &str, why: &str) {
         // Passwords are not printed.
         let shown = if name == "password" { "…" } else { value };
@@ -221,7 +230,12 @@ impl std::fmt::Display for Converted {
         for (section, options) in &self.options {
             writeln!(text, "[{section}]")?;
             for (name, value) in options {
-                writeln!(text, "{name} = {value}")?;
+                let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+                if !name.is_empty() && name.chars().all(is_bare) {
+                    writeln!(text, "{name} = {value}")?;
+                } else {
+                    writeln!(text, "{} = {value}", toml::Value::from(name.as_str()))?;
+                }
             }
             text.push('\n');
         }
@@ -257,8 +271,8 @@ mod tests {
     fn options_keep_their_meaning() {
         let ini = parse(
             "[replicator]\nmax_jobs=7\ninterval=60000\nverify_ssl_certificates=true\nauth_plugins=couch_replicator_auth_noop\n\
-             valid_endpoint_protocols=http,https\nupdate_docs=true\nrequest_timeout=infinity\nmax_churn=many\nodd=1\n\
-             [replicator.shares]\nother/_replicator=50\n\
+             valid_endpoint_protocols=http,https\nupdate_docs=true\nrequest_timeout=infinity\nmax_churn=many\nodd=1\nusage_coeff=0.5\n\
+             [replicator.shares]\nother/_replicator=50\n_replicator=1001\njoe.b=some\n\
              [chttpd]\nbind_address=any\nport=5984\nrequire_valid_user=true\nbacklog=512\n[couchdb]\nuuid=abc\ndata_dir=x\n",
         );
         let expected = "\
@@ -278,6 +292,10 @@ max_jobs = 7
 request_timeout = 0
 valid_endpoint_protocols = [\"http\", \"https\"]
 
+[replicator.shares]
+_replicator = 1000
+\"other/_replicator\" = 50
+
 # These do not apply:
 # [chttpd] backlog = 512: there is no such option here
 # [chttpd] bind_address = any: set http.listen, to an address that CouchDB does not use
@@ -285,7 +303,8 @@ valid_endpoint_protocols = [\"http\", \"https\"]
 # [replicator] max_churn = many: replicator.max_churn must be a number
 # [replicator] odd = 1: there is no such option here
 # [replicator] update_docs = true: documents get final states only; _scheduler/docs shows all
-# [replicator.shares] other/_replicator = 50: jobs of different owners take turns
+# [replicator] usage_coeff = 0.5: what was used of shares is not forgotten gradually
+# [replicator.shares] joe.b = some: shares must be a number
 ";
         assert_eq!(convert(&ini).to_string(), expected);
     }

@@ -1,7 +1,8 @@
 use docstore::{Db, DocStore, EditMode, Rev};
 use document::doc::Doc;
 use jobs::{Clock, Entropy, Jobs};
-use scheduler::{Sealer, Setup};
+use scheduler::Setup;
+use seal::Sealer;
 use serde_json::{Value, json};
 use store::Store;
 

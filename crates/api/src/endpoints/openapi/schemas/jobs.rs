@@ -38,6 +38,7 @@ pub(super) fn body(path: &str, method: &str) -> Value {
         "_finish" => {
             let run = json!({
                 "outcome": {"enum": ["done", "failed", "again"]}, "result": {}, "error": {}, "delay_sec": seconds(),
+                "retry": {"type": "boolean"},
             });
             let claim = json!({"claim": count(), "worker": worker(), "wait_sec": wait()});
             held(&run, &claim, &["outcome"])
@@ -83,6 +84,7 @@ fn settings() -> Value {
         "roles": closed(&roles, &[]),
         "max_pending": {"type": ["integer", "null"], "minimum": 1},
         "max_data_bytes": {"type": "integer", "minimum": 1, "maximum": queue::DATA_BYTES_MAX},
+        "sealed": {"type": "boolean"},
     });
     closed(&fields, &[])
 }

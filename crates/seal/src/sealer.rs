@@ -1,6 +1,7 @@
-//! Credentials at rest: encrypted with a key that is not in the store.
+//! Encrypts with a key that is not in the store.
 //!
 //! A sealed text is `v1.KEY.BYTES`: the name of the key, and nonce, ciphertext and tag of AES-256-GCM-SIV in base64url.
+//! `data.rs` has the form of sealed bytes.
 //! The nonce is a keyed hash of context and text, so that sealing is deterministic and may happen in a transaction;
 //! equal texts in the same context are equal when sealed, and nothing else can be learnt. The context (job or document)
 //! is authenticated: a sealed text that is moved elsewhere does not open.
@@ -27,6 +28,9 @@ pub enum Unreadable {
     /// Give the service the key that others know by this name, or rename this one.
     #[error("the key `{0}` is not the one that this store knows by that name")]
     OtherKey(String),
+    /// Give the service a key file.
+    #[error("there is no key to seal with")]
+    NoKeys,
     /// It was changed, truncated or moved.
     #[error("a sealed text was changed")]
     Changed,
@@ -47,8 +51,8 @@ pub enum InvalidRing {
 #[derive(Clone, Default)]
 pub struct Sealer(Option<Arc<[RingKey]>>);
 
-struct RingKey {
-    name: String,
+pub(crate) struct RingKey {
+    pub(crate) name: String,
     cipher: LessSafeKey,
     nonce: hmac::Key,
     check: Check,
@@ -93,7 +97,7 @@ impl Sealer {
 
     /// The name of the key that seals.
     pub fn newest(&self) -> Option<&str> {
-        Some(&self.0.as_ref()?.first()?.name)
+        Some(&self.first()?.name)
     }
 
     /// The names of all keys; the first one seals.
@@ -115,16 +119,30 @@ impl Sealer {
 
     /// Seals a text for a context; `None` without a key.
     pub fn seal(&self, context: &str, text: &str) -> Option<String> {
-        Some(self.0.as_ref()?.first()?.seal(context, text))
+        let key = self.first()?;
+        let bytes = key.seal(context.as_bytes(), text.as_bytes());
+        Some(format!("{VERSION}.{}.{}", key.name, BASE64.encode(bytes)))
+    }
+
+    /// The key that seals.
+    pub(crate) fn first(&self) -> Option<&RingKey> {
+        self.0.as_ref()?.first()
+    }
+
+    /// The key of this name.
+    pub(crate) fn key(&self, name: &str) -> Result<&RingKey, Unreadable> {
+        let keys = self.0.as_deref().unwrap_or_default();
+        (keys.iter().find(|key| key.name == name)).ok_or_else(|| Unreadable::NoKey(name.to_owned()))
     }
 
     /// Opens a text that was sealed for a context.
     pub fn open(&self, context: &str, sealed: &str) -> Result<String, Unreadable> {
         let (name, bytes) = split(sealed).ok_or(Unreadable::Changed)?;
-        let keys = self.0.as_deref().unwrap_or_default();
-        let key = (keys.iter().find(|key| key.name == name))
-            .ok_or_else(|| Unreadable::NoKey(name.to_owned()))?;
-        key.open(context, bytes).ok_or(Unreadable::Changed)
+        let key = self.key(name)?;
+        let bytes = BASE64.decode(bytes).map_err(|_| Unreadable::Changed)?;
+        let text = key.open(context.as_bytes(), bytes);
+        text.and_then(|text| String::from_utf8(text).ok())
+            .ok_or(Unreadable::Changed)
     }
 
     /// Reseals a text; `None` if it would be sealed with the same key again, or not at all.
@@ -143,7 +161,7 @@ impl Sealer {
 }
 
 /// The name of the key that sealed a text.
-pub(crate) fn key_of(sealed: &str) -> Option<&str> {
+pub fn key_of(sealed: &str) -> Option<&str> {
     split(sealed).map(|(name, _)| name)
 }
 
@@ -171,34 +189,36 @@ impl RingKey {
         }
     }
 
-    fn seal(&self, context: &str, text: &str) -> String {
+    /// Nonce, ciphertext and tag.
+    pub(crate) fn seal(&self, context: &[u8], plain: &[u8]) -> Vec<u8> {
         let mut hash = hmac::Context::with_key(&self.nonce);
         hash.update(&(context.len() as u64).to_be_bytes());
-        hash.update(context.as_bytes());
-        hash.update(text.as_bytes());
+        hash.update(context);
+        hash.update(plain);
         let hash = hash.sign();
         let mut nonce = [0; NONCE_LEN];
         nonce.copy_from_slice(&hash.as_ref()[..NONCE_LEN]);
-        let mut bytes = text.as_bytes().to_vec();
-        let aad = Aad::from(context.as_bytes());
-        (self.cipher)
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut bytes)
-            .expect("no text is too long for the cipher");
-        let mut all = nonce.to_vec();
-        all.append(&mut bytes);
-        format!("{VERSION}.{}.{}", self.name, BASE64.encode(all))
+        let mut all = Vec::with_capacity(NONCE_LEN + plain.len() + AES_256_GCM_SIV.tag_len());
+        all.extend_from_slice(&nonce);
+        all.extend_from_slice(plain);
+        let (head, body) = (Nonce::assume_unique_for_key(nonce), &mut all[NONCE_LEN..]);
+        let tag = (self.cipher)
+            .seal_in_place_separate_tag(head, Aad::from(context), body)
+            .expect("nothing is too long for the cipher");
+        all.extend_from_slice(tag.as_ref());
+        all
     }
 
-    fn open(&self, context: &str, bytes: &str) -> Option<String> {
-        let mut bytes = BASE64.decode(bytes).ok()?;
-        if bytes.len() < NONCE_LEN {
+    pub(crate) fn open(&self, context: &[u8], mut sealed: Vec<u8>) -> Option<Vec<u8>> {
+        if sealed.len() < NONCE_LEN {
             return None;
         }
-        let (nonce, sealed) = bytes.split_at_mut(NONCE_LEN);
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let aad = Aad::from(context.as_bytes());
-        let text = self.cipher.open_in_place(nonce, aad, sealed).ok()?;
-        String::from_utf8(text.to_vec()).ok()
+        let nonce = Nonce::try_assume_unique_for_key(&sealed[..NONCE_LEN]).ok()?;
+        let aad = Aad::from(context);
+        let plain = (self.cipher).open_within(nonce, aad, &mut sealed, NONCE_LEN..);
+        let length = plain.ok()?.len();
+        sealed.truncate(length);
+        Some(sealed)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A key has a row as long as something may be sealed with it. The row says `sealing`, or `leaving` once a pass over
 //! the whole store has begun to reseal everything. A transaction that seals with a key ensures that its row says
-//! `sealing`. A pass (`create/reseal.rs`) reads the rows in each of its transactions, and its last one clears those
+//! `sealing`. A pass (`scheduler/src/create/reseal.rs`) reads the rows in each of its transactions, and its last one clears those
 //! that still say `leaving`: these keys have sealed nothing since the pass began, and everything they sealed before is
 //! resealed. A node started before the keys were changed continues to seal with the old one, and so keeps it in use; a
 //! later pass completes the change.
@@ -16,12 +16,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use store::{RangeOptions, Store, Transaction};
 
-use crate::fault::ServiceError;
-use crate::keys;
-use crate::seal::{Check, Sealer, Unreadable};
+use crate::sealer::Check;
+use crate::{Error, Result, Sealer, Unreadable, keys};
 
-pub(crate) const SEALING: &[u8] = b"1";
-pub(crate) const LEAVING: &[u8] = b"0";
+const SEALING: &[u8] = b"1";
+const LEAVING: &[u8] = b"0";
 
 /// A pass over the store that reseals everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,24 +36,37 @@ pub struct Resealing {
     pub resealed: u64,
     /// Values that could not be opened, and were left unchanged.
     pub unreadable: u64,
-    pub(crate) place: Place,
+    pub place: Place,
 }
 
 /// The position of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Place {
+pub enum Place {
     /// After a document of a database; `None` before the first one.
     Documents {
         db: Option<String>,
         after: Option<String>,
     },
-    Jobs {
+    /// After a replication's job.
+    Jobs { after: Option<Vec<u8>> },
+    /// After a job of another type; `None` before the first one.
+    Data {
+        ty: Option<String>,
         after: Option<Vec<u8>>,
     },
+    /// After another value; `None` before the first one.
+    Values { after: Option<String> },
+}
+
+impl Resealing {
+    pub fn put_in(&self, tx: &Transaction) {
+        let row = serde_json::to_vec(self).expect("a pass is JSON");
+        tx.set(&keys::pass(), &row);
+    }
 }
 
 impl Place {
-    pub(crate) fn first() -> Self {
+    pub fn first() -> Self {
         Self::Documents {
             db: None,
             after: None,
@@ -91,32 +103,63 @@ impl KeysInUse {
         sealer.checks().filter(other).map(|(name, _)| name)
     }
 
-    pub(crate) async fn read(tx: &Transaction) -> Result<Self, ServiceError> {
+    pub async fn read(tx: &Transaction) -> Result<Self> {
         let newest = tx.get(&keys::seal()).await?;
         let rows = tx.get_range(keys::uses(), RangeOptions::default());
         let rows = rows.collect().await?;
-        let used = rows.iter().map(|row| keys::used_key(&row.key));
+        let used = rows.iter().map(|row| keys::name(&row.key));
         let rows = tx.get_range(keys::checks(), RangeOptions::default());
         let mut checks = BTreeMap::new();
         for row in rows.collect().await? {
             let check = Check::try_from(&*row.value)
-                .map_err(|_| ServiceError::corrupt("what a key is known by cannot be decoded"))?;
-            checks.insert(keys::used_key(&row.key)?, check);
+                .map_err(|_| Error::corrupt("what a key is known by cannot be decoded"))?;
+            checks.insert(keys::name(&row.key)?, check);
         }
         let pass = tx.get(&keys::pass()).await?;
         let pass = pass.map(|row| serde_json::from_slice(&row)).transpose();
         Ok(Self {
             newest: newest.map(|row| String::from_utf8_lossy(&row).into_owned()),
-            used: used.collect::<Result<_, _>>()?,
-            pass: pass.map_err(|_| ServiceError::corrupt("a pass cannot be decoded"))?,
+            used: used.collect::<Result<_>>()?,
+            pass: pass.map_err(|_| Error::corrupt("a pass cannot be decoded"))?,
             checks,
         })
+    }
+
+    /// Begins a pass that seals everything with this key.
+    pub fn begin_pass_in(&self, tx: &Transaction, to: &str, now_ms: i64) {
+        for name in self.old() {
+            tx.set(&keys::used(name), LEAVING);
+        }
+        let pass = Resealing {
+            to: to.to_owned(),
+            began_ms: now_ms,
+            ended_ms: None,
+            looked: 0,
+            resealed: 0,
+            unreadable: 0,
+            place: Place::first(),
+        };
+        pass.put_in(tx);
+    }
+
+    /// Releases the keys that were not used for sealing since the pass began, and returns them.
+    pub async fn end_pass_in(&self, tx: &Transaction) -> Result<Vec<String>> {
+        let mut gone = Vec::new();
+        for name in self.old() {
+            let row = keys::used(name);
+            if tx.get(&row).await?.as_deref() == Some(LEAVING) {
+                tx.clear(&row);
+                tx.clear(&keys::check(name));
+                gone.push(name.to_owned());
+            }
+        }
+        Ok(gone)
     }
 }
 
 /// A node with other keys than earlier nodes could not open what they sealed, nor they what it seals. Makes the first
 /// key of the ring the newest.
-pub(crate) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(), ServiceError> {
+pub async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<()> {
     let Some(newest) = sealer.newest() else {
         return Ok(());
     };
@@ -147,11 +190,7 @@ pub(crate) async fn check_keys_in(tx: &Transaction, sealer: &Sealer) -> Result<(
 }
 
 /// Must be called in each transaction that writes sealed values.
-pub(crate) async fn sealing_in(
-    tx: &Transaction,
-    sealer: &Sealer,
-    key: &str,
-) -> Result<(), ServiceError> {
+pub async fn sealing_in(tx: &Transaction, sealer: &Sealer, key: &str) -> Result<()> {
     let row = keys::used(key);
     if tx.get(&row).await?.as_deref() != Some(SEALING) {
         tx.set(&row, SEALING);
@@ -164,7 +203,7 @@ pub(crate) async fn sealing_in(
 }
 
 /// Which keys a store needs.
-pub async fn keys_in_use(store: &Store) -> Result<KeysInUse, ServiceError> {
+pub async fn keys_in_use(store: &Store) -> Result<KeysInUse> {
     let read = |tx: Transaction| async move { KeysInUse::read(&tx).await };
     store.transact("read_keys", read).await
 }

@@ -1,0 +1,48 @@
+//! Types of jobs that end, and jobs that end for good.
+
+use serde_json::json;
+
+use crate::jobs::{claim, finish, fixture, fixture_with};
+
+#[tokio::test]
+async fn a_type_without_jobs_can_be_removed() {
+    let fixture = fixture_with(json!({"limits": {"a": 1}})).await;
+    let root = fixture.root();
+    root.post("/_jobs/mail", &json!({"id": "a", "data": 1, "key": "a"}))
+        .await
+        .gives(201);
+    let refused = root.delete("/_jobs/mail").await;
+    refused.refuses(
+        409,
+        "conflict",
+        "`mail` has 1 jobs; remove them first, or wait until they have finished and expired",
+    );
+    root.delete("/_jobs/mail/a").await.gives(200);
+    root.delete("/_jobs/mail").await.gives(200);
+    assert_eq!(root.get("/_jobs/mail/_type").await.status, 404);
+    assert_eq!(root.delete("/_jobs/mail").await.status, 404);
+    let listed = root.get("/_jobs").await.gives(200);
+    assert!(!listed.to_string().contains("mail"), "{listed}");
+    let job = json!({"data": 1});
+    assert_eq!(root.post("/_jobs/mail", &job).await.status, 404);
+    // Made again, it begins anew.
+    root.put("/_jobs/mail", &json!({})).await.gives(201);
+    root.post("/_jobs/mail", &job).await.gives(201);
+}
+
+#[tokio::test]
+async fn a_run_that_failed_for_good_is_not_retried() {
+    let fixture = fixture().await;
+    let root = fixture.root();
+    root.post("/_jobs/mail", &json!({"id": "a", "data": 1}))
+        .await
+        .gives(201);
+    let job = claim(&root, 1, 0).await.remove(0);
+    let end = json!({"outcome": "failed", "error": "no such user", "retry": false});
+    assert_eq!(finish(&root, &job, end).await.0, "ok");
+    let shown = root.get("/_jobs/mail/a").await.gives(200);
+    assert_eq!(
+        (&shown["state"], &shown["reason"]),
+        (&json!("dead"), &json!("no such user"))
+    );
+}

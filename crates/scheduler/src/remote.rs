@@ -1,0 +1,100 @@
+//! Remotes: rules that copy each database to one URL or several, with a limit of runs, delays and retries of their own.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use jobs::{JobId, Limit, LimitName, Op};
+use store::Transaction;
+
+use crate::data::{remote_of, remote_pool};
+use crate::fault::ServiceError;
+use crate::service::Replications;
+use crate::wake::after_ms;
+use replication::params::Trigger;
+
+const TOO_MANY: &str = "There are as many remotes as there may be, some 1,000: give one of them several URLs or patterns.";
+
+/// A time of up to `max` that is the same whenever a transaction is repeated.
+pub(crate) fn jitter_ms(op: &Op, job: &JobId, max: Duration) -> i64 {
+    let mut hasher = DefaultHasher::new();
+    (op.bits, job.as_bytes()).hash(&mut hasher);
+    let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX - 1);
+    i64::try_from(hasher.finish() % max_ms.saturating_add(1)).unwrap_or(i64::MAX)
+}
+
+/// When a run that is asked for now is due.
+pub(crate) fn delayed_ms(op: &Op, job: &JobId, trigger: Option<&Trigger>) -> i64 {
+    let Some(trigger) = trigger else {
+        return 0;
+    };
+    let due_ms = after_ms(op.now_ms, trigger.delay);
+    due_ms.saturating_add(jitter_ms(op, job, trigger.random_delay))
+}
+
+impl Replications {
+    /// Sets how many runs of a remote there may be at once on all nodes; `None` if there is no remote of this name any more.
+    /// `op` must not be that of another call.
+    pub async fn limit_remote_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        name: &str,
+        threads: Option<u32>,
+    ) -> Result<(), ServiceError> {
+        let limit = threads.map(Limit::at_once);
+        let (jobs, ty) = (&self.0.jobs, &self.0.ty);
+        match jobs
+            .set_limit_in(tx, op, ty, &remote_pool(name)?, limit)
+            .await
+        {
+            Err(jobs::Error::Invalid(_)) => Err(ServiceError::Forbidden(TOO_MANY)),
+            set => Ok(set?),
+        }
+    }
+
+    /// Starts runs of a remote that wait although its limit was raised.
+    pub async fn serve_remote(&self, name: &str) -> Result<(), ServiceError> {
+        Ok(self
+            .0
+            .jobs
+            .serve_limit(&self.0.ty, &remote_pool(name)?)
+            .await?)
+    }
+
+    /// The names of all remotes in order, and how many runs each may have at once.
+    pub async fn remotes(&self) -> Result<Vec<(String, u32)>, ServiceError> {
+        let limits = self.0.jobs.limits(&self.0.ty).await?;
+        let named =
+            |(name, limit): (LimitName, Limit)| Some((remote_of(&name)?.to_owned(), limit.max));
+        Ok(limits.into_iter().filter_map(named).collect())
+    }
+
+    /// Updates the metrics of remotes: runs, and jobs that wait for one.
+    pub(crate) async fn count_remotes(&self) -> Result<(), ServiceError> {
+        for (name, threads) in self.remotes().await? {
+            let uses = self
+                .0
+                .jobs
+                .limit_use(&self.0.ty, &remote_pool(&name)?)
+                .await?;
+            crate::metrics::remote(&name, threads, uses.jobs.len(), uses.waiting);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_is_repeatable_and_bounded() {
+        let op = |bits| Op { now_ms: 0, bits };
+        let job: JobId = "j".try_into().unwrap();
+        let draw = |bits| jitter_ms(&op(bits), &job, Duration::from_secs(1));
+        assert_eq!(draw(7), draw(7));
+        let drawn: std::collections::BTreeSet<i64> = (0..2_000).map(draw).collect();
+        assert!(drawn.len() > 800 && drawn.iter().all(|ms| (0..=1_000).contains(ms)));
+        assert_eq!(jitter_ms(&op(7), &job, Duration::ZERO), 0);
+    }
+}

@@ -1,0 +1,154 @@
+//! Shares of databases and users.
+
+use std::time::Duration;
+
+use jobs::JobInfo;
+use scheduler::{Caller, Options, Started};
+use serde_json::{Value, json};
+
+use crate::fixture::{Node, World};
+
+/// The jobs that a node runs keep their permits, and make room for others at any time.
+fn options(max_jobs: usize, shares: &[(&str, u64)]) -> Options {
+    let shares = shares
+        .iter()
+        .map(|(name, shares)| ((*name).to_owned(), *shares));
+    Options {
+        max_jobs,
+        max_churn: 1,
+        interval_sec: 1,
+        park_after_sec: 0,
+        min_run_time_sec: 0,
+        stats_update_interval_sec: 0,
+        shares: shares.collect(),
+        ..Options::default()
+    }
+}
+
+async fn request(world: &World, user: Option<&str>, target: &str) -> String {
+    let caller = Caller {
+        name: user.map(str::to_owned),
+        is_admin: user.is_none(),
+    };
+    let target = world.peer.database_url(target);
+    let options = json!({"continuous": true, "create_target": true, "target": target});
+    match world.request(&options, &caller).await.unwrap() {
+        Started::Job { job, .. } => job,
+        cancelled @ Started::Cancelled { .. } => panic!("{cancelled:?}"),
+    }
+}
+
+/// Names with these members of their rows.
+async fn shown(world: &World, members: &[&str]) -> Value {
+    let page = world.replications.shares(None, 100).await.unwrap();
+    let rows = page["shares"].as_array().unwrap().iter().map(|row| {
+        let values: Vec<_> = members.iter().map(|member| row[*member].clone()).collect();
+        (row["name"].as_str().unwrap().to_owned(), values.into())
+    });
+    Value::Object(rows.collect())
+}
+
+async fn until_shown(world: &World, members: &[&str], expected: &Value) {
+    let mut last = Value::Null;
+    let look = async {
+        while last != *expected {
+            last = shown(world, members).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(45), look).await;
+    assert!(waited.is_ok(), "{last:#}, not {expected:#}");
+}
+
+async fn info(world: &World, job: &jobs::JobId) -> JobInfo {
+    let replications = &world.replications;
+    let (jobs, ty) = (replications.jobs(), replications.job_type());
+    jobs.info(ty, job).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn shares_are_of_databases_and_users() {
+    let world = World::new().await;
+    world.put("x", &json!({})).await;
+    request(&world, None, "t0").await;
+    request(&world, Some("joe"), "t1").await;
+    let work = ["shares", "running", "idle", "waiting", "ahead_sec"];
+    let expected = json!({"_replicator": [100, 0, 0, 2, 0], "joe": [100, 0, 0, 1, 0]});
+    assert_eq!(shown(&world, &work).await, expected);
+    let page = world.replications.shares(None, 1).await.unwrap();
+    assert_eq!(page["after"], "_replicator");
+    let page = world.replications.shares(Some("_replicator"), 1).await;
+    let page = page.unwrap();
+    assert_eq!(page["shares"][0]["name"], "joe");
+    assert_eq!(page.get("after"), None);
+}
+
+/// They may be those of databases that do not exist.
+#[tokio::test]
+async fn shares_change_while_nodes_run() {
+    let world = World::new().await;
+    world.put("x", &json!({"continuous": true})).await;
+    let given = [("_replicator", 300), ("gone", 1_001), ("low", 0)];
+    let node: Node = world.node_with("n1", options(9, &given)).await;
+    let shares =
+        |of: u64, gone: u64| json!({"_replicator": [of, 1], "gone": [gone, 0], "low": [1, 0]});
+    until_shown(&world, &["shares", "idle"], &shares(300, 1_000)).await;
+    let given = [("_replicator", 7), ("gone", 50), ("low", 0)];
+    node.replications.set_options(options(9, &given)).unwrap();
+    until_shown(&world, &["shares", "idle"], &shares(7, 50)).await;
+    node.replications.set_options(options(9, &[])).unwrap();
+    let restored = json!({"_replicator": [100, 1]});
+    until_shown(&world, &["shares", "idle"], &restored).await;
+}
+
+#[tokio::test]
+async fn the_tenant_that_has_used_most_makes_room_first() {
+    let world = World::new().await;
+    let given = [("_replicator", 1_000), ("joe", 1)];
+    let mut node = world.node_with("n1", options(2, &given)).await;
+    let shares = json!({"_replicator": [1_000], "joe": [1]});
+    until_shown(&world, &["shares"], &shares).await;
+    world.put("first", &json!({"continuous": true})).await;
+    world.until_state("first", "running").await;
+    let joes = jobs::JobId::new(request(&world, Some("joe"), "t1").await).unwrap();
+    node.until_running(2).await;
+    node.replications.set_options(options(1, &given)).unwrap();
+    // It makes room as often as it gets to run, although the other has run longer.
+    let stopped = async {
+        while info(&world, &joes).await.attempts < 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(45), stopped).await;
+    waited.expect("it is not stopped");
+    assert_eq!(info(&world, &world.job("first")).await.attempts, 1);
+}
+
+#[tokio::test]
+async fn idle_replications_use_no_shares() {
+    let world = World::with_timeout(Some(Duration::from_secs(3))).await;
+    let options = Options {
+        park_after_sec: 1,
+        ..options(9, &[])
+    };
+    let mut node = world.node_with("n1", options).await;
+    world.put("x", &json!({"continuous": true})).await;
+    node.until_parked(1).await;
+    let store = node.replications.jobs().store().clone();
+    let beats = || store.stats().get("keep").map_or(0, |keep| keep.attempts);
+    let until_beats = async |count| {
+        let wanted = beats() + count;
+        while beats() < wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let used = async || {
+        let (jobs, ty) = (world.replications.jobs(), world.replications.job_type());
+        jobs.tenants(ty, None, 10).await.unwrap()
+    };
+    // The time before it was idle is charged.
+    until_beats(2).await;
+    let before = used().await;
+    until_beats(3).await;
+    assert_eq!(used().await, before);
+}
