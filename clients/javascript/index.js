@@ -267,18 +267,40 @@ class Job {
   superseded = false;
   #news;
   #changed;
+  #halting;
+  #halted;
 
   constructor({ id, data, attempt, failures, progress }, changed) {
-    Object.assign(this, { id, data, attempt, failures, progress });
+    this.id = id;
+    this.data = data;
+    this.attempt = attempt;
+    this.failures = failures;
+    this.progress = progress;
     this.#changed = changed;
+  }
+
+  /** Aborted when the job is no longer this worker's. Made when it is wanted, as it takes longer than all else here. */
+  get signal() {
+    if (!this.#halting) {
+      this.#halting = new AbortController();
+      if (this.#halted) this.#halting.abort(new Halted(this.#halted));
+    }
+    return this.#halting.signal;
   }
 
   /** Stores progress, any JSON, with the next heartbeat: within about a second. */
   report(progress) {
-    this.signal.throwIfAborted();
+    if (this.#halted) throw new Halted(this.#halted);
     this.#news = { progress };
     this.#changed();
   }
+
+  static halt(job, why) {
+    job.#halted ??= why;
+    job.#halting?.abort(new Halted(why));
+  }
+
+  static isHalted = (job) => job.#halted !== undefined;
 
   /** Progress for a heartbeat, and how to put it back if it could not be sent. */
   static take(job) {
@@ -400,10 +422,9 @@ export class Worker {
       this.#timeout = timeout_sec * 1_000;
       this.#wake();
     }
+    const heldUntil = Date.now() + this.#timeout;
     return jobs.map((claimed) => {
-      const [halting, job] = [new AbortController(), new Job(claimed, () => this.#wake())];
-      job.signal = halting.signal;
-      const run = { claimed, job, heldUntil: Date.now() + this.#timeout, halt: (why) => halting.abort(new Halted(why)) };
+      const run = { claimed, job: new Job(claimed, this.#wake), heldUntil, release: undefined };
       this.#runs.add(run);
       return run;
     });
@@ -412,27 +433,32 @@ export class Worker {
   /** Runs the handler; resolves with how it ended, or nothing if the job was lost. */
   async #work(run) {
     const { job, claimed: { id, lock } } = run;
-    const released = new Promise((resolve) => (run.release = () => resolve({ outcome: "again" })));
-    const worked = (async () => ({ outcome: "done", result: await this.handler(job) }))().catch((error) => {
-      if (job.signal.aborted) return {};
-      if (error instanceof Again) return { outcome: "again", delay_sec: error.delay_sec };
-      if (error instanceof Failed) return { outcome: "failed", error: error.error, delay_sec: error.delay_sec, retry: error.retry };
-      this.log.error(`${id} failed:`, error);
-      return { outcome: "failed", error: { message: error?.message ?? String(error), type: error?.name ?? typeof error } };
+    const ended = await new Promise((resolve) => {
+      run.release = () => resolve({ outcome: "again" });
+      this.#handle(job).then(resolve);
     });
-    const ended = await Promise.race([worked, released]);
     this.#runs.delete(run);
-    if (!job.signal.aborted) {
+    if (!Job.isHalted(job)) {
       // For handlers that go on although they were released, and for what they still use.
-      run.halt("the run has ended");
+      Job.halt(job, "the run has ended");
       return { id, lock, ...ended };
     }
     this.log.warn(`${id} is no longer this worker's: its run was halted`);
   }
 
-  #wake() {
-    this.#changed.abort();
+  async #handle(job) {
+    try {
+      return { outcome: "done", result: await this.handler(job) };
+    } catch (error) {
+      if (Job.isHalted(job)) return {};
+      if (error instanceof Again) return { outcome: "again", delay_sec: error.delay_sec };
+      if (error instanceof Failed) return { outcome: "failed", error: error.error, delay_sec: error.delay_sec, retry: error.retry };
+      this.log.error(`${job.id} failed:`, error);
+      return { outcome: "failed", error: { message: error?.message ?? String(error), type: error?.name ?? typeof error } };
+    }
   }
+
+  #wake = () => this.#changed.abort();
 
   async #beats() {
     while (!this.#stopping.signal.aborted || this.#runs.size > 0) {
@@ -454,7 +480,7 @@ export class Worker {
       const { jobs } = await this.client.beat(this.type, beats, { signal: limit.signal });
       jobs.forEach(({ status }, nth) => {
         runs[nth].job.superseded = status === "again";
-        if (status === "halt") runs[nth].halt("the job is lost");
+        if (status === "halt") Job.halt(runs[nth].job, "the job is lost");
         else runs[nth].heldUntil = sent + this.#timeout;
       });
     } catch (error) {
@@ -465,6 +491,6 @@ export class Worker {
       clearTimeout(timer);
     }
     // Another worker may have it by now.
-    for (const run of runs) if (Date.now() > run.heldUntil) run.halt("the service cannot be reached");
+    for (const run of runs) if (Date.now() > run.heldUntil) Job.halt(run.job, "the service cannot be reached");
   }
 }

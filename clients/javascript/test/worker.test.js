@@ -133,6 +133,27 @@ test("a removed job is halted", async () => {
   });
 });
 
+test("a handler that first asks for the signal of a removed job finds it aborted", async () => {
+  let asked;
+  const ended = new Promise((resolve) => (asked = resolve));
+  const handle = async (job) => {
+    await until(() => {
+      try {
+        job.report("working");
+      } catch (error) {
+        return asked([error, job.signal.aborted, job.signal.reason]) ?? true;
+      }
+    });
+  };
+  await working(handle, async () => {
+    const id = await client.enqueue(type, 1);
+    await until(async () => (await state(id)) === "running");
+    await client.remove(type, id);
+    const [error, aborted, reason] = await ended;
+    assert.ok(aborted && error instanceof Halted && reason instanceof Halted);
+  });
+});
+
 test("newer data supersedes a run", async () => {
   const handle = async (job) => {
     if (job.data === "old") {
