@@ -16,16 +16,38 @@ before(async () => {
   await service.request("/_rules/hook", { method: "PUT", json: { type: "on_change", db_name: "^orders$", url, method: "post", block: false, trigger: { min_interval_sec: 5 } } });
   const copy = { type: "replicator", source: service.endpoint(service.source), target: service.endpoint(service.target.replace(/orders\/?$/, "ruled")), create_target: true };
   await service.request("/_rules/copy", { method: "PUT", json: copy });
+  const source = service.endpoint(service.source.replace(/orders\/?$/, "${name}"));
+  const remote = { type: "remote", source, databases: ["none_*"], url: service.endpoint(service.target.replace(/orders\/?$/, "${name}")) };
+  await service.request("/_rules/mirror", { method: "PUT", json: remote });
 });
 after(async () => { await browser?.close(); await service?.stop(); receiver?.close(); receiver?.closeAllConnections(); });
 
 const row = (name) => `.rules tbody tr:nth-child(${name === "copy" ? 1 : 2})`;
 
-story("rules are paused and triggered, and dead calls are made again", () => browser, async (page) => {
-  await page.goto(String(new URL("/_dashboard/#/rules?state=dead", service.url)));
+async function enter(page, hash) {
+  await page.goto(String(new URL(`/_dashboard/${hash}`, service.url)));
   await fill(page, "[name=name]", "root");
   await fill(page, "[name=password]", PASSWORD);
   await page.keyboard.press("Enter");
+}
+
+story("remotes are paused and started", () => browser, async (page) => {
+  const remote = ".remotes tbody tr:first-child";
+  await enter(page, "#/remotes");
+  await shows(page, `${remote} th`, "mirror");
+  await shows(page, `${remote} .badge`, "up to date");
+  await click(page, `${remote} button`);
+  await shows(page, "#toasts", "Paused mirror.");
+  await shows(page, `${remote} .badge`, "paused");
+  await click(page, `${remote} button`);
+  await shows(page, "#toasts", "Resumed mirror.");
+  await shows(page, `${remote} .badge`, "up to date");
+  await click(page, `${remote} button:last-child`);
+  await shows(page, "#toasts", "Started 0 replications of mirror.");
+});
+
+story("rules are paused and triggered, and dead calls are made again", () => browser, async (page) => {
+  await enter(page, "#/rules?state=dead");
   await shows(page, `${row("hook")} th`, "hook");
   await shows(page, row("hook"), /POST http:\/\/127\.0\.0\.1:\d+\/\$\{change\.id\}/);
   await shows(page, `${row("copy")} .badge`, /running|idle|pending/);

@@ -53,8 +53,16 @@ function remoteRow(again) {
   const name = el("a"), source = el("span", { class: "dim small where" }), urls = el("span", { class: "end" });
   const state = el("span"), threads = el("td", { class: "num", "data-label": "Threads" });
   const counts = COUNTS.map((label) => el("td", { class: "num", "data-label": label }));
-  const start = el("button", { type: "button" }, "Start");
+  const start = el("button", { type: "button" }, "Start"), pause = el("button", { type: "button" });
   let shown;
+  const set = (action, verb, told) => act(pause, `${verb} ${shown.name}`, async () => {
+    await request(path(shown.database, shown.id, action), { method: "POST", json: {} });
+    toast(told);
+    await again();
+  });
+  pause.addEventListener("click", () => shown.enabled
+    ? set("_pause", "pause", `Paused ${shown.name}. Its checkpoints are kept.`)
+    : set("_resume", "resume", `Resumed ${shown.name}.`));
   start.addEventListener("click", () => act(start, `start ${shown.name}`, async () => {
     const { started } = await request("_remotes/_start", { method: "POST", json: { remotes: [shown.name], all: true, now: true } });
     toast(`Started ${count(started, "replication")} of ${shown.name}.`);
@@ -62,7 +70,7 @@ function remoteRow(again) {
   }));
   return {
     node: el("tr", {}, el("th", { scope: "row" }, name, source), cell("To", urls), cell("State", state), threads, ...counts,
-      el("td", { class: "action" }, start)),
+      el("td", {}, el("span", { class: "actions" }, pause, start))),
     update(item) {
       shown = item;
       put(name, item.name);
@@ -76,6 +84,8 @@ function remoteRow(again) {
       COUNTS.forEach((label, nth) => put(counts[nth], number(item.states[label])));
       start.disabled = !item.enabled;
       start.setAttribute("aria-label", `Start ${item.name}`);
+      put(pause, item.enabled ? "Pause" : "Resume");
+      pause.setAttribute("aria-label", `${pause.textContent} ${item.name}`);
     },
   };
 }
