@@ -18,19 +18,12 @@ mod process;
 mod servers;
 
 use plan::Plan;
-use testkit::{Campaign, Report};
+use testkit::{Campaign, Report, simulated};
 
 use crate::testing::Bug;
 
 fn simulate(seed: u64, bug: Option<Bug>) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    let report = runtime.block_on(Box::pin(fleet::run(Plan::draw(seed), bug)));
-    runtime.shutdown_background();
-    report
+    simulated(fleet::run(Plan::draw(seed), bug))
 }
 
 fn campaign(bug: Option<Bug>) -> Campaign<impl Fn(u64) -> Report + Sync, fn(u64) -> Plan> {

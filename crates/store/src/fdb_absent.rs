@@ -1,5 +1,7 @@
 //! In place of `fdb` in a build without that feature: `fdb:` stores cannot be opened, so there are no transactions on them.
 
+#![expect(clippy::unused_async, reason = "the signatures are those of `fdb`")]
+
 use std::future::Ready;
 use std::sync::Arc;
 

@@ -41,6 +41,10 @@ pub(crate) struct Inner {
 }
 
 #[derive(Debug)]
+#[cfg_attr(
+    not(feature = "fdb"),
+    expect(clippy::large_enum_variant, reason = "there is but one variant")
+)]
 pub(crate) enum Kind {
     Local(LocalTransaction),
     Fdb(FdbTransaction),

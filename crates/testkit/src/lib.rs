@@ -25,4 +25,6 @@ pub use child::{Child, Signal, child_command, child_url, kill_cycles, pause, rol
 pub use cluster::FdbCluster;
 pub use fuzz::{fuzz, fuzz_more};
 pub use servers::{CouchDb, PouchDb};
-pub use simulation::{Campaign, Fault, Report, Schedule, actor_rng, number, often, some_time};
+pub use simulation::{
+    Campaign, Fault, Report, Schedule, actor_rng, number, often, simulated, some_time,
+};

@@ -11,11 +11,21 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use tokio::runtime::Builder;
 
 /// A number from the environment. Panics if it is not a number.
 pub fn number<T: FromStr<Err: Debug>>(name: &str, default: T) -> T {
     let value = std::env::var(name);
     value.map_or(default, |value| value.parse().expect(name))
+}
+
+/// Runs `future` on one thread whose clock advances only when all tasks are idle. Other tasks end with it.
+pub fn simulated<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    let result = runtime.block_on(Box::pin(future));
+    runtime.shutdown_background();
+    result
 }
 
 /// The result of a simulated run.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jobs::{Bug, Planted};
 use rand::RngExt as _;
-use testkit::{Campaign, Report, actor_rng, often};
+use testkit::{Campaign, Report, actor_rng, often, simulated};
 
 /// What a seed means.
 #[derive(Debug, Clone)]
@@ -56,14 +56,7 @@ impl Plan {
 }
 
 fn simulate(seed: u64, planted: Planted) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    let report = runtime.block_on(Box::pin(clients::run(Plan::draw(seed), planted)));
-    runtime.shutdown_background();
-    report
+    simulated(clients::run(Plan::draw(seed), planted))
 }
 
 fn campaign(planted: Planted) -> Campaign<impl Fn(u64) -> Report + Sync, fn(u64) -> Plan> {

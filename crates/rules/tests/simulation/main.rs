@@ -22,17 +22,10 @@ use plan::Plan;
 use rules::deliver::{self, Deliveries};
 use rules::rule::call::{Call, Retry};
 use store::{Store, Transaction};
-use testkit::{Campaign, Report};
+use testkit::{Campaign, Report, simulated};
 
 fn simulate(seed: u64, planted: Planted) -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    let report = runtime.block_on(Box::pin(fleet::run(Plan::draw(seed), planted)));
-    runtime.shutdown_background();
-    report
+    simulated(fleet::run(Plan::draw(seed), planted))
 }
 
 fn campaign(planted: Planted) -> Campaign<impl Fn(u64) -> Report + Sync, fn(u64) -> Plan> {
