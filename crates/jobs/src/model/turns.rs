@@ -3,18 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::JobType;
+use bytes::Bytes;
+
 use crate::model::ids::LANES;
+use crate::{Class, JobType};
 
 /// A type without jobs in lanes is searched for lanes in one of this many claims.
 const LOOKS: u32 = 8;
+/// One in this many claims of many tenants' jobs looks at all turns.
+const LOOKS_AT_ALL: u32 = 16;
 
 /// The turns of each type.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<BTreeMap<JobType, Turn>>);
 
 /// The next lanes to serve.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub(crate) claims: u32,
     /// Whether there have been jobs in lanes.
@@ -23,6 +27,8 @@ pub(crate) struct Turn {
     pub(crate) shared: bool,
     /// Whether the last claim of tenants' jobs found as many as it wanted.
     pub(crate) busy: bool,
+    /// The class and the key of the first turn that a claim has seen, if there were many.
+    first: Option<(Class, Bytes)>,
     /// The lane to start with; [`LANES`] stands for jobs without one.
     pub(crate) ready: u16,
     pub(crate) timed: u16,
@@ -39,12 +45,13 @@ impl Turns {
                 used: false,
                 shared: false,
                 busy: false,
+                first: None,
                 ready: lane,
                 timed: lane,
             }
         });
         turn.claims = turn.claims.wrapping_add(1);
-        *turn
+        turn.clone()
     }
 
     pub(crate) fn set(&self, ty: &JobType, ready: u16, timed: u16) {
@@ -61,6 +68,14 @@ impl Turns {
         }
     }
 
+    /// Where turns begin, if there are many.
+    pub(crate) fn begin(&self, ty: &JobType, first: Option<(Class, Bytes)>) {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get_mut(ty) {
+            turn.first = first;
+        }
+    }
+
     pub(crate) fn hurry(&self, ty: &JobType, busy: bool) {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = turns.get_mut(ty) {
@@ -70,6 +85,12 @@ impl Turns {
 }
 
 impl Turn {
+    /// Where the claim may begin to look for turns. Before are those that were removed, which the store may still have to
+    /// pass. A tenant that returns comes later, unless it is equal to the first: then a claim that looks at all turns finds it.
+    pub(crate) fn first(&self) -> Option<&(Class, Bytes)> {
+        (self.first.as_ref()).filter(|_| !self.claims.is_multiple_of(LOOKS_AT_ALL))
+    }
+
     /// Whether the claim searches for lanes although none are known.
     pub(crate) fn looks(&self) -> bool {
         self.used || self.claims.is_multiple_of(LOOKS)

@@ -184,7 +184,9 @@ impl Effects<'_> {
             (Some(Position::Finished(_)), _)
                 if to.is_some() && self.cx.planted.is(Bug::ReviveKeepsFinishedRow) => {}
             // Its last heartbeat, which is cleared then, says what is still to be charged.
-            (Some(Position::Active), Some(tenant)) => self.sharers.end(ty, id, tenant),
+            (Some(Position::Active), Some(tenant)) if !self.is_paid(old) => {
+                self.sharers.end(ty, id, tenant);
+            }
             (Some(from), _) => self.tx.clear(&self.jobs.keys().index(ty, id, from)),
         }
         match to {
@@ -223,6 +225,12 @@ impl Effects<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the tenant has paid for a run that ends now, because it is as short as its start costs.
+    fn is_paid(&self, old: Option<&Header>) -> bool {
+        let run = old.and_then(|old| old.last.as_ref());
+        run.is_some_and(|run| self.cx.now_ms <= run.started_ms.saturating_add(START_MS))
     }
 
     /// Writes the slots that the job has now, and notes those that it had.

@@ -5,8 +5,10 @@
 //!                  ORDER, TENANT (snapshot)          writes  THERE, ORDER; adds to TENANT
 //! claim    reads   ORDER, TENANT, SHARES (snapshot)  adds to TENANT; writes TENANT (type)
 //!                  PENDING 7 of the first tenants    then as any claim
+//!          if it empties many tenants: ORDER,        clears THERE, ORDER
+//!                  PENDING 7 of these
 //! beat     reads   SHARES (snapshot)                 adds to TENANT; ACTIVITY says until when
-//! end      reads   SHARES, ACTIVITY (snapshot)       adds to TENANT
+//! end      reads   SHARES, ACTIVITY (snapshot)       adds to TENANT; nothing if the start has paid for the run
 //! tidy     reads   ORDER, PENDING 7 of the tenant    clears THERE, ORDER
 //! ```
 //!
@@ -43,7 +45,12 @@ const UNIT: i64 = 1_000;
 pub(crate) const WINDOW: usize = 16;
 /// Maximum tenants of a listing.
 const PAGE_MAX: usize = 1_000;
+/// So many shares are not read at once.
+const FEW: usize = 32;
 const FORMAT: u8 = 1;
+
+/// Shares by tenant, of those that have their own.
+pub(crate) type Few = BTreeMap<Bytes, u32>;
 
 /// A tenant of a type, its shares and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,7 +193,7 @@ impl Jobs {
         name: Bytes,
         served: i64,
     ) -> Result<TenantUse> {
-        let (vtime, shares) = self.standing(tx, ty, &name).await?;
+        let (vtime, shares) = self.standing(tx, ty, &name, None).await?;
         let ahead = vtime.saturating_sub(served).max(0);
         Ok(TenantUse {
             tenant: (!name.is_empty()).then_some(Tenant(name)),
@@ -196,19 +203,38 @@ impl Jobs {
         })
     }
 
+    /// All shares that are set, in one read, unless there are many.
+    pub(crate) async fn few_shares(&self, tx: &Transaction, ty: &JobType) -> Result<Option<Few>> {
+        let all = self.keys().all_shares(ty);
+        let rows = (tx.snapshot()).get_range(all.clone(), RangeOptions::limit(FEW));
+        let rows = rows.collect().await?;
+        if rows.len() == FEW {
+            return Ok(None);
+        }
+        let mut few = Few::new();
+        for row in rows {
+            if let Some(name) = Keys::tenant_of(&all, &row.key)? {
+                few.insert(name, decode(row.value)?);
+            }
+        }
+        Ok(Some(few))
+    }
+
     /// The virtual time and the shares of a tenant.
     pub(crate) async fn standing(
         &self,
         tx: &Transaction,
         ty: &JobType,
         tenant: &[u8],
+        few: Option<&Few>,
     ) -> Result<(i64, u32)> {
-        let (vtime, shares) = try_join(
-            self.vtime_of(tx, ty, tenant),
-            self.shares_of(tx, ty, tenant),
-        )
-        .await?;
-        Ok((vtime, shares))
+        let shares = async {
+            match few {
+                Some(few) => Ok(few.get(tenant).copied().unwrap_or(SHARES_DEFAULT)),
+                None => self.shares_of(tx, ty, tenant).await,
+            }
+        };
+        try_join(self.vtime_of(tx, ty, tenant), shares).await
     }
 
     pub(crate) async fn vtime_of(

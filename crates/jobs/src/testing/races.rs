@@ -548,6 +548,8 @@ mistake::weakened! {
     notes_first: notice Note First,
     notes_later: notice Note Later,
     accept_there: accept There All,
+    accept_turn_first: accept Order First,
+    accept_turn_later: accept Order Later,
     add_there_first: add There First,
     add_there_later: add There Later,
     clear_tenants_first: clear_tenants Order First,

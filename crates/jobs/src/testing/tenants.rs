@@ -1,6 +1,8 @@
 //! Tenants, one step at a time, and over long times.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod crowd;
+
+use std::collections::BTreeMap;
 
 use store::Store;
 
@@ -347,71 +349,6 @@ async fn coming_and_going_gains_nothing() {
         let (honest, other) = (runs["honest"], runs["other"]);
         assert!(other * 100 <= (honest + other) * 53, "{trick}: {runs:?}");
     }
-}
-
-/// Tenants without jobs lose their turns, and are forgotten once they have gained nothing.
-#[tokio::test]
-async fn many_tenants_come_and_go() {
-    let mut world = World::new().await;
-    let mut expected = BTreeSet::new();
-    for n in 0..2_000 {
-        let name = format!("t{n}");
-        world.add(&name, 1).await;
-        expected.insert(name);
-    }
-    world.check().await;
-    let mut taken = BTreeSet::new();
-    for _ in 0..200 {
-        let held = world.claim(20).await;
-        taken.extend(names(&held));
-        world.pass(10);
-        world.end(&held, Finish::done()).await;
-    }
-    assert_eq!(taken, expected);
-    world.check().await;
-    for _ in 0..200 {
-        world.pass(1_000);
-        assert!(world.claim(1).await.is_empty());
-    }
-    assert_eq!(world.turns().await, 0);
-    world.add("late", 1).await;
-    for _ in 0..12 {
-        let held = world.claim(1).await;
-        world.pass(CYCLE_MS);
-        world.end(&held, Finish::again(0)).await;
-    }
-    let mut from = None;
-    loop {
-        from = (world.jobs.forget_tenants(&world.ty, from.as_ref()).await).unwrap();
-        if from.is_none() {
-            break;
-        }
-    }
-    let left: Vec<String> = world.uses().await.into_keys().collect();
-    assert_eq!(left, ["late"]);
-    world.check().await;
-}
-
-/// Tenants beyond those that a claim looks at get their turn, too.
-#[tokio::test]
-async fn many_tenants_get_equal_parts() {
-    let mut world = World::new().await;
-    for n in 0..60 {
-        world.add(&format!("t{n}"), 10).await;
-    }
-    let mut runs: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..1_200 {
-        let held = world.claim(1).await;
-        *runs.entry(of(&held[0])).or_default() += 1;
-        world.pass(1_000);
-        world.end(&held, Finish::again(0)).await;
-    }
-    let (least, most) = (runs.values().min(), runs.values().max());
-    assert!(
-        (runs.len(), least >= Some(&18), most <= Some(&22)) == (60, true, true),
-        "{runs:?}"
-    );
-    world.check().await;
 }
 
 /// Scheduled jobs take turns once they are due, however many of one tenant are due before.

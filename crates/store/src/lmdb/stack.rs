@@ -230,6 +230,10 @@ impl<'l, I: Iterator<Item = (&'l Bytes, &'l State)>> Merge<'l, I> {
                 layer.head = layer.rest.next();
             }
         }
+        // A deleted key is as invisible with its range. Many may precede the first row.
+        if state.value.is_none() {
+            return Some(Passed::Layer(key, state));
+        }
         let (above, own) = (&self.layers[..number], &self.layers[number]);
         let cleared = |layer: &Source<'l, I>| layer.content.cleared_at(key, wanted.at);
         if cleared(own) > Some(state.version) || above.iter().any(|layer| cleared(layer).is_some())

@@ -88,6 +88,15 @@ impl Keys {
         }
     }
 
+    /// The turns of classes before this one, and those from a key in this one on.
+    pub(crate) fn turns_from(&self, ty: &JobType, class: Class, key: &Bytes) -> [KeyRange; 2] {
+        let all = self.turns(ty, None);
+        [
+            KeyRange::new(all.begin, self.turns(ty, Some(class)).begin),
+            KeyRange::new(key.clone(), all.end),
+        ]
+    }
+
     /// The tenant and the virtual time in the key of a turn.
     pub(crate) fn turn_of(all: &KeyRange, key: &[u8]) -> Result<(InClass, i64)> {
         let rest = key.get(all.begin.len()..).unwrap_or_default();

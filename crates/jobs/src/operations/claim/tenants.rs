@@ -20,8 +20,8 @@ use super::take::{HELD_MAX, Taking};
 use crate::model::header::Header;
 use crate::model::ids::SHARDS;
 use crate::model::machine::{Event, Wait};
-use crate::operations::tenants::tidy::{Turn, Untidy, turn_of};
-use crate::operations::tenants::{SHARES_DEFAULT, START_MS, WINDOW, cost};
+use crate::operations::tenants::tidy::{IDLE_MAX, Turn, Untidy, turn_of};
+use crate::operations::tenants::{Few, SHARES_DEFAULT, START_MS, WINDOW, cost};
 use crate::testing::planted::Bug;
 use crate::{Class, JobId, Jobs, Result};
 
@@ -30,6 +30,8 @@ const WINDOW_MAX: usize = 256;
 const WINDOWS: usize = 4;
 /// Due jobs that join those of their tenants in one claim, if it wants fewer.
 const JOIN_MIN: usize = 32;
+/// A tenant with so many more jobs than a claim takes of it has many.
+const FEW_JOBS: usize = 4;
 /// A claim that was tried in vain chooses among tenants that are so many starts apart.
 const SPREAD: i64 = 4;
 
@@ -51,6 +53,8 @@ struct Sharer {
     /// Whether its jobs were looked for, and all of them have been read.
     looked: bool,
     ended: bool,
+    /// The claim has taken all of its ready jobs.
+    emptied: bool,
 }
 
 /// The turns that a claim looks at first, with where more begin, and the virtual time of the tenant that was served last.
@@ -110,13 +114,43 @@ impl Jobs {
 
     /// The turns that a claim looks at first.
     pub(super) async fn first_turns(&self, tx: &Transaction, claim: &Claim) -> Result<First> {
-        let all = self.keys().turns(&claim.ty, None);
         let (last, turns) = try_join(
             self.last_vtime(tx, &claim.ty),
-            self.turns_in(tx, claim, all),
+            self.turns_at_first(tx, claim),
         )
         .await?;
+        let (sharers, after) = &turns;
+        let first = sharers.first().filter(|_| after.is_some());
+        let first = first.map(|Sharer { turn, .. }| {
+            let key = self.keys().turn(&claim.ty, &turn.tenant, turn.vtime);
+            (turn.tenant.0, key.into())
+        });
+        self.turns().begin(&claim.ty, first);
         Ok(First { last, turns })
+    }
+
+    async fn turns_at_first(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+    ) -> Result<(Vec<Sharer>, Option<Bytes>)> {
+        if let Some((class, key)) = claim.turn.first() {
+            let [before, rest] = self.keys().turns_from(&claim.ty, *class, key);
+            let (before, (mut sharers, after)) = try_join(
+                self.turns_in(tx, claim, before),
+                self.turns_in(tx, claim, rest),
+            )
+            .await?;
+            if before.1.is_some() {
+                return Ok(before);
+            }
+            if after.is_some() {
+                sharers.splice(0..0, before.0);
+                return Ok((sharers, after));
+            }
+        }
+        let all = self.keys().turns(&claim.ty, None);
+        self.turns_in(tx, claim, all).await
     }
 
     /// Claims all due jobs and all ready ones, unless there are more than the claim wants. No tenant has to wait for its turn
@@ -194,10 +228,17 @@ impl Jobs {
                 known.know(&claim.ty, &turn.tenant.1, *shares);
             }
             for of_class in sharers.chunk_by_mut(|a, b| a.turn.tenant.0 == b.turn.tenant.0) {
-                self.serve(tx, claim, of_class, taking).await?;
+                self.serve(tx, claim, (of_class, !ended), taking).await?;
             }
+            let left = sharers.iter().filter(|sharer| sharer.emptied).count() > IDLE_MAX;
+            // Not again after a conflict, which this may have been the reason for.
+            let left = left && tx.attempt() == 1;
             for sharer in &sharers {
                 served = sharer.served.map_or(served, |vtime| served.max(vtime));
+                if left && sharer.emptied {
+                    self.leave(tx, &claim.ty, &sharer.turn);
+                    continue;
+                }
                 taking.left_over |= sharer.more || !sharer.looked && sharer.turn.idle_ms == 0;
                 if sharer.looked && !sharer.found {
                     untidy.idle(&sharer.turn);
@@ -227,16 +268,23 @@ impl Jobs {
         let all = self.keys().turns(&claim.ty, None);
         let window = (2 * claim.locks.len()).clamp(WINDOW, WINDOW_MAX);
         let rows = (tx.snapshot()).get_range(range, RangeOptions::limit(window));
-        let rows = rows.collect().await?;
+        let rows = async { Ok(rows.collect().await?) };
+        let (rows, few) = try_join(rows, self.few_shares(tx, &claim.ty)).await?;
         let last = rows.last().filter(|_| rows.len() == window);
         let after = last.map(|row| Bytes::from([&*row.key, &[0]].concat()));
         let turns = rows.iter().filter_map(|row| turn_of(&claim.ty, &all, row));
-        let sharers = turns.map(|turn| self.sharer(tx, claim, turn));
+        let sharers = turns.map(|turn| self.sharer(tx, claim, turn, few.as_ref()));
         Ok((try_join_all(sharers).await?, after))
     }
 
-    async fn sharer(&self, tx: &Transaction, claim: &Claim, turn: Turn) -> Result<Sharer> {
-        let (vtime, shares) = self.standing(tx, &claim.ty, &turn.tenant.1).await?;
+    async fn sharer(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        turn: Turn,
+        few: Option<&Few>,
+    ) -> Result<Sharer> {
+        let (vtime, shares) = self.standing(tx, &claim.ty, &turn.tenant.1, few).await?;
         Ok(Sharer {
             turn,
             vtime,
@@ -246,6 +294,7 @@ impl Jobs {
             more: false,
             looked: false,
             ended: false,
+            emptied: false,
         })
     }
 
@@ -254,7 +303,7 @@ impl Jobs {
         &self,
         tx: &Transaction,
         claim: &Claim,
-        sharers: &mut [Sharer],
+        (sharers, crowded): (&mut [Sharer], bool),
         taking: &mut Taking<'_>,
     ) -> Result<()> {
         if let Some(first) = sharers.first_mut() {
@@ -268,13 +317,15 @@ impl Jobs {
             }
             let read = plan.iter().map(|(nth, count)| {
                 let turn = &sharers[*nth].turn;
-                self.ready_of(tx, claim, turn, *count)
+                self.next_of(tx, claim, turn, *count, crowded)
             });
             let (mut candidates, mut whose) = (Vec::new(), BTreeMap::<JobId, usize>::new());
+            let mut left = vec![0; sharers.len()];
             for ((nth, _), (found, more)) in plan.iter().zip(try_join_all(read).await?) {
                 let sharer = &mut sharers[*nth];
                 (sharer.looked, sharer.more, sharer.ended) = (true, more, !more);
                 sharer.found |= !found.is_empty();
+                left[*nth] = found.len();
                 whose.extend(found.iter().map(|job| (job.id.clone(), *nth)));
                 candidates.extend(found);
             }
@@ -288,7 +339,12 @@ impl Jobs {
                     let sharer = &mut sharers[*nth];
                     sharer.served = Some(sharer.vtime);
                     sharer.vtime += cost(START_MS, sharer.shares);
+                    left[*nth] -= 1;
                 }
+            }
+            for (nth, _) in plan {
+                let sharer = &mut sharers[nth];
+                sharer.emptied = sharer.found && sharer.ended && left[nth] == 0;
             }
         }
         Ok(())
@@ -320,6 +376,32 @@ impl Jobs {
             taking.next_due_ms = Some(next_due_ms);
         }
         Ok(due)
+    }
+
+    /// [`Self::ready_of`]. If there are many tenants, most have few jobs, and one read is enough.
+    async fn next_of(
+        &self,
+        tx: &Transaction,
+        claim: &Claim,
+        turn: &Turn,
+        count: usize,
+        crowded: bool,
+    ) -> Result<(Vec<Candidate>, bool)> {
+        if crowded {
+            let (class, wanted) = (turn.tenant.0, count);
+            let search = Search {
+                claim,
+                class,
+                wanted,
+            };
+            let all = self.keys().shared_by(&claim.ty, &turn.tenant);
+            let found = self.candidates(tx, &search, all, count + FEW_JOBS).await?;
+            if found.len() < count + FEW_JOBS {
+                let (found, others) = choose(found, count, claim, tx.attempt());
+                return Ok((found, !others.is_empty()));
+            }
+        }
+        self.ready_of(tx, claim, turn, count).await
     }
 
     /// Up to `count` ready jobs of a tenant, and whether there are more.

@@ -15,7 +15,7 @@ use crate::{Class, JobType, Jobs, Result, Sharing, TypeConfig, telemetry};
 /// How long a tenant without ready jobs keeps its turn.
 const GRACE_MS: i64 = 30_000;
 /// So many may have one.
-const IDLE_MAX: usize = 8;
+pub(crate) const IDLE_MAX: usize = 8;
 /// A turn may be so far behind the virtual time of its tenant.
 const LAG: i64 = 2 * UNIT;
 /// Turns that are changed after one claim.
@@ -122,6 +122,17 @@ impl Jobs {
             tx.set(&self.keys().turn(ty, &turn.tenant, vtime), &value);
         }
         Ok(())
+    }
+
+    /// Removes the turn of a tenant without ready jobs, as this transaction has found by snapshot reads or made it.
+    pub(crate) fn leave(&self, tx: &Transaction, ty: &JobType, turn: &Turn) {
+        let key = self.keys().turn(ty, &turn.tenant, turn.vtime);
+        if !self.planted().is(Bug::TenantLeavesBlindly) {
+            tx.add_read_conflict_range(self.keys().shared_by(ty, &turn.tenant));
+            tx.add_read_conflict_range(KeyRange::key(&key));
+        }
+        tx.clear(&key);
+        tx.clear(&self.keys().there(ty, &turn.tenant));
     }
 
     /// Removes a turn, unless there is a ready job.

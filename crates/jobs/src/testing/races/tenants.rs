@@ -10,7 +10,7 @@ use crate::operations::leases::{Leases, buckets};
 use crate::operations::tenants::tidy::{Turn, Untidy, turn_of};
 use crate::services::monitor::TypeMonitor;
 use crate::{
-    Add, ByPolicy, Finish, Job, JobId, Limit, LimitName, Options, Sharing, Signal, Tenant,
+    Add, ByPolicy, Finish, Holder, Job, JobId, Limit, LimitName, Options, Sharing, Signal, Tenant,
     TypeConfig,
 };
 
@@ -42,6 +42,8 @@ const READYING: [Readying; 9] = [
 ];
 
 const NAMES: [&str; 2] = ["anna", "bert"];
+/// So many that claims do not take everything, and leave no turns to tidy up.
+const CROWD: usize = 20;
 /// More than turns may lag behind.
 const LONG_MS: i64 = 3_600_000;
 
@@ -51,6 +53,15 @@ fn job(name: &str) -> JobId {
 
 fn add(name: &str) -> Add {
     Add::new(job(name), "").tenant(Tenant::try_from(name).unwrap())
+}
+
+/// Turns whose tenants were served for long.
+fn late(turns: &[Turn]) -> Untidy {
+    let mut untidy = Untidy::default();
+    for turn in turns {
+        untidy.served(turn, turn.vtime + LONG_MS);
+    }
+    untidy
 }
 
 impl World {
@@ -148,7 +159,7 @@ impl World {
                 jobs.add_many(ty, &NAMES.map(add)).await.unwrap();
             }
             Readying::Accept => {
-                let me = crate::Holder::new("me").unwrap();
+                let me = Holder::new("me").unwrap();
                 jobs.accept(ty, &me, 1).await.unwrap();
             }
             Readying::Finish => {
@@ -227,34 +238,69 @@ impl World {
         world.problems().await
     }
 
+    /// A claim that empties many tenants removes their turns, except that of one whose turn another transaction needs.
+    async fn empty_meanwhile<F>(&self, other: impl FnOnce(Self, String) -> F) -> Option<String>
+    where
+        F: Future<Output = Self>,
+    {
+        let world = self.shared().await;
+        let names: Vec<String> = (0..CROWD).map(|n| format!("t{n}")).collect();
+        let adds: Vec<Add> = names.iter().map(|name| add(name)).collect();
+        world.calm.add_many(&world.ty, &adds).await.unwrap();
+        let (jobs, ty, late) = (world.jobs.clone(), world.ty.clone(), world.late);
+        let name = names[world.either * (CROWD - 1)].clone();
+        let other = async {
+            sleep(late).await;
+            other(world, name).await
+        };
+        let holder = Holder::new("me").unwrap();
+        let (claimed, world) = tokio::join!(jobs.accept(&ty, &holder, CROWD), other);
+        claimed.unwrap();
+        world.problems().await
+    }
+
+    async fn empty_while_adding(&self) -> Option<String> {
+        let adding = |world: Self, name: String| async move {
+            let id = JobId::new(format!("{name}'s second")).unwrap();
+            let add = Add { id, ..add(&name) };
+            world.calm.add(&world.ty, add).await.unwrap();
+            world
+        };
+        self.empty_meanwhile(adding).await
+    }
+
+    async fn empty_while_putting_back(&self) -> Option<String> {
+        let putting_back = |world: Self, name: String| async move {
+            world.charge(&[&name]).await;
+            let mut turns = world.turns().await;
+            turns.retain(|turn| *turn.tenant.1 == *name.as_bytes());
+            world.calm.tidy(&world.ty, late(&turns)).await;
+            world
+        };
+        self.empty_meanwhile(putting_back).await
+    }
+
+    /// These tenants are served for long.
+    async fn charge(&self, names: &[&str]) {
+        let (calm, ty) = (&self.calm, &self.ty);
+        let charged = calm.store().transact("charge", |tx| async move {
+            for name in names {
+                tx.add(&calm.keys().vtime(ty, name.as_bytes()), LONG_MS);
+            }
+            Ok::<_, crate::Error>(())
+        });
+        charged.await.unwrap();
+    }
+
     /// Of two nodes that put back the same turn, one does.
     async fn put_back_twice(&self) -> Option<String> {
         let world = self.shared().await;
         world.idle_tenants().await;
         let turns = world.turns().await;
-        let charge = |ms: i64| {
-            let (calm, ty) = (&world.calm, &world.ty);
-            async move {
-                let charged = calm.store().transact("charge", |tx| async move {
-                    for name in NAMES {
-                        tx.add(&calm.keys().vtime(ty, name.as_bytes()), ms);
-                    }
-                    Ok::<_, crate::Error>(())
-                });
-                charged.await.unwrap();
-            }
-        };
-        let late = |turns: &[Turn]| {
-            let mut untidy = Untidy::default();
-            for turn in turns {
-                untidy.served(turn, turn.vtime + LONG_MS);
-            }
-            untidy
-        };
-        charge(LONG_MS).await;
+        world.charge(&NAMES).await;
         let other = async {
             sleep(world.late).await;
-            charge(LONG_MS).await;
+            world.charge(&NAMES).await;
             let other = late(&turns[world.either..=world.either]);
             world.calm.tidy(&world.ty, other).await;
         };
@@ -290,6 +336,8 @@ impl World {
     pub(super) async fn tenants(&self) -> Option<String> {
         None.or(self.return_while_leaving().await)
             .or(self.leave_while_returning().await)
+            .or(self.empty_while_adding().await)
+            .or(self.empty_while_putting_back().await)
             .or(self.put_back_twice().await)
             .or(self.forget().await)
     }
