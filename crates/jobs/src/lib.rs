@@ -3,7 +3,8 @@
 //! Creators [`add`](Jobs::add) jobs of a [type](JobType), workers [`accept`](Jobs::accept) them,
 //! send heartbeats with [`update`](Jobs::update) and [`finish`](Jobs::finish) them. A job whose
 //! holder goes silent is recovered. Everything is a transaction on a [store], and can join the
-//! caller's: a document and the job it creates are written together or not at all.
+//! caller's: a document and the job it creates are written together or not at all. There, each call waits for the one
+//! before it: it may give another job a slot, or a tenant its turn, which the next call has to see.
 //!
 //! ```
 //! # async fn example() -> Result<(), jobs::Error> {

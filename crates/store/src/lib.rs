@@ -67,7 +67,7 @@ pub use options::{Durability, Formats, OpenOptions};
 pub use range::{KeyRange, KeyValue, RangeOptions};
 pub use stats::TransactionStats;
 pub use store::Store;
-pub use transaction::{CommitStamp, RangeRead, Snapshot, Transaction};
+pub use transaction::{Alone, CommitStamp, RangeRead, Snapshot, Transaction};
 pub use transfer::{Scan, Totals, TransferError};
 pub use watch::Watch;
 

@@ -2,7 +2,7 @@
 
 mod range_read;
 
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -34,6 +34,8 @@ pub(crate) struct Inner {
     counting: Option<Counting>,
     pub(crate) watches: Arc<AtomicUsize>,
     stamp: CommitStamp,
+    /// Whether no part of the body is [alone](Transaction::alone).
+    alone: AtomicBool,
     /// How many reads matched a [`crate::Weaken`].
     weakened: AtomicU32,
     /// Keys read, for a [`crate::ReadLog`].
@@ -59,6 +61,17 @@ impl Kind {
     }
 }
 
+/// A part of a body that ends when this is dropped: see [`Transaction::alone`].
+#[derive(Debug)]
+#[must_use]
+pub struct Alone<'a>(&'a AtomicBool);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Transaction {
     pub(crate) fn new(
         attempt: Attempt,
@@ -74,6 +87,7 @@ impl Transaction {
             counting,
             watches,
             stamp: CommitStamp::default(),
+            alone: AtomicBool::new(true),
             weakened: AtomicU32::new(0),
             reads: Mutex::default(),
         }))
@@ -233,6 +247,14 @@ impl Transaction {
     /// that cannot find it that way use this.
     pub fn maybe_committed(&self) -> bool {
         self.0.attempt.maybe_committed
+    }
+
+    /// For a part of a body that reads what it then writes. Such parts must follow each other, so that each sees what those
+    /// before it have written. In debug builds, panics if the last one has not ended.
+    pub fn alone(&self) -> Alone<'_> {
+        let alone = self.0.alone.swap(false, Ordering::Relaxed);
+        debug_assert!(alone, "two parts of \"{}\" run at once", self.name());
+        Alone(&self.0.alone)
     }
 
     /// Alive for as long as the call may make another attempt.

@@ -176,8 +176,7 @@ impl<'a> Reactions<'a> {
 }
 
 impl RuleBook {
-    /// Does these in the caller's transaction, which must have room for them. They wait for the store together: one after
-    /// the other, they would not end in time on a slow one.
+    /// Does these in the caller's transaction, which must have room for them.
     pub(super) async fn react_in(
         &self,
         tx: &Transaction,
@@ -185,29 +184,17 @@ impl RuleBook {
         server: &str,
         reactions: &[Reaction],
     ) -> Result<(), ServiceError> {
-        let replicate = reactions.iter().enumerate().map(|(nth, reaction)| {
-            let op = Op {
-                bits: op.bits.wrapping_add(nth as u128 + 1),
-                ..*op
-            };
-            async move {
-                match reaction {
-                    Reaction::Replicate(ruled) => {
-                        self.replications.rule_in(tx, &op, ruled).await.map(drop)
-                    }
-                    Reaction::Forget(ruled) => self.replications.unrule_in(tx, &op, ruled).await,
-                    Reaction::Listen(_) => Ok(()),
-                }
+        let (mut ruled, mut listens) = (Vec::new(), Vec::new());
+        for reaction in reactions {
+            match reaction {
+                Reaction::Replicate(asked) => ruled.push(&**asked),
+                Reaction::Forget(gone) => self.replications.unrule_in(tx, op, gone).await?,
+                Reaction::Listen(listen) => listens.push(&**listen),
             }
-        });
-        let listens: Vec<_> = (reactions.iter())
-            .filter_map(|reaction| match reaction {
-                Reaction::Listen(listen) => Some(&**listen),
-                Reaction::Replicate(_) | Reaction::Forget(_) => None,
-            })
-            .collect();
+        }
+        let replicate = self.replications.rule_in(tx, op, &ruled);
         let listen = listen_in(tx, server, &listens);
-        let (_, signals) = try_join(try_join_all(replicate), listen).await?;
+        let (_, signals) = try_join(replicate, listen).await?;
         if !signals.is_empty() {
             let ty = self.listeners.job_type();
             let jobs = self.replications.jobs();

@@ -2,12 +2,14 @@
 
 use docstore::{Db, InstanceId, ReadOptions};
 use document::json::Json;
+use futures::future::try_join_all;
 use jobs::{Add, Class, JobId, Op, Query, Signal, State};
 use store::Transaction;
 
 use super::owner::Rank;
 use crate::data::{JobData, Origin, Remote, document_job_id, rule_jobs_start};
 use crate::fault::ServiceError;
+use crate::keys;
 use crate::remote::delayed_ms;
 use crate::service::Replications;
 use replication::params::{Grant, Replication};
@@ -54,21 +56,54 @@ impl Ruled {
     }
 }
 
+/// A job that a rule asks for.
+struct Asked {
+    add: Add,
+    /// The row that says that it is active.
+    active: Vec<u8>,
+    /// Whether the rule has had another before.
+    replaces: bool,
+}
+
 impl Replications {
-    /// Creates the job of a rule, or one after the rule's new revision. Returns whether it did: a job of the same revision
-    /// is left alone. Rules have the rights of server administrators, who alone may write them.
+    /// Creates the jobs of rules, or new ones after a rule's new revision. Returns how many: jobs of the same revision are
+    /// left alone. Rules have the rights of server administrators, who alone may write them.
     pub async fn rule_in(
         &self,
         tx: &Transaction,
         op: &Op,
-        ruled: &Ruled,
-    ) -> Result<bool, ServiceError> {
-        let (job, origin) = (ruled.job(), ruled.origin());
-        if let Some((_, data)) = self.job_in(tx, &job).await? {
-            if data.origin == origin {
-                return Ok(false);
+        ruled: &[&Ruled],
+    ) -> Result<usize, ServiceError> {
+        // They wait for the store together: one after the other, they would not end in time on a slow one.
+        let asked = ruled.iter().map(|ruled| self.asked_in(tx, op, ruled));
+        let mut adds = Vec::new();
+        for asked in try_join_all(asked).await?.into_iter().flatten() {
+            let Asked {
+                add,
+                active,
+                replaces,
+            } = asked;
+            if replaces {
+                self.drop_job_in(tx, op, &add.id).await?;
             }
-            self.drop_job_in(tx, op, &job).await?;
+            tx.set(&active, b"");
+            adds.push(add);
+        }
+        let jobs = &self.0.jobs;
+        Ok(jobs.add_many_in(tx, op, &self.0.ty, &adds).await?.len())
+    }
+
+    /// The job that a rule asks for, unless it is there.
+    async fn asked_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ruled: &Ruled,
+    ) -> Result<Option<Asked>, ServiceError> {
+        let (job, origin) = (ruled.job(), ruled.origin());
+        let before = self.job_in(tx, &job).await?;
+        if (before.as_ref()).is_some_and(|(_, data)| data.origin == origin) {
+            return Ok(None);
         }
         let grant = Grant::of(&ruled.body, None, Rank::ServerAdmin.reach());
         let wanted = Replication::granted(&ruled.body, grant.as_ref(), &self.defaults());
@@ -81,6 +116,7 @@ impl Replications {
             op.now_ms,
         );
         data.paused = false;
+        self.seals_job_in(tx, &data).await?;
         let mut add = self.job_of(&job, &data);
         if ruled.remote.is_some() {
             let trigger = wanted.ok().and_then(|wanted| wanted.options.trigger);
@@ -89,8 +125,11 @@ impl Replications {
         if ruled.is_bulk {
             add = add.class(Class::Bulk);
         }
-        self.put_in(tx, op, &data, add).await?;
-        Ok(true)
+        Ok(Some(Asked {
+            active: keys::active(data.rep_id.as_deref(), &job),
+            add,
+            replaces: before.is_some(),
+        }))
     }
 
     /// Removes the job of a rule about a database that is gone.

@@ -13,7 +13,8 @@ use store::{Faults, Store};
 
 use super::*;
 use crate::bulk::{Action, Chosen};
-use crate::data::{JobData, JobState, Origin, document_job_id};
+use crate::create::ruled::Ruled;
+use crate::data::{JobData, JobState, Origin, document_job_id, tenant_named};
 use crate::fault::ServiceError;
 use crate::service::{Replications, Scanned, Setup};
 use crate::snapshot::RowState;
@@ -734,4 +735,48 @@ async fn listings_are_in_any_order_and_page_by_page() {
         ..TableQuery::default()
     };
     assert!(replications.table(&wrong).await.is_err());
+}
+
+/// Jobs of one transaction, whose reads all take their time, return the turn of their tenant once.
+#[tokio::test(start_paused = true)]
+async fn rules_ask_for_jobs_at_once_on_a_slow_store() {
+    let quiet = Store::open("memory:").await.unwrap();
+    let (slow, _) = quiet.with_faults(Faults {
+        delay: 1.0,
+        delay_max: std::time::Duration::from_millis(400),
+        ..Faults::default()
+    });
+    let (calm, replications) = (open(&quiet).await, open(&slow).await);
+    let db = calm.create_database("_replicator").await.unwrap();
+    write(&calm, &db, joe(), &body("a", "a")).await.unwrap();
+    let (ty, holder) = (calm.job_type(), jobs::Holder::new("me").unwrap());
+    let first = calm.jobs().accept(ty, &holder, 200).await.unwrap().jobs;
+    assert_eq!(first.len(), 1);
+    let copy =
+        |nth| json!({"source": format!("http://s/{nth}"), "target": format!("http://t/{nth}")});
+    let ruled = |nth: usize, rev: &str| Ruled {
+        db: "_rules".to_owned(),
+        instance: db.instance(),
+        doc_id: "all".to_owned(),
+        rev: rev.to_owned(),
+        database: Some(format!("app-{nth}")),
+        remote: None,
+        is_bulk: false,
+        body: document::json::Json::from(&copy(nth)),
+    };
+    for (rev, asked, created) in [("1-a", 60, 60), ("1-a", 100, 40), ("2-b", 5, 5)] {
+        let all: Vec<_> = (0..asked).map(|nth| ruled(nth, rev)).collect();
+        let all: Vec<_> = all.iter().collect();
+        let (op, all, replications) = (replications.jobs().op(), &all, &replications);
+        let ask = |tx| async move { replications.rule_in(&tx, &op, all).await };
+        let asked = replications.jobs().store().transact("rules", ask).await;
+        assert_eq!(asked.unwrap(), created);
+    }
+    let tenants = ["_rules", "_replicator"].map(|name| Some(tenant_named(name)));
+    let vtimes = calm.jobs().vtimes(ty, &tenants).await.unwrap();
+    assert!(vtimes[0] > 0 && vtimes[0] <= vtimes[1], "{vtimes:?}");
+    let claimed = calm.jobs().accept(ty, &holder, 200).await.unwrap().jobs;
+    assert_eq!(claimed.len(), 100);
+    let found = calm.jobs().check(ty).await.unwrap();
+    assert!(found.problems.is_empty(), "{:?}", found.problems);
 }

@@ -358,7 +358,7 @@ async fn ask_for(world: &World, rev: &docstore::Rev) -> bool {
     let (replications, op) = (&world.replications, world.replications.jobs().op());
     (replications.jobs().store())
         .transact("rule", |tx| async move {
-            replications.rule_in(&tx, &op, ruled).await
+            Ok::<_, scheduler::ServiceError>(replications.rule_in(&tx, &op, &[ruled]).await? > 0)
         })
         .await
         .unwrap()

@@ -77,6 +77,7 @@ impl Jobs {
         tx: &Transaction,
         op: &Op,
     ) -> Result<()> {
+        let _alone = tx.alone();
         while !effects.limits.is_settled() {
             let waits = std::mem::take(&mut effects.limits.waits);
             let freed = std::mem::take(&mut effects.limits.freed);

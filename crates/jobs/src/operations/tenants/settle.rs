@@ -179,6 +179,10 @@ impl Jobs {
         tx: &Transaction,
         ready: BTreeSet<(JobType, InClass)>,
     ) -> Result<()> {
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let _alone = tx.alone();
         let absent = ready.into_iter().map(|(ty, tenant)| async move {
             let there = tx.get(&self.keys().there(&ty, &tenant)).await?;
             Ok::<_, Error>(there.is_none().then_some((ty, tenant)))
