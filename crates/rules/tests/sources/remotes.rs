@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jobs::{Query, State};
+use peer::{Fault, Faults, On};
 use rules::rule::{Compiled, Rules};
 use rules::source::SourceOptions;
 use scheduler::RemoteState;
@@ -108,6 +109,54 @@ async fn databases_are_copied_to_each_url_with_their_rights() {
     assert_eq!(limits, [("eu".to_owned(), 2)]);
     world.rule("eu", None).await;
     assert_eq!(world.replications.remotes().await.unwrap(), []);
+}
+
+/// A run whose rights were refused has failed, whatever it has copied, and is repeated.
+#[tokio::test]
+async fn rights_that_are_refused_fail_the_run() {
+    let world = World::new().await;
+    create(&world, &["app"]);
+    let [rights, before] = ["ann", "bob"].map(|name| {
+        let users = json!({"names": [name], "roles": []});
+        json!({"admins": users, "members": users})
+    });
+    world.peer.set_security("app", &rights).unwrap();
+    world.peer.create_database("to_app").unwrap();
+    world.peer.set_security("to_app", &before).unwrap();
+    let refused = Fault::Status {
+        status: 403,
+        retry_after: None,
+    };
+    let faults = Faults::script([(On::put("/to_app/_security"), refused)]);
+    world.peer.set_faults(faults);
+    let _node = world.node(quick()).await;
+    let body = json!({
+        "url": format!("{}/to_${{name}}", world.peer.url()), "databases": ["app"], "copy_security": true,
+        "retry": {"delay_sec": 1, "limit": 0},
+    });
+    world.rule("eu", Some(&remote(&world, &body))).await;
+    let remote = found(&world, "eu").await;
+    let first_row = async || {
+        let listed = (world.replications).remote_jobs(remote.remote_id(), None, None, 10);
+        let (mut rows, _) = listed.await.unwrap();
+        (rows.len() == 1).then(|| serde_json::to_value(rows.remove(0)).unwrap())
+    };
+    let failed = async || {
+        let row = first_row().await.unwrap_or_default();
+        row["errors"].as_u64().is_some_and(|errors| errors >= 2)
+    };
+    world.until(failed).await;
+    let row = first_row().await.unwrap();
+    let error = row["last_error"].as_str().unwrap();
+    assert!(error.contains("_security"), "{error}");
+    assert_eq!(world.peer.security("to_app").unwrap(), before);
+    assert!(is_copied(&world, "to_app", "early"));
+
+    world.peer.set_faults(Faults::none());
+    world
+        .until(async || counts(&world, "eu").await["asleep"] == 1)
+        .await;
+    assert_eq!(world.peer.security("to_app").unwrap(), rights);
 }
 
 /// Two nodes, and two remotes one of whose targets is the same.
