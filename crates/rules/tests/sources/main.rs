@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod deleted;
+mod edges;
 mod fixture;
 mod remotes;
 mod rules_of_sources;
+mod spiegel;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use peer::{Fault, Faults, On};
@@ -166,23 +169,6 @@ async fn what_cannot_be_followed_lets_nothing_sleep() {
     world.change("late");
     world.until_copied("late").await;
     assert_eq!(world.row().await["info"].get("asleep"), None);
-}
-
-#[tokio::test]
-async fn excluded_databases_wake_nothing() {
-    let world = World::new().await;
-    let options = SourceOptions {
-        exclude: vec!["^a$".to_owned()],
-        sweep_sec: 1,
-        ..SourceOptions::default()
-    };
-    let _node = world.node(options).await;
-    world.copy("early").await;
-    world.until_asleep(1).await;
-    world.change("late");
-    // Only the comparison of sequences, which asks about every sleeper, finds it.
-    world.until_copied("late").await;
-    assert_eq!(world.source().await["missed"], 1);
 }
 
 /// A replication that fell asleep before its server was followed does not wait for its next poll.
