@@ -6,6 +6,7 @@ use http::Method;
 use queue::{Right, Scope, Type, TypeName};
 
 use crate::Error;
+use crate::auth::authenticator::Proven;
 use crate::auth::{ADMIN_ROLE, Identity};
 use crate::call::Call;
 use crate::route::{Access, QueueRoute, Route};
@@ -90,11 +91,11 @@ fn by_token(call: &Call, access: Access, scope: &Scope) -> Result<(), Error> {
 }
 
 /// Whether the caller may read a type of jobs.
-pub(crate) fn reads(call: &Call, ty: &Type) -> bool {
-    if let Some(scope) = &call.proven.scope {
+pub(crate) fn reads(proven: &Proven, ty: &Type) -> bool {
+    if let Some(scope) = &proven.scope {
         return scope.allows(Right::Read, &ty.name);
     }
-    let caller = call.caller();
+    let caller = &proven.identity;
     caller.is_admin() || ty.settings.roles.allow(Right::Read, &caller.roles)
 }
 

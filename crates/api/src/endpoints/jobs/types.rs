@@ -34,7 +34,7 @@ pub(super) async fn list(call: &Call) -> Result<Reply, Error> {
     let limit = page_limit(call, TYPES_MAX, TYPES_MAX)?;
     let part = text("q").unwrap_or_default();
     let is_named = |ty: &Type| ty.name.as_str().contains(part);
-    let wanted = |ty: &Type| is_named(ty) && access::reads(call, ty);
+    let wanted = |ty: &Type| is_named(ty) && access::reads(&call.proven, ty);
     let (mut types, more) = queue.types(after.as_ref(), limit, wanted).await?;
     let last = types.last().filter(|_| more);
     let next = last.map(|last| last.name.as_str().to_owned());
