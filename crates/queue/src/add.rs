@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use jobs::{Add, JobId, LimitName, Op, Signal, Tenant};
+use jobs::{Add, Added, JobId, LimitName, Op, Signal, Tenant};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use store::Transaction;
+use store::{AsStoreError, Transaction};
 use tokio::time::Instant;
 
 use crate::{Envelope, Error, Queue, Raw, Result, Seconds, Type, TypeName};
@@ -69,7 +69,7 @@ pub enum OnExists {
     Replace,
     /// It stays as it is, whatever its state.
     Keep,
-    /// It keeps its data, and runs at the earlier time; if it runs or has finished, it runs again.
+    /// It keeps its data, and runs at the earlier time; if it runs or has ended, it runs again.
     Earliest,
 }
 
@@ -113,36 +113,29 @@ impl Queue {
                 Err(error) => Err((given, error)),
             });
         }
-        self.make_room(ty, ready.len() as u64).await?;
-        let mut rest = &ready[..];
-        while !rest.is_empty() {
-            let (batch, later) = rest.split_at(fitting(rest));
-            let done = (ready.len() - rest.len()) as u128;
-            let op = &Op {
-                bits: op.bits.wrapping_add(done),
-                ..op
-            };
+        self.make_room(ty, &op, &ready).await?;
+        for (op, batch) in &batches(&op, &ready) {
             (self.jobs().store())
                 .transact(
                     "add",
                     |tx| async move { self.add_in(&tx, op, ty, batch).await },
                 )
                 .await?;
-            rest = later;
         }
         Ok(answers)
     }
 
+    /// Adds jobs in the caller's transaction. Returns how many of them were not pending or running before, and are pending.
     pub(crate) async fn add_in(
         &self,
         tx: &Transaction,
         op: &Op,
         ty: &Type,
         batch: &[Ready],
-    ) -> Result<()> {
+    ) -> Result<u64> {
         self.sealing_in(tx, batch.iter().map(|job| &job.add.data))
             .await?;
-        let mut nth = 0;
+        let (mut nth, mut more) = (0, 0);
         for alike in batch.chunk_by(|a, b| a.on_exists == b.on_exists) {
             let op = &Op {
                 bits: op.bits.wrapping_add(nth),
@@ -150,10 +143,10 @@ impl Queue {
             };
             nth += alike.len() as u128;
             let adds = alike.iter().map(|job| job.add.clone());
-            match alike[0].on_exists {
+            let added = match alike[0].on_exists {
                 OnExists::Replace => {
                     let adds: Vec<Add> = adds.collect();
-                    self.jobs().add_many_in(tx, op, &ty.ty, &adds).await?;
+                    self.jobs().add_many_in(tx, op, &ty.ty, &adds).await?
                 }
                 OnExists::Keep => {
                     let (mut absent, mut seen) = (Vec::new(), BTreeSet::new());
@@ -163,15 +156,48 @@ impl Queue {
                             absent.push(add);
                         }
                     }
-                    self.jobs().add_many_in(tx, op, &ty.ty, &absent).await?;
+                    self.jobs().add_many_in(tx, op, &ty.ty, &absent).await?
                 }
                 OnExists::Earliest => {
                     let signals: Vec<Signal> = adds.map(Signal::from).collect();
-                    self.jobs().signal_many_in(tx, op, &ty.ty, &signals).await?;
+                    self.hurry_in(tx, op, ty, &signals).await?
                 }
-            }
+            };
+            let is_more = |added: &&Added| matches!(added, Added::Created | Added::Revived);
+            more += added.iter().filter(is_more).count() as u64;
         }
-        Ok(())
+        Ok(more)
+    }
+
+    /// Signals, which also make dead jobs pending again: what a job died of may be what has changed.
+    async fn hurry_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &Type,
+        signals: &[Signal],
+    ) -> Result<Vec<Added>> {
+        let (jobs, ty) = (self.jobs(), &ty.ty);
+        let mut added = jobs.signal_many_once_in(tx, op, ty, signals).await?;
+        let mut revived = BTreeSet::new();
+        for (nth, signal) in signals.iter().enumerate() {
+            if added[nth] != Added::Ignored {
+                continue;
+            }
+            // The id by which the job knows the signal when it is repeated.
+            let op = &Op {
+                bits: op.bits.wrapping_add(nth as u128),
+                ..*op
+            };
+            let Add { id, due_ms, .. } = &signal.add;
+            added[nth] = if revived.insert(id.as_bytes()) {
+                (jobs.resubmit_in(tx, op, ty, id, Some(*due_ms), None)).await?
+            } else {
+                let one = std::slice::from_ref(signal);
+                jobs.signal_many_once_in(tx, op, ty, one).await?[0]
+            };
+        }
+        Ok(added)
     }
 
     /// A job that may be added. It is checked, and gets an id unless it has one.
@@ -204,28 +230,90 @@ impl Queue {
         Ok((text, Ready { add, on_exists }))
     }
 
-    /// Refuses jobs of a type that has too many.
-    async fn make_room(&self, ty: &Type, more: u64) -> Result<()> {
+    /// Refuses jobs of a type that has too many. What adds no pending job is not refused, such as a repeated request.
+    async fn make_room(&self, ty: &Type, op: &Op, ready: &[Ready]) -> Result<()> {
         let Some(max) = ty.settings.max_pending else {
             return Ok(());
         };
+        let more = ready.len() as u64;
         for is_recent in [true, false] {
-            let known = self.pending().get(&ty.name);
-            let known = known.filter(|(at, _)| is_recent && at.elapsed() < COUNTED);
-            let pending = if let Some((_, pending)) = known {
-                pending
-            } else {
-                let counts = self.jobs().counts(&ty.ty).await?;
-                self.pending().set(&ty.name, counts.pending);
-                counts.pending
-            };
-            if pending + more <= max {
-                self.pending().add(&ty.name, more);
+            let fits = self.pending(ty, is_recent).await? + more <= max;
+            if fits {
+                self.counted().add(&ty.name, more);
                 return Ok(());
             }
         }
+        let more = self.would_add(ty, op, ready).await?;
         let name = ty.name.clone();
-        Err(Error::Full { name, max })
+        if more > max {
+            return Err(Error::TooLarge(format!(
+                "the request adds {more} jobs, and `max_pending` of the job type `{name}` is {max}; send fewer jobs per request"
+            )));
+        }
+        if more > 0 && self.pending(ty, true).await? + more > max {
+            return Err(Error::Full { name, max });
+        }
+        self.counted().add(&ty.name, more);
+        Ok(())
+    }
+
+    /// How many jobs of a type are pending, as counted just now or recently.
+    async fn pending(&self, ty: &Type, is_recent: bool) -> Result<u64> {
+        let known = self.counted().get(&ty.name);
+        let known = known.filter(|(at, _)| is_recent && at.elapsed() < COUNTED);
+        if let Some((_, pending)) = known {
+            return Ok(pending);
+        }
+        let pending = self.jobs().counts(&ty.ty).await?.pending;
+        self.counted().set(&ty.name, pending);
+        Ok(pending)
+    }
+
+    /// How many pending jobs there would be more: adds the jobs in transactions that are not committed.
+    async fn would_add(&self, ty: &Type, op: &Op, ready: &[Ready]) -> Result<u64> {
+        let mut more = 0;
+        for (op, batch) in &batches(op, ready) {
+            let tried = (self.jobs().store())
+                .transact("try_add", |tx| async move {
+                    let more = self.add_in(&tx, op, ty, batch).await?;
+                    Err::<(), _>(Tried::More(more))
+                })
+                .await;
+            match tried {
+                Ok(()) => {}
+                Err(Tried::More(some)) => more += some,
+                Err(Tried::Failed(error)) => return Err(error),
+            }
+        }
+        Ok(more)
+    }
+}
+
+/// Why a transaction that only tries is not committed.
+#[derive(Debug)]
+enum Tried {
+    More(u64),
+    Failed(Error),
+}
+
+impl From<Error> for Tried {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<store::Error> for Tried {
+    fn from(error: store::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl AsStoreError for Tried {
+    fn as_store_error(&self) -> Option<&store::Error> {
+        match self {
+            Self::More(_) => None,
+            Self::Failed(error) => error.as_store_error(),
+        }
     }
 }
 
@@ -247,6 +335,19 @@ impl Pending {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<TypeName, (Instant, u64)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The jobs of each transaction, with its operation.
+fn batches<'a>(op: &Op, ready: &'a [Ready]) -> Vec<(Op, &'a [Ready])> {
+    let (mut batches, mut rest) = (Vec::new(), ready);
+    while !rest.is_empty() {
+        let (batch, later) = rest.split_at(fitting(rest));
+        let done = (ready.len() - rest.len()) as u128;
+        let bits = op.bits.wrapping_add(done);
+        batches.push((Op { bits, ..*op }, batch));
+        rest = later;
+    }
+    batches
 }
 
 /// How many of these jobs fit into one transaction.

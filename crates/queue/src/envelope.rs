@@ -4,6 +4,7 @@
 //! data, which `sealed.rs` opens.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use jobs::REASON_BYTES_MAX;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;
 
@@ -39,14 +40,16 @@ impl Raw {
         self.0.len()
     }
 
-    /// As text for people: a string, the `message` of an object, or the JSON itself.
-    pub(crate) fn summary(&self) -> String {
+    /// As text for people: a string, the `message` of an object, or the JSON itself; as much of it as a history keeps.
+    pub fn summary(&self) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.0).unwrap_or_default();
         let text = json.as_str().or_else(|| json.get("message")?.as_str());
-        text.map_or_else(
+        let mut text = text.map_or_else(
             || String::from_utf8_lossy(&self.0).into_owned(),
             str::to_owned,
-        )
+        );
+        text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
+        text
     }
 }
 
@@ -174,5 +177,12 @@ mod tests {
         ] {
             assert_eq!(raw(error).summary(), summary);
         }
+        let long = serde_json::to_string(&format!("x{}", "\u{e9}".repeat(200))).unwrap();
+        let long = Raw(Bytes::from(long)).summary();
+        assert_eq!(
+            long.len(),
+            REASON_BYTES_MAX - 1,
+            "a character is not cut in two"
+        );
     }
 }

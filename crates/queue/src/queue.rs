@@ -69,7 +69,7 @@ impl Queue {
         &self.0.known
     }
 
-    pub(crate) fn pending(&self) -> &Pending {
+    pub(crate) fn counted(&self) -> &Pending {
         &self.0.pending
     }
 

@@ -94,6 +94,8 @@ pub(crate) enum Event {
         due_ms: i64,
         /// How to create the job if it does not exist: operation, data and settings. With `None` it stays absent.
         create: Option<(u64, Bytes, Create)>,
+        /// The operation, if the job is to remember it. Without one a repeated signal is a new signal.
+        once: Option<u64>,
     },
     Remove,
     Accept {
@@ -337,7 +339,11 @@ pub(crate) fn step(old: Option<&Header>, event: Event, cx: &Context) -> Result<S
             same,
             create,
         } => creator::ask(old, op, due_ms, data, same, create, cx),
-        Event::Signal { due_ms, create } => Ok(signal::signal(old, due_ms, create, cx)),
+        Event::Signal {
+            due_ms,
+            create,
+            once,
+        } => Ok(signal::signal(old, due_ms, create, once, cx)),
         Event::Remove => {
             let old = old.ok_or(Error::NotFound)?;
             Ok(Step {

@@ -48,7 +48,7 @@ impl Jobs {
     /// signal neither shortens the back-off of a job whose last run failed, nor revives a [dead](crate::State::Dead) one.
     ///
     /// Unlike [`add`](Self::add), a signal leaves no id to recognise it by. If the outcome of a commit is unknown and the
-    /// job has run before the retry, it runs once more.
+    /// job has run before the retry, it runs once more. [`signal_many_once_in`](Self::signal_many_once_in) leaves one.
     pub async fn signal(&self, ty: &JobType, signal: Signal) -> Result<Added> {
         Ok(self.signal_many(ty, &[signal]).await?[0])
     }
@@ -77,6 +77,29 @@ impl Jobs {
         ty: &JobType,
         signals: &[Signal],
     ) -> Result<Vec<Added>> {
+        self.send_in(tx, op, ty, signals, false).await
+    }
+
+    /// [`Self::signal_many_in`] for a caller that may repeat the operation after its transaction: jobs remember it as they
+    /// remember adds. A signal that changes nothing is not remembered.
+    pub async fn signal_many_once_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        signals: &[Signal],
+    ) -> Result<Vec<Added>> {
+        self.send_in(tx, op, ty, signals, true).await
+    }
+
+    async fn send_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        ty: &JobType,
+        signals: &[Signal],
+        once: bool,
+    ) -> Result<Vec<Added>> {
         for signal in signals {
             check_data(Some(&signal.add.data))?;
         }
@@ -89,6 +112,7 @@ impl Jobs {
             let event = Event::Signal {
                 due_ms: add.due_ms,
                 create: create.then(|| (op.id(nth), add.data.clone(), add.create(&config))),
+                once: once.then(|| op.id(nth)),
             };
             added.push(effects.run(ty, &add.id, header, event)?.into());
         }

@@ -61,6 +61,8 @@ pub use handle::AcceptorHandle;
 
 /// Maximum runs that one transaction ends.
 const ENDED_MAX: usize = 250;
+/// Bytes of data that one transaction ends runs with.
+const ENDED_BYTES_MAX: usize = 1_000_000;
 /// Requests queued before a caller has to wait.
 const REQUESTS: usize = 1_024;
 /// Pauses before the claims that precede sleeping.
@@ -337,7 +339,12 @@ impl Acceptor {
     }
 
     fn take_ended(&mut self) -> Vec<Ended> {
-        let count = self.ended.len().min(ENDED_MAX);
+        let mut bytes = 0;
+        let fits = |ended: &&Ended| {
+            bytes += ended.finish.data.as_ref().map_or(0, bytes::Bytes::len);
+            bytes <= ENDED_BYTES_MAX
+        };
+        let count = self.ended.iter().take(ENDED_MAX).take_while(fits).count();
         self.ended.drain(..count).collect()
     }
 

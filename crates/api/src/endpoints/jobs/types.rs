@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use http::{HeaderName, Method, StatusCode};
 use jobs::State;
-use queue::{IDS_MAX, NewJob, Numbers, Settings, Type, TypeName};
+use queue::{IDS_MAX, NewJob, Numbers, Raw, Settings, Type, TypeName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -194,7 +194,7 @@ fn shown(ty: &Type, numbers: Numbers) -> Value {
 #[serde(deny_unknown_fields)]
 struct RetryBody {
     state: String,
-    error: Option<String>,
+    error: Option<Raw>,
 }
 
 pub(super) async fn retry(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
@@ -205,7 +205,8 @@ pub(super) async fn retry(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
             "`state` must be dead: other jobs are not retried",
         ));
     }
-    let retried = call.shared.queue.retry_all(ty, body.error).await?;
+    let error = body.error.as_ref().map(Raw::summary);
+    let retried = call.shared.queue.retry_all(ty, error).await?;
     if retried.goes_on {
         let told = json!({"ok": true, "count": retried.count, "running": true});
         return Ok(reply::json(StatusCode::ACCEPTED, &told));

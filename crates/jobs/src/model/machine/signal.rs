@@ -13,6 +13,7 @@ pub(super) fn signal(
     old: Option<&Header>,
     due_ms: i64,
     create: Option<(u64, Bytes, Create)>,
+    once: Option<u64>,
     cx: &Context,
 ) -> Step {
     let due_ms = due_ms.max(0);
@@ -24,6 +25,9 @@ pub(super) fn signal(
         new.ask(cx);
         return Step::put(new, Reply::Created);
     };
+    if once.is_some_and(|op| old.ops.contains(&op)) {
+        return Step::nothing(Reply::Repeated);
+    }
     let later = cx.planted.is(Bug::SignalMergeLost);
     let earliest = |before: i64| if later { due_ms } else { before.min(due_ms) };
     let mut new = old.clone();
@@ -52,8 +56,12 @@ pub(super) fn signal(
         new.be_pending(due_ms, cx);
     }
     if new == *old {
-        Step::nothing(Reply::Unchanged)
-    } else if new.place == old.place && new.due_ms == old.due_ms {
+        return Step::nothing(Reply::Unchanged);
+    }
+    if let Some(op) = once {
+        new.remember(op);
+    }
+    if new.place == old.place && new.due_ms == old.due_ms {
         Step::put(new, reply)
     } else {
         Step::tell(new, reply)

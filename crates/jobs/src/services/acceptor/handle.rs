@@ -9,8 +9,8 @@ use crate::model::header::check_data;
 use crate::operations::work::CLAIM_JOBS_MAX;
 use crate::{Accepted, Error, Finish, Held, Holder, Job, Jobs, Result};
 
-/// A run that ends with more data than this gets its own transaction.
-const SHARED_DATA_BYTES_MAX: usize = 4_096;
+/// A run that ends with more data than this gets its own transaction: it would delay the other runs that end with it.
+const SHARED_DATA_BYTES_MAX: usize = 65_536;
 /// Longer waits are cut to this: on some platforms `Instant` cannot represent a time much further away.
 const WAIT_MAX: Duration = Duration::from_hours(365 * 24);
 
