@@ -43,8 +43,10 @@ pub(crate) struct Call {
     pub(crate) proven: Proven,
     /// Read only through `&mut Call`; the lock makes `Call` `Sync`.
     body: Mutex<Option<Body>>,
-    /// Memory permits for the body, kept until the request ends.
+    /// Memory permits for the body, kept until the request ends or waits.
     body_memory: Option<OwnedSemaphorePermit>,
+    /// The permit for the request, unless it needs none.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Call {
@@ -70,7 +72,17 @@ impl Call {
             proven,
             body: Mutex::new(Some(body)),
             body_memory: None,
+            permit: None,
         }
+    }
+
+    /// Frees what a request that waits for long does not need. The headers share the buffer that the connection was read
+    /// into.
+    pub(crate) fn slim(&mut self) {
+        self.headers = HeaderMap::new();
+        self.body = Mutex::new(None);
+        self.body_memory = None;
+        self.query = Query::default();
     }
 
     pub(crate) fn caller(&self) -> &Identity {

@@ -93,15 +93,18 @@ pub async fn serve(
         let (tls, answer, stop) = (tls.clone(), answer.clone(), stop.clone());
         tracker.spawn(async move {
             let _ = stream.set_nodelay(true);
+            // Boxed, so that a plain connection costs nothing of a TLS one, and an open one nothing of its beginning.
             let Some(tls) = tls else {
-                return converse(stream, from, options, answer, stop, slot).await;
+                return Box::pin(converse(stream, from, options, answer, stop, slot)).await;
             };
             let shaken = tokio::select! {
                 shaken = timeout(HANDSHAKE, tls.accept(stream)) => shaken,
                 () = slot.evicted.cancelled() => return,
             };
             match shaken {
-                Ok(Ok(stream)) => converse(stream, from, options, answer, stop, slot).await,
+                Ok(Ok(stream)) => {
+                    Box::pin(converse(stream, from, options, answer, stop, slot)).await;
+                }
                 Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS handshake"),
                 Err(_) => tracing::debug!(%from, "the TLS handshake took too long"),
             }

@@ -151,6 +151,7 @@ impl Default for Cors {
                 "accept",
                 "authorization",
                 "content-type",
+                "idempotency-key",
                 "if-match",
                 "if-none-match",
                 "origin",

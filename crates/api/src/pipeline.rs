@@ -31,6 +31,8 @@ use crate::state::Shared;
 use crate::upstream::{self, Untouched, Upstream};
 use crate::{Error, access, metrics, pace};
 
+pub(crate) use permits::exchange_to_wait;
+
 /// Supported methods.
 const METHODS: &str = "DELETE,GET,HEAD,OPTIONS,POST,PUT";
 /// Maximum length of a path with its query.
@@ -122,10 +124,19 @@ async fn respond(
         _ => Box::pin(session::prove(shared, &parts.headers, client)).await?,
     };
     user.clone_from(&proven.identity.name);
-    let (cookie, set_cookies) = (proven.cookie.clone(), proven.set_cookies.clone());
-    let mut call = Call::new(Arc::clone(shared), client, route, proven, parts, body);
+    let call = Call::new(Arc::clone(shared), client, route, proven, parts, body);
+    Box::pin(authenticated(Box::new(call))).await
+}
+
+/// The rest of the way. It has a future of its own, since the one before is large, and requests that wait are many.
+async fn authenticated(mut call: Box<Call>) -> Result<Reply, Error> {
     forgery::check(&call)?;
-    let permit = permits::acquire(&call).await?;
+    call.permit = permits::acquire(&call).await?;
+    let proven = &mut call.proven;
+    let (cookie, set_cookies) = (
+        proven.cookie.take(),
+        std::mem::take(&mut proven.set_cookies),
+    );
     let mut reply = match within(&mut call).await {
         Ok(reply) => reply,
         Err(error) => error.into_response(),
@@ -138,7 +149,7 @@ async fn respond(
             reply.headers_mut().append(SET_COOKIE, cookie);
         }
     }
-    Ok(permits::hold(permit, reply))
+    Ok(permits::hold(call.permit.take(), reply))
 }
 
 /// Responds to requests that have no path: `OPTIONS *` and `CONNECT`.

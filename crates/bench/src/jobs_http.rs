@@ -17,6 +17,8 @@ use crate::client::{Client, Connection};
 use crate::service::{Node, Place};
 use crate::store::Figure;
 
+/// The allocator returns pages that have been free for 10 s.
+const DECAY: Duration = Duration::from_secs(15);
 /// Jobs of a request in the case `batched`.
 const BATCH: usize = 100;
 
@@ -172,6 +174,12 @@ impl<'a> Run<'a> {
         let process = self.node.process();
         let memory = process.and_then(crate::process::Processes::private_mb);
         memory.context("the system does not report the memory of the frontend")
+    }
+
+    /// Waits until the frontend is idle, and has returned the memory that it does not use.
+    async fn rest(&self) {
+        self.settle().await;
+        tokio::time::sleep(DECAY).await;
     }
 
     async fn settle(&self) {

@@ -12,7 +12,7 @@ use crate::options::Cors;
 use crate::reply::{Reply, set};
 
 /// Headers that scripts may read in addition to the default ones.
-const EXPOSED: &str = "content-type, accept-ranges, etag, location, server, x-couch-request-id, \
+const EXPOSED: &str = "content-type, accept-ranges, etag, location, retry-after, server, x-couch-request-id, \
                        x-couch-replication-job, x-couchdb-body-time";
 
 /// Whether scripts of this origin may read responses.

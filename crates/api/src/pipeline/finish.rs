@@ -28,11 +28,16 @@ impl Seen {
     pub(super) fn of(parts: &Parts, client: Client, id: String) -> Self {
         Self {
             method: parts.method.clone(),
-            origin: parts.headers.get(http::header::ORIGIN).cloned(),
+            // A copy: a clone would keep the buffer that the connection was read into.
+            origin: parts.headers.get(http::header::ORIGIN).and_then(copied),
             client,
             id,
         }
     }
+}
+
+fn copied(value: &HeaderValue) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(value.as_bytes()).ok()
 }
 
 /// The request id from the client or a proxy if it is well-formed, otherwise a new one.

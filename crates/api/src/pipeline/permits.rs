@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::auth::authenticator::Method;
 use crate::call::Call;
 use crate::reply::Reply;
-use crate::route::{DbPart, Route};
+use crate::route::{DbPart, QueueRoute, Route, TypePart};
 use crate::state::Shared;
 use crate::{Error, metrics};
 
@@ -41,6 +41,17 @@ pub(super) async fn acquire(call: &Call) -> Result<Option<OwnedSemaphorePermit>,
     }
 }
 
+/// Exchanges the permit of a request that is going to wait. False if too many requests wait already.
+pub(crate) fn exchange_to_wait(call: &mut Call) -> bool {
+    match Arc::clone(&call.shared.waiting).try_acquire_owned() {
+        Ok(permit) => {
+            call.permit = Some(permit);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
 /// Acquires a permit for a request that waits.
 pub(super) fn acquire_to_wait(shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
     let permit = Arc::clone(&shared.waiting).try_acquire_owned();
@@ -55,6 +66,8 @@ fn refused() -> Error {
 fn waits(call: &Call) -> bool {
     match call.route {
         Route::Replicate | Route::RemoteStart => true,
+        // Few of them wait, and runs must be able to end however many claims wait.
+        Route::Queue(QueueRoute::Part(_, TypePart::Finish)) => false,
         Route::Queue(ref route) => route.waits(),
         Route::DbPart(_, DbPart::Changes) => {
             (call.query.get("feed")).is_some_and(|feed| feed != "normal")

@@ -74,7 +74,7 @@ impl QueueRoute {
         }
     }
 
-    /// Whether a request may wait for jobs.
+    /// Whether a request has a time limit of its own, because it may wait for jobs.
     pub(crate) fn waits(&self) -> bool {
         matches!(
             self,

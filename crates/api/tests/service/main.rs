@@ -15,6 +15,7 @@ mod flood;
 mod forgery;
 mod fuzz;
 mod job_types;
+mod job_requests;
 mod jobs;
 mod limits;
 mod listing;

@@ -7,7 +7,7 @@ use crate::fixture::{Fixture, Setting, User};
 use crate::jobs::{TABLE, claim, finish, fixture};
 
 /// A token with these rights; its text, and a client that sends it.
-async fn token<'a>(fixture: &'a Fixture, name: &str, new: Value) -> (String, User<'a>) {
+pub(crate) async fn token<'a>(fixture: &'a Fixture, name: &str, new: Value) -> (String, User<'a>) {
     let mut body = json!({"name": name});
     for (member, value) in new.as_object().unwrap() {
         body[member] = value.clone();

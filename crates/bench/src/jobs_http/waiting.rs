@@ -31,8 +31,10 @@ pub(super) async fn waiting(run: &Run<'_>) -> anyhow::Result<()> {
     };
     let claims_path = format!("{path}/_claim");
     adder.post(&claims_path, claim(0, 0)).await?;
+    run.rest().await;
     let before = run.private_mb()?;
     let connections = run.connections(count).await?;
+    run.rest().await;
     let connected = run.private_mb()?;
     let waits = connections.into_iter().enumerate();
     let mut waits: FuturesUnordered<_> = waits
@@ -41,7 +43,7 @@ pub(super) async fn waiting(run: &Run<'_>) -> anyhow::Result<()> {
             async move { connection.post_for::<Claimed>(path, body).await }
         })
         .collect();
-    let settled = run.settle();
+    let settled = run.rest();
     tokio::pin!(settled);
     let begun = Instant::now();
     tokio::select! {

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use super::claimed::{self, Job};
 use super::{body, time};
-use crate::Error;
 use crate::call::Call;
 use crate::reply::{self, Reply};
+use crate::{Error, pipeline};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,6 +78,7 @@ pub(super) async fn claim(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     call.allow("POST")?;
     let body: ClaimBody = body(call).await?;
     let claim = claim_of(&body.worker, body.count, body.wait_sec)?;
+    call.slim();
     let claiming = call.shared.queue.claim(ty, &claim);
     let claimed = waiting(call, body.wait_sec, claiming).await?;
     let told = ClaimReply {
@@ -107,18 +108,30 @@ pub(super) async fn finish(call: &mut Call, ty: &Type) -> Result<Reply, Error> {
     call.allow("POST")?;
     let body: FinishBody = body(call).await?;
     check_count(body.jobs.len())?;
+    let mut wait = body.wait_sec;
     let claim = match (body.claim, &body.worker) {
         (None | Some(0), _) => None,
-        (Some(count), Some(worker)) => Some(claim_of(worker, count, body.wait_sec)?),
+        (Some(count), Some(worker)) => {
+            // Also refuses a wait that is too long.
+            let claim = claim_of(worker, count, wait)?;
+            if wait.ms() == 0 || pipeline::exchange_to_wait(call) {
+                Some(claim)
+            } else {
+                // Too many claims wait: the runs end, and the worker gets what is due now.
+                wait = Seconds::new(0);
+                Some(claim_of(worker, count, wait)?)
+            }
+        }
         (Some(_), None) => {
             return Err(Error::bad_request(
                 "`claim` needs `worker`, the name of the worker",
             ));
         }
     };
+    call.slim();
     let ids: Vec<String> = body.jobs.iter().map(|ended| ended.id.clone()).collect();
     let ended = (call.shared.queue).finish(ty, body.jobs, claim.as_ref());
-    let (statuses, claimed) = waiting(call, body.wait_sec, ended).await?;
+    let (statuses, claimed) = waiting(call, wait, ended).await?;
     let told = FinishReply {
         results: (ids.iter().zip(statuses))
             .map(|(id, status)| FinishRow { id, status })
