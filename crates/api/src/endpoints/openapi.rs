@@ -207,21 +207,21 @@ fn operation(path: &str, method: &str, summary: &str, query: &str) -> Value {
         };
         json!({"name": name, "in": "query", "required": false, "schema": schemas::parameter(schema)})
     });
-    let parameters: Vec<_> = in_path.chain(in_query).collect();
+    let in_headers = schemas::headers(path, method);
+    let parameters: Vec<_> = in_path.chain(in_query).chain(in_headers).collect();
     let access = access(path, method);
     let error = json!({
         "description": "An error in CouchDB's form",
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+        "content": {"application/json": {"schema": schemas::error()}},
     });
+    let mut responses = schemas::answers(path, method);
+    responses.insert("4XX".to_owned(), error.clone());
+    responses.insert("503".to_owned(), error);
     let mut operation = json!({
         "summary": summary,
         "description": format!("Access: {}.", access_text(access)),
         "parameters": parameters,
-        "responses": {
-            "2XX": {"description": "Done", "content": {"application/json": {"schema": {}}}},
-            "4XX": error,
-            "503": error,
-        },
+        "responses": responses,
     });
     if !matches!(access, Access::Public | Access::Everyone) {
         let mut security = vec!["basic", "cookie", "jwt"];

@@ -1,8 +1,9 @@
-//! Schemas of parameters and request bodies.
+//! Schemas of parameters, bodies and responses.
 
+mod answers;
 mod jobs;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub(super) fn parameter(name: &str) -> Value {
     match name {
@@ -50,7 +51,25 @@ const REPLICATOR: &str = "^([a-z][a-z0-9_$()+-]*/)?_replicator$";
 const RULES: &str = "^(spiegel|([a-z][a-z0-9_$()+-]*/)?_rules)$";
 const DATABASE: &str = "^(_users|spiegel|([a-z][a-z0-9_$()+-]*/)?(_replicator|_rules))$";
 
-const OF_JOBS: [&str; 3] = ["/_jobs/", "/_schedules/", "/_tokens"];
+const OF_JOBS: [&str; 3] = ["/_jobs", "/_schedules", "/_tokens"];
+
+pub(super) fn error() -> Value {
+    json!({"$ref": "#/components/schemas/Error"})
+}
+
+/// Responses that are not errors, and special errors, by status.
+pub(super) fn answers(path: &str, method: &str) -> Map<String, Value> {
+    if OF_JOBS.iter().any(|of| path.starts_with(of)) {
+        return answers::answers(path, method);
+    }
+    let done = json!({"description": "Done", "content": {"application/json": {"schema": {}}}});
+    Map::from_iter([("2XX".to_owned(), done)])
+}
+
+/// Parameters in headers.
+pub(super) fn headers(path: &str, method: &str) -> Vec<Value> {
+    answers::headers(path, method)
+}
 
 pub(super) fn body(path: &str, method: &str) -> Value {
     if OF_JOBS.iter().any(|of| path.starts_with(of)) {

@@ -40,30 +40,31 @@ pub(super) fn body(path: &str, method: &str) -> Value {
                 "outcome": {"enum": ["done", "failed", "again"]}, "result": {}, "error": {}, "delay_sec": seconds(),
                 "retry": {"type": "boolean"},
             });
-            let claim = json!({"claim": count(), "worker": worker(), "wait_sec": wait()});
+            let count = json!({"type": "integer", "minimum": 0, "maximum": 500});
+            let claim = json!({"claim": count, "worker": worker(), "wait_sec": wait()});
             held(&run, &claim, &["outcome"])
         }
         "_retry" if !path.contains("{id}") => {
-            let fields = json!({"state": {"enum": ["dead"]}, "error": {"type": "string"}});
+            let fields = json!({"state": {"enum": ["dead"]}, "error": {}});
             closed(&fields, &["state"])
         }
         _ => json!({}),
     }
 }
 
-const TYPE: &str = "^[a-z][a-z0-9_-]{0,59}$";
+pub(super) const TYPE: &str = "^[a-z][a-z0-9_-]{0,59}$";
 
-fn job() -> Value {
-    let text = || json!({"type": "string", "minLength": 1});
+pub(super) fn job() -> Value {
+    let text = || json!({"type": "string", "minLength": 1, "maxLength": 256});
     let fields = json!({
-        "id": {"type": "string", "pattern": "^[^_]", "maxLength": 64}, "data": {}, "delay_sec": seconds(),
+        "id": {"type": "string", "pattern": "^[^_]", "maxLength": 256}, "data": {}, "delay_sec": seconds(),
         "due": {"type": "string", "format": "date-time"}, "class": {"enum": ["urgent", "normal", "bulk"]},
         "tenant": text(), "key": text(), "on_exists": {"enum": ["replace", "keep", "earliest"]},
     });
     closed(&fields, &["data"])
 }
 
-fn settings() -> Value {
+pub(super) fn settings() -> Value {
     let names = || json!({"type": "array", "items": {"type": "string"}});
     let whole = || json!({"type": "integer", "minimum": 0, "maximum": 10_000});
     let retry = json!({
@@ -81,6 +82,10 @@ fn settings() -> Value {
         "retention_sec": {"type": ["number", "null"], "minimum": 0, "maximum": 1e9},
         "retry": closed(&retry, &[]),
         "limits": {"type": "object", "additionalProperties": {"anyOf": [whole(), rate]}},
+        "shares": {
+            "type": ["object", "null"],
+            "additionalProperties": {"type": "integer", "minimum": 1, "maximum": 1_000},
+        },
         "roles": closed(&roles, &[]),
         "max_pending": {"type": ["integer", "null"], "minimum": 1},
         "max_data_bytes": {"type": "integer", "minimum": 1, "maximum": queue::DATA_BYTES_MAX},
@@ -101,18 +106,18 @@ fn held(of_job: &Value, beside: &Value, required: &[&str]) -> Value {
     closed(&body, &["jobs"])
 }
 
-fn merge(into: &mut Value, from: &Value) {
+pub(super) fn merge(into: &mut Value, from: &Value) {
     for (name, value) in from.as_object().into_iter().flatten() {
         into[name] = value.clone();
     }
 }
 
-fn closed(fields: &Value, required: &[&str]) -> Value {
+pub(super) fn closed(fields: &Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": fields, "required": required, "additionalProperties": false})
 }
 
 fn worker() -> Value {
-    json!({"type": "string", "minLength": 1, "maxLength": 32})
+    json!({"type": "string", "minLength": 1, "maxLength": jobs::HOLDER_BYTES_MAX})
 }
 
 fn count() -> Value {
