@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use docstore::InstanceId;
-use jobs::{Class, JobId, JobInfo, Op, Signal, State};
-use store::Transaction;
+use futures::future::try_join_all;
+use jobs::{Add, Class, JobId, JobInfo, Op, Outcome, RETURNED, Signal, State};
+use store::{AsStoreError as _, Call, Transaction};
 use tokio::time::sleep;
 
 use super::control::is_paused;
@@ -16,8 +17,12 @@ use crate::keys;
 use crate::remote::delayed_ms;
 use crate::service::Replications;
 
-/// Jobs per page of a listing.
+/// Jobs per page of a listing, and at most per transaction.
 const PAGE: usize = 100;
+/// Bytes of their data per transaction.
+const BYTES_MAX: usize = 1_000_000;
+/// After so many conflicts, a transaction is tried with fewer jobs.
+const CONFLICTS_MAX: u32 = 3;
 /// Between two looks at a job whose end is awaited.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
@@ -25,8 +30,18 @@ const LOOK_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub job: JobId,
+    /// When the job was created: the next one of its id counts its runs anew.
+    created_ms: i64,
     /// The number of its run that has everything that was there before.
     run: u32,
+}
+
+/// What lets a job run.
+enum Start {
+    /// It waits for its next try.
+    Nothing,
+    Signal(Signal),
+    Revive(Add),
 }
 
 /// How runs ended that were waited for.
@@ -50,21 +65,78 @@ impl Replications {
         let (jobs, mut cursor, mut asked) = (&self.0.jobs, None, Vec::new());
         loop {
             let page = jobs.list(&self.0.ty, &query, cursor.as_ref(), PAGE).await?;
-            for listed in &page.jobs {
-                let data = JobData::decode(listed.data.as_deref().unwrap_or_default())?;
-                if !data.is_of(instance, doc_id) || !data.admitted(&admits) {
-                    continue;
+            let mut found = Vec::new();
+            for listed in page.jobs {
+                let bytes = listed.data.unwrap_or_default();
+                let data = JobData::decode(&bytes)?;
+                if data.is_of(instance, doc_id) && data.admitted(&admits) {
+                    found.push((listed.info.id, bytes.len()));
                 }
-                let (op, id) = (jobs.op(), &listed.info.id);
-                let start = |tx: Transaction| async move { self.ask_in(&tx, &op, id, now).await };
-                asked.extend(jobs.store().transact("start_remote", start).await?);
             }
+            asked.extend(self.start_all(&found, now).await?);
             cursor = page.cursor;
             if cursor.is_none() {
                 self.0.kept.outdate();
                 return Ok(asked);
             }
         }
+    }
+
+    /// Asks for runs of jobs, given with the size of their data, in few transactions.
+    async fn start_all(
+        &self,
+        mut rest: &[(JobId, usize)],
+        now: bool,
+    ) -> Result<Vec<Asked>, ServiceError> {
+        let jobs = &self.0.jobs;
+        let (mut asked, mut max) = (Vec::new(), PAGE);
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(fitting(rest, max));
+            let op = jobs.op();
+            let start =
+                |tx: Transaction| async move { self.start_batch_in(&tx, &op, batch, now).await };
+            let call = Call::new("start_remote");
+            let call = if batch.len() > 1 {
+                call.contention_max(CONFLICTS_MAX)
+            } else {
+                call
+            };
+            match Box::pin(jobs.store().transact(call, start)).await {
+                Ok(started) => {
+                    asked.extend(started);
+                    rest = later;
+                }
+                // Runs change their jobs all the time. What an earlier try may have started is started once more.
+                Err(error) if batch.len() > 1 && is_crowded(&error) => max = batch.len() / 2,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(asked)
+    }
+
+    async fn start_batch_in(
+        &self,
+        tx: &Transaction,
+        op: &Op,
+        batch: &[(JobId, usize)],
+        now: bool,
+    ) -> Result<Vec<Asked>, ServiceError> {
+        // They wait for the store together: one after the other, they would not end in time on a slow one.
+        let starts = batch.iter().map(|(job, _)| self.ask_in(tx, op, job, now));
+        let (mut asked, mut signals, mut adds) = (Vec::new(), Vec::new(), Vec::new());
+        for (one, start) in try_join_all(starts).await?.into_iter().flatten() {
+            asked.push(one);
+            match start {
+                Start::Nothing => {}
+                Start::Signal(signal) => signals.push(signal),
+                Start::Revive(add) => adds.push(add),
+            }
+        }
+        let (jobs, ty) = (&self.0.jobs, &self.0.ty);
+        jobs.signal_many_in(tx, op, ty, &signals).await?;
+        let bits = op.bits.wrapping_add(1);
+        jobs.add_many_in(tx, &Op { bits, ..*op }, ty, &adds).await?;
+        Ok(asked)
     }
 
     /// `None` for one that is gone or paused.
@@ -74,12 +146,21 @@ impl Replications {
         op: &Op,
         job: &JobId,
         now: bool,
-    ) -> Result<Option<Asked>, ServiceError> {
+    ) -> Result<Option<(Asked, Start)>, ServiceError> {
         let Some((info, data)) = self.job_in(tx, job).await? else {
             return Ok(None);
         };
         if data.spec.is_none() || is_paused(&info, &data) {
             return Ok(None);
+        }
+        let asked = Asked {
+            job: job.clone(),
+            created_ms: info.created_ms,
+            run: info.attempts.saturating_add(1),
+        };
+        let retries = info.state == State::Pending && data.state == JobState::Crashing;
+        if retries && !now {
+            return Ok(Some((asked, Start::Nothing)));
         }
         let due_ms = if now {
             0
@@ -88,28 +169,23 @@ impl Replications {
             let trigger = wanted.ok().and_then(|wanted| wanted.options.trigger);
             delayed_ms(op, job, trigger.as_ref())
         };
-        let runs = info.state == State::Running;
-        let run = info.attempts.saturating_add(1 + u32::from(runs));
-        if runs || (waits(&info, &data) && !(now && data.state == JobState::Crashing)) {
-            let signal = Signal::new(job.clone()).due_ms(due_ms);
-            let (jobs, ty) = (&self.0.jobs, &self.0.ty);
-            jobs.signal_many_in(tx, op, ty, &[signal]).await?;
+        let start = if info.state == State::Running || (waits(&info, &data) && !retries) {
+            Start::Signal(Signal::new(job.clone()).due_ms(due_ms))
         } else {
-            self.revive_in(tx, op, job, data, due_ms).await?;
-        }
-        let job = job.clone();
-        Ok(Some(Asked { job, run }))
+            Start::Revive(self.revived_in(tx, op, job, data, due_ms).await?)
+        };
+        Ok(Some((asked, start)))
     }
 
-    /// Lets a job run that sleeps, has ended or waits after a failure.
-    async fn revive_in(
+    /// Lets a job run that sleeps, has ended or waits after a failure, once it is added.
+    async fn revived_in(
         &self,
         tx: &Transaction,
         op: &Op,
         job: &JobId,
         mut data: JobData,
         due_ms: i64,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<Add, ServiceError> {
         let now = op.now_ms.div_euclid(1000);
         data.wake_in(tx, job);
         data.state = JobState::Pending;
@@ -119,8 +195,9 @@ impl Replications {
         if let Some(id) = &data.rep_id {
             tx.clear(&keys::duplicate(id, job));
         }
-        let add = self.job_of(job, &data).due_ms(due_ms);
-        self.put_in(tx, op, &data, add.class(Class::Bulk)).await
+        self.seals_job_in(tx, &data).await?;
+        tx.set(&keys::active(data.rep_id.as_deref(), job), b"");
+        Ok(self.job_of(job, &data).due_ms(due_ms).class(Class::Bulk))
     }
 
     /// A job that ran with many others is as any other from its next run on.
@@ -144,28 +221,68 @@ impl Replications {
         ended: &mut Ended,
     ) -> Result<(), ServiceError> {
         let (jobs, ty) = (&self.0.jobs, &self.0.ty);
-        while let Some(first) = asked.front() {
-            let found = jobs.get(ty, &first.job).await?;
-            let is_over =
-                |info: &JobInfo| info.state != State::Running && info.attempts >= first.run;
-            match found {
-                Some((info, _)) if !is_over(&info) => {
-                    sleep(LOOK_PAUSE).await;
-                    continue;
-                }
-                Some((_, data)) => match JobData::decode(&data)?.state {
-                    JobState::Crashing | JobState::Failed => ended.failed += 1,
-                    JobState::Pending | JobState::Running | JobState::Completed => {
-                        ended.completed += 1;
-                    }
-                },
+        while let Some(first) = asked.front_mut() {
+            let completed = match jobs.get(ty, &first.job).await? {
+                Some((info, data)) => first.ended(&info, &JobData::decode(&data)?),
                 // Its database or its remote is gone.
-                None => ended.completed += 1,
-            }
+                None => Some(true),
+            };
+            let Some(completed) = completed else {
+                sleep(LOOK_PAUSE).await;
+                continue;
+            };
+            ended.completed += u64::from(completed);
+            ended.failed += u64::from(!completed);
             asked.pop_front();
         }
         Ok(())
     }
+}
+
+impl Asked {
+    /// Whether its run has completed, if it has ended. One that was put back without having copied everything has not: the
+    /// next one does.
+    fn ended(&mut self, info: &JobInfo, data: &JobData) -> Option<bool> {
+        if info.created_ms != self.created_ms {
+            (self.created_ms, self.run) = (info.created_ms, 1);
+        }
+        if info.state == State::Running || info.attempts < self.run {
+            return None;
+        }
+        // The data is what it was before the run.
+        let is_old = (info.last.as_ref().and_then(|run| run.end.as_ref())).is_some_and(|end| {
+            end.outcome == Outcome::Stalled || end.reason.as_deref() == Some(RETURNED)
+        });
+        match data.state {
+            JobState::Failed => Some(false),
+            JobState::Crashing if !is_old => Some(false),
+            JobState::Completed if !is_old => Some(true),
+            _ if !is_old && data.asleep.is_some() => Some(true),
+            _ => {
+                self.run = info.attempts.saturating_add(1);
+                None
+            }
+        }
+    }
+}
+
+/// How many of these jobs one transaction may start.
+fn fitting(jobs: &[(JobId, usize)], max: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, size): &&(JobId, usize)| {
+        bytes += size;
+        bytes <= BYTES_MAX
+    };
+    jobs.iter().take(max).take_while(fits).count().max(1)
+}
+
+/// Whether fewer jobs at once may succeed.
+fn is_crowded(error: &ServiceError) -> bool {
+    use store::Error as Store;
+    matches!(
+        error.as_store_error(),
+        Some(Store::Conflict | Store::TooOld | Store::TooLarge { .. } | Store::MaybeCommitted)
+    )
 }
 
 /// Whether a pending job will run soon without being asked: it does not sleep, or its source has changed.
@@ -189,3 +306,6 @@ impl JobData {
         admits(database.unwrap_or_default(), target.unwrap_or_default())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Starting the replications of a remote, and waiting for their runs. Each test is the holder of its jobs.
+
+use std::time::Duration;
+
+use docstore::{Db, DocStore, InstanceId};
+use document::json::Json;
+use jobs::{Accepted, Clock, Entropy, Finish, Holder, JobInfo, Jobs, Maintenance, Outcome};
+use serde_json::json;
+use store::{Faults, Store};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::create::Ruled;
+use crate::data::{Asleep, Remote, Wake};
+use crate::service::Setup;
+use crate::wake::ASLEEP_MS;
+
+const DELAY_MS: i64 = 15_000;
+const RETRY_MS: i64 = 60_000;
+const REV: &str = "1-a";
+
+struct World {
+    replications: Replications,
+    db: Db,
+    holder: Holder,
+}
+
+impl World {
+    async fn new(store: &Store) -> Self {
+        let (clock, entropy) = (Clock::simulated(1_000_000), Entropy::seeded(1));
+        let jobs = Jobs::new(store.clone(), clock, entropy);
+        let docs = DocStore::new(store.clone(), docstore::Options::default());
+        let setup = Setup::default();
+        let replications = Replications::open(jobs, docs, setup).await.unwrap();
+        let db = replications.create_database("_replicator").await.unwrap();
+        let holder = Holder::new("node").unwrap();
+        Self {
+            replications,
+            db,
+            holder,
+        }
+    }
+
+    fn of(&self) -> (InstanceId, &'static str) {
+        (self.db.instance(), "eu")
+    }
+
+    /// The remote `eu` has these databases.
+    async fn ask(&self, databases: std::ops::Range<usize>) {
+        let ruled: Vec<_> = databases.map(|nth| self.ruled(nth)).collect();
+        for ruled in ruled.chunks(100) {
+            let all: Vec<_> = ruled.iter().collect();
+            let (replications, op, all) = (&self.replications, self.jobs().op(), &all);
+            let ask = |tx| async move { replications.rule_in(&tx, &op, all).await };
+            let asked = self.jobs().store().transact("rules", ask).await;
+            assert_eq!(asked.unwrap(), ruled.len());
+        }
+    }
+
+    fn ruled(&self, nth: usize) -> Ruled {
+        let body = json!({
+            "source": format!("http://s/app-{nth}"), "target": format!("http://t/app-{nth}"),
+            "trigger": {"delay_sec": 15, "random_delay_sec": 0},
+        });
+        Ruled {
+            db: "_replicator".to_owned(),
+            instance: self.db.instance(),
+            doc_id: "eu".to_owned(),
+            rev: REV.to_owned(),
+            database: Some(format!("app-{nth}")),
+            remote: Some(Remote {
+                name: "eu".to_owned(),
+                url: "t".to_owned(),
+                retry_ms: RETRY_MS.unsigned_abs(),
+                retries_max: 0,
+                copy_security: false,
+            }),
+            is_bulk: false,
+            body: Json::from(&body),
+        }
+    }
+
+    fn jobs(&self) -> &Jobs {
+        self.replications.jobs()
+    }
+
+    async fn start(&self, now: bool) -> VecDeque<Asked> {
+        let started = self.replications.start_remote(self.of(), |_, _| true, now);
+        started.await.unwrap().into()
+    }
+
+    async fn info(&self) -> JobInfo {
+        let (job, ty) = (self.ruled(0).job(), self.replications.job_type());
+        self.jobs().info(ty, &job).await.unwrap().unwrap()
+    }
+
+    /// The only job, when it is due.
+    async fn claim(&self) -> Accepted {
+        let ty = self.replications.job_type();
+        loop {
+            let claimed = self.jobs().accept(ty, &self.holder, 1).await.unwrap();
+            if let Some(accepted) = claimed.jobs.into_iter().next() {
+                return accepted;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Ends a run in this state, and lets it run again at a time.
+    async fn end(&self, accepted: &Accepted, state: JobState, due_ms: i64) {
+        let mut data = JobData::decode(&accepted.data).unwrap();
+        (data.state, data.asleep) = (state, None);
+        if due_ms == ASLEEP_MS {
+            data.asleep = Some(asleep());
+        }
+        let finish = Finish::again(due_ms).data(data.encode());
+        let _ = self.jobs().finish(&accepted.job, finish).await.unwrap();
+    }
+
+    /// How the runs have ended after a while, and how many have not.
+    async fn ended(&self, asked: &mut VecDeque<Asked>) -> (u64, u64, usize) {
+        let mut ended = Ended::default();
+        let waiting = self.replications.wait_for_runs(asked, &mut ended);
+        let _ = timeout(Duration::from_secs(2), waiting).await;
+        (ended.completed, ended.failed, asked.len())
+    }
+}
+
+fn asleep() -> Asleep {
+    Asleep {
+        watches: None,
+        polls: false,
+        seq: json!("1-a"),
+        wake: Wake {
+            seq: json!("1-a"),
+            delay_ms: DELAY_MS,
+            random_ms: 0,
+            not_before_ms: 0,
+        },
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_that_copied_nothing_have_not_completed() {
+    let store = Store::open("memory:").await.unwrap();
+    let world = World::new(&store).await;
+    world.ask(0..1).await;
+    let mut asked = world.start(true).await;
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    // Its node stops, or it gets the limits that it lacks.
+    let run = world.claim().await;
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    world.end(&run, JobState::Pending, 0).await;
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    // Its node gives it back.
+    let run = world.claim().await;
+    let returned = Finish::returned(0);
+    let _ = world.jobs().finish(&run.job, returned).await.unwrap();
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    let run = world.claim().await;
+    world.end(&run, JobState::Running, ASLEEP_MS).await;
+    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+
+    let mut asked = world.start(true).await;
+    let run = world.claim().await;
+    world.end(&run, JobState::Crashing, 2_000_000).await;
+    assert_eq!(world.ended(&mut asked).await, (0, 1, 0));
+}
+
+/// What its data says of an earlier run means nothing.
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_node_is_killed_has_not_ended() {
+    let store = Store::open("memory:").await.unwrap();
+    let world = World::new(&store).await;
+    world.ask(0..1).await;
+    let run = world.claim().await;
+    world.end(&run, JobState::Crashing, ASLEEP_MS - 1).await;
+    let mut asked = world.start(true).await;
+    let run = world.claim().await;
+    let mut data = JobData::decode(&run.data).unwrap();
+    (data.state, data.asleep) = (JobState::Running, Some(asleep()));
+    let copies = Some(data.encode().into());
+    let _ = world.jobs().update(&run.job, copies).await.unwrap();
+    let stop = CancellationToken::new();
+    let maintenance = Maintenance::new(world.jobs().clone(), jobs::Options::default());
+    let maintenance = maintenance.serve(world.replications.job_type().clone());
+    let maintenance = tokio::spawn(maintenance.run(stop.clone()));
+    while world.info().await.state == State::Running {
+        sleep(Duration::from_secs(1)).await;
+    }
+    let end = world.info().await.last.and_then(|last| last.end);
+    assert_eq!(end.map(|end| end.outcome), Some(Outcome::Stalled));
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    let run = world.claim().await;
+    world.end(&run, JobState::Running, ASLEEP_MS).await;
+    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+    stop.cancel();
+    maintenance.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_runs_is_waited_for_once_more() {
+    let store = Store::open("memory:").await.unwrap();
+    let world = World::new(&store).await;
+    world.ask(0..1).await;
+    let run = world.claim().await;
+    let mut asked = world.start(true).await;
+    world.end(&run, JobState::Running, ASLEEP_MS).await;
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    let run = world.claim().await;
+    world.end(&run, JobState::Running, ASLEEP_MS).await;
+    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+}
+
+/// An edit of the remote replaces its jobs, whose runs count from one.
+#[tokio::test(start_paused = true)]
+async fn the_job_of_an_edited_remote_is_waited_for() {
+    let store = Store::open("memory:").await.unwrap();
+    let world = World::new(&store).await;
+    world.ask(0..1).await;
+    for _ in 0..3 {
+        let run = world.claim().await;
+        world.end(&run, JobState::Running, 0).await;
+    }
+    let mut asked = world.start(true).await;
+    let edited = Ruled {
+        rev: "2-b".to_owned(),
+        ..world.ruled(0)
+    };
+    let (replications, op, edited) = (&world.replications, world.jobs().op(), &edited);
+    let ask = |tx| async move { replications.rule_in(&tx, &op, &[edited]).await };
+    let created = world.jobs().store().transact("rule", ask).await.unwrap();
+    assert_eq!(created, 1);
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    let run = world.claim().await;
+    world.end(&run, JobState::Running, ASLEEP_MS).await;
+    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+}
+
+/// Only `now` runs one that waits after a failure before its next try.
+#[tokio::test(start_paused = true)]
+async fn a_start_shortens_a_back_off_only_if_it_says_so() {
+    let store = Store::open("memory:").await.unwrap();
+    let world = World::new(&store).await;
+    world.ask(0..1).await;
+    let run = world.claim().await;
+    let due_ms = world.jobs().clock().now_ms() + RETRY_MS;
+    world.end(&run, JobState::Crashing, due_ms).await;
+    let mut asked = world.start(false).await;
+    assert_eq!(asked.len(), 1);
+    assert_eq!(world.info().await.due_ms, due_ms);
+    assert_eq!(world.ended(&mut asked).await, (0, 0, 1));
+    world.start(true).await;
+    assert_eq!(world.info().await.due_ms, 0);
+    let run = world.claim().await;
+    world.end(&run, JobState::Running, ASLEEP_MS).await;
+    assert_eq!(world.ended(&mut asked).await, (1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_are_started_in_few_transactions() {
+    let quiet = Store::open("memory:").await.unwrap();
+    World::new(&quiet).await.ask(0..250).await;
+    let faults = Faults {
+        conflict: 0.2,
+        unknown_applied: 0.2,
+        unknown_lost: 0.1,
+        ..Faults::default()
+    };
+    let (faulty, _) = quiet.with_faults(faults);
+    let world = World::new(&faulty).await;
+    let mut started = world.start(true).await;
+    let calls = world.jobs().store().stats()["start_remote"].calls;
+    assert!(calls <= 10, "{calls} transactions");
+    assert_eq!(started.len(), 250);
+    started.make_contiguous().sort_by(|a, b| a.job.cmp(&b.job));
+    assert!(started.iter().all(|asked| asked.run == 1));
+    let ty = world.replications.job_type();
+    let found = world.jobs().check(ty).await.unwrap();
+    assert!(found.problems.is_empty(), "{:?}", found.problems);
+}
