@@ -1,6 +1,7 @@
 //! All replications at one time, as rows in memory, and what is counted in them.
 
 pub(crate) mod cause;
+pub(crate) mod counted;
 pub(crate) mod rates;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 pub use cause::hint;
 
 use cause::Cause;
+use counted::Counts;
 use rates::Rates;
 
 use crate::data::JobData;
@@ -152,6 +154,8 @@ pub(crate) struct Kept {
     pub(crate) rates: Arc<tokio::sync::Mutex<Rates>>,
     /// How often something was changed here.
     pub(crate) version: AtomicU64,
+    /// The numbers of remotes.
+    pub(crate) counts: Counts,
 }
 
 impl Kept {
@@ -181,12 +185,17 @@ impl Kept {
     }
 
     pub(crate) fn is_fresh(&self, snapshot: &Snapshot) -> bool {
-        self.is_current(snapshot) && snapshot.made.elapsed() < AGE.max(snapshot.took * PAUSE)
+        self.is_current(snapshot) && lasts(snapshot.made, snapshot.took)
     }
 
     pub(crate) fn is_current(&self, snapshot: &Snapshot) -> bool {
         snapshot.version == self.version.load(Ordering::Relaxed)
     }
+}
+
+/// Whether what was read at that time, and took so long, is still good.
+fn lasts(made: Instant, took: Duration) -> bool {
+    made.elapsed() < AGE.max(took * PAUSE)
 }
 
 impl Snapshot {

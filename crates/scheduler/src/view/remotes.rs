@@ -1,16 +1,21 @@
-//! `GET /_remotes`: the replications of a remote, as they are in the store at this moment.
+//! `GET /_remotes`: the replications of a remote, as they are in the store at this moment, and their numbers.
+//!
+//! To count them, all are read. A frontend answers from that for a second, or ten times as long as the reading took.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use docstore::InstanceId;
 use jobs::{Cursor, JobInfo, Listed, State};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::create::of_rule;
 use crate::data::{JobData, JobState, Origin, iso, job_text, remote_of};
 use crate::fault::ServiceError;
 use crate::limits;
 use crate::service::Replications;
+use crate::snapshot::counted::Counted;
 use crate::view::VISITS_MAX;
 
 /// Jobs per transaction.
@@ -83,8 +88,23 @@ impl Reason {
 }
 
 impl Replications {
-    /// The number of replications of a remote by state, and of those that wait by reason.
+    /// The number of replications of a remote by state, and of those that wait by reason, as they were a short time ago.
     pub async fn remote_counts(&self, of: RemoteId<'_>) -> Result<Value, ServiceError> {
+        let kept = &self.0.kept;
+        let slot = kept.counts.slot(&of);
+        // Locked by the caller that reads. Others wait for it.
+        let mut last = slot.lock().await;
+        let version = kept.version.load(Ordering::Relaxed);
+        if let Some(last) = last.as_ref().filter(|last| last.is_fresh(version)) {
+            return Ok(last.counts.clone());
+        }
+        let began = Instant::now();
+        let counts = self.count_remote(of).await?;
+        *last = Some(Counted::new(counts.clone(), version, began));
+        Ok(counts)
+    }
+
+    async fn count_remote(&self, of: RemoteId<'_>) -> Result<Value, ServiceError> {
         let (mut states, mut reasons) = (BTreeMap::new(), BTreeMap::new());
         let mut cursor = None;
         loop {

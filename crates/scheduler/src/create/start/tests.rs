@@ -5,7 +5,7 @@ use std::time::Duration;
 use docstore::{Db, DocStore, InstanceId};
 use document::json::Json;
 use jobs::{Accepted, Clock, Entropy, Finish, Holder, JobInfo, Jobs, Maintenance, Outcome};
-use serde_json::json;
+use serde_json::{Value, json};
 use store::{Faults, Store};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use super::*;
 use crate::create::Ruled;
 use crate::data::{Asleep, Remote, Wake};
 use crate::service::Setup;
+use crate::view::RemoteId;
 use crate::wake::ASLEEP_MS;
 
 const DELAY_MS: i64 = 15_000;
@@ -124,6 +125,16 @@ impl World {
         let waiting = self.replications.wait_for_runs(asked, &mut ended);
         let _ = timeout(Duration::from_secs(2), waiting).await;
         (ended.completed, ended.failed, asked.len())
+    }
+
+    async fn waiting(&self) -> Value {
+        let remote = RemoteId {
+            instance: self.db.instance(),
+            doc_id: "eu",
+            rev: REV,
+        };
+        let counts = self.replications.remote_counts(remote).await.unwrap();
+        counts["states"]["waiting"].clone()
     }
 }
 
@@ -279,4 +290,27 @@ async fn many_are_started_in_few_transactions() {
     let ty = world.replications.job_type();
     let found = world.jobs().check(ty).await.unwrap();
     assert!(found.problems.is_empty(), "{:?}", found.problems);
+}
+
+/// All who ask within a short time get the numbers of one reading, unless something was changed here.
+#[tokio::test(start_paused = true)]
+async fn the_numbers_of_a_remote_are_read_once_for_all() {
+    let store = Store::open("memory:").await.unwrap();
+    let (world, other) = (World::new(&store).await, World::new(&store).await);
+    world.ask(0..1).await;
+    let reads = || world.jobs().store().stats()["list"].calls;
+    assert_eq!(world.waiting().await, 1);
+    let before = reads();
+    other.ask(1..3).await;
+    let asked = tokio::join!(world.waiting(), world.waiting());
+    assert_eq!((asked.0, asked.1, reads()), (json!(1), json!(1), before));
+    tokio::time::advance(Duration::from_millis(1_001)).await;
+    let asked = tokio::join!(world.waiting(), world.waiting());
+    assert_eq!(
+        (asked.0, asked.1, reads()),
+        (json!(3), json!(3), before + 1)
+    );
+    other.ask(3..4).await;
+    world.start(true).await;
+    assert_eq!(world.waiting().await, 4);
 }
