@@ -14,6 +14,7 @@ before(async () => {
   const url = `http://bob:s3cr3t@127.0.0.1:${receiver.address().port}/\${change.id}`;
   await service.request("/_rules", { method: "PUT" });
   await service.request("/_rules/hook", { method: "PUT", json: { type: "on_change", db_name: "^orders$", url, method: "post", block: false, trigger: { min_interval_sec: 5 } } });
+  await service.request("/_rules/wait", { method: "PUT", json: { type: "on_change", db_name: "^orders$", url: `${url}/wait`, method: "post" } });
   const copy = { type: "replicator", source: service.endpoint(service.source), target: service.endpoint(service.target.replace(/orders\/?$/, "ruled")), create_target: true };
   await service.request("/_rules/copy", { method: "PUT", json: copy });
   const source = service.endpoint(service.source.replace(/orders\/?$/, "${name}"));
@@ -22,7 +23,7 @@ before(async () => {
 });
 after(async () => { await browser?.close(); await service?.stop(); receiver?.close(); receiver?.closeAllConnections(); });
 
-const row = (name) => `.rules tbody tr:nth-child(${name === "copy" ? 1 : 2})`;
+const row = (name) => `.rules tbody tr:nth-child(${["copy", "hook", "wait"].indexOf(name) + 1})`;
 
 async function enter(page, hash) {
   await page.goto(String(new URL(`/_dashboard/${hash}`, service.url)));
@@ -52,6 +53,8 @@ story("rules are paused and triggered, and dead calls are made again", () => bro
   await shows(page, row("hook"), /POST http:\/\/127\.0\.0\.1:\d+\/\$\{change\.id\}/);
   await shows(page, `${row("copy")} .badge`, /running|idle|pending/);
   await shows(page, ".deliveries tbody tr", /dead\s+1\s+410 in/);
+  await shows(page, `${row("wait")} .badge`, "failing");
+  await shows(page, `${row("wait")} .why`, "orders: the endpoint answered 410");
 
   await click(page, `${row("copy")} button:last-child`);
   await shows(page, "#toasts", "Triggered copy in 1 database");

@@ -69,8 +69,16 @@ function showProgress(view, item) {
   view.progressBox.hidden = item.state !== "running" || typeof left !== "number" || typeof done !== "number";
   const share = left > 0 ? done / (done + left) : 1;
   view.progress.value = share;
-  const caughtUp = stateOf(item) === "idle" ? "Caught up, waiting for changes" : "No changes pending";
-  put(view.progressText, left > 0 ? `${Math.floor(share * 100)}%, ${number(left)} changes pending` : caughtUp);
+  put(view.progressText, left > 0 ? `${Math.floor(share * 100)}%, ${number(left)} changes pending` : caughtUp(item));
+}
+
+// A replication that sleeps may have a run to come, and the API may have the reason behind a colon.
+function caughtUp(item) {
+  const { next_run: next, waits_for: waits } = infoOf(item);
+  if (stateOf(item) !== "idle") return "No changes pending";
+  if (!next) return "Caught up, waiting for changes";
+  const reason = /: (.+)$/.exec(waits ?? "")?.[1];
+  return reason ? `Next run ${until(next)}: ${reason}` : `Caught up, next run ${until(next)}`;
 }
 
 function detailsOf(item, info) {
@@ -82,6 +90,9 @@ function detailsOf(item, info) {
     ["Created by", item.user],
     ["Created", localTime(item.start_time)],
     ["Next try", item.next_try && `${localTime(item.next_try)} (${until(item.next_try)})`],
+    ["Last run", info.last_run && `${localTime(info.last_run)} (${ago(info.last_run)})`],
+    ["Next run", info.next_run && `${localTime(info.next_run)} (${until(info.next_run)})`],
+    ["Waits for", info.waits_for],
     ["Last updated", item.last_updated && `${localTime(item.last_updated)} (${ago(item.last_updated)})`],
     ["Node", item.node],
     ["Process", item.pid],

@@ -10,13 +10,17 @@ import { stateOf } from "../lib/replications.js";
 const POLL_MS = 4000;
 const RULES_MAX = 200;
 const CALLS_MAX = 50;
+// The service reads the databases of all rules for a page of one: so not at each poll, and not for all rules.
+const PROGRESS_MS = 15_000;
+const PROGRESS_RULES_MAX = 20;
+const PROGRESS_PAGES_MAX = 5;
 const TYPES = ["replicator", "on_change"];
 
 export function rules(parameters) {
-  const view = use("t-rules");
+  const view = use("t-rules"), known = new Map();
   view.calls.value = parameters.get("state") ?? "";
   const rulePoll = poll(POLL_MS, async (signal) => {
-    const all = await listed(signal);
+    const all = await listed(known, signal);
     view.incomplete.hidden = all.length < RULES_MAX;
     put(view.total, number(all.length));
     keyed(view.rules, all, ({ db, doc }) => `${db}/${doc._id}`, () => ruleRow(() => rulePoll.now()));
@@ -35,8 +39,8 @@ export function rules(parameters) {
   return { title: "Rules", root: view.root };
 }
 
-// The rules of all databases, with the runs of their replications.
-async function listed(signal) {
+// The rules of all databases, with the runs of their replications, and how far those are that call.
+async function listed(known, signal) {
   const names = await request("_all_dbs", { signal });
   const all = [];
   for (const db of names.filter((name) => name === "spiegel" || /(^|\/)_rules$/.test(name))) {
@@ -48,7 +52,29 @@ async function listed(signal) {
     if (rule.doc.type !== "replicator") return;
     rule.run = await request(`_scheduler/docs/${path(rule.db, rule.doc._id)}`, { signal }).catch(orElse(null));
   }));
+  for (const rule of all.filter(({ doc }) => doc.type === "on_change").slice(0, PROGRESS_RULES_MAX)) {
+    rule.calls = await callsOf(rule, known, signal);
+  }
   return all;
+}
+
+// How far a rule is in the first databases it has looked at: their number, the last run, and the one that fails most.
+async function callsOf({ db, doc }, known, signal) {
+  const key = `${db}/${doc._id} ${doc._rev}`, before = known.get(key);
+  if (before && Date.now() - before.at < PROGRESS_MS) return before.calls;
+  const rows = [];
+  for (let page = 0, after; page < PROGRESS_PAGES_MAX && (page === 0 || after) && rows.length === 0; page++) {
+    const address = `${path(db, doc._id, "_databases")}${query({ after })}`;
+    const answer = await request(address, { signal }).catch(orElse({ databases: [] }));
+    rows.push(...answer.databases);
+    after = answer.after;
+  }
+  const time = ({ last_run: run }) => run?.ended ?? run?.started ?? "";
+  const last = rows.map(time).sort().at(-1);
+  const failing = rows.filter(({ failures }) => failures > 0).sort((one, other) => other.failures - one.failures)[0];
+  const calls = { databases: rows.length, since: rows.length === 1 ? rows[0].since : null, last, failing };
+  known.set(key, { at: Date.now(), calls });
+  return calls;
 }
 
 // A URL, maybe with variables, without what may be credentials.
@@ -66,7 +92,7 @@ function badgeOf(node, state) {
 
 function ruleRow(again) {
   const name = el("span"), where = el("span", { class: "dim small where" }), does = el("span", { class: "end" });
-  const state = el("span"), run = cell("Last run"), position = cell("Position");
+  const state = el("span"), why = el("span", { class: "why small where" }), run = cell("Last run"), position = cell("Position");
   const pause = el("button", { type: "button" }), trigger = el("button", { type: "button" }, "Trigger");
   let shown;
   const post = (button, action, verb, told) => act(button, `${verb} ${shown.doc._id}`, async () => {
@@ -80,21 +106,26 @@ function ruleRow(again) {
   trigger.addEventListener("click", () =>
     post(trigger, "_trigger", "trigger", ({ triggered }) => `Triggered ${shown.doc._id} in ${count(triggered, "database")}.`));
   return {
-    node: el("tr", {}, el("th", { scope: "row" }, name, where), cell("Does", does), cell("State", state), run, position,
+    node: el("tr", {}, el("th", { scope: "row" }, name, where), cell("Does", does), cell("State", state, why), run, position,
       el("td", {}, el("span", { class: "actions" }, pause, trigger))),
     update(item) {
       shown = item;
-      const { db, doc, run: row } = item;
+      const { db, doc, run: row, calls } = item;
       const paused = doc.enabled === false;
       put(name, doc._id);
       put(where, db);
       put(does, doc.type === "replicator"
         ? `${bare(doc.source)} → ${bare(doc.target)}`
         : `${(doc.method ?? "GET").toUpperCase()} ${bare(doc.url)}`);
-      badgeOf(state, paused ? "paused" : row?.job_id ? stateOf(row) : "active");
-      put(run, ago(row?.info?.last_run ?? row?.last_updated));
-      put(position, row?.info?.checkpointed_source_seq?.toString().slice(0, 12) ?? "–");
-      position.title = row?.info?.checkpointed_source_seq ?? "";
+      const failing = paused ? null : calls?.failing;
+      const runs = row?.job_id || row?.info?.replications;
+      badgeOf(state, paused ? "paused" : failing ? "failing" : runs ? stateOf(row) : "active");
+      put(why, failing ? `${failing.database}: ${failing.last_run?.reason ?? count(failing.failures, "failed call")}` : "");
+      put(run, ago(calls?.last || row?.info?.last_run || row?.last_updated));
+      const seq = row?.info?.checkpointed_source_seq ?? calls?.since;
+      const databases = row?.info?.replications ?? calls?.databases;
+      put(position, seq?.toString().slice(0, 12) ?? (databases ? count(databases, "database") : "–"));
+      position.title = seq?.toString() ?? "";
       put(pause, paused ? "Resume" : "Pause");
       trigger.disabled = paused;
     },
