@@ -116,11 +116,16 @@ impl Mirrors {
         }
     }
 
-    /// Limits the pushes to each remote, over all nodes.
+    /// Limits the pushes to each remote, over all nodes, and forgets the limits of remotes that are gone.
     pub(crate) async fn limit(&self, config: &Config) -> jobs::Result<()> {
+        let mut gone = self.jobs.limits(&self.ty).await?;
         for remote in &config.remotes {
             let (pool, limit) = (pool(&remote.name)?, Limit::at_once(remote.threads));
+            gone.remove(&pool);
             self.jobs.set_limit(&self.ty, &pool, Some(limit)).await?;
+        }
+        for pool in gone.keys() {
+            self.jobs.set_limit(&self.ty, pool, None).await?;
         }
         Ok(())
     }
@@ -205,7 +210,13 @@ impl Mirrors {
                 reason,
                 left,
             } => (class, reason, left),
-            Outcome::Done(note) => return done(mirror, note.map(str::to_owned)),
+            Outcome::Done(note) => {
+                let done = Finish {
+                    reason: note.map(str::to_owned),
+                    ..Finish::done()
+                };
+                return ended(mirror, done);
+            }
         };
         let class = remote.map_or(Class::Unknown, |_| class);
         let before = mirror.failed.filter(|(before, _)| *before == class);
@@ -219,7 +230,7 @@ impl Mirrors {
         };
         let given_up = retry.max.is_some_and(|max| failures > max);
         if given_up && class == Class::Unknown {
-            return done(mirror, Some(reason));
+            return ended(mirror, Finish::failed(reason));
         }
         let failed = Finish::failed(reason.clone()).data(encode(&mirror)?);
         if !given_up {
@@ -280,12 +291,9 @@ impl Mirrors {
 }
 
 /// Nothing is left to be pushed.
-fn done(mut mirror: Mirror, reason: Option<String>) -> Result<Finish, Failure> {
+fn ended(mut mirror: Mirror, finish: Finish) -> Result<Finish, Failure> {
     (mirror.refs, mirror.failed) = (Refs::default(), None);
-    Ok(Finish {
-        reason,
-        ..Finish::done().data(encode(&mirror)?)
-    })
+    Ok(finish.data(encode(&mirror)?))
 }
 
 fn signal(target: &Target<'_>, now_ms: i64, when: When) -> jobs::Result<Signal> {
@@ -349,12 +357,16 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_target_that_no_configuration_has_is_dropped_in_the_end() {
+    fn config(text: &str) -> Config {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("replication.config");
-        std::fs::write(&file, "[remote \"a\"]\nurl = /m/${name}\n").unwrap();
-        let config = Config::read(&file).unwrap();
+        std::fs::write(&file, text).unwrap();
+        Config::read(&file).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_target_that_no_configuration_has_is_dropped_in_the_end() {
+        let config = config("[remote \"a\"]\nurl = /m/${name}\n");
         let project = crate::project::Project::new("app").unwrap();
         let targets: Vec<Target> = config.targets(&project).collect();
         let mirrors = Mirrors::open("memory:").await.unwrap();
@@ -372,8 +384,27 @@ mod tests {
             let end = mirrors.end(&accepted.job, mirror, outcome, remote).await;
             let finish = end.unwrap();
             assert_eq!(finish.again_ms.is_some(), failures <= 10, "{failures}");
+            assert!(finish.failed && !finish.dead);
             mirror = decode(&finish.data.unwrap()).unwrap();
             assert_eq!(mirror.refs.is_empty(), failures > 10);
+        }
+    }
+
+    #[tokio::test]
+    async fn limits_are_those_of_the_configuration() {
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let [a, b] =
+            ["a", "b"].map(|name| format!("[remote \"{name}\"]\nurl = /{name}/${{name}}\n"));
+        for (text, names) in [
+            (a.clone() + &b, vec!["a", "b"]),
+            (b, vec!["b"]),
+            (a, vec!["a"]),
+        ] {
+            mirrors.limit(&config(&text)).await.unwrap();
+            let limits = mirrors.jobs.limits(&mirrors.ty).await.unwrap();
+            let expected = names.into_iter().map(|name| pool(name).unwrap());
+            assert!(limits.into_keys().eq(expected));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use jobs::{JobInfo, State};
+use jobs::{JobInfo, Outcome, State};
 
 use crate::cli::{Shared, println};
 use crate::config::{Config, Target};
@@ -111,7 +111,7 @@ async fn wait(
         for (target, before) in waiting {
             match outcome(mirrors.info(target).await?, before) {
                 None => still.push((target, before)),
-                Some(Ok(())) => println(&format!("{}: pushed", target.place)),
+                Some(Ok(told)) => println(&format!("{}: {told}", target.place)),
                 Some(Err(reason)) => {
                     failed = true;
                     println(&format!("{}: failed: {reason}", target.place));
@@ -127,19 +127,104 @@ async fn wait(
 }
 
 /// How the requested push ended, if it has. A run that was in progress at the request does not count.
-fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<(), String>> {
+fn outcome(info: Option<JobInfo>, before: u32) -> Option<Result<String, String>> {
     let Some(info) = info else {
         return Some(Err("it was removed".to_owned()));
     };
-    let reason = info.last.and_then(|last| last.end?.reason);
-    let reason = reason.unwrap_or_default();
+    let end = info.last.and_then(|last| last.end);
+    let (how, reason) = end.map(|end| (end.outcome, end.reason)).unzip();
+    let reason = reason.flatten();
     // The request made it pending, or made it run again, so a later run has ended it.
     match info.state {
-        State::Finished => Some(Ok(())),
-        State::Dead => Some(Err(reason)),
+        State::Finished if how == Some(Outcome::Failed) => {
+            Some(Err(reason.unwrap_or_default() + "; it was given up"))
+        }
+        State::Finished => Some(Ok(reason.map_or_else(
+            || "pushed".to_owned(),
+            |why| format!("nothing to push: {why}"),
+        ))),
+        State::Dead => Some(Err(reason.unwrap_or_default())),
+        // Another node pushes in place of one that was killed.
+        State::Pending if how == Some(Outcome::Stalled) => None,
         State::Pending if info.stalls > 0 && info.attempts > before => {
-            Some(Err(format!("{reason}; it will be retried")))
+            Some(Err(reason.unwrap_or_default() + "; it will be retried"))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jobs::{Finish, Holder};
+
+    use super::*;
+    use crate::push::{self, Class};
+
+    #[tokio::test]
+    async fn what_was_not_pushed_is_not_told_as_pushed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("replication.config");
+        std::fs::write(&file, "[remote \"a\"]\nurl = /m/${name}\n").unwrap();
+        let config = Config::read(&file).unwrap();
+        let project = Project::new("app").unwrap();
+        let target = config.targets(&project).next().unwrap();
+        let mirrors = Mirrors::open("memory:").await.unwrap();
+        mirrors.register(None).await.unwrap();
+        let (jobs, holder) = (mirrors.jobs(), Holder::new("node").unwrap());
+        let info = async || mirrors.info(&target).await.unwrap().unwrap();
+        // The runs below do not take refs, so none may have arrived.
+        let none = Refs::default();
+        let failed = |class| push::Outcome::failed(class, "why", &Refs::all());
+        let targets = std::slice::from_ref(&target);
+        let ends = [
+            (push::Outcome::Done(None), Some(Ok("pushed"))),
+            (
+                push::Outcome::Done(Some("why")),
+                Some(Ok("nothing to push: why")),
+            ),
+            (failed(Class::Rejected), Some(Err("why"))),
+            (failed(Class::Offline), Some(Err("why; it will be retried"))),
+            (failed(Class::Unknown), Some(Err("why; it was given up"))),
+        ];
+        for (end, told) in ends {
+            let given_up = matches!(told, Some(Err(told)) if told.ends_with("given up"));
+            let before = mirrors
+                .info(&target)
+                .await
+                .unwrap()
+                .map_or(0, |info| info.attempts);
+            mirrors.notify(targets, &none, When::Now).await.unwrap();
+            assert_eq!(outcome(Some(info().await), before), None);
+            let accepted = jobs.accept(mirrors.ty(), &holder, 1).await.unwrap().jobs;
+            assert_eq!(outcome(Some(info().await), before), None);
+            let mut mirror: crate::mirrors::Mirror =
+                serde_json::from_slice(&accepted[0].data).unwrap();
+            mirror.failed = given_up.then_some((Class::Unknown, 10));
+            let remote = config.remote("a");
+            let finish = mirrors.end(&accepted[0].job, mirror, end, remote).await;
+            let _ = jobs
+                .finish(&accepted[0].job, finish.unwrap())
+                .await
+                .unwrap();
+            let found = outcome(Some(info().await), before);
+            let found = found.as_ref().map(|found| match found {
+                Ok(told) => Ok(told.as_str()),
+                Err(told) => Err(told.as_str()),
+            });
+            assert_eq!(found, told);
+        }
+
+        let before = info().await.attempts;
+        mirrors.notify(targets, &none, When::Now).await.unwrap();
+        let accepted = jobs.accept(mirrors.ty(), &holder, 1).await.unwrap().jobs;
+        let killed = Finish {
+            again_ms: Some(0),
+            ..Finish::failed("")
+        };
+        let _ = jobs.finish(&accepted[0].job, killed).await.unwrap();
+        let mut silent = info().await;
+        let end = silent.last.as_mut().unwrap().end.as_mut().unwrap();
+        end.outcome = Outcome::Stalled;
+        assert_eq!(outcome(Some(silent), before), None);
     }
 }
