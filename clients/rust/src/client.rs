@@ -5,42 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{JobInfo, NewJob, Page};
+use crate::{Answer, Beat, Claims, Ended, Error, JobInfo, NewJob, Page, Result, Retried};
 
 /// Before each further try, in milliseconds.
 const PAUSES_MS: [u64; 4] = [0, 100, 500, 2_000];
 /// How long the service may take to answer, besides what a request waits for.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-pub type Result<T> = std::result::Result<T, Error>;
-
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The service refused the request; `reason` says what to do.
-    #[error("{status} {error}: {reason}")]
-    Refused {
-        status: u16,
-        error: String,
-        reason: String,
-        /// When to try again, if the queue is full.
-        retry_after: Option<Duration>,
-    },
-    #[error("cannot reach the service")]
-    Unreachable(#[source] reqwest::Error),
-    #[error("`{0}` is not the URL of a service: it must begin with http:// or https://")]
-    Url(String),
-    #[error("the response or the data is not of the expected type")]
-    Json(#[from] serde_json::Error),
-}
+/// A part that no answer has.
+const NOTHING: &str = "/";
 
 /// A client, cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client {
+    inner: Arc<Inner>,
+    key: Option<String>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -68,122 +52,104 @@ impl Client {
         if servers.is_empty() {
             return Err(Error::Url(String::new()));
         }
-        Ok(Self(Arc::new(Inner {
-            http: reqwest::Client::builder().build().map_err(Error::Unreachable)?,
-            servers,
-            token: token.map(str::to_owned),
-            at: AtomicUsize::default(),
-        })))
+        let http = reqwest::Client::builder().build().map_err(Error::Unreachable)?;
+        let inner = Inner { http, servers, token: token.map(str::to_owned), at: AtomicUsize::default() };
+        Ok(Self { inner: Arc::new(inner), key: None })
+    }
+
+    /// The same client, whose requests have this `Idempotency-Key`: jobs that were added with it are not added again.
+    #[must_use]
+    pub fn keyed(&self, key: &str) -> Self {
+        Self { key: Some(key.to_owned()), ..self.clone() }
     }
 
     /// Makes a job type, or replaces all its settings.
     pub async fn put_type(&self, ty: &str, settings: &Value) -> Result<()> {
-        self.ask(Method::PUT, &["_jobs", ty], settings).await.map(|_: Value| ())
-    }
-
-    /// A type with its settings and numbers.
-    pub async fn type_info(&self, ty: &str) -> Result<Value> {
-        self.ask(Method::GET, &["_jobs", ty, "_type"], &Value::Null).await
+        self.part(Method::PUT, &["_jobs", ty], settings, NOTHING).await
     }
 
     /// Adds a job and returns its id.
     pub async fn enqueue<T: Serialize>(&self, ty: &str, job: &NewJob<T>) -> Result<String> {
-        self.member(Method::POST, &["_jobs", ty], &job.given()?, "id").await
+        self.part(Method::POST, &["_jobs", ty], &serde_json::to_value(job)?, "/id").await
     }
 
     /// Adds up to 500 jobs. Each has its own answer: `ok`, or `error` and `reason`.
     pub async fn enqueue_many<T: Serialize>(&self, ty: &str, jobs: &[NewJob<T>]) -> Result<Vec<Value>> {
-        let jobs = jobs.iter().map(NewJob::given).collect::<Result<Vec<_>>>()?;
-        self.member(Method::POST, &["_jobs", ty], &json!({"jobs": jobs}), "results").await
+        let body = json!({"jobs": serde_json::to_value(jobs)?});
+        self.part(Method::POST, &["_jobs", ty], &body, "/results").await
     }
 
-    pub async fn get(&self, ty: &str, id: &str) -> Result<JobInfo> {
-        self.ask(Method::GET, &["_jobs", ty, id], &Value::Null).await
+    /// Claims up to 500 jobs, and waits up to 60 s for the first.
+    pub async fn claim(&self, ty: &str, worker: &str, count: usize, wait: Duration) -> Result<Claims> {
+        self.finish(ty, &[], worker, count, wait).await
+    }
+
+    /// Ends runs and, unless `count` is 0, claims so many jobs in the same transaction.
+    pub async fn finish(&self, ty: &str, ends: &[Ended], worker: &str, count: usize, wait: Duration) -> Result<Claims> {
+        let body = json!({"jobs": ends, "claim": count, "worker": worker, "wait_sec": wait.as_secs_f64()});
+        self.send(Method::POST, &["_jobs", ty, "_finish"], &[], &body, "", wait).await
+    }
+
+    /// Sends heartbeats. Returns an answer for each.
+    pub async fn beat(&self, ty: &str, jobs: &[Beat]) -> Result<Vec<Answer>> {
+        self.part(Method::POST, &["_jobs", ty, "_beat"], &json!({"jobs": jobs}), "/jobs").await
     }
 
     /// Returns a job when it is finished or dead, or as it is when the time is over; up to 60 s.
     pub async fn wait(&self, ty: &str, id: &str, time: Duration) -> Result<JobInfo> {
         let query = [("timeout_sec", time.as_secs_f64().to_string())];
-        let path = &["_jobs", ty, id, "_wait"];
-        self.send(Method::GET, path, &query, &Value::Null, time).await
+        self.send(Method::GET, &["_jobs", ty, id, "_wait"], &query, &Value::Null, "", time).await
     }
 
     /// A page of jobs. The query may have `state`, `limit`, `after` and `data`.
     pub async fn list(&self, ty: &str, query: &[(&str, String)]) -> Result<Page> {
-        let none = Duration::ZERO;
-        self.send(Method::GET, &["_jobs", ty], query, &Value::Null, none).await
-    }
-
-    pub async fn remove(&self, ty: &str, id: &str) -> Result<()> {
-        self.call(Method::DELETE, &["_jobs", ty, id]).await
-    }
-
-    /// Makes a dead job pending.
-    pub async fn retry(&self, ty: &str, id: &str) -> Result<()> {
-        self.call(Method::POST, &["_jobs", ty, id, "_retry"]).await
+        self.send(Method::GET, &["_jobs", ty], query, &Value::Null, "", Duration::ZERO).await
     }
 
     /// Makes all dead jobs pending, or those with this error.
-    pub async fn retry_dead(&self, ty: &str, error: Option<&str>) -> Result<u64> {
+    pub async fn retry_dead(&self, ty: &str, error: Option<&str>) -> Result<Retried> {
         let body = error.map_or(json!({"state": "dead"}), |error| json!({"state": "dead", "error": error}));
-        self.member(Method::POST, &["_jobs", ty, "_retry"], &body, "count").await
-    }
-
-    pub async fn pause(&self, ty: &str) -> Result<()> {
-        self.call(Method::POST, &["_jobs", ty, "_pause"]).await
-    }
-
-    pub async fn resume(&self, ty: &str) -> Result<()> {
-        self.call(Method::POST, &["_jobs", ty, "_resume"]).await
+        self.ask(Method::POST, &["_jobs", ty, "_retry"], &body).await
     }
 
     /// Makes or replaces a schedule, and returns when it occurs next.
     pub async fn put_schedule(&self, name: &str, schedule: &Value) -> Result<String> {
-        self.member(Method::PUT, &["_schedules", name], schedule, "next").await
+        self.part(Method::PUT, &["_schedules", name], schedule, "/next").await
+    }
+
+    /// A page of schedules, and `next`. The query may have `limit` and `after`.
+    pub async fn schedules(&self, query: &[(&str, String)]) -> Result<Value> {
+        self.send(Method::GET, &["_schedules"], query, &Value::Null, "", Duration::ZERO).await
     }
 
     /// Makes an API token, and returns its text: `{"name", "rights", "types"?, "expires_sec"?}`.
     pub async fn make_token(&self, token: &Value) -> Result<String> {
-        self.member(Method::POST, &["_tokens"], token, "token").await
+        self.part(Method::POST, &["_tokens"], token, "/token").await
     }
 
     /// Makes any other request: `path` has its segments, and a body of `null` is none.
     pub async fn ask<T: DeserializeOwned>(&self, method: Method, path: &[&str], body: &Value) -> Result<T> {
-        self.send(method, path, &[], body, Duration::ZERO).await
+        self.part(method, path, body, "").await
     }
 
-    /// One member of the answer.
-    async fn member<T: DeserializeOwned>(&self, method: Method, path: &[&str], body: &Value, name: &str) -> Result<T> {
-        let mut answer: Value = self.ask(method, path, body).await?;
-        Ok(serde_json::from_value(answer[name].take())?)
+    async fn part<T: DeserializeOwned>(&self, method: Method, path: &[&str], body: &Value, part: &str) -> Result<T> {
+        self.send(method, path, &[], body, part, Duration::ZERO).await
     }
 
-    async fn call(&self, method: Method, path: &[&str]) -> Result<()> {
-        self.ask(method, path, &Value::Null).await.map(|_: Value| ())
-    }
-
-    /// Makes a request that may wait for so long.
-    pub(crate) async fn send<T: DeserializeOwned>(
+    /// Makes a request that may wait for so long, and returns a part of the answer, named by a JSON pointer.
+    async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &[&str],
         query: &[(&str, String)],
         body: &Value,
+        part: &str,
         wait: Duration,
     ) -> Result<T> {
-        let key = format!("{:016x}{:016x}", random(), random());
+        let key = self.key.clone().unwrap_or_else(|| format!("{:016x}{:016x}", random(), random()));
         for pause_ms in PAUSES_MS.into_iter().map(Some).chain([None]) {
-            let at = self.0.at.load(Ordering::Relaxed);
-            let mut url = self.0.servers[at % self.0.servers.len()].clone();
-            if let Ok(mut segments) = url.path_segments_mut() {
-                segments.pop_if_empty().extend(path);
-            }
-            let mut request = self.0.http.request(method.clone(), url);
-            request = request.timeout(TIMEOUT + wait).query(query);
-            request = request.header("content-type", "application/json");
-            if let Some(token) = &self.0.token {
-                request = request.bearer_auth(token);
-            }
+            let at = self.inner.at.load(Ordering::Relaxed);
+            let mut request = self.request(method.clone(), path, query).timeout(TIMEOUT + wait);
             if !body.is_null() {
                 request = request.header("idempotency-key", &key).json(body);
             }
@@ -192,9 +158,12 @@ impl Client {
                 Err(error) => Err(Error::Unreachable(error)),
             };
             match (answered, pause_ms) {
-                (Ok(answer), _) => return Ok(serde_json::from_value(answer)?),
+                (Ok(mut answer), _) => {
+                    let answer = answer.pointer_mut(part).map(Value::take);
+                    return Ok(serde_json::from_value(answer.unwrap_or_default())?);
+                }
                 (Err(error), Some(pause_ms)) if error.is_passing() => {
-                    self.0.at.store(at.wrapping_add(1), Ordering::Relaxed);
+                    self.inner.at.store(at.wrapping_add(1), Ordering::Relaxed);
                     let pause_ms = pause_ms / 2 + random() % (pause_ms / 2 + 1);
                     tokio::time::sleep(Duration::from_millis(pause_ms)).await;
                 }
@@ -203,20 +172,72 @@ impl Client {
         }
         unreachable!("the last try returns")
     }
-}
 
-impl Error {
-    /// Whether another frontend, or this one in a moment, may answer.
-    pub(crate) fn is_passing(&self) -> bool {
-        match self {
-            Self::Refused { status, .. } => matches!(status, 502..=504),
-            Self::Unreachable(_) => true,
-            Self::Url(_) | Self::Json(_) => false,
+    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+        let Inner { http, servers, token, at } = &*self.inner;
+        let mut url = servers[at.load(Ordering::Relaxed) % servers.len()].clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let request = http.request(method, url).query(query).header("content-type", "application/json");
+        match token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
         }
     }
 }
 
-async fn read(response: reqwest::Response) -> Result<Value> {
+/// Requests without a body: each with its arguments, the part of the answer that it returns, and its path.
+macro_rules! requests {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident),*) -> $answer:ty: $method:ident $part:tt of $path:expr;)*) => {
+        impl Client {$(
+            $(#[$doc])*
+            pub async fn $name(&self, $($arg: &str),*) -> Result<$answer> {
+                self.part(Method::$method, &$path, &Value::Null, $part).await
+            }
+        )*}
+    };
+}
+
+requests! {
+    /// All types, each as [`type_info`](Client::type_info) has it.
+    types() -> Vec<Value>: GET "/types" of ["_jobs"];
+    /// A type with its settings and numbers.
+    type_info(ty) -> Value: GET "" of ["_jobs", ty, "_type"];
+    get(ty, id) -> JobInfo: GET "" of ["_jobs", ty, id];
+    remove(ty, id) -> (): DELETE NOTHING of ["_jobs", ty, id];
+    /// Makes a dead job pending.
+    retry(ty, id) -> (): POST NOTHING of ["_jobs", ty, id, "_retry"];
+    pause(ty) -> (): POST NOTHING of ["_jobs", ty, "_pause"];
+    resume(ty) -> (): POST NOTHING of ["_jobs", ty, "_resume"];
+    schedule(name) -> Value: GET "" of ["_schedules", name];
+    /// Adds a job of a schedule now, and returns its id.
+    run_schedule(name) -> String: POST "/id" of ["_schedules", name, "_run"];
+    remove_schedule(name) -> (): DELETE NOTHING of ["_schedules", name];
+    tokens() -> Vec<Value>: GET "/tokens" of ["_tokens"];
+    revoke_token(name) -> (): DELETE NOTHING of ["_tokens", name];
+}
+
+impl<T> NewJob<T> {
+    pub fn new(data: T) -> Self {
+        let (id, delay_sec, due, class) = (None, None, None, None);
+        Self { data, id, delay_sec, due, class, tenant: None, key: None, on_exists: None }
+    }
+}
+
+impl Error {
+    /// Whether the same request may be answered later.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Refused { status: 408 | 429 | 500.., .. } | Self::Unreachable(_) | Self::Late)
+    }
+
+    /// Whether another frontend, or this one in a moment, may answer.
+    fn is_passing(&self) -> bool {
+        matches!(self, Self::Refused { status: 502..=504, .. } | Self::Unreachable(_))
+    }
+}
+
+async fn read(response: Response) -> Result<Value> {
     let (status, headers) = (response.status(), response.headers());
     let after = headers.get("retry-after").and_then(|after| after.to_str().ok()?.parse().ok());
     let text = response.bytes().await.map_err(Error::Unreachable)?;
@@ -227,9 +248,8 @@ async fn read(response: reqwest::Response) -> Result<Value> {
             let answer = answer.unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let member = |name: &str| answer[name].as_str().map(str::to_owned);
-            let status = status.max(StatusCode::BAD_REQUEST);
             Err(Error::Refused {
-                status: status.as_u16(),
+                status: status.as_u16().max(400),
                 error: member("error").unwrap_or_else(|| "unexpected_response".to_owned()),
                 reason: member("reason").unwrap_or_else(|| text.chars().take(200).collect()),
                 retry_after: after.map(Duration::from_secs),

@@ -1,42 +1,31 @@
 //! What requests and responses have.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::Result;
 
 /// A job to be added. Members that are `None` have the defaults of `POST /_jobs/TYPE`.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewJob<T> {
     pub data: T,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_sec: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     /// RFC 3339.
     pub due: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     /// `urgent`, `normal` or `bulk`.
     pub class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     /// `replace`, `keep` or `earliest`.
     pub on_exists: Option<String>,
-}
-
-impl<T> NewJob<T> {
-    pub fn new(data: T) -> Self {
-        let (id, delay_sec, due, class) = (None, None, None, None);
-        Self { data, id, delay_sec, due, class, tenant: None, key: None, on_exists: None }
-    }
-}
-
-impl<T: Serialize> NewJob<T> {
-    /// What is given of it.
-    pub(crate) fn given(&self) -> Result<Value> {
-        let mut job = serde_json::to_value(self)?;
-        if let Some(members) = job.as_object_mut() {
-            members.retain(|name, value| name == "data" || !value.is_null());
-        }
-        Ok(job)
-    }
 }
 
 /// A job as readers see it. Listings have data, progress, result and error only if asked for them.
@@ -67,25 +56,117 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// A claimed job.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Claimed {
-    pub(crate) id: String,
-    pub(crate) lock: String,
-    pub(crate) attempt: u32,
-    pub(crate) failures: u32,
-    pub(crate) data: Value,
+/// How many dead jobs were made pending, and whether the service goes on with the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Retried {
+    pub count: u64,
     #[serde(default)]
-    pub(crate) progress: Value,
+    pub running: bool,
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Claims {
-    pub(crate) jobs: Vec<Claimed>,
-    pub(crate) timeout_sec: f64,
+/// A claimed job.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Claimed {
+    pub id: String,
+    pub lock: String,
+    pub attempt: u32,
+    pub failures: u32,
+    pub data: Value,
+    #[serde(default)]
+    pub progress: Value,
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Beaten {
-    pub(crate) status: String,
+/// The answer to a claim, and to the end of runs.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Claims {
+    pub jobs: Vec<Claimed>,
+    /// A worker that is silent for longer loses its jobs.
+    pub timeout_sec: f64,
+    /// For each end of a run: `ok`, `repeated` or `halt`.
+    #[serde(default)]
+    pub results: Vec<Answer>,
+}
+
+/// The answer for one job; to a heartbeat it is `held`, `halt` or `again`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Answer {
+    pub status: String,
+}
+
+/// A heartbeat.
+#[derive(Debug, Clone, Serialize)]
+pub struct Beat {
+    pub id: String,
+    pub lock: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Value>,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ended {
+    pub id: String,
+    pub lock: String,
+    #[serde(flatten)]
+    pub finish: Finish,
+}
+
+/// How a run ends.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finish {
+    pub(crate) outcome: &'static str,
+    pub(crate) result: Value,
+    pub(crate) error: Option<String>,
+    pub(crate) delay_sec: Option<f64>,
+    pub(crate) retry: Option<bool>,
+}
+
+/// Why a run failed. `?` turns any error into one that is retried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// Retry the job later, as its type says.
+    Retry(String),
+    /// The job cannot succeed: it is dead.
+    Dead(String),
+}
+
+/// The answer to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Another run follows, with newer data.
+    pub again: bool,
+}
+
+/// Settings of a worker.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// Maximum number of concurrent runs.
+    pub concurrency: usize,
+    /// How long runs may continue when the worker is stopped; then they are dropped, and their jobs run again.
+    pub drain: Duration,
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The service refused the request; `reason` says what to do.
+    #[error("{status} {error}: {reason}")]
+    Refused {
+        status: u16,
+        error: String,
+        reason: String,
+        /// When to try again, if the queue is full.
+        retry_after: Option<Duration>,
+    },
+    #[error("cannot reach the service")]
+    Unreachable(#[source] reqwest::Error),
+    #[error("`{0}` is not the URL of a service: it must begin with http:// or https://")]
+    Url(String),
+    #[error("the response or the data is not of the expected type")]
+    Json(#[from] serde_json::Error),
+    #[error("the service did not answer in time")]
+    Late,
+    #[error("the job is no longer this worker's")]
+    Halt,
 }

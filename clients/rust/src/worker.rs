@@ -2,19 +2,18 @@
 
 use std::error::Error as StdError;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::Method;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::types::{Beaten, Claimed, Claims};
-use crate::{Client, Error, Result};
+use crate::{Beat, Claimed, Client, Ended, Error, Failure, Finish, Held, Result, WorkerOptions};
 
 /// How long one request for a job waits.
 const WAIT: Duration = Duration::from_mins(1);
@@ -22,28 +21,19 @@ const WAIT: Duration = Duration::from_mins(1);
 const PROGRESS: Duration = Duration::from_secs(1);
 const UNREACHABLE: Duration = Duration::from_secs(5);
 const BEATS_MAX: usize = 500;
-
-/// Settings of a worker.
-#[derive(Debug, Clone)]
-pub struct WorkerOptions {
-    /// Its name, for operators.
-    pub name: String,
-    /// Maximum number of concurrent runs.
-    pub concurrency: usize,
-    /// How long runs may continue when the worker is stopped; then they are dropped, and their jobs run again.
-    pub drain: Duration,
-}
+/// The member of progress that has data of [`Task::save`].
+const SAVED: &str = "saved";
 
 impl Default for WorkerOptions {
     fn default() -> Self {
-        Self { name: format!("rust:{}", std::process::id()), concurrency: 16, drain: Duration::from_secs(10) }
+        Self { concurrency: 16, drain: Duration::from_secs(10) }
     }
 }
 
 /// A job during its run.
 #[derive(Debug)]
 pub struct Task<T> {
-    /// The decoded data of the job.
+    /// The decoded data of the job, as an earlier run [saved](Self::save) it.
     pub data: T,
     pub id: String,
     pub attempt: u32,
@@ -51,61 +41,98 @@ pub struct Task<T> {
     pub failures: u32,
     /// What an earlier attempt reported last, or null.
     pub progress: Value,
-    held: Arc<Held>,
+    run: Arc<Run>,
 }
 
 impl<T> Task<T> {
     /// Stores progress, any JSON, with the next heartbeat: within about a second.
     pub fn report(&self, progress: impl Into<Value>) {
-        *lock(&self.held.report) = Some(progress.into());
+        *lock(&self.run.report) = Some(progress.into());
+    }
+
+    /// There is newer data: the job will run again, and this run may end early.
+    pub fn superseded(&self) -> bool {
+        self.run.again.load(Ordering::Relaxed)
+    }
+
+    /// The run ends, and another one follows after this delay.
+    pub fn again_in(&self, delay: Duration) -> Finish {
+        Finish::after(delay)
     }
 }
 
-/// How a run ends.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Finish {
-    /// The job is finished, with this result.
-    Done(Value),
-    /// It runs again after this delay, which is no failure.
-    Again(Duration),
-}
-
-impl Finish {
-    pub fn done() -> Self {
-        Self::Done(Value::Null)
+impl<T: Serialize> Task<T> {
+    /// Stores the current data, as progress, for the next run in case this one fails.
+    pub async fn save(&self) -> Result<Held> {
+        let Run { client, ty, beat, .. } = &*self.run;
+        let progress = Some(json!({SAVED: serde_json::to_value(&self.data)?}));
+        for answer in client.beat(ty, &[Beat { progress, ..beat.clone() }]).await? {
+            if answer.status == "halt" {
+                self.run.lost.cancel();
+                return Err(Error::Halt);
+            }
+            self.run.again.store(answer.status == "again", Ordering::Relaxed);
+        }
+        Ok(Held { again: self.superseded() })
     }
-}
-
-/// Why a run failed. `?` turns any error into one that is retried.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// Retry the job later, as its type says.
-    Retry(String),
-    /// The job cannot succeed: it is dead.
-    Dead(String),
 }
 
 impl<E: StdError> From<E> for Failure {
     fn from(error: E) -> Self {
-        let mut reason = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            reason = format!("{reason}: {error}");
-            cause = error.source();
-        }
-        Self::Retry(reason)
+        let causes = std::iter::successors(Some(&error as &dyn StdError), |error| StdError::source(*error));
+        Self::Retry(causes.map(ToString::to_string).collect::<Vec<_>>().join(": "))
     }
 }
 
-/// A job that this worker holds.
+impl Finish {
+    /// The job is finished.
+    pub fn done() -> Self {
+        Self { outcome: "done", result: Value::Null, error: None, delay_sec: None, retry: None }
+    }
+
+    /// The job failed for this reason, and is not retried.
+    pub fn dead(reason: impl Into<String>) -> Self {
+        Self { outcome: "failed", error: Some(reason.into()), retry: Some(false), ..Self::done() }
+    }
+
+    /// The job runs again at this time by the worker's clock, in milliseconds since 1970; 0 means as soon as possible.
+    pub fn again(due_ms: i64) -> Self {
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Self::after(Duration::from_millis(due_ms.try_into().unwrap_or(0)).saturating_sub(now))
+    }
+
+    fn after(delay: Duration) -> Self {
+        Self { outcome: "again", delay_sec: Some(delay.as_secs_f64()), ..Self::done() }
+    }
+
+    /// The same end, with a result: any JSON.
+    #[must_use]
+    pub fn result(self, result: impl Into<Value>) -> Self {
+        Self { result: result.into(), ..self }
+    }
+}
+
+impl From<Failure> for Finish {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Retry(reason) => Self { retry: None, ..Self::dead(reason) },
+            Failure::Dead(reason) => Self::dead(reason),
+        }
+    }
+}
+
+/// The run of a job that this worker holds.
 #[derive(Debug)]
-struct Held {
-    id: String,
-    lock: String,
+struct Run {
+    client: Client,
+    ty: String,
+    /// Without progress.
+    beat: Beat,
     /// Progress to be sent.
     report: Mutex<Option<Value>>,
     /// Another worker may have it after this time.
     until: Mutex<Instant>,
+    again: AtomicBool,
     lost: CancellationToken,
 }
 
@@ -114,11 +141,12 @@ struct Held {
 pub struct Worker {
     client: Client,
     ty: String,
+    name: String,
     options: WorkerOptions,
 }
 
-type Ended = std::result::Result<Finish, Failure>;
-type Handler = Box<dyn Fn(Claimed, Arc<Held>) -> Pin<Box<dyn Future<Output = Ended> + Send>> + Send + Sync>;
+type Handled = std::result::Result<Finish, Failure>;
+type Handler = Box<dyn Fn(Claimed, Arc<Run>) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync>;
 
 struct Shared {
     worker: Worker,
@@ -127,13 +155,14 @@ struct Shared {
     stop: CancellationToken,
     /// Drops runs that are still in progress.
     drop: CancellationToken,
-    held: Mutex<Vec<Arc<Held>>>,
+    runs: Mutex<Vec<Arc<Run>>>,
     timeout_ms: AtomicU64,
 }
 
 impl Worker {
-    pub fn new(client: Client, ty: &str, options: WorkerOptions) -> Self {
-        Self { client, ty: ty.to_owned(), options }
+    /// A worker that claims jobs of a type; operators see its name.
+    pub fn new(client: Client, ty: &str, name: &str, options: WorkerOptions) -> Self {
+        Self { client, ty: ty.to_owned(), name: name.to_owned(), options }
     }
 
     /// Runs until the token is cancelled and all runs have ended, or the service refuses to give jobs.
@@ -147,15 +176,18 @@ impl Worker {
     {
         let (concurrency, drain) = (self.options.concurrency.max(1), self.options.drain);
         let (stop, drop) = (token.child_token(), CancellationToken::new());
-        let (held, timeout_ms) = (Mutex::default(), AtomicU64::new(30_000));
-        let handler: Handler = Box::new(move |claimed, held| match serde_json::from_value(claimed.data) {
-            Ok(data) => {
-                let Claimed { id, attempt, failures, progress, .. } = claimed;
-                Box::pin(handler(Task { data, id, attempt, failures, progress, held }))
+        let (runs, timeout_ms) = (Mutex::default(), AtomicU64::new(30_000));
+        let handler: Handler = Box::new(move |mut claimed, run| {
+            let saved = claimed.progress.get_mut(SAVED).map(Value::take);
+            match serde_json::from_value(saved.unwrap_or(claimed.data)) {
+                Ok(data) => {
+                    let Claimed { id, attempt, failures, progress, .. } = claimed;
+                    Box::pin(handler(Task { data, id, attempt, failures, progress, run }))
+                }
+                Err(error) => Box::pin(async move { Err(Failure::Dead(format!("its data cannot be read: {error}"))) }),
             }
-            Err(error) => Box::pin(async move { Err(Failure::Dead(format!("its data cannot be read: {error}"))) }),
         });
-        let shared = Arc::new(Shared { worker: self, handler, stop, drop, held, timeout_ms });
+        let shared = Arc::new(Shared { worker: self, handler, stop, drop, runs, timeout_ms });
         let mut slots: JoinSet<_> = (0..concurrency).map(|_| Arc::clone(&shared).work()).collect();
         let mut ended = pin!(async {
             let mut refused = Ok(());
@@ -167,14 +199,10 @@ impl Worker {
             }
             refused
         });
-        let drained = async {
-            shared.stop.cancelled().await;
-            sleep(drain).await;
-        };
         tokio::select! {
             refused = &mut ended => return refused,
             () = shared.beats() => {}
-            () = drained => {}
+            () = async { shared.stop.cancelled().await; sleep(drain).await } => {}
         }
         shared.drop.cancel();
         ended.await
@@ -186,40 +214,35 @@ impl Shared {
     async fn work(self: Arc<Self>) -> Result<()> {
         let mut ended = None;
         while let Some(claimed) = self.next(ended.take()).await? {
-            let held = Arc::new(Held {
-                id: claimed.id.clone(),
-                lock: claimed.lock.clone(),
+            let run = Arc::new(Run {
+                client: self.worker.client.clone(),
+                ty: self.worker.ty.clone(),
+                beat: Beat { id: claimed.id.clone(), lock: claimed.lock.clone(), progress: None },
                 report: Mutex::default(),
                 until: Mutex::new(Instant::now() + self.timeout()),
+                again: AtomicBool::default(),
                 lost: CancellationToken::new(),
             });
-            lock(&self.held).push(Arc::clone(&held));
-            ended = self.run_one(claimed, &held).await;
-            lock(&self.held).retain(|other| !Arc::ptr_eq(other, &held));
+            lock(&self.runs).push(Arc::clone(&run));
+            ended = self.run_one(claimed, &run).await;
+            lock(&self.runs).retain(|other| !Arc::ptr_eq(other, &run));
         }
         Ok(())
     }
 
     /// Ends a run and claims the next job; `None` once the worker is stopped.
-    async fn next(&self, mut ended: Option<Value>) -> Result<Option<Claimed>> {
-        let Worker { client, ty, options } = &self.worker;
+    async fn next(&self, mut ended: Option<Ended>) -> Result<Option<Claimed>> {
+        let Worker { client, ty, name, .. } = &self.worker;
         loop {
             let stopped = self.stop.is_cancelled();
-            let (part, mut body) = match &ended {
-                Some(end) => ("_finish", json!({"jobs": [end], "claim": 1})),
-                None if stopped => return Ok(None),
-                None => ("_claim", json!({"count": 1})),
-            };
-            (body["worker"], body["wait_sec"]) = (options.name.clone().into(), WAIT.as_secs().into());
-            if stopped {
-                body = json!({"jobs": [ended]});
+            if stopped && ended.is_none() {
+                return Ok(None);
             }
-            let path = ["_jobs", ty, part];
-            let asked = client.send::<Claims>(Method::POST, &path, &[], &body, WAIT);
+            let (count, wait) = if stopped { (0, Duration::ZERO) } else { (1, WAIT) };
             let answer = tokio::select! {
                 // Whether the run has ended is unknown then; repeating its end does no harm.
                 () = self.stop.cancelled(), if !stopped => continue,
-                answer = asked => answer,
+                answer = client.finish(ty, ended.as_slice(), name, count, wait) => answer,
             };
             match answer {
                 Ok(mut claims) => {
@@ -230,17 +253,16 @@ impl Shared {
                         return Ok(Some(claimed));
                     }
                 }
-                Err(error @ Error::Refused { status, .. }) if status < 500 && !matches!(status, 408 | 429) => {
+                Err(error) if !error.may_pass() => {
                     // Such as a result that is too large.
                     tracing::warn!(%error, "the service refused the end of a run, or to give jobs");
                     let Some(end) = ended.take() else { return Err(error) };
-                    ended = (end["outcome"] != "failed").then(|| failed(end, &Failure::Retry(error.to_string())));
+                    let failed = Finish::from(Failure::Retry(error.to_string()));
+                    ended = (end.finish.outcome != "failed").then_some(Ended { finish: failed, ..end });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot claim a job");
-                    if stopped {
-                        return Ok(None);
-                    }
+                    ended = ended.filter(|_| !stopped);
                     let _ = timeout(UNREACHABLE, self.stop.cancelled()).await;
                 }
             }
@@ -248,27 +270,21 @@ impl Shared {
     }
 
     /// Runs a job; returns how to end it, unless it was lost.
-    async fn run_one(self: &Arc<Self>, claimed: Claimed, held: &Arc<Held>) -> Option<Value> {
+    async fn run_one(self: &Arc<Self>, claimed: Claimed, run: &Arc<Run>) -> Option<Ended> {
         // A task of its own, so that a panic is a failure; it ends when this future is dropped.
-        let (mut run, shared, task_held) = (JoinSet::new(), Arc::clone(self), Arc::clone(held));
-        run.spawn(async move { (shared.handler)(claimed, task_held).await });
+        let (mut handling, shared, task_run) = (JoinSet::new(), Arc::clone(self), Arc::clone(run));
+        handling.spawn(async move { (shared.handler)(claimed, task_run).await });
         let ended = tokio::select! {
             biased;
-            () = held.lost.cancelled() => return None,
-            () = self.drop.cancelled() => Ok(Finish::Again(Duration::ZERO)),
-            ended = run.join_next() => match ended {
+            () = run.lost.cancelled() => return None,
+            () = self.drop.cancelled() => Ok(Finish::again(0)),
+            ended = handling.join_next() => match ended {
                 Some(Ok(ended)) => ended,
                 _ => Err(Failure::Retry("its handler panicked".into())),
             },
         };
-        let end = json!({"id": held.id, "lock": held.lock});
-        Some(match ended {
-            Ok(Finish::Done(result)) => with(with(end, "outcome", "done".into()), "result", result),
-            Ok(Finish::Again(delay)) => {
-                with(with(end, "outcome", "again".into()), "delay_sec", delay.as_secs_f64().into())
-            }
-            Err(failure) => failed(end, &failure),
-        })
+        let Beat { id, lock, .. } = run.beat.clone();
+        Some(Ended { id, lock, finish: ended.unwrap_or_else(Finish::from) })
     }
 
     fn timeout(&self) -> Duration {
@@ -284,64 +300,36 @@ impl Shared {
             if due {
                 beaten = Instant::now();
             }
-            let held = lock(&self.held).clone();
-            let wanted = |held: &&Arc<Held>| due || lock(&held.report).is_some();
-            let held: Vec<_> = held.iter().filter(wanted).cloned().collect();
-            for part in held.chunks(BEATS_MAX) {
+            let mut runs = lock(&self.runs).clone();
+            runs.retain(|run| due || lock(&run.report).is_some());
+            for part in runs.chunks(BEATS_MAX) {
                 self.beat(part).await;
             }
         }
     }
 
-    async fn beat(&self, held: &[Arc<Held>]) {
+    async fn beat(&self, runs: &[Arc<Run>]) {
         let (sent, allowed) = (Instant::now(), self.timeout());
-        let jobs = held.iter().map(|job| {
-            let beat = json!({"id": job.id, "lock": job.lock});
-            let report = lock(&job.report).take();
-            match report {
-                Some(progress) => with(beat, "progress", progress),
-                None => beat,
+        let beats = runs.iter().map(|run| Beat { progress: lock(&run.report).take(), ..run.beat.clone() });
+        let beats: Vec<Beat> = beats.collect();
+        let asked = timeout(allowed / 3, self.worker.client.beat(&self.worker.ty, &beats)).await;
+        let answers = asked.unwrap_or(Err(Error::Late)).unwrap_or_else(|error| {
+            tracing::warn!(jobs = runs.len(), %error, "heartbeats failed");
+            // Progress that is refused is not sent again.
+            for (run, beat) in runs.iter().zip(beats).filter(|_| error.may_pass()) {
+                let mut report = lock(&run.report);
+                *report = report.take().or(beat.progress);
             }
+            Vec::new()
         });
-        let jobs: Vec<Value> = jobs.collect();
-        let path = ["_jobs", &self.worker.ty, "_beat"];
-        let body = json!({"jobs": jobs});
-        let asked = self.worker.client.send::<Beats>(Method::POST, &path, &[], &body, Duration::ZERO);
-        match timeout(allowed / 3, asked).await {
-            Ok(Ok(answer)) => {
-                for (job, beaten) in held.iter().zip(answer.jobs) {
-                    if beaten.status == "halt" {
-                        job.lost.cancel();
-                    } else {
-                        *lock(&job.until) = sent + allowed;
-                    }
-                }
-            }
-            Ok(Err(error)) => tracing::warn!(jobs = held.len(), %error, "heartbeats failed"),
-            Err(_) => tracing::warn!(jobs = held.len(), "heartbeats were not answered in time"),
+        for (run, answer) in runs.iter().zip(answers) {
+            run.again.store(answer.status == "again", Ordering::Relaxed);
+            *lock(&run.until) = if answer.status == "halt" { sent } else { sent + allowed };
         }
-        for job in held.iter().filter(|job| Instant::now() > *lock(&job.until)) {
-            job.lost.cancel();
+        for run in runs.iter().filter(|run| Instant::now() >= *lock(&run.until)) {
+            run.lost.cancel();
         }
     }
-}
-
-#[derive(serde::Deserialize)]
-struct Beats {
-    jobs: Vec<Beaten>,
-}
-
-fn failed(end: Value, failure: &Failure) -> Value {
-    let base = |reason| json!({"id": end["id"], "lock": end["lock"], "outcome": "failed", "error": reason});
-    match failure {
-        Failure::Retry(reason) => base(reason),
-        Failure::Dead(reason) => with(base(reason), "retry", false.into()),
-    }
-}
-
-fn with(mut object: Value, name: &str, value: Value) -> Value {
-    object[name] = value;
-    object
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -1,78 +1,28 @@
-//! The client against the real service: the program that DAVENPORT names, or that is built with this test.
+//! The client against the real service.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use davenport_client::{Client, Error, Failure, Finish, NewJob, Task, Worker, WorkerOptions};
+use davenport_client::{
+    Beat, Claimed, Client, Ended, Error, Failure, Finish, NewJob, Retried, Task, Worker, WorkerOptions,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-const LONG: Duration = Duration::from_secs(60);
+use crate::service::{LONG, Service};
 
-fn program() -> std::path::PathBuf {
-    let built = || std::env::current_exe().unwrap().with_file_name("../davenport");
-    std::env::var_os("DAVENPORT").map_or_else(built, Into::into)
-}
-
-/// A service with a store of its own. `kill` and `start` again keep its port and data.
-struct Service {
-    directory: std::path::PathBuf,
-    port: u16,
-    process: Child,
-}
-
-impl Service {
-    async fn new(name: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("davenport-rust-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let process = Self::launch(&directory, port).await;
-        Self { directory, port, process }
-    }
-
-    async fn launch(directory: &std::path::Path, port: u16) -> Child {
-        let log = std::fs::File::options().create(true).append(true).open(directory.join("log")).unwrap();
-        let mut process = Command::new(program())
-            .args(["serve", "--admin", "root:s3cret", "--set", "log.level=warn", "--listen"])
-            .args([format!("127.0.0.1:{port}"), "--store".into(), format!("lmdb:{}/data", directory.display())])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let up = Client::new(&format!("http://127.0.0.1:{port}")).unwrap();
-        let start = Instant::now();
-        while up.ask::<Value>(reqwest::Method::GET, &["_up"], &Value::Null).await.is_err() {
-            assert!(process.try_wait().unwrap().is_none() && start.elapsed() < LONG, "the service does not start");
-        }
-        process
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&format!("http://root:s3cret@127.0.0.1:{}", self.port)).unwrap()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.kill();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
+mod service;
 
 fn options(concurrency: usize) -> WorkerOptions {
-    WorkerOptions { concurrency, drain: Duration::from_millis(200), ..WorkerOptions::default() }
+    WorkerOptions { concurrency, drain: Duration::from_millis(200) }
 }
 
 fn job<T>(id: &str, data: T) -> NewJob<T> {
@@ -97,11 +47,11 @@ struct Data {
 
 async fn handle(task: Task<Data>) -> Result<Finish, Failure> {
     match (&*task.data.how, task.attempt) {
-        ("parse", _) => Ok(Finish::Done(task.data.how.parse::<u32>()?.into())),
+        ("parse", _) => Ok(Finish::done().result(task.data.how.parse::<u32>()?)),
         ("dead", _) => Err(Failure::Dead("no such user".into())),
         ("panic", 1) => panic!("a planted panic"),
-        ("again", 1) => Ok(Finish::Again(Duration::ZERO)),
-        (_, attempt) => Ok(Finish::Done(json!({"attempt": attempt}))),
+        ("again", 1) => Ok(task.again_in(Duration::ZERO)),
+        (_, attempt) => Ok(Finish::done().result(json!({"attempt": attempt}))),
     }
 }
 
@@ -115,7 +65,7 @@ async fn runs_end_as_handlers_say() {
     }
     client.enqueue("work", &job("odd/id", json!(7))).await.unwrap();
     let stop = CancellationToken::new();
-    let worker = tokio::spawn(Worker::new(client.clone(), "work", options(3)).run(stop.clone(), handle));
+    let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(3)).run(stop.clone(), handle));
     let over = ["finished", "dead"];
     for (id, attempt) in [("fine", 1), ("panic", 2), ("again", 2)] {
         let ended = state(&client, id, &over).await;
@@ -128,7 +78,7 @@ async fn runs_end_as_handlers_say() {
     assert_eq!((&*ended.state, ended.attempt, ended.error), ("dead", 1, json!("no such user")));
     let ended = state(&client, "odd/id", &over).await;
     assert!(ended.reason.unwrap().starts_with("its data cannot be read"));
-    assert_eq!(client.retry_dead("work", Some("no such user")).await.unwrap(), 1);
+    assert_eq!(client.retry_dead("work", Some("no such user")).await.unwrap(), Retried { count: 1, running: false });
     stop.cancel();
     worker.await.unwrap().unwrap();
 }
@@ -161,7 +111,7 @@ async fn a_removed_job_drops_its_handler_and_a_stopped_worker_gives_back() {
         }
     };
     let stop = CancellationToken::new();
-    let worker = tokio::spawn(Worker::new(client.clone(), "work", options(2)).run(stop.clone(), handler));
+    let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(2)).run(stop.clone(), handler));
     // Longer than the time-out: heartbeats keep both, and carry progress.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for id in ["removed", "kept"] {
@@ -197,12 +147,11 @@ async fn a_worker_outlives_its_service() {
         }
     };
     let stop = CancellationToken::new();
-    let worker = tokio::spawn(Worker::new(client.clone(), "work", options(8)).run(stop.clone(), handler));
+    let worker = tokio::spawn(Worker::new(client.clone(), "work", "w", options(8)).run(stop.clone(), handler));
     while done.load(Ordering::Relaxed) < 50 {
         tokio::task::yield_now().await;
     }
-    service.kill();
-    service.process = Service::launch(&service.directory, service.port).await;
+    service.restart().await;
     for nth in 0..200 {
         assert_eq!(state(&client, &format!("j{nth}"), &["finished", "dead"]).await.state, "finished");
     }
@@ -217,7 +166,7 @@ async fn what_is_refused_says_why() {
     let refused = client.enqueue("nothing", &NewJob::new(1)).await.unwrap_err();
     assert!(matches!(&refused, Error::Refused { status: 404, reason, .. } if reason.contains("PUT /_jobs/nothing")));
     let stop = CancellationToken::new();
-    let worker = Worker::new(client.clone(), "nothing", options(2)).run(stop, handle);
+    let worker = Worker::new(client.clone(), "nothing", "w", options(2)).run(stop, handle);
     assert!(matches!(worker.await, Err(Error::Refused { status: 404, .. })));
     client.put_type("work", &json!({})).await.unwrap();
     let token = client.make_token(&json!({"name": "adder", "rights": ["enqueue"]})).await.unwrap();
@@ -227,4 +176,99 @@ async fn what_is_refused_says_why() {
     adder.enqueue("work", &NewJob::new("x")).await.unwrap();
     assert!(matches!(adder.get("work", "x").await, Err(Error::Refused { status: 403, .. })));
     assert!(matches!(Client::new("ftp://a"), Err(Error::Url(_))));
+}
+
+/// A service that gives one job, and cannot store the first heartbeat with progress. Tells of those that come later.
+async fn unsteady(told: tokio::sync::mpsc::UnboundedSender<Value>) -> Client {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let (given, failed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let app = move |path: String, body: Value| match path.rsplit('/').next() {
+        Some("_beat") if body["jobs"][0]["progress"].is_null() => Some((200, json!({"jobs": [{"status": "held"}]}))),
+        Some("_beat") if failed.fetch_add(1, Ordering::Relaxed) == 0 => Some((500, json!({"error": "planted"}))),
+        Some("_beat") => {
+            let _ = told.send(body["jobs"][0]["progress"].clone());
+            Some((200, json!({"jobs": [{"status": "held"}]})))
+        }
+        _ if given.fetch_add(1, Ordering::Relaxed) == 0 => {
+            let job = json!({"id": "a", "lock": "l", "attempt": 1, "failures": 0, "data": "x"});
+            Some((200, json!({"jobs": [job], "results": [], "timeout_sec": 60})))
+        }
+        // The others wait.
+        _ => None,
+    };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(BufReader::new(stream), app.clone()));
+        }
+    });
+    client
+}
+
+async fn answer(mut stream: BufReader<TcpStream>, app: impl Fn(String, Value) -> Option<(u16, Value)>) {
+    let mut head = Vec::new();
+    while let Ok(1..) = stream.read_until(b'\n', &mut head).await {
+        if !head.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        let text = String::from_utf8(std::mem::take(&mut head)).unwrap();
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).await.unwrap();
+        let path = text.split(' ').nth(1).unwrap().to_owned();
+        let Some((status, answer)) = app(path, serde_json::from_slice(&body).unwrap_or_default()) else {
+            return std::future::pending().await;
+        };
+        let answer = answer.to_string();
+        let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn progress_is_sent_again_if_a_heartbeat_fails() {
+    let (told, mut later) = tokio::sync::mpsc::unbounded_channel();
+    let client = unsteady(told).await;
+    let handler = |task: Task<String>| async move {
+        task.report(50);
+        std::future::pending().await
+    };
+    let stop = CancellationToken::new();
+    let _working = tokio::spawn(Worker::new(client, "work", "w", options(1)).run(stop, handler));
+    let progress = tokio::time::timeout(LONG, later.recv()).await.expect("progress was lost");
+    assert_eq!(progress, Some(json!(50)));
+}
+
+#[tokio::test]
+async fn requests_return_their_part_of_the_answer() {
+    let service = Service::new("requests").await;
+    let client = service.client();
+    client.put_type("work", &json!({"retry": {"limit": 0}})).await.unwrap();
+    let keyed = client.keyed("order-1");
+    let ids =
+        [keyed.enqueue("work", &NewJob::new(1)).await.unwrap(), keyed.enqueue("work", &NewJob::new(1)).await.unwrap()];
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(client.types().await.unwrap()[0]["type"], "work");
+    client.pause("work").await.unwrap();
+    assert_eq!(client.type_info("work").await.unwrap()["paused"], true);
+    client.resume("work").await.unwrap();
+    let mut claims = client.claim("work", "by-hand", 1, LONG).await.unwrap();
+    let Claimed { id, lock, .. } = claims.jobs.pop().unwrap();
+    let beat = Beat { id: id.clone(), lock: lock.clone(), progress: Some(json!(50)) };
+    assert_eq!(client.beat("work", &[beat]).await.unwrap()[0].status, "held");
+    let end = Ended { id: id.clone(), lock, finish: Finish::dead("no") };
+    let ended = client.finish("work", &[end], "by-hand", 0, Duration::ZERO).await.unwrap();
+    assert_eq!((&*ended.results[0].status, ended.jobs.len()), ("ok", 0));
+    client.retry("work", &id).await.unwrap();
+    assert_eq!(client.list("work", &[("state", "pending".into())]).await.unwrap().jobs[0].id, id);
+    let schedule = json!({"type": "work", "every_sec": 3600, "job": {"data": 1}});
+    let next = client.put_schedule("hourly", &schedule).await.unwrap();
+    assert_eq!(client.schedule("hourly").await.unwrap()["next"], next);
+    let run = client.run_schedule("hourly").await.unwrap();
+    client.remove("work", &run).await.unwrap();
+    assert_eq!(client.schedules(&[]).await.unwrap()["schedules"][0]["name"], "hourly");
+    client.remove_schedule("hourly").await.unwrap();
+    client.make_token(&json!({"name": "reader", "rights": ["read"]})).await.unwrap();
+    assert_eq!(client.tokens().await.unwrap()[0]["name"], "reader");
+    client.revoke_token("reader").await.unwrap();
 }

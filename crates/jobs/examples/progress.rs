@@ -24,7 +24,7 @@ async fn copy(mut task: Task<Copy>) -> Result<Finish, Failure> {
         task.data.copied += 1;
         // If the job was removed, the handler is dropped here.
         let held = task.save().await?;
-        if held.again || task.job().again().is_cancelled() {
+        if held.again || task.superseded() {
             // Another run was requested, perhaps with new data.
             return Ok(Finish::again(0));
         }

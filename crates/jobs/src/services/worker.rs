@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::model::clock::millis;
 use crate::services::pause::Pause;
 use crate::{
-    Accepted, Acceptor, AcceptorHandle, Entropy, Error, Finish, Held, Holder, Job, JobType, Jobs,
-    Result,
+    Accepted, Acceptor, AcceptorHandle, Entropy, Error, Finish, Held, Holder, Job, JobId, JobType,
+    Jobs, Result,
 };
 
 /// How long one request for a job waits.
@@ -55,6 +55,8 @@ pub struct Retry {
 pub struct Task<T> {
     /// The decoded data of the job.
     pub data: T,
+    /// The job's id.
+    pub id: JobId,
     /// Failures and silent holders in a row before this run.
     pub failures: u32,
     jobs: Jobs,
@@ -124,6 +126,16 @@ impl<T> Task<T> {
     /// The queue.
     pub fn jobs(&self) -> &Jobs {
         &self.jobs
+    }
+
+    /// Another run was requested, perhaps with newer data: this one may end early.
+    pub fn superseded(&self) -> bool {
+        self.job.again().is_cancelled()
+    }
+
+    /// The run ends, and another one follows after this delay.
+    pub fn again_in(&self, delay: Duration) -> Finish {
+        Finish::again(self.jobs.clock().now_ms().saturating_add(millis(delay)))
     }
 }
 
@@ -289,6 +301,7 @@ impl<H> Shared<H> {
             Ok(data) => {
                 let task = Task {
                     data,
+                    id: job.id.clone(),
                     failures: accepted.stalls,
                     jobs: self.jobs.clone(),
                     job: job.clone(),

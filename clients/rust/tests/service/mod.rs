@@ -1,0 +1,73 @@
+//! The service that tests use: the program that DAVENPORT names, or that is built with them.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use davenport_client::{Client, Method};
+use serde_json::Value;
+use tokio::time::Instant;
+
+pub const LONG: Duration = Duration::from_secs(60);
+
+fn program() -> std::path::PathBuf {
+    let built = || std::env::current_exe().unwrap().with_file_name("../davenport");
+    std::env::var_os("DAVENPORT").map_or_else(built, Into::into)
+}
+
+/// A service with a store of its own.
+pub struct Service {
+    directory: std::path::PathBuf,
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub port: u16,
+    process: Child,
+}
+
+impl Service {
+    pub async fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("davenport-rust-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let process = Self::launch(&directory, port).await;
+        Self { directory, port, process }
+    }
+
+    async fn launch(directory: &std::path::Path, port: u16) -> Child {
+        let log = std::fs::File::options().create(true).append(true).open(directory.join("log")).unwrap();
+        let mut process = Command::new(program())
+            .args(["serve", "--admin", "root:s3cret", "--set", "log.level=warn", "--listen"])
+            .args([format!("127.0.0.1:{port}"), "--store".into(), format!("lmdb:{}/data", directory.display())])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let up = Client::new(&format!("http://127.0.0.1:{port}")).unwrap();
+        let start = Instant::now();
+        while up.ask::<Value>(Method::GET, &["_up"], &Value::Null).await.is_err() {
+            assert!(process.try_wait().unwrap().is_none() && start.elapsed() < LONG, "the service does not start");
+        }
+        process
+    }
+
+    /// Kills it and starts it again, with its port and data.
+    #[allow(dead_code, reason = "not every test does it")]
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.process = Self::launch(&self.directory, self.port).await;
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&format!("http://root:s3cret@127.0.0.1:{}", self.port)).unwrap()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
