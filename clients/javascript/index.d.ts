@@ -33,6 +33,8 @@ export interface Ended {
   result?: Json;
   error?: Json;
   delay_sec?: number;
+  /** `false` if a failed job is not to be retried. */
+  retry?: boolean;
 }
 export interface Finish extends Claim { results: { id: string; status: "ok" | "repeated" | "halt" }[] }
 export interface Attempt {
@@ -78,6 +80,7 @@ export interface Settings {
   retention_sec?: number | null;
   retry?: { limit?: number | null; delay_sec?: number; multiplier?: number; max_delay_sec?: number; jitter?: number };
   limits?: Record<string, number | { max: number; per_sec: number }>;
+  shares?: Record<string, number> | null;
   roles?: { enqueue?: string[]; work?: string[]; read?: string[] };
   max_pending?: number | null;
   max_data_bytes?: number;
@@ -178,7 +181,8 @@ export class Client {
   follow(type: string, ids: string[], options?: Signalled): AsyncGenerator<Change, void>;
   remove(type: string, id: string): Promise<void>;
   retry(type: string, id: string): Promise<void>;
-  retryDead(type: string, error?: string): Promise<number>;
+  /** With `running`, the service goes on with the others. */
+  retryDead(type: string, error?: string): Promise<{ ok: true; count: number; running?: true }>;
   /** Resolves with when it occurs next. */
   putSchedule(name: string, settings: Schedule): Promise<string>;
   /** Resolves with the id of the job. */

@@ -207,8 +207,8 @@ export class Client {
   }
 
   /** Makes all dead jobs pending, or those with this error. */
-  async retryDead(type, error) {
-    return (await this.send("POST", path([type, "_retry"]), { body: { state: "dead", error }, wait_sec: 20 })).count;
+  retryDead(type, error) {
+    return this.send("POST", path([type, "_retry"]), { body: { state: "dead", error }, wait_sec: 20 });
   }
 
   /** The present states of jobs, then each change, until all are finished, dead or removed. */

@@ -89,7 +89,7 @@ test("dead jobs are retried", async () => {
   const errors = { a: "one", b: "one", c: "two" };
   await client.finish(type, jobs.map(({ id, lock }) => ({ id, lock, outcome: "failed", error: errors[id] })));
   assert.equal((await client.wait(type, "a")).state, "dead");
-  assert.equal(await client.retryDead(type, "one"), 2);
+  assert.deepEqual(await client.retryDead(type, "one"), { ok: true, count: 2 });
   await client.retry(type, "c");
   await client.pause(type);
   const { counts, paused } = await client.typeInfo(type);

@@ -91,7 +91,7 @@ class TestClient(ServiceCase):
             type, [{"id": j["id"], "lock": j["lock"], "outcome": "failed", "error": errors[j["id"]]} for j in jobs]
         )
         self.assertEqual(client.wait(type, "a")["state"], "dead")
-        self.assertEqual(client.retry_dead(type, "one"), 2)
+        self.assertEqual(client.retry_dead(type, "one"), {"ok": True, "count": 2})
         client.retry(type, "c")
         self.assertEqual(client.type_info(type)["counts"], {"pending": 3, "running": 0, "finished": 0, "dead": 0})
 

@@ -12,7 +12,7 @@ import random
 import ssl
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -41,17 +41,14 @@ class AsyncClient(Requests):
 
     Cancelling a call closes its connection, so that jobs that it claims go back."""
 
-    def __init__(
-        self, url: str | Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_sec: float = 30,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str | Sequence[str], **options: Unpack[Options]) -> None:
         self._urls = [urlsplit(one) for one in ([url] if isinstance(url, str) else url)]
         if not self._urls or any(one.scheme not in ("http", "https") or not one.hostname for one in self._urls):
             raise ValueError("the URL of the service must begin with http:// or https://")
         self._make = lambda: self
         is_https = any(one.scheme == "https" for one in self._urls)
-        self._tls = tls or (ssl.create_default_context() if is_https else None)
-        self._headers, self._timeout_sec = dict(headers or {}), timeout_sec
+        self._tls = options.get("tls") or (ssl.create_default_context() if is_https else None)
+        self._headers, self._timeout_sec = dict(options.get("headers") or {}), options.get("timeout_sec", 30)
         self._at = 0
         self._idle: deque[Streams] = deque()
 
@@ -60,16 +57,18 @@ class AsyncClient(Requests):
         body = b"" if request.body is None else json.dumps(request.body, allow_nan=False).encode()
         if any(not (value.isascii() and value.isprintable()) for value in request.headers.values()):
             raise ValueError("headers have printable ASCII characters only")
-        for pause in PAUSES:
+        for pause in (*PAUSES, None):
             try:
-                return await self._exchange(request, body)
+                async with self._sent(request, body, self._timeout_sec + request.wait_sec) as (status, headers, pieces):
+                    answer = b"".join([piece async for piece in pieces])
+                return _read(request, status, headers, answer)
             except (ConnectionError, ServiceError) as error:
-                if isinstance(error, ServiceError) and error.status not in UNAVAILABLE:
+                if pause is None or (isinstance(error, ServiceError) and error.status not in UNAVAILABLE):
                     raise
             await self.close()
             self._at = (self._at + 1) % len(self._urls)
             await asyncio.sleep(pause * random.uniform(0.5, 1))
-        return await self._exchange(request, body)
+        raise AssertionError("the last try returns or raises")
 
     async def follow(self, type: str, ids: Sequence[str]) -> AsyncIterator[Change]:
         """The present states of jobs, then each change, until all are finished, dead or removed."""
@@ -88,11 +87,6 @@ class AsyncClient(Requests):
         """Closes idle connections."""
         while self._idle:
             self._idle.pop()[1].close()
-
-    async def _exchange(self, request: Request[T], sent: bytes) -> T:
-        async with self._sent(request, sent, self._timeout_sec + request.wait_sec) as (status, headers, pieces):
-            body = b"".join([piece async for piece in pieces])
-        return _read(request, status, headers, body)
 
     @contextlib.asynccontextmanager
     async def _sent(self, request: Request[Any], body: bytes, timeout_sec: float | None) -> AsyncIterator[Response]:

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, List, ParamSpec, TypeVar, overload
 from urllib.parse import quote, urlencode
 
-from ._types import Added, Beat, Beats, Claim, Class, Ended, Finish, JobInfo, NewJob, OnExists, Page, Right, ScheduleInfo
-from ._types import Schedules, State, TokenInfo, TypeInfo
+from ._types import Added, Beat, Beats, Claim, Class, Ended, Finish, JobInfo, NewJob, OnExists, Page, Retried, Right
+from ._types import ScheduleInfo, Schedules, State, TokenInfo, TypeInfo
 
 if TYPE_CHECKING:
     from ._client import AsyncClient, Client
@@ -54,19 +54,31 @@ def _given(**members: object) -> dict[str, Any]:
     return {name.rstrip("_"): value for name, value in members.items() if value is not None}
 
 
+def _plain(method: str, *tail: str, member: str | None = None, root: str = "_jobs") -> Any:
+    """A request without a body. Its arguments are in its path, before the tail."""
+    return _Method(lambda client, *args: Request(method, path(*args, *tail, root=root), member))
+
+
 class Requests:
+    types: _Method[[], List[TypeInfo]] = _plain("GET", member="types")
+    type_info: _Method[[str], TypeInfo] = _plain("GET", "_type")
+    get: _Method[[str, str], JobInfo] = _plain("GET")
+    remove: _Method[[str, str], None] = _plain("DELETE", member="")
+    # Makes a dead job pending.
+    retry: _Method[[str, str], None] = _plain("POST", "_retry", member="")
+    pause: _Method[[str], None] = _plain("POST", "_pause", member="")
+    resume: _Method[[str], None] = _plain("POST", "_resume", member="")
+    schedule: _Method[[str], ScheduleInfo] = _plain("GET", root="_schedules")
+    # Adds a job of a schedule now, and returns its id.
+    run_schedule: _Method[[str], str] = _plain("POST", "_run", member="id", root="_schedules")
+    remove_schedule: _Method[[str], None] = _plain("DELETE", member="", root="_schedules")
+    tokens: _Method[[], List[TokenInfo]] = _plain("GET", member="tokens", root="_tokens")
+    revoke_token: _Method[[str], None] = _plain("DELETE", member="", root="_tokens")
+
     @_Method
     def put_type(self, type: str, /, **settings: Any) -> Request[None]:
         """Makes a job type, or replaces all its settings."""
         return Request("PUT", path(type), "", settings)
-
-    @_Method
-    def types(self) -> Request[List[TypeInfo]]:
-        return Request("GET", path(), "types")
-
-    @_Method
-    def type_info(self, type: str) -> Request[TypeInfo]:
-        return Request("GET", path(type, "_type"))
 
     @_Method
     def enqueue(
@@ -108,10 +120,6 @@ class Requests:
         return Request("POST", path(type, "_finish"), None, body, wait_sec=wait_sec)
 
     @_Method
-    def get(self, type: str, id: str) -> Request[JobInfo]:
-        return Request("GET", path(type, id))
-
-    @_Method
     def wait(self, type: str, id: str, timeout_sec: float = 30) -> Request[JobInfo]:
         """Returns a job when it is finished or dead, or as it is when the time is over; up to 60 s."""
         return Request("GET", path(type, id, "_wait", timeout_sec=timeout_sec), wait_sec=timeout_sec)
@@ -124,18 +132,9 @@ class Requests:
         return Request("GET", path(type, state=state, limit=limit, after=after, data=str(data).lower()))
 
     @_Method
-    def remove(self, type: str, id: str) -> Request[None]:
-        return Request("DELETE", path(type, id), "")
-
-    @_Method
-    def retry(self, type: str, id: str) -> Request[None]:
-        """Makes a dead job pending."""
-        return Request("POST", path(type, id, "_retry"), "")
-
-    @_Method
-    def retry_dead(self, type: str, error: str | None = None) -> Request[int]:
-        """Makes all dead jobs pending, or those with this error."""
-        return Request("POST", path(type, "_retry"), "count", _given(state="dead", error=error), wait_sec=20)
+    def retry_dead(self, type: str, error: str | None = None) -> Request[Retried]:
+        """Makes all dead jobs pending, or those with this error. With `running`, the service goes on with the others."""
+        return Request("POST", path(type, "_retry"), None, _given(state="dead", error=error), wait_sec=20)
 
     @_Method
     def put_schedule(self, name: str, /, **settings: Any) -> Request[str]:
@@ -148,38 +147,9 @@ class Requests:
         return Request("GET", path(root="_schedules", limit=limit, after=after))
 
     @_Method
-    def schedule(self, name: str) -> Request[ScheduleInfo]:
-        return Request("GET", path(name, root="_schedules"))
-
-    @_Method
-    def run_schedule(self, name: str) -> Request[str]:
-        """Adds a job of a schedule now, and returns its id."""
-        return Request("POST", path(name, "_run", root="_schedules"), "id")
-
-    @_Method
-    def remove_schedule(self, name: str) -> Request[None]:
-        return Request("DELETE", path(name, root="_schedules"), "")
-
-    @_Method
     def make_token(
         self, name: str, rights: Sequence[Right], *, types: Sequence[str] | None = None, expires_sec: float | None = None
     ) -> Request[str]:
         """Makes an API token, and returns its text, which is shown only this time."""
         body = _given(name=name, rights=rights, types=types, expires_sec=expires_sec)
         return Request("POST", path(root="_tokens"), "token", body)
-
-    @_Method
-    def tokens(self) -> Request[List[TokenInfo]]:
-        return Request("GET", path(root="_tokens"), "tokens")
-
-    @_Method
-    def revoke_token(self, name: str) -> Request[None]:
-        return Request("DELETE", path(name, root="_tokens"), "")
-
-    @_Method
-    def pause(self, type: str) -> Request[None]:
-        return Request("POST", path(type, "_pause"), "")
-
-    @_Method
-    def resume(self, type: str) -> Request[None]:
-        return Request("POST", path(type, "_resume"), "")

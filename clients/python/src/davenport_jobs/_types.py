@@ -45,6 +45,7 @@ JobInfo = TypedDict("JobInfo", {
     "attempts": NotRequired[List[Attempt]], "unreadable": NotRequired[str],
 })  # fmt: skip
 Page = TypedDict("Page", {"jobs": List[JobInfo], "next": str | None})
+Retried = TypedDict("Retried", {"ok": bool, "count": int, "running": NotRequired[bool]})
 # An event of `follow`. A removed job has only `id` and `state`.
 Change = TypedDict("Change", {
     "id": str, "state": Literal["pending", "running", "finished", "dead", "removed"], "attempt": NotRequired[int],

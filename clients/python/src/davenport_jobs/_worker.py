@@ -67,11 +67,6 @@ class Job:
         if self.halted:
             raise Halted(self.id)
 
-    def _halt(self, is_async: bool) -> None:
-        self.halted = True
-        if is_async:
-            self._task.cancel()
-
     def _ended(self, outcome: Any, **rest: Any) -> Ended:
         return {"id": self.id, "lock": self._lock, "outcome": outcome, **rest}  # type: ignore[typeddict-item]
 
@@ -251,14 +246,14 @@ class Worker:
         for job, news in zip(jobs, reports):
             del job._reports[: len(news)]
         for job, row in zip(jobs, rows):
-            if row["status"] == "halt":
-                job._halt(self._is_async)
-            else:
-                job.superseded, job._held_until = row["status"] == "again", sent + self._timeout_sec
+            job.superseded = row["status"] == "again"
+            job._held_until = 0.0 if row["status"] == "halt" else sent + self._timeout_sec
         for job in jobs:
             # Another worker may have it by now.
             if time.monotonic() > job._held_until:
-                job._halt(self._is_async)
+                job.halted = True
+                if self._is_async:
+                    job._task.cancel()
 
 
 def _is_passing(error: Exception) -> bool:
