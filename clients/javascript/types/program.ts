@@ -28,7 +28,7 @@ export async function requests(): Promise<void> {
 
 export async function byHand(): Promise<void> {
   const { jobs } = await client.claim("mail", "by-hand", { count: 2, wait_sec: 60 });
-  const ends: Ended[] = jobs.map(({ id, lock }) => ({ id, lock, outcome: "failed", error: "no such user", retry: false }));
+  const ends: Ended[] = jobs.map(({ id, lock }): Ended => ({ id, lock, outcome: "failed", error: "no such user", retry: false }));
   const beats = await client.beat("mail", jobs);
   const { results } = await client.finish("mail", ends, { claim: 1, worker: "by-hand" });
   console.log(beats.jobs[0]?.status === "halt", results[0]?.status === "repeated");
